@@ -1,12 +1,11 @@
 #include "verbena/transport/soft/rnic.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
+#include <cstdio>
 #include <utility>
 
 #include "fmt/format.h"
@@ -22,31 +21,7 @@ namespace {
 
 constexpr int kMaxCqe = 1 << 22;
 constexpr int kMaxWr = 1 << 16;
-constexpr uint32_t kAccessMask = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                                 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
-                                 IBV_ACCESS_MW_BIND;
-// Hints, which change nothing here.
-constexpr uint32_t kAccessHints = IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING;
-
 bool IsPowerOfTwo(uint32_t value) { return value != 0 && (value & (value - 1)) == 0; }
-
-// True when every page of the range is mapped: a registration of anything else fails, as pinning
-// would.
-bool IsMapped(const void* address, size_t bytes) {
-  constexpr uintptr_t kPage = 4096;
-  constexpr size_t kChunkPages = 4096;
-  static thread_local unsigned char residency[kChunkPages];
-  if (bytes > UINTPTR_MAX - reinterpret_cast<uintptr_t>(address)) return false;
-  uintptr_t at = reinterpret_cast<uintptr_t>(address) & ~(kPage - 1);
-  const uintptr_t end = reinterpret_cast<uintptr_t>(address) + bytes;
-  while (at < end) {
-    const size_t chunk = std::min<size_t>(end - at, kChunkPages * kPage);
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): pages are found by arithmetic.
-    if (mincore(reinterpret_cast<void*>(at), chunk, residency) != 0) return false;
-    at += chunk;
-  }
-  return true;
-}
 
 template <typename Map, typename Pointer>
 absl::Status NotOurs(const Map& map, Pointer object, const char* what) {
@@ -278,69 +253,6 @@ absl::Status Rnic::DeallocPd(ibv_pd* pd) {
   VERBENA_RETURN_IF_ERROR(NotOurs(pds_, pd, "the PD"));
   if (pds_[pd]->users.load() != 0) return ErrnoStatus(EBUSY, "ibv_dealloc_pd");
   pds_.erase(pd);
-  return absl::OkStatus();
-}
-
-absl::Status Rnic::CheckRegion(const void* address, size_t bytes, uint32_t flags) {
-  const std::string what = fmt::format("ibv_reg_mr({} bytes, access {:#x})", bytes, flags);
-  const bool writable_remotely =
-      (flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
-  if ((flags & ~(kAccessMask | kAccessHints)) != 0 || bytes == 0 ||
-      (writable_remotely && (flags & IBV_ACCESS_LOCAL_WRITE) == 0)) {
-    return ErrnoStatus(EINVAL, what);
-  }
-  if ((flags & IBV_ACCESS_MW_BIND) != 0 && !capabilities_.memory_windows) {
-    return ErrnoStatus(EOPNOTSUPP, what + ": this device has no memory windows");
-  }
-  return IsMapped(address, bytes) ? absl::OkStatus() : ErrnoStatus(EFAULT, what);
-}
-
-MemoryLocation Rnic::Locate(const void* address, size_t bytes) {
-  MemoryLocation location{.address = reinterpret_cast<uint64_t>(address)};
-  if (auto arena = arenas_.Find(location.address, bytes); arena != nullptr) {
-    location.arena = arena->id;
-    location.arena_offset = location.address - reinterpret_cast<uint64_t>(arena->region.data());
-  }
-  return location;
-}
-
-absl::StatusOr<ibv_mr*> Rnic::RegMr(ibv_pd* pd, void* address, size_t bytes, int access) {
-  const uint32_t flags = static_cast<uint32_t>(access);
-  VERBENA_RETURN_IF_ERROR(CheckRegion(address, bytes, flags));
-  std::lock_guard<std::mutex> lock(mutex_);
-  VERBENA_RETURN_IF_ERROR(NotOurs(pds_, pd, "the PD"));
-  const std::optional<uint32_t> key =
-      memory_.Register(pd->handle, Locate(address, bytes), bytes, flags & kAccessMask);
-  if (!key.has_value()) return ErrnoStatus(ENOMEM, "ibv_reg_mr: all keys are in use");
-  auto mr = std::make_unique<ibv_mr>();
-  *mr = {.context = &context_,
-         .pd = pd,
-         .addr = address,
-         .length = bytes,
-         .handle = *key >> 8,
-         .lkey = *key,
-         .rkey = *key};
-  ++pds_[pd]->users;
-  ibv_mr* raw = mr.get();
-  mrs_.emplace(raw, std::move(mr));
-  return raw;
-}
-
-absl::Status Rnic::ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t bytes, int access) {
-  const uint32_t flags = static_cast<uint32_t>(access);
-  VERBENA_RETURN_IF_ERROR(CheckRegion(address, bytes, flags));
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    VERBENA_RETURN_IF_ERROR(NotOurs(pds_, pd, "the PD"));
-  }
-  VERBENA_RETURN_IF_ERROR(RevokeRegion(mr, "ibv_rereg_mr"));
-  std::lock_guard<std::mutex> lock(mutex_);
-  memory_.Publish(mr->lkey, pd->handle, Locate(address, bytes), bytes, flags & kAccessMask);
-  --pds_[mr->pd]->users;
-  ++pds_[pd]->users;
-  mr->pd = pd;
-  mr->addr = address;
-  mr->length = bytes;
   return absl::OkStatus();
 }
 

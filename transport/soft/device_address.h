@@ -31,7 +31,7 @@ struct DeviceAddress {
   }
 };
 
-// As people write it: the GID, then "/" and the LID unless that is 0.
+// As people write it: 10.0.0.7:4791 or [2001:db8::7]:4791 over TCP; otherwise the GID.
 std::string AddressText(const DeviceAddress& address);
 
 }  // namespace verbena::internal::soft

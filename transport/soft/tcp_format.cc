@@ -99,7 +99,8 @@ const char* TextOf(TcpGreeting::Verdict verdict) {
     case TcpGreeting::Verdict::kBusy:
       return "too many peers";
     case TcpGreeting::Verdict::kVersion:
-      return "another version of the protocol";
+      return "it speaks another version of the TCP wire; run the same version of Verbena on both "
+             "hosts";
     case TcpGreeting::Verdict::kShare:
       return "a host holds as much of its peer's connections and memory as it may";
     case TcpGreeting::Verdict::kAddress:

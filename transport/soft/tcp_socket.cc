@@ -16,6 +16,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/soft/tcp_source.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -74,7 +75,15 @@ absl::StatusOr<ibv_gid> ParseNumeric(const std::string& text) {
   in6_addr v6{};
   if (inet_pton(AF_INET6, text.c_str(), &v6) != 1) {
     return absl::InvalidArgumentError(
-        fmt::format("the TCP wire's address \"{}\" is no numeric IPv4 or IPv6 address", text));
+        fmt::format("the TCP wire's address \"{}\" is no numeric IPv4 or IPv6 address: name one "
+                    "of this host, or none for all of them",
+                    text));
+  }
+  if (IN6_IS_ADDR_LINKLOCAL(&v6)) {
+    return absl::InvalidArgumentError(
+        fmt::format("the TCP wire's address {} is link-local, and means nothing on other hosts: "
+                    "name another one",
+                    text));
   }
   std::memcpy(gid.raw, &v6, sizeof(gid.raw));
   return gid;
@@ -109,7 +118,29 @@ void SetOption(int fd, int level, int option, int value) {
   setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-absl::StatusOr<UniqueFd> ListenAt(SocketAddress address, bool both_families) {
+absl::Status ListenError(int error, const DeviceAddress& at) {
+  const std::string host = IsWildcard(at.gid) ? "every address" : IpText(at.gid);
+  const std::string name =
+      at.lid == 0 ? "any TCP port of " + host : fmt::format("TCP port {} of {}", at.lid, host);
+  switch (error) {
+    case EADDRINUSE:
+      return absl::FailedPreconditionError(fmt::format(
+          "{} is in use (EADDRINUSE): name another port, or 0 for any that is free", name));
+    case EACCES:
+      return absl::PermissionDeniedError(
+          fmt::format("{} needs privileges (EACCES): name a port of 1024 or above", name));
+    case EADDRNOTAVAIL:
+      return absl::InvalidArgumentError(
+          fmt::format("{}: this host has no such address (EADDRNOTAVAIL); name one of its own, or "
+                      "none for all of them",
+                      name));
+    default:
+      return ErrnoStatus(error, "listening on " + name);
+  }
+}
+
+absl::StatusOr<UniqueFd> ListenAt(const DeviceAddress& at, bool both_families) {
+  SocketAddress address = ToSocketAddress(at);
   UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return ErrnoStatus(errno, "the TCP socket of a soft device");
   // A port of a process that has just ended may be taken at once.
@@ -118,7 +149,7 @@ absl::StatusOr<UniqueFd> ListenAt(SocketAddress address, bool both_families) {
     SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, both_families ? 0 : 1);
   }
   if (bind(fd.get(), address.get(), address.bytes) != 0 || listen(fd.get(), kBacklog) != 0) {
-    return ErrnoStatus(errno, "listening on the TCP port of a soft device");
+    return ListenError(errno, at);
   }
   return fd;
 }
@@ -143,20 +174,16 @@ absl::StatusOr<TcpWireListener> ListenTcp(const std::string& address, uint16_t p
   listener.everywhere = address.empty() || IsWildcard(listener.address.gid);
   if (listener.everywhere) {
     listener.address.gid = FirstAddress();
-    socket = ListenAt(ToSocketAddress({.gid = {}, .lid = port}), true);
-    // A kernel without IPv6.
-    if (!socket.ok()) {
-      auto v4 = ListenAt(ToSocketAddress({.gid = MappedGid({}), .lid = port}), false);
+    socket = ListenAt({.gid = {}, .lid = port}, true);
+    // A kernel without IPv6. If somebody has the port, it is theirs over IPv4, too.
+    if (!socket.ok() && !absl::IsFailedPrecondition(socket.status())) {
+      auto v4 = ListenAt({.gid = MappedGid({}), .lid = port}, false);
       if (v4.ok()) socket = std::move(v4);
     }
   } else {
-    socket = ListenAt(ToSocketAddress({.gid = listener.address.gid, .lid = port}), false);
+    socket = ListenAt({.gid = listener.address.gid, .lid = port}, false);
   }
-  if (!socket.ok()) {
-    return absl::Status(socket.status().code(),
-                        fmt::format("{} (address \"{}\", port {})",
-                                    std::string(socket.status().message()), address, port));
-  }
+  if (!socket.ok()) return socket.status();
   listener.socket = *std::move(socket);
   VERBENA_ASSIGN_OR_RETURN(listener.address.lid, PortOf(listener.socket.get()));
   return listener;

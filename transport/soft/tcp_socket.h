@@ -23,7 +23,9 @@ struct TcpWireListener {
 // `address`: numeric, IPv4 or IPv6. Empty, 0.0.0.0 or ::: listens on every address, and announces
 // that of the first interface that is up and not loopback, or loopback if there is none. `port` 0:
 // any.
-// INVALID_ARGUMENT for an address that is none; the errors of bind(2) otherwise.
+// INVALID_ARGUMENT for an address that is none, is link-local, or is not of this host;
+// FAILED_PRECONDITION for a port in use; PERMISSION_DENIED for one that needs privileges; otherwise
+// the errors of socket(2) and bind(2). Each message names the address and the port.
 absl::StatusOr<TcpWireListener> ListenTcp(const std::string& address, uint16_t port);
 
 // Begins to connect. The socket becomes writable when that is over; DialResult() then says how it

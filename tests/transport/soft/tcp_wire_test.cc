@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/soft/exchanges.h"
 #include "tests/transport/soft/qp_end.h"
@@ -25,6 +26,8 @@
 
 namespace verbena::internal::soft {
 namespace {
+
+using testing::HasSubstr;
 
 SoftDeviceOptions Tcp(const std::string& address = "127.0.0.1") {
   return {.name = "tcp0", .shared_memory = false, .tcp = TcpWireOptions{.address = address}};
@@ -157,9 +160,16 @@ TEST(TcpWireTest, PortThatIsTakenAndAnAddressThatIsNoneAreRefused) {
   auto first = SoftDevice::Create(Tcp()).value();
   SoftDeviceOptions options = Tcp();
   options.tcp->port = first->tcp_port();
-  EXPECT_FALSE(SoftDevice::Create(options).ok());
-  const absl::Status status = SoftDevice::Create(Tcp("localhost")).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  const absl::Status taken = SoftDevice::Create(options).status();
+  EXPECT_EQ(taken.code(), absl::StatusCode::kFailedPrecondition) << taken;
+  const std::string port = std::to_string(first->tcp_port());
+  EXPECT_THAT(std::string(taken.message()), HasSubstr("TCP port " + port + " of 127.0.0.1"));
+  // By name, link-local, and of a range that is kept for examples (RFC 5737).
+  for (const char* address : {"localhost", "fe80::1", "203.0.113.1"}) {
+    const absl::Status none = SoftDevice::Create(Tcp(address)).status();
+    EXPECT_EQ(none.code(), absl::StatusCode::kInvalidArgument) << none;
+    EXPECT_THAT(std::string(none.message()), HasSubstr(address));
+  }
 }
 
 TEST(TcpWireTest, LeastRingOutOfRangeIsRefused) {

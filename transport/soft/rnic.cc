@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -21,7 +22,16 @@ namespace {
 
 constexpr int kMaxCqe = 1 << 22;
 constexpr int kMaxWr = 1 << 16;
-bool IsPowerOfTwo(uint32_t value) { return value != 0 && (value & (value - 1)) == 0; }
+
+absl::Status CheckRing(const char* option, uint32_t bytes, const SoftDeviceOptions& options) {
+  constexpr uint32_t kSmallest = std::bit_ceil(4 * (kMaxFragmentBytes + uint32_t{kLineBytes}));
+  const uint32_t most = options.tcp.has_value() ? TcpGreeting::kMaxRingLines * uint32_t{kLineBytes}
+                                                : std::bit_floor(~uint32_t{0});
+  if (std::has_single_bit(bytes) && bytes >= kSmallest && bytes <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{} is {}, but must be a power of two from {} to {}{}", option, bytes, kSmallest,
+                  most, options.tcp.has_value() ? " with a TCP wire" : ""));
+}
 
 template <typename Map, typename Pointer>
 absl::Status NotOurs(const Map& map, Pointer object, const char* what) {
@@ -72,37 +82,29 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
 }
 
 absl::Status Rnic::CheckOptions(const SoftDeviceOptions& options) {
-  const uint32_t smallest_ring = 4 * (kMaxFragmentBytes + kLineBytes);
-  const uint32_t least =
-      options.tcp.has_value() ? options.tcp->least_ring_bytes : options.request_ring_bytes;
-  for (uint32_t bytes : {options.request_ring_bytes, options.answer_ring_bytes, least}) {
-    if (!IsPowerOfTwo(bytes) || bytes < smallest_ring) {
-      return absl::InvalidArgumentError(fmt::format(
-          "a ring of {} bytes: a power of two above {} is needed", bytes, smallest_ring));
-    }
-    if (options.tcp.has_value() && bytes / kLineBytes > TcpGreeting::kMaxRingLines) {
-      return absl::InvalidArgumentError(fmt::format("a ring of {} bytes: with TCP at most {}",
-                                                    bytes,
-                                                    TcpGreeting::kMaxRingLines * kLineBytes));
-    }
+  VERBENA_RETURN_IF_ERROR(CheckRing("request_ring_bytes", options.request_ring_bytes, options));
+  VERBENA_RETURN_IF_ERROR(CheckRing("answer_ring_bytes", options.answer_ring_bytes, options));
+  if (options.tcp.has_value()) {
+    VERBENA_RETURN_IF_ERROR(CheckRing("least_ring_bytes", options.tcp->least_ring_bytes, options));
   }
   if (options.max_queue_pairs == 0 || options.max_queue_pairs > kMaxQueuePairs) {
-    return absl::InvalidArgumentError(
-        fmt::format("{} queue pairs: from 1 to {}", options.max_queue_pairs, kMaxQueuePairs));
+    return absl::InvalidArgumentError(fmt::format("max_queue_pairs is {}, but must be from 1 to {}",
+                                                  options.max_queue_pairs, kMaxQueuePairs));
   }
   constexpr std::chrono::seconds kLongest = std::chrono::hours(1);
   if (options.tcp.has_value() && (options.tcp->silence_limit < std::chrono::seconds(1) ||
                                   options.tcp->silence_limit > kLongest)) {
-    return absl::InvalidArgumentError(fmt::format("a silence_limit of {} s: from 1 to {}",
-                                                  options.tcp->silence_limit.count(),
-                                                  kLongest.count()));
+    return absl::InvalidArgumentError(
+        fmt::format("silence_limit is {} s, but must be from 1 to {} s",
+                    options.tcp->silence_limit.count(), kLongest.count()));
   }
   // One source may have one of two connections with rings like ours.
   if (options.tcp.has_value()) {
     const size_t least = 4 * BytesOf(TcpGeometryOf(options));
     if (options.tcp->lane_bytes < least) {
       return absl::InvalidArgumentError(
-          fmt::format("lane_bytes of {}: at least {} are needed", options.tcp->lane_bytes, least));
+          fmt::format("lane_bytes is {}, but must be at least {}: two connections' rings",
+                      options.tcp->lane_bytes, least));
     }
   }
   return absl::OkStatus();

@@ -2,14 +2,27 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
+#include <string_view>
 #include <utility>
 
+#include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/rnic.h"
 
 namespace verbena::internal {
+namespace {
+
+absl::StatusOr<bool> AnySourceFromEnvironment() {
+  const char* set = std::getenv("VERBENA_SOFT_ANY_SOURCE");
+  const std::string_view value = set == nullptr ? "" : set;
+  if (value.empty() || value == "0") return false;
+  if (value == "1") return true;
+  return absl::InvalidArgumentError(
+      fmt::format("VERBENA_SOFT_ANY_SOURCE is \"{}\", but must be 0 or 1", value));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<SoftDevice>> SoftDevice::Create(const SoftDeviceOptions& options) {
   SoftDeviceOptions given = options;
@@ -19,8 +32,7 @@ absl::StatusOr<std::unique_ptr<SoftDevice>> SoftDevice::Create(const SoftDeviceO
     VERBENA_ASSIGN_OR_RETURN(given.profile, SoftProfile::FromEnvironment());
   }
   if (given.tcp.has_value() && !given.tcp->any_source.has_value()) {
-    const char* any = std::getenv("VERBENA_SOFT_ANY_SOURCE");
-    given.tcp->any_source = any != nullptr && std::strcmp(any, "1") == 0;
+    VERBENA_ASSIGN_OR_RETURN(given.tcp->any_source, AnySourceFromEnvironment());
   }
   // More than any device has is refused below; a profile lowers the number alone.
   if (given.max_queue_pairs <= SoftProfile().max_qp) {

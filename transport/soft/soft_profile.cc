@@ -162,7 +162,11 @@ absl::StatusOr<SoftProfile> SoftProfile::Load(const std::string& path) {
 absl::StatusOr<SoftProfile> SoftProfile::FromEnvironment() {
   const char* const path = std::getenv("VERBENA_SOFT_PROFILE");
   if (path == nullptr || *path == '\0') return SoftProfile{};
-  return Load(path);
+  absl::StatusOr<SoftProfile> profile = Load(path);
+  if (profile.ok()) return profile;
+  return absl::Status(
+      profile.status().code(),
+      fmt::format("VERBENA_SOFT_PROFILE: {}", std::string(profile.status().message())));
 }
 
 absl::Status SoftProfile::Check() const {

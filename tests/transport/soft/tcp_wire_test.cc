@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <memory>
@@ -172,12 +173,29 @@ TEST(TcpWireTest, PortThatIsTakenAndAnAddressThatIsNoneAreRefused) {
   }
 }
 
+TEST(TcpWireTest, AnySourceOfTheEnvironmentIsZeroOrOne) {
+  for (const char* wrong : {"yes", "true", "2", " 1"}) {
+    setenv("VERBENA_SOFT_ANY_SOURCE", wrong, /*overwrite=*/1);
+    const absl::Status status = SoftDevice::Create(Tcp()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("VERBENA_SOFT_ANY_SOURCE is \"" + std::string(wrong) + "\""));
+  }
+  for (const char* right : {"", "0", "1"}) {
+    setenv("VERBENA_SOFT_ANY_SOURCE", right, /*overwrite=*/1);
+    EXPECT_TRUE(SoftDevice::Create(Tcp()).ok()) << right;
+  }
+  unsetenv("VERBENA_SOFT_ANY_SOURCE");
+}
+
 TEST(TcpWireTest, LeastRingOutOfRangeIsRefused) {
   SoftDeviceOptions options = Tcp();
   for (const uint32_t bytes : {0u, 64u << 10, (128u << 10) + 64, 32u << 20}) {
     options.tcp->least_ring_bytes = bytes;
-    EXPECT_EQ(SoftDevice::Create(options).status().code(), absl::StatusCode::kInvalidArgument)
-        << bytes;
+    const absl::Status status = SoftDevice::Create(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bytes;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("least_ring_bytes is " + std::to_string(bytes)));
   }
   for (const uint32_t bytes : {128u << 10, 16u << 20}) {
     options.tcp->least_ring_bytes = bytes;

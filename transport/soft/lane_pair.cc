@@ -15,7 +15,7 @@
 namespace verbena::internal::soft {
 namespace {
 
-// The end of the lines that a chunk takes from `from` on. A payload that is received at its place
+// Returns the end of the chunk whose lines begin at `from`. A payload that is received at its place
 // goes there by fewer system calls if one chunk has all of it.
 uint64_t EndOfChunk(const RingWriter& ring, const LentPayloads& lent, uint64_t from) {
   const uint64_t to = std::min(ring.EndOfRun(from), from + TcpChunk::kMaxLines);

@@ -1,13 +1,14 @@
-// LentPayloads: payloads of messages in a ring that a LanePair sends from the memory that they lie
-// in, so that they are not copied into the ring.
+// LentPayloads: the payloads of a ring's messages that a LanePair sends straight from the memory
+// that they lie in, instead of copying them into the ring.
 //
 // A writer that publishes a large message leaves its payload where it is, and lends it to the
-// LanePair. The LanePair sends at once, and then settles: what the socket did not take is copied
-// into the ring, and nothing is lent any more. The writer lends, and the LanePair settles, within
-// one locked section of their CQ. So a loan is as safe as the copy that it replaces: whoever
-// withdraws the memory waits for the lock.
+// LanePair. The LanePair sends at once, and then settles: it copies what the socket did not take
+// into the ring, and ends all loans. The writer lends, and the LanePair settles, before their CQ's
+// lock is released. So a loan is as safe as the copy that it replaces: whoever withdraws the memory
+// waits for the lock.
 //
-// Used under the CQ's lock.
+// Owned by a LanePair, one for each ring that it sends, under the CQ's lock. At most kMax parts are
+// lent: the writer has the LanePair send before it lends more.
 
 #ifndef VERBENA_TRANSPORT_SOFT_LENT_PAYLOADS_H_
 #define VERBENA_TRANSPORT_SOFT_LENT_PAYLOADS_H_
@@ -27,7 +28,7 @@ class LentPayloads {
  public:
   // Below this a copy costs less than a part of its own in sendmsg. (start)
   static constexpr uint32_t kLeastBytes = 2048;
-  // Parts of payloads that are lent at once.
+  // The most parts of payloads that are lent at once.
   static constexpr size_t kMax = 32;
   // The most parts that Describe makes.
   static constexpr size_t kMaxParts = 2 * kMax + 1;
@@ -41,14 +42,16 @@ class LentPayloads {
   // lent in the order of the ring. Precondition: not full().
   void Add(uint64_t position, uint32_t offset, const void* from, uint32_t bytes);
 
-  // The bytes [from, to) of the ring, which do not cross its end, with those that are lent where
-  // they are. Returns how many parts of `parts` it has filled in.
+  // Fills in `parts` with the bytes [from, to) of the ring, which do not cross its end: those that
+  // are lent at their memory, the others in the ring. Returns how many parts that took.
   size_t Describe(uint64_t from, uint64_t to, std::span<iovec> parts) const;
 
-  // The last line in (from, to] at which a message begins, if `to` is in the middle of one that is
-  // lent: the next chunk then begins with it. Otherwise `to`. In lines.
+  // Returns the line up to which a chunk that begins at line `from` takes lines: `to`, unless that
+  // is in the middle of a message that is lent. Then it is this message's first line, with which
+  // the next chunk begins, if that is above `from`.
   uint64_t WholeMessages(uint64_t from, uint64_t to) const;
 
+  // How many lent bytes were sent from their memory, and how many were copied into the ring.
   struct Settlement {
     uint64_t sent = 0;
     uint64_t copied = 0;

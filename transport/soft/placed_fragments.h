@@ -1,8 +1,10 @@
-// PlacedFragments: which bytes of the fragments in a ring a LanePair has received at their place,
-// behind the ring's back.
+// PlacedFragments: a record of payload bytes that a LanePair has received straight at their place,
+// so that they are not in its ring.
 //
-// The LanePair adds fragments in the order of the ring. Whoever executes one takes its bytes out,
-// and copies only the others. Used under the CQ's lock.
+// The LanePair adds fragments in the order of the ring. Responder and SendQueue, which execute
+// them, take each one's record out, and copy only the bytes that it lacks. At most kMax fragments
+// are recorded: further ones wait, or go through the ring. Owned by a LanePair, one for each ring
+// that it receives, under the CQ's lock.
 
 #ifndef VERBENA_TRANSPORT_SOFT_PLACED_FRAGMENTS_H_
 #define VERBENA_TRANSPORT_SOFT_PLACED_FRAGMENTS_H_
@@ -15,7 +17,7 @@
 
 namespace verbena::internal::soft {
 
-// Bytes [from, from + bytes) of a fragment's payload are in place.
+// One fragment's record: bytes [from, from + bytes) of its payload are in place.
 struct PlacedBytes {
   uint32_t from = 0;
   uint32_t bytes = 0;
@@ -27,10 +29,11 @@ struct PlacedBytes {
 
 class PlacedFragments {
  public:
-  // Fragments that are in place, and not taken yet.
+  // The most fragments that are in place, and not taken yet.
   static constexpr size_t kMax = 16;
 
-  // The part of the fragment at line `position`, which arrives: null if none of it is in place.
+  // The record of the fragment at line `position`, which is arriving. Null if none of it is in
+  // place.
   PlacedBytes* Find(uint64_t position) {
     if (head_ == tail_ || At(tail_ - 1).position != position) return nullptr;
     return &At(tail_ - 1).placed;
@@ -47,7 +50,8 @@ class PlacedFragments {
     At(tail_++) = {.position = position, .placed = {.from = from, .bytes = bytes}};
   }
 
-  // The bytes of the fragment at `position`, and forgets them, and all before.
+  // Removes the record of the fragment at `position`, and those of all before it, and returns it.
+  // It is empty if none of the fragment was in place.
   PlacedBytes Take(uint64_t position) {
     while (head_ != tail_ && At(head_).position < position) ++head_;
     if (head_ == tail_ || At(head_).position != position) return {};

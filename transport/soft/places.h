@@ -1,5 +1,5 @@
-// Places: where payloads that arrive over a TCP connection belong, so that they are received there,
-// and not in a ring.
+// Places: the memory where payloads that arrive over a TCP connection belong, so that the LanePair
+// receives them there, and not in a ring.
 //
 // A message has a place once it is certain that it will be executed as soon as it is complete. Its
 // first line has arrived, every earlier message of its ring is consumed or is a fragment of the
@@ -8,7 +8,8 @@
 // queue pair waits for the lock, so nothing is written there afterwards. For the next bytes the
 // place is looked up again.
 //
-// Owned by a LanePair, under the CQ's lock.
+// Owned by a LanePair, under the CQ's lock. It remembers four cursors, however many operations are
+// under way: those of the newest WRITE and READ that had a place.
 
 #ifndef VERBENA_TRANSPORT_SOFT_PLACES_H_
 #define VERBENA_TRANSPORT_SOFT_PLACES_H_
@@ -27,6 +28,7 @@ namespace verbena::internal::soft {
 
 class CompletionQueue;
 
+// Memory for the next bytes of one message.
 struct Place {
   static constexpr size_t kMaxParts = 4;
 
@@ -41,8 +43,8 @@ class Places {
   // Less than this is not worth a look: it goes through the ring. (start)
   static constexpr uint32_t kLeastBytes = 2048;
 
-  // The place of bytes that are missing of `message`, which is message `number` of its ring: the
-  // first `most` of them, or fewer.
+  // Returns the place of the first bytes that `message`, message `number` of its ring, still lacks:
+  // of `most` bytes or fewer.
   Place OfRequest(InLane& lane, CompletionQueue& cq, const RingIntake::Incomplete& message,
                   uint64_t number, uint32_t most);
   Place OfAnswer(OutLane& lane, const RingIntake::Incomplete& message, uint64_t number,
@@ -64,7 +66,7 @@ class Places {
     uint32_t offset = 0;
   };
 
-  // The message that has a place, and the one behind it.
+  // The cursors at the message that has a place, and at the one behind it.
   WriteAhead write_;
   WriteAhead next_write_;
   ReadAhead read_;

@@ -178,9 +178,9 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   void ConnectByTcp(const ConnectRequest& request);
   // The device that an address vector names.
   DeviceAddress AddressOf(const ibv_ah_attr& vector) const;
-  // The geometry of the lanes that this device makes.
+  // The geometry of the lanes that this device makes over shared memory.
   LaneGeometry lane_geometry() const { return GeometryOf(options_); }
-  // The geometry of lanes over TCP.
+  // The geometry of those that it makes over TCP. Precondition: the options have a TCP wire.
   LaneGeometry tcp_lane_geometry() const { return TcpGeometryOf(options_); }
   // The target refused the lane.
   void FailLane(const Peer& peer, uint64_t id);

@@ -1,10 +1,10 @@
-// TcpShares: the bounds of what peers take of a device by connecting over TCP, and the share of
-// them that one source may have.
+// TcpShares: the bounds of what peers take of a device by connecting over TCP, and of what one
+// source may have of it.
 //
 // A source is an IPv4 address, or the /64 of an IPv6 address. It may hold as much of something as
 // is left for all others: so one source takes at most a half, a second one at most a quarter, and a
 // host that has nothing yet always finds something. A share is held until the object that Take
-// returned is destroyed, on any thread.
+// returned is destroyed. TcpWire owns it. Any thread; shares may outlive it.
 //
 //   TcpShares shares;
 //   absl::StatusOr<TcpShares::Share> share =

@@ -1,7 +1,8 @@
 // TcpSilent: the sockets of a TCP wire that were accepted and have not greeted, by source.
 //
-// A value of TcpWire, which closes the socket that makes way for one more: the oldest of the source
-// that has most of them. So whoever opens many pushes out its own.
+// TcpWire owns it, uses it on the engine's thread, and bounds it (TcpWire::kMaxSilent). For one
+// more socket, the oldest of the source that has most of them makes way, and TcpWire closes it. So
+// whoever opens many pushes out its own.
 
 #ifndef VERBENA_TRANSPORT_SOFT_TCP_SILENT_H_
 #define VERBENA_TRANSPORT_SOFT_TCP_SILENT_H_
@@ -21,7 +22,7 @@ class TcpSilent {
  public:
   size_t size() const { return sockets_.size(); }
   void Add(uint64_t id, const ibv_gid& source);
-  // Forgets each socket for which gone(id) is true: since it has greeted, or is closed.
+  // Forgets each socket for which gone(id) is true, because it has greeted or is closed.
   template <typename Gone>
   void Forget(Gone gone) {
     std::erase_if(sockets_, [&](const Socket& socket) {

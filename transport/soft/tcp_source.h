@@ -1,7 +1,8 @@
 // TcpSource: the host at the other end of a TCP connection, as the kernel knows it.
 //
 // What a peer says of itself is a claim. The address that its packets come from is not, as long as
-// nobody on the way forges it: so bounds count by it, and claims are compared with it. A value.
+// nobody on the way forges it. So bounds count by it, and claims are compared with it. A value; the
+// functions may be called on any thread.
 
 #ifndef VERBENA_TRANSPORT_SOFT_TCP_SOURCE_H_
 #define VERBENA_TRANSPORT_SOFT_TCP_SOURCE_H_
@@ -22,8 +23,9 @@ struct TcpSource {
 // ABORTED if the other side has reset the connection already.
 absl::StatusOr<TcpSource> SourceOf(int fd);
 
-// Whether a device that connects from `source` may have the name `gid`: its own address. A device
-// of this host may have any loopback address and each address of this host's interfaces.
+// Whether a device that connects from `source` may have the name `gid`. It may have its own
+// address; a device of this host may have any loopback address and each address of this host's
+// interfaces.
 bool MayHaveName(const TcpSource& source, const ibv_gid& gid);
 
 // The first address of the range that bounds count as one: an IPv4 address alone, or the /64 of an

@@ -24,7 +24,8 @@ namespace {
 constexpr size_t kHalf = 2 << 20;
 constexpr uint32_t kFirstBytes = kMaxFragmentBytes - sizeof(TargetRange);
 constexpr uint32_t kWriteBytes = kFirstBytes + kMaxFragmentBytes;
-// A part of a WRITE's chunk: its header, the first fragment, and the first line of the second.
+// The first bytes of the chunk that carries a WRITE: its header, the first fragment, and the first
+// line of the second.
 constexpr size_t kUpToSecond =
     TcpChunk::kBytes + size_t{LinesOf(kMaxFragmentBytes)} * kLineBytes + kLineBytes;
 

@@ -235,7 +235,7 @@ TEST_F(TcpPlacesTest, WriteByAWrongKeyLeavesNoByteAndOthersGoOn) {
   EXPECT_EQ(small_received_, 1u);
 }
 
-// The WRITE is refused until a receive is there, and sent again from its memory.
+// The target refuses it until a receive is there, and the initiator sends it again from its memory.
 TEST_F(TcpPlacesTest, WriteWithImmediateLeavesNoByteBeforeItHasAReceive) {
   constexpr uint32_t kBytes = 200'000;
   std::memset(a().send_buffer(), 0x55, kBytes);

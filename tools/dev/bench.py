@@ -64,7 +64,8 @@ def arguments(words=None):
         epilog="benchmarks:\n" +
                "".join(f"  {name:16} {what}\n" for name, (what, _) in BENCHMARKS.items()) +
                "\nThe benchmarks get all other options: --size 32, --outstanding 1,64, …; gRPC and UCX get\n"
-               "only those that every benchmark knows: --size, --outstanding.\n"
+               "only those that every benchmark knows: --size, --outstanding. With --device soft:tcp, rpc and\n"
+               "payload take --floor-only: TCP by itself, by system calls and through io_uring.\n"
                "\n--compare prints which figures changed beyond noise: medians of ratios, with intervals by\n"
                "order statistics. Its status is 0 if no figure is worse, 1 if one is, and 2 if there is\n"
                "nothing to compare. A file holds the rows of at least 5 runs, as --json writes them: join\n"

@@ -49,21 +49,21 @@ struct TcpWireOptions {
   std::string address = "";
   // 0: any free port.
   uint16_t port = 0;
-  // A peer's host that was silent for this long is dead: its queue pairs fail. At least 1 s.
+  // A peer's host that was silent for this long is dead: its queue pairs fail. 1 s to 1 h.
   std::chrono::seconds silence_limit = std::chrono::seconds(10);
   // Each ring of a lane over TCP has at least this: a power of two from 128 KiB to 16 MiB. A
   // payload is on its way only as far as its ring has room, though it does not pass through it.
   uint32_t least_ring_bytes = 512 * 1024;
-  // Memory for the rings of all connections to peers, at least four times that of a lane: 4 MiB
-  // by default. A connection between two CQs counts with both sides' rings: 2 MiB with the
-  // default ones, up to 64 MiB if both sides have the largest. It is address space; what is
-  // resident is at most what was written. One source (an IPv4 address, or an IPv6 /64) may hold as
-  // much as is left for all others, so at most a half. A connection beyond that is refused: its
-  // queue pairs fail. (start)
+  // Memory for the rings of all connections to peers. A connection between two CQs counts with both
+  // sides' rings: 2 MiB with the default ones, up to 64 MiB if both sides have the largest. The
+  // least is two connections with this device's rings on both sides: just over 4 MiB by default,
+  // since each lane has a header. It is address space; what is resident is at most what was
+  // written. One source (an IPv4 address, or an IPv6 /64) may hold as much as is left for all
+  // others, so at most a half. A connection beyond that is refused: its queue pairs fail. (start)
   size_t lane_bytes = size_t{4096} << 20;
   // Whether a peer may have another GID than the address that it connects from: behind a NAT, or if
   // its host has several addresses. It may then take the name of a third host, until that one comes
-  // itself. Absent: as VERBENA_SOFT_ANY_SOURCE says (1: yes), otherwise no.
+  // itself. Absent: as VERBENA_SOFT_ANY_SOURCE says (1: yes; 0 or unset: no).
   std::optional<bool> any_source = std::nullopt;
 };
 
@@ -86,9 +86,9 @@ struct SoftDeviceOptions {
   uint32_t max_queue_pairs = 16384;
   // The features that the device has or refuses. None: as VERBENA_SOFT_PROFILE says, otherwise all.
   std::optional<SoftProfile> profile = std::nullopt;
-  // A TCP wire beside the others, or, with `shared_memory` false, instead of them: then only the
-  // device itself is reached otherwise. Its rings have at least TcpWireOptions::least_ring_bytes,
-  // and at most 16 MiB.
+  // A TCP wire beside shared memory, or, with `shared_memory` false, instead of it: then the device
+  // reaches without TCP only itself. Its rings have at least TcpWireOptions::least_ring_bytes, and
+  // at most 16 MiB.
   std::optional<TcpWireOptions> tcp = std::nullopt;
   // The GID of a device without TCP, for a caller that has a plan for GIDs. Absent: one that no
   // other device has. Another process's device of the same GID makes Create fail.
@@ -104,8 +104,10 @@ struct SoftDeviceOptions {
 
 class SoftDevice final : public Device {
  public:
-  // INVALID_ARGUMENT for options or a profile out of range; errors of reading the profile, of memfd
-  // and of thread creation otherwise.
+  // INVALID_ARGUMENT for options, a profile or a variable of the environment that is out of range,
+  // and for a TCP address that is not of this host. FAILED_PRECONDITION for a TCP port in use.
+  // Otherwise errors of reading the profile, of sockets, of memfd and of thread creation. Each
+  // message names the value.
   static absl::StatusOr<std::unique_ptr<SoftDevice>> Create(const SoftDeviceOptions& options = {});
   // Precondition: every object of the device has been destroyed.
   ~SoftDevice() override;

@@ -104,15 +104,26 @@ std::string Wanted(const std::string& name) {
   return from_environment.empty() ? "auto" : from_environment;
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::string& given) {
-  const std::string name = Wanted(given);
+absl::StatusOr<Devices> OpenNamed(const std::string& name) {
   if (name == "auto") return OpenAll();
   if (IsSoftName(name)) return OpenSoft(name);
   if (name == "rdma") return Only(OpenRdma(""));
   if (name.starts_with(kRdmaPrefix)) return Only(OpenRdma(name.substr(kRdmaPrefix.size())));
   return Only(OpenRdma(name));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::string& given) {
+  const std::string name = Wanted(given);
+  absl::StatusOr<Devices> devices = OpenNamed(name);
+  if (devices.ok()) return devices;
+  std::string message(devices.status().message());
+  if (absl::IsNotFound(devices.status()) && name != "auto" && !IsSoftName(name)) {
+    message += "; each host has the software devices soft and soft:tcp";
+  }
+  if (IsAutomatic(given) || name == given) return absl::Status(devices.status().code(), message);
+  return absl::Status(devices.status().code(), "VERBENA_DEVICE: " + message);
 }
 
 bool IsAutomatic(const std::string& name) { return Wanted(name) == "auto"; }

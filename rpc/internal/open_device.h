@@ -27,7 +27,7 @@ namespace verbena::internal {
 inline constexpr char kTcpDeviceName[] = "tcp0";
 
 // One, or several of different kinds. Logs the choice; "auto" also logs the devices that it left
-// out.
+// out. An error says if VERBENA_DEVICE gave the name.
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::string& name);
 
 // Whether `name`, or VERBENA_DEVICE in its place, leaves the choice to us: "auto".

@@ -421,6 +421,10 @@ class BenchDeviceTest(unittest.TestCase):
     def test_a_device_for_a_program_that_takes_none_is_refused(self):
         self.assertIn("--device is not taken by links, kv;", self.refusal("--only", "rpc,links,kv", "--device", "soft"))
 
+    def test_a_device_of_no_kind_is_refused_before_anything_is_built(self):
+        self.assertIn("--device is 'softtcp', but must be soft, soft:tcp or rdma:NAME",
+                      self.refusal("--only", "rpc", "--device", "softtcp"))
+
     def test_a_guest_has_the_devices_rxe_and_siw(self):
         self.assertEqual("rxe", bench.arguments(["--vm"]).device)
         options = bench.arguments(["--vm", "--only", "payload", "--device", "siw"])

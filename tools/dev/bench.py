@@ -135,6 +135,9 @@ def check_device(parser, options):
     unfit = [name for name in options.only if name not in TAKE_DEVICE]
     if unfit:
         parser.error(f"--device is not taken by {', '.join(unfit)}; run --only {' or '.join(TAKE_DEVICE)} with it")
+    # Known before anything is built.
+    if options.device not in ("soft", "rdma") and not options.device.startswith(("soft:", "rdma:")):
+        parser.error(f"--device is '{options.device}', but must be soft, soft:tcp or rdma:NAME")
     options.rest += ["--device", options.device]
 
 

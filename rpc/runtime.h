@@ -118,11 +118,12 @@ struct MemoryOptions {
 class Runtime {
  public:
   // INVALID_ARGUMENT: an option is out of range or contradicts another, or names a way of
-  // connecting that does not exist.
+  // connecting that does not exist, or `device` names an address that this host does not have.
   // NOT_FOUND: no device has the name in `device`. UNAVAILABLE: its port is down.
-  // FAILED_PRECONDITION: iWARP cannot be connected by exchange. RESOURCE_EXHAUSTED: a thread could
-  // not be started, or the device's queues are too small. Other errors come from opening the
-  // device, making its queues and registering memory; the message says what was refused.
+  // FAILED_PRECONDITION: iWARP cannot be connected by exchange, or a TCP port that `device` names
+  // is in use. RESOURCE_EXHAUSTED: a thread could not be started, or the device's queues are too
+  // small. Other errors come from opening the device, making its queues and registering memory; the
+  // message says what was refused.
   static absl::StatusOr<std::unique_ptr<Runtime>> Start(RuntimeOptions options = {});
   // Closes every link. Servers must be destroyed before. While this runs, only tasks of Spawn() may
   // use a Channel; any thread may destroy one. Must not be called on one of its executors.

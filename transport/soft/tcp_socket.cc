@@ -183,7 +183,7 @@ absl::StatusOr<TcpWireListener> ListenTcp(const std::string& address, uint16_t p
   } else {
     socket = ListenAt({.gid = listener.address.gid, .lid = port}, false);
   }
-  if (!socket.ok()) return socket.status();
+  VERBENA_RETURN_IF_ERROR(socket.status());
   listener.socket = *std::move(socket);
   VERBENA_ASSIGN_OR_RETURN(listener.address.lid, PortOf(listener.socket.get()));
   return listener;

@@ -161,6 +161,10 @@ MUTANTS = [
            "*NoByteLandsOnceTheRegionIsDeregistered"),
     Mutant("kPlacedBytesCopied", "//tests/transport/soft:tcp_places_test",
            "*BytesOfAllSizesArriveAmongSmallMessagesOfOthers"),
+    Mutant("kPlaceOutlivesReset", "//tests/transport/soft:tcp_late_places_test",
+           "*NoByteLandsOnceTheQpIsReset"),
+    Mutant("kReadOutlivesQp", "//tests/transport/soft:tcp_late_places_test",
+           "*ReadEndsWithTheQpThatItReadsFrom"),
     # connect, control verbs
     Mutant("kServerSendsBeforeReady", "//tests/transport/link:handshake_order_test",
            "*TheServersQueuePairSendsOnlyOnceReadyHasCome"),

@@ -67,6 +67,8 @@ enum class PlantedFault {
   kPlacedOutOfOrder,            // a large WRITE's bytes land before earlier requests are executed
   kPlaceKeyUnchecked,           // a WRITE's bytes land after its key was withdrawn
   kPlacedBytesCopied,           // old bytes of a ring are copied over a payload that is in place
+  kPlaceOutlivesReset,          // a WRITE to a queue pair's former life leaves bytes in its memory
+  kReadOutlivesQp,              // a READ goes on from the memory of a queue pair that is destroyed
 
   // connect, control verbs
   kServerSendsBeforeReady,    // a server sends to a queue pair whose owner has not said Ready

@@ -274,6 +274,7 @@ class InLane {
     uint64_t remaining = 0;
     uint32_t rkey = 0;
     uint32_t pd = 0;
+    uint32_t connection = 0;  // of its QP (responder.h)
 
     uint64_t NextBytes() const { return std::min<uint64_t>(remaining, kMaxFragmentBytes); }
   };

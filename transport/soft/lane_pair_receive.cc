@@ -114,7 +114,7 @@ bool LanePair::PlanLargeMessage(RingIntake& ring, const RingIntake::Incomplete& 
   Place place;
   if (before == nullptr && placed.full()) {
     place.later = true;
-  } else if (before == nullptr || before->end() == message.arrived) {
+  } else if (before == nullptr || (before->end() == message.arrived && !before->withdrawn)) {
     const auto most = static_cast<uint32_t>(std::min<size_t>(missing, rest.size()));
     place = request ? places_.OfRequest(*in_lane_, owner_->cq(), message, ring.messages(), most)
                     : places_.OfAnswer(*out_lane_, message, ring.messages(), most);

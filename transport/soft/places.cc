@@ -15,11 +15,15 @@ Place Places::OfRequest(InLane& lane, CompletionQueue& cq, const RingIntake::Inc
   QueuePair* qp = FindExecutor(lane, request, cq);
   if (qp == nullptr) return {};
   if (next_write_.number == number) write_ = next_write_;
+  // Until this one has a place.
+  next_write_.number = kNone;
   Responder::WriteCursor cursor;
   if (message.position == lane.requests().position()) {
     // An earlier READ has still to read what this WRITE may write over.
     if (lane.pending_read().active && !VERBENA_MUTANT(kPlacedOutOfOrder)) return {.later = true};
     if (!qp->responder().CursorOfWrites(cursor)) return {};
+    // What is there of it arrived before the QP was reset.
+    if (write_.number == number && write_.cursor.connection != cursor.connection) return {};
   } else if (write_.number == number && write_.qpn == request.destination &&
              write_.cursor.writing) {
     cursor = write_.cursor;
@@ -28,11 +32,10 @@ Place Places::OfRequest(InLane& lane, CompletionQueue& cq, const RingIntake::Inc
   }
   write_ = {.number = number, .qpn = request.destination, .cursor = cursor};
   uint64_t address = 0;
-  if (!qp->responder().FindPlace(request, message.payload, cursor, address)) {
-    next_write_.number = kNone;
-    return {};
+  if (!qp->responder().FindPlace(request, message.payload, cursor, address)) return {};
+  if (cursor.writing) {
+    next_write_ = {.number = number + 1, .qpn = request.destination, .cursor = cursor};
   }
-  next_write_ = {.number = number + 1, .qpn = request.destination, .cursor = cursor};
   const uint32_t prefix = (request.flags & kFirst) != 0 ? uint32_t{sizeof(TargetRange)} : 0;
   Place place;
   place.bytes = std::min(most, request.length - message.arrived);

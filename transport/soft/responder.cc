@@ -59,6 +59,13 @@ bool ContinueRead(InLane& lane, CompletionQueue& cq) {
   while (read.active) {
     const uint64_t bytes = read.NextBytes();
     if (!lane.HasRoomForAnswer(bytes)) break;
+    QueuePair* const qp = FindExecutor(lane, read.request, cq);
+    if ((qp == nullptr || qp->responder().connection() != read.connection) &&
+        !VERBENA_MUTANT(kReadOutlivesQp)) {
+      SendRefusal(lane, read.request, read.position, NakReason::kUnreachable, 0);
+      read.active = false;
+      break;
+    }
     if (!cq.rnic().memory().view().CheckRemote(read.rkey, read.pd, read.request.destination,
                                                read.address, bytes, IBV_ACCESS_REMOTE_READ)) {
       SendRefusal(lane, read.request, read.position, NakReason::kAccess, 0);
@@ -271,7 +278,8 @@ Responder::Execution Responder::Read(InLane& lane, const MessageHeader& request,
                          .address = range.address,
                          .remaining = range.length,
                          .rkey = range.rkey,
-                         .pd = qp_.pd_handle()};
+                         .pd = qp_.pd_handle(),
+                         .connection = connection_};
   ContinueRead(lane, qp_.receive_side());
   return Done();
 }
@@ -393,6 +401,7 @@ void Responder::Reset() {
   queue_.Clear();
   current_ = Opcode::kNone;
   receive_taken_ = false;
+  ++connection_;
 }
 
 }  // namespace verbena::internal::soft

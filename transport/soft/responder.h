@@ -43,7 +43,10 @@ class Responder {
     uint16_t psn = 0;      // of the next fragment
     TargetRange range;
     uint64_t written = 0;
+    uint32_t connection = 0;  // of the QP: connection()
   };
+  // Counts how often the QP was reset: what was known of it before does not hold any more.
+  uint32_t connection() const { return connection_; }
   // As it is after the fragments that were executed. False when another operation is under way.
   bool CursorOfWrites(WriteCursor& cursor) const;
   // Checks `request`, a fragment that arrives, as executing it would do if `cursor` was reached,
@@ -93,6 +96,7 @@ class Responder {
   QueuePair& qp_;
   ReceiveQueue queue_;  // unused when the QP has an SRQ
   uint16_t expected_psn_ = 0;
+  uint32_t connection_ = 0;
 
   // The operation whose fragments are arriving.
   Opcode current_ = Opcode::kNone;

@@ -16,7 +16,8 @@ bool Responder::CursorOfWrites(WriteCursor& cursor) const {
   cursor = {.writing = current_ == Opcode::kWrite,
             .psn = expected_psn_,
             .range = write_,
-            .written = written_};
+            .written = written_,
+            .connection = connection_};
   return true;
 }
 
@@ -29,6 +30,7 @@ bool Responder::FindPlace(const MessageHeader& request, const std::byte* payload
   if (request.opcode != Opcode::kWrite || request.psn != cursor.psn || first == cursor.writing) {
     return false;
   }
+  if (cursor.connection != connection_ && !VERBENA_MUTANT(kPlaceOutlivesReset)) return false;
   const auto allowed = [&](uint64_t begin, uint64_t length) {
     return RemoteAllowed(cursor.range.rkey, begin, length, IBV_ACCESS_REMOTE_WRITE) ||
            VERBENA_MUTANT(kPlaceKeyUnchecked);

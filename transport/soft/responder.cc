@@ -79,7 +79,7 @@ bool ContinueRead(InLane& lane, CompletionQueue& cq) {
   }
   // No loan outlives the lock of the CQ.
   if (lane.pair() != nullptr && !lane.pair()->lent_answers().empty()) lane.pair()->Send();
-  return !read.active;
+  return !read.active && !lane.broken();
 }
 
 bool IsForQp(InLane& lane, const MessageHeader& request, const QueuePair& qp) {

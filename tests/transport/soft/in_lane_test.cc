@@ -1,13 +1,18 @@
 // A lane whose initiator is gone serves what it can, and is then finished: answers that nobody
-// takes any more do not keep it.
+// takes any more do not keep it. Nothing is executed that an initiator sends which breaks the
+// protocol.
 
 #include <memory>
 
 #include "gtest/gtest.h"
+#include "verbena/transport/device/handles.h"
+#include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
+#include "verbena/transport/soft/responder.h"
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/shared_region.h"
+#include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -46,6 +51,26 @@ TEST_F(InLaneTest, OrphanWhoseAnswersFindNoRoomIsFinished) {
   EXPECT_FALSE(lane_.finished());
   lane_.Orphan();
   EXPECT_TRUE(lane_.finished());
+}
+
+// The data of a READ wait for room, which the initiator claims to have made out of bounds.
+TEST_F(InLaneTest, NothingIsExecutedOnceTheLaneIsBroken) {
+  const auto device = SoftDevice::Create({.engine_thread = false}).value();
+  const CqHandle handle(*device, device->CreateCq(16, nullptr, nullptr).value());
+  auto& cq = *static_cast<CompletionQueue*>(handle.get());
+  while (lane_.HasRoomForAnswer(kMaxFragmentBytes)) {
+    ASSERT_NE(lane_.ReserveAnswer(kShortAnswerBytes), nullptr);
+    lane_.PublishAnswer({.opcode = Opcode::kRefused, .length = kShortAnswerBytes});
+  }
+  ASSERT_TRUE(lane_.HasRoomForAnswer(kShortAnswerBytes));
+  lane_.pending_read().active = true;
+  lane_.pending_read().remaining = 1 << 20;
+  PublishRequest();
+  lane_.header().answers_consumed.store(uint64_t{1} << 40);
+  CompletionWriter writer(cq);
+  EXPECT_FALSE(ServeRequests(lane_, cq, writer));
+  EXPECT_TRUE(lane_.broken());
+  EXPECT_EQ(lane_.requests().position(), 0u);
 }
 
 }  // namespace

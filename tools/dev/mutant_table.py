@@ -165,6 +165,8 @@ MUTANTS = [
            "*NoByteLandsOnceTheQpIsReset"),
     Mutant("kReadOutlivesQp", "//tests/transport/soft:tcp_late_places_test",
            "*ReadEndsWithTheQpThatItReadsFrom"),
+    Mutant("kRestOfWrUnchecked", "//tests/transport/soft:tcp_places_test",
+           "*RestOfAWriteIsNotSentOnceItsMemoryIsDeregistered"),
     # connect, control verbs
     Mutant("kServerSendsBeforeReady", "//tests/transport/link:handshake_order_test",
            "*TheServersQueuePairSendsOnlyOnceReadyHasCome"),

@@ -69,6 +69,7 @@ enum class PlantedFault {
   kPlacedBytesCopied,           // old bytes of a ring are copied over a payload that is in place
   kPlaceOutlivesReset,          // a WRITE to a queue pair's former life leaves bytes in its memory
   kReadOutlivesQp,              // a READ goes on from the memory of a queue pair that is destroyed
+  kRestOfWrUnchecked,           // what a ring had no room for is sent from memory that is withdrawn
 
   // connect, control verbs
   kServerSendsBeforeReady,    // a server sends to a queue pair whose owner has not said Ready

@@ -188,6 +188,8 @@ bool SendQueue::LaunchOne(uint32_t index) {
     }
     if (NeedsAnswer(wqe) && outstanding_reads_ >= read_limit) return false;
     wqe.first_psn = next_psn_;
+  } else if (!LocalMemoryAllowed(wqe, index) && !VERBENA_MUTANT(kRestOfWrUnchecked)) {
+    return FailLocally(index, IBV_WC_LOC_PROT_ERR);
   }
   if (!lane_->IsTurnOf(qp_) || !WriteFragments(wqe, index)) {
     lane_->AwaitRoom(qp_);

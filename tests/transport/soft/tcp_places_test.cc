@@ -296,5 +296,42 @@ TEST(TcpLoansTest, BytesThatAFullSocketDoesNotTakeArriveToo) {
   EXPECT_EQ(std::memcmp(a.send_buffer(), b.receive_buffer(), kBytes), 0);
 }
 
+// Nobody drives the target: the ring has no room for the rest, which is to be sent later.
+TEST(TcpLoansTest, RestOfAWriteIsNotSentOnceItsMemoryIsDeregistered) {
+  constexpr uint32_t kBytes = 32 << 20;
+  SoftDeviceOptions wire = Tcp();
+  wire.engine_thread = false;
+  auto device_a = SoftDevice::Create(wire).value();
+  auto device_b = SoftDevice::Create(wire).value();
+  QpEnd a(*device_a, {.bytes = 2 * size_t{kBytes}});
+  QpEnd b(*device_b, {.bytes = 2 * size_t{kBytes}});
+  Connect(a, b);
+  const auto write = [&](uint32_t bytes) {
+    return a.PostOneSided(IBV_WR_RDMA_WRITE, 1, a.SendSge(0, bytes), AddressOf(b.receive_buffer()),
+                          b.mr()->rkey);
+  };
+  const auto await = [&] {
+    ibv_wc wc{};
+    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (ibv_poll_cq(a.cq(), 1, &wc) == 0 && std::chrono::steady_clock::now() < late) {
+      ibv_wc none;
+      EXPECT_EQ(ibv_poll_cq(b.cq(), 1, &none), 0);
+      device_a->Step();
+      device_b->Step();
+    }
+    return wc.status;
+  };
+  ASSERT_EQ(write(8), 0);
+  ASSERT_EQ(await(), IBV_WC_SUCCESS);
+  std::memset(a.send_buffer(), 0x11, kBytes);
+  ASSERT_EQ(write(kBytes), 0);
+  a.mr_handle().Reset();
+  std::memset(a.send_buffer(), 0x33, kBytes);
+  EXPECT_EQ(await(), IBV_WC_LOC_PROT_ERR);
+  const std::byte* const target = b.receive_buffer();
+  EXPECT_EQ(std::count(target, target + kBytes, std::byte{0x33}), 0);
+  EXPECT_GT(std::count(target, target + kBytes, std::byte{0x11}), 0);
+}
+
 }  // namespace
 }  // namespace verbena::internal::soft

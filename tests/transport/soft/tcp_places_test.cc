@@ -257,78 +257,75 @@ TEST_F(TcpPlacesTest, WriteWithImmediateLeavesNoByteBeforeItHasAReceive) {
   EXPECT_EQ(std::memcmp(b().receive_buffer(), a().send_buffer(), kBytes), 0);
 }
 
-// Nobody drives the target, so that the payloads fill the sockets, and then the ring.
+// Two devices without engines: nobody drives the target until a WRITE is awaited.
+class UndrivenPair {
+ public:
+  UndrivenPair(SoftDeviceOptions wire, uint32_t bytes) {
+    wire.engine_thread = false;
+    device_a_ = SoftDevice::Create(wire).value();
+    device_b_ = SoftDevice::Create(wire).value();
+    const QpEndOptions options{.bytes = 2 * size_t{bytes}};
+    a_ = std::make_unique<QpEnd>(*device_a_, options);
+    b_ = std::make_unique<QpEnd>(*device_b_, options);
+    Connect(*a_, *b_);
+    // Until the connection stands.
+    EXPECT_EQ(Write(8), 0);
+    EXPECT_EQ(Await(), IBV_WC_SUCCESS);
+  }
+
+  QpEnd& a() { return *a_; }
+  QpEnd& b() { return *b_; }
+  CopiedBytes copied_by_a() { return device_a_->copied_bytes(); }
+  int Write(uint32_t bytes) {
+    return a_->PostOneSided(IBV_WR_RDMA_WRITE, 1, a_->SendSge(0, bytes),
+                            AddressOf(b_->receive_buffer()), b_->mr()->rkey);
+  }
+  ibv_wc_status Await() {
+    ibv_wc wc{};
+    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (ibv_poll_cq(a_->cq(), 1, &wc) == 0 && std::chrono::steady_clock::now() < late) {
+      ibv_wc none;
+      EXPECT_EQ(ibv_poll_cq(b_->cq(), 1, &none), 0);
+      device_a_->Step();
+      device_b_->Step();
+    }
+    return wc.status;
+  }
+
+ private:
+  std::unique_ptr<SoftDevice> device_a_;
+  std::unique_ptr<SoftDevice> device_b_;
+  std::unique_ptr<QpEnd> a_;
+  std::unique_ptr<QpEnd> b_;
+};
+
+// The payloads fill the sockets, and then the ring.
 TEST(TcpLoansTest, BytesThatAFullSocketDoesNotTakeArriveToo) {
   constexpr uint32_t kBytes = 14 << 20;
   SoftDeviceOptions wire = Tcp();
-  wire.engine_thread = false;
   wire.request_ring_bytes = 16 << 20;
-  auto device_a = SoftDevice::Create(wire).value();
-  auto device_b = SoftDevice::Create(wire).value();
-  QpEnd a(*device_a, {.bytes = 2 * kBytes});
-  QpEnd b(*device_b, {.bytes = 2 * kBytes});
-  Connect(a, b);
-  const auto write = [&](uint32_t bytes) {
-    return a.PostOneSided(IBV_WR_RDMA_WRITE, 1, a.SendSge(0, bytes), AddressOf(b.receive_buffer()),
-                          b.mr()->rkey);
-  };
-  const auto await = [&] {
-    ibv_wc wc{};
-    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (ibv_poll_cq(a.cq(), 1, &wc) == 0 && std::chrono::steady_clock::now() < late) {
-      ibv_wc none;
-      EXPECT_EQ(ibv_poll_cq(b.cq(), 1, &none), 0);
-      device_a->Step();
-      device_b->Step();
-    }
-    return wc.status;
-  };
-  ASSERT_EQ(write(8), 0);
-  ASSERT_EQ(await(), IBV_WC_SUCCESS);
-  for (size_t i = 0; i < kBytes; ++i) a.send_buffer()[i] = PatternAt(i, 3);
-  const CopiedBytes before = device_a->copied_bytes();
-  ASSERT_EQ(write(kBytes), 0);
-  const CopiedBytes sent = device_a->copied_bytes() - before;
+  UndrivenPair pair(wire, kBytes);
+  for (size_t i = 0; i < kBytes; ++i) pair.a().send_buffer()[i] = PatternAt(i, 3);
+  const CopiedBytes before = pair.copied_by_a();
+  ASSERT_EQ(pair.Write(kBytes), 0);
+  const CopiedBytes sent = pair.copied_by_a() - before;
   EXPECT_GT(sent.sent_bytes, 0u);
   EXPECT_GT(sent.ring_bytes, 0u);
   EXPECT_EQ(sent.sent_bytes + sent.ring_bytes, kBytes);
-  ASSERT_EQ(await(), IBV_WC_SUCCESS);
-  EXPECT_EQ(std::memcmp(a.send_buffer(), b.receive_buffer(), kBytes), 0);
+  ASSERT_EQ(pair.Await(), IBV_WC_SUCCESS);
+  EXPECT_EQ(std::memcmp(pair.a().send_buffer(), pair.b().receive_buffer(), kBytes), 0);
 }
 
-// Nobody drives the target: the ring has no room for the rest, which is to be sent later.
+// The ring has no room for the rest, which is to be sent later.
 TEST(TcpLoansTest, RestOfAWriteIsNotSentOnceItsMemoryIsDeregistered) {
   constexpr uint32_t kBytes = 32 << 20;
-  SoftDeviceOptions wire = Tcp();
-  wire.engine_thread = false;
-  auto device_a = SoftDevice::Create(wire).value();
-  auto device_b = SoftDevice::Create(wire).value();
-  QpEnd a(*device_a, {.bytes = 2 * size_t{kBytes}});
-  QpEnd b(*device_b, {.bytes = 2 * size_t{kBytes}});
-  Connect(a, b);
-  const auto write = [&](uint32_t bytes) {
-    return a.PostOneSided(IBV_WR_RDMA_WRITE, 1, a.SendSge(0, bytes), AddressOf(b.receive_buffer()),
-                          b.mr()->rkey);
-  };
-  const auto await = [&] {
-    ibv_wc wc{};
-    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (ibv_poll_cq(a.cq(), 1, &wc) == 0 && std::chrono::steady_clock::now() < late) {
-      ibv_wc none;
-      EXPECT_EQ(ibv_poll_cq(b.cq(), 1, &none), 0);
-      device_a->Step();
-      device_b->Step();
-    }
-    return wc.status;
-  };
-  ASSERT_EQ(write(8), 0);
-  ASSERT_EQ(await(), IBV_WC_SUCCESS);
-  std::memset(a.send_buffer(), 0x11, kBytes);
-  ASSERT_EQ(write(kBytes), 0);
-  a.mr_handle().Reset();
-  std::memset(a.send_buffer(), 0x33, kBytes);
-  EXPECT_EQ(await(), IBV_WC_LOC_PROT_ERR);
-  const std::byte* const target = b.receive_buffer();
+  UndrivenPair pair(Tcp(), kBytes);
+  std::memset(pair.a().send_buffer(), 0x11, kBytes);
+  ASSERT_EQ(pair.Write(kBytes), 0);
+  pair.a().mr_handle().Reset();
+  std::memset(pair.a().send_buffer(), 0x33, kBytes);
+  EXPECT_EQ(pair.Await(), IBV_WC_LOC_PROT_ERR);
+  const std::byte* const target = pair.b().receive_buffer();
   EXPECT_EQ(std::count(target, target + kBytes, std::byte{0x33}), 0);
   EXPECT_GT(std::count(target, target + kBytes, std::byte{0x11}), 0);
 }

@@ -159,6 +159,8 @@ MUTANTS = [
            "*EarlierReadIsExecutedBeforeBytesArePlaced"),
     Mutant("kPlaceKeyUnchecked", "//tests/transport/soft:tcp_hostile_places_test",
            "*NoByteLandsOnceTheRegionIsDeregistered"),
+    Mutant("kLateImmediateTaken", "//tests/transport/soft:tcp_hostile_places_test",
+           "*FragmentThatDeniesItsImmediateDataIsRefused"),
     Mutant("kPlacedBytesCopied", "//tests/transport/soft:tcp_places_test",
            "*BytesOfAllSizesArriveAmongSmallMessagesOfOthers"),
     Mutant("kPlaceOutlivesReset", "//tests/transport/soft:tcp_late_places_test",

@@ -240,6 +240,9 @@ Responder::Execution Responder::Write(InLane& lane, const MessageHeader& request
     }
     if ((request.flags & kPlaced) != 0) written_ = write_.length;
   }
+  if (!IsOfThisWrite(request) && !VERBENA_MUTANT(kLateImmediateTaken)) {
+    return Refuse(NakReason::kInvalidRequest);
+  }
   const bool last = (request.flags & kLast) != 0;
   if (bytes > write_.length - written_ || (last && bytes != write_.length - written_)) {
     return Refuse(NakReason::kInvalidRequest);

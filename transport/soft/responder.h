@@ -79,6 +79,11 @@ class Responder {
                            CompletionWriter& writer);
   Execution Write(InLane& lane, const MessageHeader& request, const std::byte* payload,
                   CompletionWriter& writer);
+  // Every fragment of a WRITE with immediate says so: its first one has taken a receive, which the
+  // last one reports.
+  bool IsOfThisWrite(const MessageHeader& request) const {
+    return receive_taken_ == ((request.flags & kImmediate) != 0);
+  }
   // Copies those of the next `bytes` of the WRITE that are not in place yet. False if they were to
   // be placed, and the place was withdrawn halfway.
   bool StoreRest(InLane& lane, const std::byte* data, uint32_t bytes);

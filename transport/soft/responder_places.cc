@@ -45,6 +45,8 @@ bool Responder::FindPlace(const MessageHeader& request, const std::byte* payload
         !allowed(cursor.range.address, cursor.range.length)) {
       return false;
     }
+  } else if (!IsOfThisWrite(request)) {
+    return false;
   }
   const uint64_t left = cursor.range.length - cursor.written;
   if (bytes > left || (last && bytes != left)) return false;

@@ -33,6 +33,12 @@ SoftDeviceOptions Tcp() {
   return {.name = "tcp0", .shared_memory = false, .tcp = TcpWireOptions{.address = "127.0.0.1"}};
 }
 
+// Flags that the two fragments of a WRITE have besides.
+struct MoreFlags {
+  uint8_t first = 0;
+  uint8_t second = 0;
+};
+
 class TcpHostilePlacesTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -48,19 +54,20 @@ class TcpHostilePlacesTest : public testing::Test {
   }
 
   // A WRITE of `fill` in two fragments of the largest size, in a chunk of its own.
-  std::vector<std::byte> WriteOf(std::byte fill, uint32_t rkey, uint16_t psn, size_t offset = 0) {
+  std::vector<std::byte> WriteOf(std::byte fill, uint32_t rkey, uint16_t psn, size_t offset = 0,
+                                 MoreFlags more = {}) {
     std::vector<std::byte> payload(kMaxFragmentBytes, fill);
     const TargetRange range{.address = reinterpret_cast<uint64_t>(target() + offset),
                             .length = kWriteBytes,
                             .rkey = rkey};
     MessageHeader header{.opcode = Opcode::kWrite,
-                         .flags = kLast | kWatched,
+                         .flags = static_cast<uint8_t>(kLast | kWatched | more.second),
                          .destination = victim_->qp()->qp_num,
                          .source = RawTcpPeer::kQpn,
                          .psn = static_cast<uint16_t>(psn + 1)};
     const std::vector<RingLine> second = MessageOf(header, payload);
     std::memcpy(payload.data(), &range, sizeof(range));
-    header.flags = kFirst;
+    header.flags = static_cast<uint8_t>(kFirst | more.first);
     header.psn = psn;
     const std::vector<RingLine> first = MessageOf(header, payload);
     std::vector<RingLine> both(first.size() + second.size());
@@ -250,6 +257,25 @@ TEST_F(TcpHostilePlacesTest, ForgedPlacesAreRefused) {
   EXPECT_TRUE(TargetIs(std::byte{0}, kHalf - 4096, kHalf));
   EXPECT_EQ(placed(), before);
   ExpectOthersUnharmed();
+}
+
+// A last fragment with immediate data would report a receive that no first one has taken, and one
+// without them would keep a receive for ever.
+TEST_F(TcpHostilePlacesTest, FragmentThatDeniesItsImmediateDataIsRefused) {
+  uint16_t lid = 1;
+  for (const MoreFlags flags : {MoreFlags{.second = kImmediate}, MoreFlags{.first = kImmediate}}) {
+    victim_ = std::make_unique<QpEnd>(*device_, victim_->options());
+    RawTcpPeer peer(*device_, lid++);
+    RawSocket lanes = peer.ConnectLanes(*victim_);
+    ASSERT_EQ(victim_->PostReceive(5, victim_->ReceiveSge(0, 64)), 0);
+    ASSERT_TRUE(lanes.Send(WriteOf(std::byte{0x77}, victim_->mr()->rkey, 0, 0, flags)));
+    const ibv_wc wc = AwaitInTime(victim_->cq());
+    ASSERT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
+    EXPECT_EQ(wc.wr_id, 5u);
+    EXPECT_EQ(RefusalFrom(lanes), NakReason::kInvalidRequest);
+    EXPECT_TRUE(TargetIs(std::byte{0}, kFirstBytes, kWriteBytes));
+    ExpectOthersUnharmed();
+  }
 }
 
 // The data of a READ in two fragments of the largest size, in a chunk of its own.

@@ -161,6 +161,8 @@ MUTANTS = [
            "*NoByteLandsOnceTheRegionIsDeregistered"),
     Mutant("kLateImmediateTaken", "//tests/transport/soft:tcp_hostile_places_test",
            "*FragmentThatDeniesItsImmediateDataIsRefused"),
+    Mutant("kTurnsUnbounded", "//tests/transport/soft:lane_turns_test",
+           "*PollReadsABoundedPartForOnePeer"),
     Mutant("kPlacedBytesCopied", "//tests/transport/soft:tcp_places_test",
            "*BytesOfAllSizesArriveAmongSmallMessagesOfOthers"),
     Mutant("kPlaceOutlivesReset", "//tests/transport/soft:tcp_late_places_test",

@@ -102,8 +102,8 @@ void InLanes::ServeCold(Serve serve) {
       }
       if (!lane.MayHaveWork()) continue;
       more = serve(lane);
-      // The lane may hold more than the caller could take.
-      if (!more) control_.SetActive(static_cast<uint32_t>(slot));
+      // The lane may hold more than the caller could take, or than one turn takes.
+      if (!more || lane.CanServe()) control_.SetActive(static_cast<uint32_t>(slot));
       Consider(lane);
     }
   }

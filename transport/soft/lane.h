@@ -292,6 +292,11 @@ class InLane {
   std::byte* ReserveAnswer(size_t bytes) { return answers_.Reserve(bytes); }
   void PublishAnswer(const MessageHeader& header);
 
+  // One turn takes and answers a bounded part of what is here: a peer chooses how large its rings
+  // are, and may fill them before it lets them go on. Other lanes have their turns meanwhile.
+  void BeginTurn() { turn_end_ = lines() + kLinesPerTurn; }
+  bool turn_over() const { return lines() >= turn_end_ && !VERBENA_MUTANT(kTurnsUnbounded); }
+
   // Cheap, and true at least whenever CanServe is.
   bool MayHaveWork() const { return pending_read_.active || !requests_.Empty(); }
 
@@ -339,6 +344,11 @@ class InLane {
   bool broken() const { return broken_; }
 
  private:
+  // As many as the default rings over TCP have. (start)
+  static constexpr uint64_t kLinesPerTurn = (512u << 10) / kLineBytes;
+
+  // Of both rings, that were served so far.
+  uint64_t lines() const { return requests_.position() + answers_.position(); }
   void TakeAnswersConsumed();
 
   std::shared_ptr<Peer> peer_;
@@ -349,6 +359,7 @@ class InLane {
   RingReader requests_;
   RingWriter answers_;
   PendingRead pending_read_;
+  uint64_t turn_end_ = 0;
   uint64_t published_ = 0;
   uint64_t answers_published_ = 0;
   uint64_t answers_announced_ = 0;

@@ -53,10 +53,11 @@ void AnswerWithData(InLane& lane, const InLane::PendingRead& read, uint64_t byte
   if (pair != nullptr && pair->lent_answers().full()) pair->Send();
 }
 
-// Streams the data of a READ into the answer ring. True when the last byte is there.
+// Streams the data of a READ into the answer ring, as far as it has room, and the lane its turn.
+// True when the last byte is there.
 bool ContinueRead(InLane& lane, CompletionQueue& cq) {
   InLane::PendingRead& read = lane.pending_read();
-  while (read.active) {
+  while (read.active && !lane.turn_over()) {
     const uint64_t bytes = read.NextBytes();
     if (!lane.HasRoomForAnswer(bytes)) break;
     QueuePair* const qp = FindExecutor(lane, read.request, cq);
@@ -111,7 +112,8 @@ QueuePair* FindExecutor(InLane& lane, const MessageHeader& request, CompletionQu
 bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionWriter& writer) {
   bool watched = false;
   MessageHeader request;
-  while (!lane.broken() && !writer.full()) {
+  lane.BeginTurn();
+  while (!lane.broken() && !writer.full() && !lane.turn_over()) {
     if (lane.pending_read().active && !ContinueRead(lane, cq)) break;
     const RingReader::State state = lane.requests().Peek(request);
     if (state == RingReader::State::kEmpty) break;

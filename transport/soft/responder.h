@@ -27,8 +27,9 @@ class QueuePair;
 // The QP that `request`, which comes over `lane`, is for, if it would be executed.
 QueuePair* FindExecutor(InLane& lane, const MessageHeader& request, CompletionQueue& cq);
 
-// Serves the requests that wait in `lane`, until none is left, `writer` is full, or the initiator
-// has to read answers first. True when the initiator waits to hear about one of them.
+// Serves the requests that wait in `lane`, until none is left, `writer` is full, the initiator has
+// to read answers first, or it is the turn of others. True when the initiator waits to hear about
+// one of them.
 bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionWriter& writer);
 
 class Responder {

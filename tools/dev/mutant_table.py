@@ -163,6 +163,8 @@ MUTANTS = [
            "*FragmentThatDeniesItsImmediateDataIsRefused"),
     Mutant("kTurnsUnbounded", "//tests/transport/soft:lane_turns_test",
            "*PollReadsABoundedPartForOnePeer"),
+    Mutant("kColdLanesLast", "//tests/transport/soft:lane_turns_test",
+           "*LanesBesideBusyOnesHaveTurns"),
     Mutant("kPlacedBytesCopied", "//tests/transport/soft:tcp_places_test",
            "*BytesOfAllSizesArriveAmongSmallMessagesOfOthers"),
     Mutant("kPlaceOutlivesReset", "//tests/transport/soft:tcp_late_places_test",

@@ -68,6 +68,7 @@ enum class PlantedFault {
   kPlaceKeyUnchecked,           // a WRITE's bytes land after its key was withdrawn
   kLateImmediateTaken,          // a WRITE's last fragment reports a receive that it has not taken
   kTurnsUnbounded,              // one poll serves all that a peer has let wait, before anybody else
+  kColdLanesLast,               // peers beyond the busiest wait until these have nothing left
   kPlacedBytesCopied,           // old bytes of a ring are copied over a payload that is in place
   kPlaceOutlivesReset,          // a WRITE to a queue pair's former life leaves bytes in its memory
   kReadOutlivesQp,              // a READ goes on from the memory of a queue pair that is destroyed

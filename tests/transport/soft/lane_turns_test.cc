@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -36,8 +37,8 @@ class LaneTurnsTest : public InProcessTest {
 
   std::unique_ptr<SoftDevice> MakeDevice(uint32_t ring) {
     return SoftDevice::Create(
-               {.shared_memory = false,
-                .engine_thread = false,
+               {.engine_thread = false,
+                .shared_memory = false,
                 .clock = &clock_,
                 .tcp = TcpWireOptions{.address = "127.0.0.1", .least_ring_bytes = ring}})
         .value();
@@ -74,6 +75,31 @@ TEST_F(LaneTurnsTest, PollReadsABoundedPartForOnePeer) {
     ASSERT_EQ(ibv_poll_cq(b_->cq(), 1, &wc), 0);
     ASSERT_LE(Answered() - before, kMostOfATurn);
   }
+}
+
+// Eight lanes can fill each poll of a caller with a short array.
+TEST_F(LaneTurnsTest, LanesBesideBusyOnesHaveTurns) {
+  constexpr size_t kPeers = 12;
+  constexpr uint32_t kSends = 64;
+  b_ = std::make_unique<QpEnd>(
+      *device_b_, QpEndOptions{.receive_wr = kPeers * kSends, .shared_receives = true});
+  std::vector<QpHandle> qps;
+  std::vector<std::unique_ptr<QpEnd>> peers;
+  for (size_t i = 0; i < kPeers; ++i) {
+    qps.push_back(b_->AddQp());
+    peers.push_back(PeerOf(qps.back().get()));
+  }
+  for (size_t i = 0; i < kPeers * kSends; ++i) ASSERT_EQ(b_->PostReceive(i, {}), 0);
+  for (const auto& peer : peers) {
+    for (uint32_t i = 0; i < kSends; ++i) ASSERT_EQ(peer->PostSend(i, {}, 0), 0);
+  }
+  std::map<uint32_t, int> heard;
+  for (size_t i = 0; i < 8 * kPeers; ++i) {
+    ibv_wc wc;
+    ASSERT_EQ(ibv_poll_cq(b_->cq(), 1, &wc), 1);
+    ++heard[wc.qp_num];
+  }
+  EXPECT_EQ(heard.size(), kPeers);
 }
 
 TEST_F(LaneTurnsTest, LanesThatArePolledRarelyGoOnToo) {

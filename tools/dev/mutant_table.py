@@ -165,6 +165,8 @@ MUTANTS = [
            "*PollReadsABoundedPartForOnePeer"),
     Mutant("kColdLanesLast", "//tests/transport/soft:lane_turns_test",
            "*LanesBesideBusyOnesHaveTurns"),
+    Mutant("kUnwantedDialsGoOn", "//tests/transport/soft:tcp_bounds_test",
+           "*PeerThatNobodyWaitsForIsDialedNoLonger"),
     Mutant("kPlacedBytesCopied", "//tests/transport/soft:tcp_places_test",
            "*BytesOfAllSizesArriveAmongSmallMessagesOfOthers"),
     Mutant("kPlaceOutlivesReset", "//tests/transport/soft:tcp_late_places_test",

@@ -69,6 +69,7 @@ enum class PlantedFault {
   kLateImmediateTaken,          // a WRITE's last fragment reports a receive that it has not taken
   kTurnsUnbounded,              // one poll serves all that a peer has let wait, before anybody else
   kColdLanesLast,               // peers beyond the busiest wait until these have nothing left
+  kUnwantedDialsGoOn,           // who claims many addresses has a device dial all of them at once
   kPlacedBytesCopied,           // old bytes of a ring are copied over a payload that is in place
   kPlaceOutlivesReset,          // a WRITE to a queue pair's former life leaves bytes in its memory
   kReadOutlivesQp,              // a READ goes on from the memory of a queue pair that is destroyed

@@ -76,12 +76,15 @@ absl::Status Rnic::DestroyQp(ibv_qp* raw) {
     qp = std::move(found->second);
     qps_.erase(found);
   }
+  bool connecting = false;
   // No message finds it from here on; whoever has found it holds one of these locks.
   slot.receive_cq.store(nullptr, std::memory_order_release);
   {
     TwoLocks locks(*qp);
     CloseToPeer(*qp);
-    if (OutLane* lane = qp->send_queue().lane(); lane != nullptr) lane->RemoveQp(*qp);
+    OutLane* const lane = qp->send_queue().lane();
+    if (lane != nullptr) lane->RemoveQp(*qp);
+    connecting = lane == nullptr && qp->peer_address() != DeviceAddress{};
     qp->send_queue().Reset();
     windows_.InvalidateAll(qpn);
     for (CompletionQueue* cq : {&qp->send_side(), &qp->receive_side()}) {
@@ -89,6 +92,11 @@ absl::Status Rnic::DestroyQp(ibv_qp* raw) {
       cq->CancelAttention(*qp);
     }
     slot.qp.store(nullptr, std::memory_order_relaxed);
+  }
+  if (connecting && tcp_ != nullptr) {
+    tcp_->Forget(
+        {.qpn = qpn, .address = qp->peer_address(), .remote_qpn = qp->attributes().dest_qp_num});
+    engine_.Wake();
   }
   async_events_.Forget(raw);
   --qp->send_side().users();

@@ -67,6 +67,11 @@ void TcpWire::Connect(const ConnectRequest& request) {
   requests_.push_back(request);
 }
 
+void TcpWire::Forget(const ConnectRequest& request) {
+  std::lock_guard<std::mutex> lock(requests_mutex_);
+  forgotten_.push_back(request);
+}
+
 bool TcpWire::Serve(TimePoint now) {
   now_ = now;
   TakeRequests();
@@ -90,11 +95,14 @@ bool TcpWire::Serve(TimePoint now) {
 
 void TcpWire::TakeRequests() {
   std::vector<ConnectRequest> requests;
+  std::vector<ConnectRequest> forgotten;
   {
     std::lock_guard<std::mutex> lock(requests_mutex_);
     requests.swap(requests_);
+    forgotten.swap(forgotten_);
   }
   for (const ConnectRequest& request : requests) StartRequest(request);
+  for (const ConnectRequest& request : forgotten) ForgetRequest(request);
 }
 
 void TcpWire::AcceptSome() {

@@ -66,6 +66,10 @@ class TcpWire {
 
   // Any thread. Rnic::FinishConnect hears the outcome.
   void Connect(const ConnectRequest& request);
+  // Any thread. The queue pair of `request` is no more. If nobody else waits for its peer, and
+  // nothing was said to it yet, the peer is dialed no longer: otherwise who claims one address
+  // after the other would have as many dials under way.
+  void Forget(const ConnectRequest& request);
   // One turn. True when something happened.
   bool Serve(TimePoint now);
 
@@ -102,6 +106,7 @@ class TcpWire {
 
   // Agreements with peers (tcp_wire_sessions.cc).
   void StartRequest(const ConnectRequest& request);
+  void ForgetRequest(const ConnectRequest& request);
   TcpSession& AddSession(const DeviceAddress& address, TcpShares::Share share);
   void Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs);
   absl::Status AcceptControl(TcpWireConnection& connection, const TcpGreeting& greeting);
@@ -158,6 +163,7 @@ class TcpWire {
 
   std::mutex requests_mutex_;
   std::vector<ConnectRequest> requests_;
+  std::vector<ConnectRequest> forgotten_;  // after requests_
 };
 
 }  // namespace verbena::internal::soft

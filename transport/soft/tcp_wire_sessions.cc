@@ -45,6 +45,8 @@ TcpSession& TcpWire::AddSession(const DeviceAddress& address, TcpShares::Share s
 }
 
 void TcpWire::StartRequest(const ConnectRequest& request) {
+  // It may be gone already.
+  if (!rnic_.SendCqOf(request.qpn).has_value()) return;
   TcpSession* session = FindSession(request.address);
   if (session == nullptr) {
     absl::StatusOr<TcpShares::Share> share = TakePeer(request.address.gid);
@@ -64,6 +66,18 @@ void TcpWire::StartRequest(const ConnectRequest& request) {
   if (absl::Status status = Resolve(*session, request); !status.ok()) {
     EndSession(request.address, status);
   }
+}
+
+void TcpWire::ForgetRequest(const ConnectRequest& request) {
+  TcpSession* session = FindSession(request.address);
+  if (session == nullptr || session->control != 0 || VERBENA_MUTANT(kUnwantedDialsGoOn)) return;
+  std::erase_if(session->waiting, [&](const ConnectRequest& one) {
+    return one.qpn == request.qpn && one.remote_qpn == request.remote_qpn;
+  });
+  // A peer that has our greeting may take the session for its own.
+  const TcpWireConnection* dial = Find(session->dialing);
+  if (!session->waiting.empty() || (dial != nullptr && dial->phase != Phase::kDialing)) return;
+  EndSession(request.address, absl::CancelledError("nobody waits for it any more"));
 }
 
 void TcpWire::Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs) {

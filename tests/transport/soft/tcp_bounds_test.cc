@@ -230,6 +230,20 @@ TEST_F(TcpBoundsTest, OneHostTakesAHalfOfTheConnectionsAtMost) {
   EXPECT_EQ(Open(kModest, lid).verdict, Verdict::kAccepted);
 }
 
+// A client may have a server reach for one address after the other, and never be there.
+TEST_F(TcpBoundsTest, PeerThatNobodyWaitsForIsDialedNoLonger) {
+  constexpr rlim_t kDescriptors = 400;
+  DescriptorLimit limit(kDescriptors);
+  Make();
+  for (uint16_t lid = 1; lid < kDescriptors; ++lid) {
+    const QpHandle qp = end_->AddQp();
+    ASSERT_TRUE(end_->ToInit(qp.get()).ok());
+    ASSERT_TRUE(end_->ToRtr(qp.get(), end_->gid(), RawTcpPeer::kQpn, lid).ok());
+    Step();
+  }
+  EXPECT_EQ(Open("127.0.0.1", kDescriptors).verdict, Verdict::kAccepted);
+}
+
 TEST_F(TcpBoundsTest, HostThatOpensManySocketsPushesOutItsOwn) {
   Make();
   RawSocket modest(device_->tcp_port(), kModest);

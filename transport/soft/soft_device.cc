@@ -1,6 +1,9 @@
 #include "verbena/transport/soft/soft_device.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
@@ -9,6 +12,7 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/rnic.h"
+#include "verbena/transport/soft/tcp_shares.h"
 
 namespace verbena::internal {
 namespace {
@@ -33,6 +37,10 @@ absl::StatusOr<std::unique_ptr<SoftDevice>> SoftDevice::Create(const SoftDeviceO
   }
   if (given.tcp.has_value() && !given.tcp->any_source.has_value()) {
     VERBENA_ASSIGN_OR_RETURN(given.tcp->any_source, AnySourceFromEnvironment());
+  }
+  if (given.tcp.has_value() && given.tcp->lane_bytes == 0) {
+    given.tcp->lane_bytes = soft::LaneBytesOf(static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                                              static_cast<uint64_t>(sysconf(_SC_PAGESIZE)));
   }
   // More than any device has is refused below; a profile lowers the number alone.
   if (given.max_queue_pairs <= SoftProfile().max_qp) {

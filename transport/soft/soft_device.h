@@ -55,12 +55,13 @@ struct TcpWireOptions {
   // payload is on its way only as far as its ring has room, though it does not pass through it.
   uint32_t least_ring_bytes = 512 * 1024;
   // Memory for the rings of all connections to peers. A connection between two CQs counts with both
-  // sides' rings: 2 MiB with the default ones, up to 64 MiB if both sides have the largest. The
-  // least is two connections with this device's rings on both sides: just over 4 MiB by default,
-  // since each lane has a header. It is address space; what is resident is at most what was
-  // written. One source (an IPv4 address, or an IPv6 /64) may hold as much as is left for all
-  // others, so at most a half. A connection beyond that is refused: its queue pairs fail. (start)
-  size_t lane_bytes = size_t{4096} << 20;
+  // sides' rings: 2 MiB with the default ones, up to 64 MiB if both sides have the largest. 0: a
+  // quarter of the machine's memory, or 4 GiB if that is more. Otherwise the least is two
+  // connections with this device's rings on both sides: just over 4 MiB by default, since each lane
+  // has a header. It is address space; what is resident is at most what was written. One source (an
+  // IPv4 address, or an IPv6 /64) may hold as much as is left for all others, so at most a half. A
+  // connection beyond that is refused: its queue pairs fail. (start)
+  size_t lane_bytes = 0;
   // Whether a peer may have another GID than the address that it connects from: behind a NAT, or if
   // its host has several addresses. It may then take the name of a third host, until that one comes
   // itself. Absent: as VERBENA_SOFT_ANY_SOURCE says (1: yes; 0 or unset: no).

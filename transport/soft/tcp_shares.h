@@ -16,6 +16,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -23,6 +24,13 @@
 #include "absl/status/statusor.h"
 
 namespace verbena::internal::soft {
+
+// Memory for the rings of all connections to a device, if nobody says how much: a quarter of the
+// machine's, since who has more of it has more clients, and 4 GiB at least: it is address space,
+// and resident only where something was written. (start)
+constexpr uint64_t LaneBytesOf(uint64_t machine_bytes) {
+  return std::max(machine_bytes / 4, uint64_t{4} << 30);
+}
 
 class TcpShares {
  public:

@@ -46,6 +46,14 @@ TEST(TcpSharesTest, EachSourceTakesAHalfOfWhatIsLeft) {
   EXPECT_EQ(third.size(), 2u);
 }
 
+// A pair of completion queues takes 2 MiB: a thousand clients with four executors each need 8 GiB.
+TEST(TcpSharesTest, LargeMachineHasRingsForManyClients) {
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  EXPECT_EQ(LaneBytesOf(2 * kGiB), 4 * kGiB);
+  EXPECT_EQ(LaneBytesOf(16 * kGiB), 4 * kGiB);
+  EXPECT_EQ(LaneBytesOf(64 * kGiB), 16 * kGiB);
+}
+
 TEST(TcpSharesTest, ReturnedSharesMayBeTakenAgain) {
   TcpShares shares;
   auto first = TakeAll(shares, "192.0.2.1");

@@ -69,7 +69,7 @@ class InLanes {
   std::vector<std::unique_ptr<InLane>> lanes_;  // by slot, with holes
   std::array<InLane*, kMaxHot> hot_{};
   size_t hot_count_ = 0;
-  // Where serving starts, so that no lane is always last.
+  // Serving starts there, so that no lane is always last.
   size_t next_hot_ = 0;
   size_t next_cold_ = 0;     // by slot
   bool cold_first_ = false;  // since hot ones had all of the last turn

@@ -347,7 +347,7 @@ class InLane {
   // As many as the default rings over TCP have. (start)
   static constexpr uint64_t kLinesPerTurn = (512u << 10) / kLineBytes;
 
-  // Of both rings, that were served so far.
+  // Lines of both rings that were served so far.
   uint64_t lines() const { return requests_.position() + answers_.position(); }
   void TakeAnswersConsumed();
 

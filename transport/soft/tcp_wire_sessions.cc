@@ -45,7 +45,7 @@ TcpSession& TcpWire::AddSession(const DeviceAddress& address, TcpShares::Share s
 }
 
 void TcpWire::StartRequest(const ConnectRequest& request) {
-  // It may be gone already.
+  // The queue pair may be gone already.
   if (!rnic_.SendCqOf(request.qpn).has_value()) return;
   TcpSession* session = FindSession(request.address);
   if (session == nullptr) {

@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint32_t kRing = 4 << 20;
 constexpr uint32_t kRead = 2 << 20;
-// Of a turn: the lines that it takes and answers, and the message that goes beyond them.
+// A turn takes and answers so many lines, and the message that goes beyond them.
 constexpr uint64_t kMostOfATurn = (512 << 10) + kMaxFragmentBytes;
 
 // Over TCP, stepped by hand.
@@ -120,7 +120,7 @@ TEST_F(LaneTurnsTest, LanesThatArePolledRarelyGoOnToo) {
   for (const auto& peer : peers) {
     int count = 0;
     for (int turns = 0; count == 0 && turns < 100000; ++turns) {
-      // What did not fit the socket is sent by polls.
+      // Polls send what did not fit the socket.
       ASSERT_EQ(ibv_poll_cq(b_->cq(), 1, &wc), 0);
       count = ibv_poll_cq(peer->cq(), 1, &wc);
     }

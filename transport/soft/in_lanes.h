@@ -18,6 +18,7 @@
 #include <memory>
 #include <vector>
 
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
 

@@ -317,6 +317,38 @@ TEST_F(TcpHostilePlacesTest, NoDataLandOnceTheReadersMemoryIsDeregistered) {
   EXPECT_TRUE(TargetIs(std::byte{0}, 0, 2 * kMaxFragmentBytes));
 }
 
+// A peer that leaves no room for the rest of a READ reads nothing of it later.
+TEST_F(TcpHostilePlacesTest, NoMemoryIsReadOnceTheQpIsDestroyed) {
+  constexpr uint32_t kRead = 1 << 20;
+  RawTcpPeer peer(*device_);
+  RawSocket lanes = peer.ConnectLanes(*victim_);
+  const TargetRange range{.address = reinterpret_cast<uint64_t>(target()),
+                          .length = kRead,
+                          .rkey = victim_->mr()->rkey};
+  const MessageHeader read{.opcode = Opcode::kRead,
+                           .flags = kFirst | kLast,
+                           .destination = victim_->qp()->qp_num,
+                           .source = RawTcpPeer::kQpn};
+  ASSERT_TRUE(
+      lanes.Send(ChunkOf({}, MessageOf(read, std::as_bytes(std::span(&range, size_t{1}))))));
+  const uint32_t each = LinesOf(kMaxFragmentBytes);
+  const uint64_t full = (LaneGeometry{}.answer_lines - 1) / each * each;
+  uint64_t taken = 0;
+  while (taken < full && !HasFailure()) {
+    std::array<std::byte, TcpChunk::kBytes> header;
+    ASSERT_TRUE(lanes.Receive(header));
+    TcpChunk chunk;
+    ASSERT_TRUE(ParseChunk(header, chunk));
+    std::vector<std::byte> lines((chunk.request_lines + chunk.answer_lines) * kLineBytes);
+    ASSERT_TRUE(lanes.Receive(lines));
+    taken += chunk.answer_lines;
+  }
+  victim_->qp_handle().Reset();
+  std::memset(target(), 0x77, kRead);
+  ASSERT_TRUE(lanes.Send(ChunkOf({.answers_consumed = taken}, {})));
+  EXPECT_EQ(RefusalFrom(lanes), NakReason::kUnreachable);
+}
+
 // The data of a READ that waits for room are read before a later WRITE's bytes land.
 TEST_F(TcpHostilePlacesTest, EarlierReadIsExecutedBeforeBytesArePlaced) {
   constexpr uint32_t kRead = 1 << 20;

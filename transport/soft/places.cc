@@ -22,7 +22,7 @@ Place Places::OfRequest(InLane& lane, CompletionQueue& cq, const RingIntake::Inc
     // An earlier READ has still to read what this WRITE may write over.
     if (lane.pending_read().active && !VERBENA_MUTANT(kPlacedOutOfOrder)) return {.later = true};
     if (!qp->responder().CursorOfWrites(cursor)) return {};
-    // What is there of it arrived before the QP was reset.
+    // Its first bytes arrived before the QP was reset.
     if (write_.number == number && write_.cursor.connection != cursor.connection) return {};
   } else if (write_.number == number && write_.qpn == request.destination &&
              write_.cursor.writing) {

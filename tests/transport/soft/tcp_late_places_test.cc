@@ -1,6 +1,6 @@
-// What a peer sent to a queue pair before it was reset or destroyed does nothing afterwards: bytes
-// that come late land nowhere, a fragment that had begun is refused, and a READ ends. The device
-// has no engine, so that a request waits for as long as the test does not take it.
+// Messages that a peer sent to a queue pair before it was reset or destroyed do nothing afterwards:
+// bytes that come late land nowhere, a fragment that had begun is refused, and a READ ends. The
+// device has no engine, so that a request waits for as long as the test does not take it.
 
 #include <algorithm>
 #include <array>
@@ -27,7 +27,7 @@ namespace {
 constexpr size_t kHalf = 2 << 20;
 constexpr uint32_t kFirstBytes = kMaxFragmentBytes - sizeof(TargetRange);
 constexpr uint32_t kWriteBytes = kFirstBytes + kMaxFragmentBytes;
-// Of a fragment, what its first line holds: it is always in the ring.
+// The bytes of a fragment in its first line: they are always in the ring.
 constexpr size_t kInFirstLine = kLineBytes - kHeaderBytes;
 constexpr size_t kFragmentLines = size_t{LinesOf(kMaxFragmentBytes)} * kLineBytes;
 
@@ -212,7 +212,7 @@ TEST_F(TcpLatePlacesTest, NoByteLandsOnceTheQpIsReset) {
   EXPECT_TRUE(TargetIs(std::byte{0}, kWriteBytes));
 }
 
-// It has the number that the queue pair expects again.
+// The fragment has the number that the queue pair expects again.
 TEST_F(TcpLatePlacesTest, FragmentThatBeganBeforeAResetIsRefused) {
   WriteBefore(0);
   ConnectAgain();

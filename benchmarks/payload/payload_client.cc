@@ -145,6 +145,7 @@ Task<absl::Status> PayloadClient::Write(const bench::Block& what, Buffer& block,
   Payload payload = std::move(block);
   bench::Nothing reply;
   absl::Status status = co_await stub_.Write(
+      // NOLINTNEXTLINE(bugprone-use-after-move): it comes back to the same place.
       what, reply, {.request_payload = std::move(payload), .returned_payload = &payload});
   block = payload.TakeBuffer();
   if (status.ok() && block.size() != what.bytes()) {

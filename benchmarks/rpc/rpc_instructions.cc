@@ -148,6 +148,7 @@ Task<void> Call(bench::Bench::Stub& stub, Kind kind, int calls, int& left) {
 // not.
 std::vector<size_t> OrderOf(const Stubs& stubs, bool random, int calls) {
   std::vector<size_t> order;
+  order.reserve(static_cast<size_t>(calls));
   std::minstd_rand generator(1);
   for (int i = 0; i < calls; ++i) {
     order.push_back((random ? generator() : static_cast<size_t>(i)) % stubs.size());
@@ -206,6 +207,7 @@ void RunCalls(Sides sides, const Stubs& stubs, Kind kind, const SetOfServers& se
   const bool random = collected && set.policy.starts_with("random");
   const std::vector<size_t> order = OrderOf(stubs, random, calls);
   std::vector<Task<void>> callers;
+  callers.reserve(static_cast<size_t>(outstanding));
   for (int i = 0; i < outstanding; ++i) {
     callers.push_back(!set.policy.empty()     ? CallSet(stubs, order, set.keyed(), left)
                       : kind == Kind::kStream ? Read(*stubs[0], calls, left)

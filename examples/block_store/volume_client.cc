@@ -50,6 +50,7 @@ Task<absl::Status> VolumeClient::Write(uint64_t offset, Buffer& data, bool flush
   absl::Status status = co_await stub_.Write(request, reply,
                                              {.deadline = kCallTimeout,
                                               .request_payload = std::move(payload),
+                                              // NOLINTNEXTLINE(bugprone-use-after-move)
                                               .returned_payload = &payload});
   data = payload.TakeBuffer();
   if (status.ok()) co_return status;

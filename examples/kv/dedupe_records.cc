@@ -69,6 +69,7 @@ Task<absl::StatusOr<bool>> DedupeRecords::Write(StoreWrite write, Call call) {
   VERBENA_CO_ASSIGN_OR_RETURN(const Changes changes, Begin(call));
   const std::string id = IdOf(call.name);
   std::vector<std::string> removed;
+  removed.reserve(changes.removed.size());
   for (const RequestId& name : changes.removed) removed.push_back(IdOf(name));
   std::vector<StoreRecord> records = {
       {.id = id, .bytes = call.reply_if_new, .bytes_if_existed = call.reply_if_existed}};

@@ -78,7 +78,7 @@ absl::Status Serve() {
                  .max_bytes = absl::GetFlag(FLAGS_max_bytes)});
   if (!store.ok()) return store.status();
   DedupeRecords records(**store);
-  const absl::Status loaded = (*runtime)->BlockOn(records.Load());
+  absl::Status loaded = (*runtime)->BlockOn(records.Load());
   if (!loaded.ok()) return loaded;
   KvService service(**store, records);
   absl::StatusOr<std::unique_ptr<verbena::Server>> server = verbena::Server::Start(

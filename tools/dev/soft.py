@@ -109,7 +109,8 @@ def totals(cases):
 
 def tables(results, cases):
     """The tables of docs/soft_device.md."""
-    lines = [BEGIN, "", f"Linux {platform.release()}, {os.cpu_count()} cores, two processes of one host.", "",
+    kernel = ".".join(platform.release().split(".")[:2])
+    lines = [BEGIN, "", f"Linux {kernel}, {os.cpu_count()} cores, two processes of one host.", "",
              "| program | arguments | result | figures |", "| --- | --- | --- | --- |"]
     for result in results:
         outcome = result.outcome + (f": {result.reason}" if result.reason else "")

@@ -1,9 +1,9 @@
 // PolledRing: an io_uring that is polled, with sockets and buffers that belong to it. Nobody sleeps
 // in it.
 //
-// It is as fast as rings for one thread are: SINGLE_ISSUER and DEFER_TASKRUN, the sockets and the
-// ring itself registered. The thread that creates it uses it and destroys it. The sockets are the
-// caller's, and outlive it.
+// The kernel knows that one thread uses the ring (SINGLE_ISSUER, DEFER_TASKRUN), and the sockets
+// and the ring itself are registered: so the ring is as fast as io_uring gets. The thread that
+// creates it uses it and destroys it. The sockets are the caller's, and outlive it.
 
 #ifndef VERBENA_BENCHMARKS_FLOOR_POLLED_RING_H_
 #define VERBENA_BENCHMARKS_FLOOR_POLLED_RING_H_

@@ -5,7 +5,7 @@
 // receives from each. Through io_uring (TcpWay::kUring) one ring receives for all of them, by
 // multishot RECV into provided buffers. Both send by system calls, since an answer is due at once.
 //
-// It is used as a TcpFloor: the connections are inherited, and slices alternate.
+// A bench uses it as a TcpFloor: the connections are inherited, and slices alternate.
 //
 //   absl::StatusOr<TcpFan> fan = TcpFan::Create(64);
 //   server: ServeTcpFanSlice(*fan);

@@ -51,7 +51,7 @@ class PlacedFragments {
   }
 
   // Removes the record of the fragment at `position`, and those of all before it, and returns it.
-  // It is empty if none of the fragment was in place.
+  // Returns no bytes if none of the fragment was in place.
   PlacedBytes Take(uint64_t position) {
     while (head_ != tail_ && At(head_).position < position) ++head_;
     if (head_ == tail_ || At(head_).position != position) return {};

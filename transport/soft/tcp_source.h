@@ -1,8 +1,8 @@
 // TcpSource: the host at the other end of a TCP connection, as the kernel knows it.
 //
-// What a peer says of itself is a claim. The address that its packets come from is not, as long as
-// nobody on the way forges it. So bounds count by it, and claims are compared with it. A value; the
-// functions may be called on any thread.
+// A peer may claim any name. It cannot choose the address that its packets come from, unless
+// somebody on the way forges it. So bounds count by this address, and claims are compared with it.
+// A value; the functions may be called on any thread.
 
 #ifndef VERBENA_TRANSPORT_SOFT_TCP_SOURCE_H_
 #define VERBENA_TRANSPORT_SOFT_TCP_SOURCE_H_

@@ -9,20 +9,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/transport/soft/manual_clock.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/test_wire.h"
-#include "verbena/transport/coro/clock.h"
 
 namespace verbena::internal::soft {
-
-class ManualClock final : public Clock {
- public:
-  TimePoint Now() override { return now_; }
-  void Advance(Duration by) { now_ += by; }
-
- private:
-  TimePoint now_ = TimePoint(std::chrono::seconds(1));
-};
 
 class InProcessTest : public testing::Test {
  protected:

@@ -21,9 +21,9 @@
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "tests/transport/log/captured_log.h"
+#include "tests/transport/soft/manual_clock.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/raw_tcp_peer.h"
-#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/tcp_socket.h"
 #include "verbena/transport/soft/tcp_source.h"
@@ -44,15 +44,6 @@ ibv_gid MappedGidOf(const char* ipv4) {
   EXPECT_EQ(inet_pton(AF_INET, ipv4, gid.raw + 12), 1);
   return gid;
 }
-
-class ManualClock final : public Clock {
- public:
-  TimePoint Now() override { return now_; }
-  void Advance(Duration by) { now_ += by; }
-
- private:
-  TimePoint now_ = TimePoint(std::chrono::seconds(1));
-};
 
 class TcpBoundsTest : public testing::Test {
  protected:

@@ -14,6 +14,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/soft/qp_end.h"
+#include "tests/transport/soft/raw_chunks.h"
 #include "tests/transport/soft/raw_tcp_peer.h"
 #include "tests/transport/soft/two_processes.h"
 #include "tests/transport/soft/window.h"
@@ -22,12 +23,9 @@ namespace verbena::internal::soft {
 namespace {
 
 constexpr size_t kHalf = 2 << 20;
-constexpr uint32_t kFirstBytes = kMaxFragmentBytes - sizeof(TargetRange);
-constexpr uint32_t kWriteBytes = kFirstBytes + kMaxFragmentBytes;
-// The first bytes of the chunk that carries a WRITE: its header, the first fragment, and the first
-// line of the second.
-constexpr size_t kUpToSecond =
-    TcpChunk::kBytes + size_t{LinesOf(kMaxFragmentBytes)} * kLineBytes + kLineBytes;
+constexpr uint32_t kFirstBytes = RawWrite::kFirstBytes;
+constexpr uint32_t kWriteBytes = RawWrite::kBytes;
+constexpr size_t kUpToSecond = RawWrite::kUpToSecondLine;
 
 SoftDeviceOptions Tcp() {
   return {.name = "tcp0", .shared_memory = false, .tcp = TcpWireOptions{.address = "127.0.0.1"}};
@@ -53,40 +51,49 @@ class TcpHostilePlacesTest : public testing::Test {
     EXPECT_EQ(AwaitInTime(others_->cq()).status, IBV_WC_SUCCESS);
   }
 
-  // A WRITE of `fill` in two fragments of the largest size, in a chunk of its own.
   std::vector<std::byte> WriteOf(std::byte fill, uint32_t rkey, uint16_t psn, size_t offset = 0,
                                  MoreFlags more = {}) {
-    std::vector<std::byte> payload(kMaxFragmentBytes, fill);
-    const TargetRange range{.address = reinterpret_cast<uint64_t>(target() + offset),
-                            .length = kWriteBytes,
-                            .rkey = rkey};
-    MessageHeader header{.opcode = Opcode::kWrite,
-                         .flags = static_cast<uint8_t>(kLast | kWatched | more.second),
-                         .destination = victim_->qp()->qp_num,
-                         .source = RawTcpPeer::kQpn,
-                         .psn = static_cast<uint16_t>(psn + 1)};
-    const std::vector<RingLine> second = MessageOf(header, payload);
-    std::memcpy(payload.data(), &range, sizeof(range));
-    header.flags = static_cast<uint8_t>(kFirst | more.first);
-    header.psn = psn;
-    const std::vector<RingLine> first = MessageOf(header, payload);
-    std::vector<RingLine> both(first.size() + second.size());
-    std::memcpy(static_cast<void*>(both.data()), first.data(), first.size() * kLineBytes);
-    std::memcpy(static_cast<void*>(both.data() + first.size()), second.data(),
-                second.size() * kLineBytes);
-    return ChunkOf({}, both);
+    return ChunkOf(RawWrite{.fill = fill,
+                            .address = reinterpret_cast<uint64_t>(target() + offset),
+                            .rkey = rkey,
+                            .qpn = victim_->qp()->qp_num,
+                            .psn = psn,
+                            .first_flags = more.first,
+                            .last_flags = static_cast<uint8_t>(kWatched | more.second)});
+  }
+  std::vector<std::byte> ReadOf(uint32_t bytes, uint16_t psn = 0) {
+    return ReadChunkOf({.address = reinterpret_cast<uint64_t>(target()),
+                        .length = bytes,
+                        .rkey = victim_->mr()->rkey},
+                       victim_->qp()->qp_num, psn);
   }
 
   std::byte* target() { return victim_->receive_buffer(); }
   uint64_t placed() { return device_->copied_bytes().placed_bytes; }
-  // Polls until the device has received `bytes` at their place.
-  void AwaitPlaced(uint64_t bytes) {
+  // Polls, which completes nothing, until `condition` holds.
+  template <typename Condition>
+  void PollUntil(Condition condition) {
     const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     ibv_wc wc;
-    while (placed() < bytes && std::chrono::steady_clock::now() < late) {
+    while (!condition()) {
       ASSERT_EQ(ibv_poll_cq(victim_->cq(), 1, &wc), 0);
+      ASSERT_LT(std::chrono::steady_clock::now(), late);
     }
+  }
+  // Polls until the device has received `bytes` at their place.
+  void AwaitPlaced(uint64_t bytes) {
+    PollUntil([&] { return placed() >= bytes; });
     ASSERT_EQ(placed(), bytes);
+  }
+  void Bind(Window& window) {
+    ASSERT_EQ(window.PostBind(7, kWriteBytes), 0);
+    ASSERT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_SUCCESS);
+  }
+  void Invalidate(uint32_t rkey) {
+    ASSERT_EQ(PostInvalidate(victim_->qp(), 8, rkey), 0);
+    const ibv_wc wc = AwaitInTime(victim_->cq());
+    EXPECT_EQ(wc.wr_id, 8u);
+    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
   }
   bool TargetIs(std::byte fill, size_t from, size_t to) {
     return std::all_of(target() + from, target() + to,
@@ -112,25 +119,6 @@ class TcpHostilePlacesTest : public testing::Test {
   std::unique_ptr<QpEnd> bystander_ = std::make_unique<QpEnd>(*other_, QpEndOptions{});
 };
 
-// The reason of the next refusal that comes over `lanes`.
-NakReason RefusalFrom(RawSocket& lanes) {
-  while (true) {
-    std::array<std::byte, TcpChunk::kBytes> header;
-    EXPECT_TRUE(lanes.Receive(header));
-    TcpChunk chunk;
-    EXPECT_TRUE(ParseChunk(header, chunk));
-    std::vector<std::byte> lines((chunk.request_lines + chunk.answer_lines) * kLineBytes);
-    EXPECT_TRUE(lanes.Receive(lines));
-    if (chunk.answer_lines == 0 && !testing::Test::HasFailure()) continue;
-    RefusedFragment refusal{};
-    if (lines.size() >= kLineBytes) {
-      std::memcpy(&refusal, lines.data() + chunk.request_lines * kLineBytes + kHeaderBytes,
-                  sizeof(refusal));
-    }
-    return refusal.reason;
-  }
-}
-
 TEST_F(TcpHostilePlacesTest, RestOfAPlacedFragmentArrivesWhenItsPeerGoesOn) {
   RawTcpPeer peer(*device_);
   RawSocket lanes = peer.ConnectLanes(*victim_);
@@ -140,12 +128,7 @@ TEST_F(TcpHostilePlacesTest, RestOfAPlacedFragmentArrivesWhenItsPeerGoesOn) {
   ASSERT_TRUE(lanes.Send(std::span(rest).first(4000)));
   AwaitPlaced(kPart + 4000);
   ASSERT_TRUE(lanes.Send(std::span(rest).subspan(4000)));
-  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!TargetIs(std::byte{0x77}, 0, kWriteBytes) && std::chrono::steady_clock::now() < late) {
-    ibv_wc wc;
-    ASSERT_EQ(ibv_poll_cq(victim_->cq(), 1, &wc), 0);
-  }
-  EXPECT_TRUE(TargetIs(std::byte{0x77}, 0, kWriteBytes));
+  PollUntil([&] { return TargetIs(std::byte{0x77}, 0, kWriteBytes); });
   EXPECT_TRUE(TargetIs(std::byte{0}, kWriteBytes, kWriteBytes + 4096));
 }
 
@@ -156,7 +139,7 @@ TEST_F(TcpHostilePlacesTest, NoByteLandsOnceTheRegionIsDeregistered) {
   victim_->mr_handle().Reset();
   std::memset(target(), 0, kWriteBytes);
   ASSERT_TRUE(lanes.Send(rest));
-  EXPECT_EQ(RefusalFrom(lanes), NakReason::kAccess);
+  EXPECT_EQ(ReasonOfRefusal(lanes), NakReason::kAccess);
   EXPECT_TRUE(TargetIs(std::byte{0}, 0, kWriteBytes));
   ExpectOthersUnharmed();
 }
@@ -165,16 +148,12 @@ TEST_F(TcpHostilePlacesTest, NoByteLandsOnceTheWindowIsInvalidated) {
   RawTcpPeer peer(*device_);
   RawSocket lanes = peer.ConnectLanes(*victim_);
   Window window(*victim_);
-  ASSERT_EQ(window.PostBind(7, kWriteBytes), 0);
-  ASSERT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_SUCCESS);
+  Bind(window);
   const std::vector<std::byte> rest = StopInTheSecondFragment(lanes, window.rkey());
-  ASSERT_EQ(PostInvalidate(victim_->qp(), 8, window.rkey()), 0);
-  const ibv_wc wc = AwaitInTime(victim_->cq());
-  EXPECT_EQ(wc.wr_id, 8u);
-  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  Invalidate(window.rkey());
   std::memset(target(), 0, kWriteBytes);
   ASSERT_TRUE(lanes.Send(rest));
-  EXPECT_EQ(RefusalFrom(lanes), NakReason::kAccess);
+  EXPECT_EQ(ReasonOfRefusal(lanes), NakReason::kAccess);
   EXPECT_TRUE(TargetIs(std::byte{0}, 0, kWriteBytes));
 }
 
@@ -183,31 +162,24 @@ TEST_F(TcpHostilePlacesTest, FragmentWhoseKeyWasWithdrawnMeanwhileIsRefused) {
   RawTcpPeer peer(*device_);
   RawSocket lanes = peer.ConnectLanes(*victim_);
   Window window(*victim_);
-  ASSERT_EQ(window.PostBind(7, kWriteBytes), 0);
-  ASSERT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_SUCCESS);
+  Bind(window);
   const uint32_t key = window.rkey();
   const std::vector<std::byte> rest = StopInTheSecondFragment(lanes, key);
-  ASSERT_EQ(PostInvalidate(victim_->qp(), 8, key), 0);
-  ASSERT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_SUCCESS);
+  Invalidate(key);
   const uint64_t before = placed();
   ASSERT_TRUE(lanes.Send(std::span(rest).first(rest.size() - 100)));
   // Until the device has received them: the engine sees to that, too.
-  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  PollUntil([&] { return lanes.Unread() == 0; });
   ibv_wc wc;
-  while (lanes.Unread() != 0 && std::chrono::steady_clock::now() < late) {
-    ASSERT_EQ(ibv_poll_cq(victim_->cq(), 1, &wc), 0);
-  }
   for (int i = 0; i < 100; ++i) ASSERT_EQ(ibv_poll_cq(victim_->cq(), 1, &wc), 0);
   EXPECT_EQ(placed(), before);
-  for (int round = 0; window.rkey() != key || round == 0; ++round) {
-    ASSERT_EQ(window.PostBind(9, kWriteBytes), 0);
-    ASSERT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_SUCCESS);
-    if (window.rkey() == key) break;
-    ASSERT_EQ(PostInvalidate(victim_->qp(), 10, window.rkey()), 0);
-    ASSERT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_SUCCESS);
+  Bind(window);
+  while (window.rkey() != key && !HasFailure()) {
+    Invalidate(window.rkey());
+    Bind(window);
   }
   ASSERT_TRUE(lanes.Send(std::span(rest).last(100)));
-  EXPECT_EQ(RefusalFrom(lanes), NakReason::kAccess);
+  EXPECT_EQ(ReasonOfRefusal(lanes), NakReason::kAccess);
 }
 
 TEST_F(TcpHostilePlacesTest, NoByteLandsOnceTheQpIsDestroyed) {
@@ -217,7 +189,7 @@ TEST_F(TcpHostilePlacesTest, NoByteLandsOnceTheQpIsDestroyed) {
   victim_->qp_handle().Reset();
   std::memset(target(), 0, kWriteBytes);
   ASSERT_TRUE(lanes.Send(rest));
-  EXPECT_EQ(RefusalFrom(lanes), NakReason::kUnreachable);
+  EXPECT_EQ(ReasonOfRefusal(lanes), NakReason::kUnreachable);
   EXPECT_TRUE(TargetIs(std::byte{0}, 0, kWriteBytes));
   ExpectOthersUnharmed();
 }
@@ -248,12 +220,12 @@ TEST_F(TcpHostilePlacesTest, ForgedPlacesAreRefused) {
   ASSERT_TRUE(lanes.Send(WriteOf(std::byte{0x11}, victim_->mr()->rkey, 0)));
   // A later sequence number, beyond the region, and a foreign queue pair.
   ASSERT_TRUE(lanes.Send(WriteOf(std::byte{0x77}, victim_->mr()->rkey, 9)));
-  EXPECT_EQ(RefusalFrom(lanes), NakReason::kSequence);
-  EXPECT_EQ(RefusalFrom(lanes), NakReason::kSequence);
+  EXPECT_EQ(ReasonOfRefusal(lanes), NakReason::kSequence);
+  EXPECT_EQ(ReasonOfRefusal(lanes), NakReason::kSequence);
   EXPECT_TRUE(TargetIs(std::byte{0x11}, 0, kWriteBytes));
   const uint64_t before = placed();
   ASSERT_TRUE(lanes.Send(WriteOf(std::byte{0x77}, victim_->mr()->rkey, 2, kHalf - 4096)));
-  EXPECT_EQ(RefusalFrom(lanes), NakReason::kAccess);
+  EXPECT_EQ(ReasonOfRefusal(lanes), NakReason::kAccess);
   EXPECT_TRUE(TargetIs(std::byte{0}, kHalf - 4096, kHalf));
   EXPECT_EQ(placed(), before);
   ExpectOthersUnharmed();
@@ -272,7 +244,7 @@ TEST_F(TcpHostilePlacesTest, FragmentThatDeniesItsImmediateDataIsRefused) {
     const ibv_wc wc = AwaitInTime(victim_->cq());
     ASSERT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
     EXPECT_EQ(wc.wr_id, 5u);
-    EXPECT_EQ(RefusalFrom(lanes), NakReason::kInvalidRequest);
+    EXPECT_EQ(ReasonOfRefusal(lanes), NakReason::kInvalidRequest);
     EXPECT_TRUE(TargetIs(std::byte{0}, kFirstBytes, kWriteBytes));
     ExpectOthersUnharmed();
   }
@@ -322,31 +294,17 @@ TEST_F(TcpHostilePlacesTest, NoMemoryIsReadOnceTheQpIsDestroyed) {
   constexpr uint32_t kRead = 1 << 20;
   RawTcpPeer peer(*device_);
   RawSocket lanes = peer.ConnectLanes(*victim_);
-  const TargetRange range{.address = reinterpret_cast<uint64_t>(target()),
-                          .length = kRead,
-                          .rkey = victim_->mr()->rkey};
-  const MessageHeader read{.opcode = Opcode::kRead,
-                           .flags = kFirst | kLast,
-                           .destination = victim_->qp()->qp_num,
-                           .source = RawTcpPeer::kQpn};
-  ASSERT_TRUE(
-      lanes.Send(ChunkOf({}, MessageOf(read, std::as_bytes(std::span(&range, size_t{1}))))));
+  ASSERT_TRUE(lanes.Send(ReadOf(kRead)));
   const uint32_t each = LinesOf(kMaxFragmentBytes);
   const uint64_t full = (LaneGeometry{}.answer_lines - 1) / each * each;
   uint64_t taken = 0;
   while (taken < full && !HasFailure()) {
-    std::array<std::byte, TcpChunk::kBytes> header;
-    ASSERT_TRUE(lanes.Receive(header));
-    TcpChunk chunk;
-    ASSERT_TRUE(ParseChunk(header, chunk));
-    std::vector<std::byte> lines((chunk.request_lines + chunk.answer_lines) * kLineBytes);
-    ASSERT_TRUE(lanes.Receive(lines));
-    taken += chunk.answer_lines;
+    taken = HearChunk(lanes).PositionAfter(taken);
   }
   victim_->qp_handle().Reset();
   std::memset(target(), 0x77, kRead);
   ASSERT_TRUE(lanes.Send(ChunkOf({.answers_consumed = taken}, {})));
-  EXPECT_EQ(RefusalFrom(lanes), NakReason::kUnreachable);
+  EXPECT_EQ(ReasonOfRefusal(lanes), NakReason::kUnreachable);
 }
 
 // The data of a READ that waits for room are read before a later WRITE's bytes land.
@@ -355,16 +313,7 @@ TEST_F(TcpHostilePlacesTest, EarlierReadIsExecutedBeforeBytesArePlaced) {
   RawTcpPeer peer(*device_);
   RawSocket lanes = peer.ConnectLanes(*victim_);
   ASSERT_TRUE(lanes.Send(WriteOf(std::byte{0x11}, victim_->mr()->rkey, 0)));
-  const TargetRange range{.address = reinterpret_cast<uint64_t>(target()),
-                          .length = kRead,
-                          .rkey = victim_->mr()->rkey};
-  const MessageHeader read{.opcode = Opcode::kRead,
-                           .flags = kFirst | kLast,
-                           .destination = victim_->qp()->qp_num,
-                           .source = RawTcpPeer::kQpn,
-                           .psn = 2};
-  ASSERT_TRUE(
-      lanes.Send(ChunkOf({}, MessageOf(read, std::as_bytes(std::span(&range, size_t{1}))))));
+  ASSERT_TRUE(lanes.Send(ReadOf(kRead, 2)));
   // Over the end of what is read.
   const size_t offset = kRead - kWriteBytes;
   const std::vector<std::byte> write = WriteOf(std::byte{0x77}, victim_->mr()->rkey, 3, offset);
@@ -372,26 +321,14 @@ TEST_F(TcpHostilePlacesTest, EarlierReadIsExecutedBeforeBytesArePlaced) {
   uint64_t taken = 0;
   uint32_t bytes = 0;
   while (bytes < kRead && !HasFailure()) {
-    std::array<std::byte, TcpChunk::kBytes> header;
-    ASSERT_TRUE(lanes.Receive(header));
-    TcpChunk chunk;
-    ASSERT_TRUE(ParseChunk(header, chunk));
-    std::vector<std::byte> lines((chunk.request_lines + chunk.answer_lines) * kLineBytes);
-    ASSERT_TRUE(lanes.Receive(lines));
-    EXPECT_EQ(std::count(lines.begin(), lines.end(), std::byte{0x77}), 0);
-    bytes += chunk.answer_lines / LinesOf(kMaxFragmentBytes) * uint32_t{kMaxFragmentBytes};
-    taken += chunk.answer_lines;
-    constexpr uint64_t kAnswerLines = LaneGeometry{}.answer_lines;
-    if ((chunk.flags & TcpChunk::kAnswerPad) != 0) taken = (taken | (kAnswerLines - 1)) + 1;
-    if (chunk.answer_lines == 0) continue;
+    const HeardChunk heard = HearChunk(lanes);
+    EXPECT_EQ(std::count(heard.lines.begin(), heard.lines.end(), std::byte{0x77}), 0);
+    bytes += heard.chunk.answer_lines / LinesOf(kMaxFragmentBytes) * uint32_t{kMaxFragmentBytes};
+    taken = heard.PositionAfter(taken);
+    if (heard.chunk.answer_lines == 0) continue;
     ASSERT_TRUE(lanes.Send(ChunkOf({.answers_consumed = taken}, {})));
   }
-  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!TargetIs(std::byte{0x77}, offset, kRead) && std::chrono::steady_clock::now() < late) {
-    ibv_wc wc;
-    ASSERT_EQ(ibv_poll_cq(victim_->cq(), 1, &wc), 0);
-  }
-  EXPECT_TRUE(TargetIs(std::byte{0x77}, offset, kRead));
+  PollUntil([&] { return TargetIs(std::byte{0x77}, offset, kRead); });
 }
 
 }  // namespace

@@ -17,10 +17,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/transport/soft/manual_clock.h"
 #include "tests/transport/soft/qp_end.h"
+#include "tests/transport/soft/raw_chunks.h"
 #include "tests/transport/soft/raw_tcp_peer.h"
 #include "tests/transport/soft/two_processes.h"
-#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/soft/tcp_socket.h"
 #include "verbena/transport/soft/tcp_wire.h"
 
@@ -215,25 +216,6 @@ TEST_F(TcpHostileTest, AnswersThatNobodyAskedForBreakTheConnection) {
   ExpectOthersUnharmed();
 }
 
-// The refusal that comes back over `lanes`.
-RefusedFragment RefusalFrom(RawSocket& lanes) {
-  while (true) {
-    std::array<std::byte, TcpChunk::kBytes> header;
-    EXPECT_TRUE(lanes.Receive(header));
-    TcpChunk chunk;
-    EXPECT_TRUE(ParseChunk(header, chunk));
-    std::vector<std::byte> lines((chunk.request_lines + chunk.answer_lines) * kLineBytes);
-    EXPECT_TRUE(lanes.Receive(lines));
-    if (chunk.answer_lines == 0 && !testing::Test::HasFailure()) continue;
-    RefusedFragment refusal{};
-    if (lines.size() >= kLineBytes) {
-      std::memcpy(&refusal, lines.data() + chunk.request_lines * kLineBytes + kHeaderBytes,
-                  sizeof(refusal));
-    }
-    return refusal;
-  }
-}
-
 TEST_F(TcpHostileTest, ForgedNumberKeyAndLengthAreRefused) {
   RawTcpPeer peer(*device_);
   RawSocket lanes = peer.ConnectLanes(*victim_);
@@ -243,10 +225,10 @@ TEST_F(TcpHostileTest, ForgedNumberKeyAndLengthAreRefused) {
                        .source = RawTcpPeer::kQpn};
   // A QP that is connected to somebody else.
   ASSERT_TRUE(lanes.Send(ChunkOf({}, MessageOf(header, {}))));
-  EXPECT_EQ(RefusalFrom(lanes).reason, NakReason::kUnreachable);
+  EXPECT_EQ(ReasonOfRefusal(lanes), NakReason::kUnreachable);
   header.destination = 0xabcdef;
   ASSERT_TRUE(lanes.Send(ChunkOf({}, MessageOf(header, {}))));
-  EXPECT_EQ(RefusalFrom(lanes).reason, NakReason::kUnreachable);
+  EXPECT_EQ(ReasonOfRefusal(lanes), NakReason::kUnreachable);
   ExpectOthersUnharmed();
   // More bytes than the registration has.
   header.opcode = Opcode::kWrite;
@@ -257,7 +239,7 @@ TEST_F(TcpHostileTest, ForgedNumberKeyAndLengthAreRefused) {
                           .rkey = victim_->mr()->rkey};
   std::memcpy(payload.data(), &range, sizeof(range));
   ASSERT_TRUE(lanes.Send(ChunkOf({}, MessageOf(header, payload))));
-  EXPECT_EQ(RefusalFrom(lanes).reason, NakReason::kAccess);
+  EXPECT_EQ(ReasonOfRefusal(lanes), NakReason::kAccess);
   ExpectOthersUnharmed();
 }
 
@@ -284,12 +266,8 @@ TEST_F(TcpHostileTest, RefusalIsSentNoLaterThanTheProgressThatItTakesBack) {
     ASSERT_TRUE(lanes.Send(ChunkOf({.answers_consumed = refusals}, lines)));
     asked += count;
     while (consumed < asked) {
-      std::array<std::byte, TcpChunk::kBytes> header;
-      ASSERT_TRUE(lanes.Receive(header));
-      TcpChunk chunk;
-      ASSERT_TRUE(ParseChunk(header, chunk));
-      std::vector<std::byte> rest((chunk.request_lines + chunk.answer_lines) * kLineBytes);
-      ASSERT_TRUE(lanes.Receive(rest));
+      const TcpChunk chunk = HearChunk(lanes).chunk;
+      ASSERT_FALSE(HasFailure());
       refusals += chunk.answer_lines;
       consumed = chunk.consumed;
       ASSERT_LE(consumed, refusals);
@@ -426,15 +404,6 @@ TEST_F(TcpHostileTest, PeerThatNeverStopsAskingHoldsUpNoOther) {
   listens.join();
   ExpectOthersUnharmed();
 }
-
-class ManualClock final : public Clock {
- public:
-  TimePoint Now() override { return now_; }
-  void Advance(Duration by) { now_ += by; }
-
- private:
-  TimePoint now_ = TimePoint(std::chrono::seconds(1));
-};
 
 TEST(TcpPatienceTest, SocketThatDoesNotGreetIsClosedInTime) {
   ManualClock clock;

@@ -16,6 +16,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/soft/qp_end.h"
+#include "tests/transport/soft/raw_chunks.h"
 #include "tests/transport/soft/raw_tcp_peer.h"
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/soft_device.h"
@@ -25,11 +26,8 @@ namespace verbena::internal::soft {
 namespace {
 
 constexpr size_t kHalf = 2 << 20;
-constexpr uint32_t kFirstBytes = kMaxFragmentBytes - sizeof(TargetRange);
-constexpr uint32_t kWriteBytes = kFirstBytes + kMaxFragmentBytes;
-// The bytes of a fragment in its first line: they are always in the ring.
+constexpr uint32_t kWriteBytes = RawWrite::kBytes;
 constexpr size_t kInFirstLine = kLineBytes - kHeaderBytes;
-constexpr size_t kFragmentLines = size_t{LinesOf(kMaxFragmentBytes)} * kLineBytes;
 
 struct Answer {
   MessageHeader header;
@@ -61,32 +59,12 @@ class TcpLatePlacesTest : public testing::Test {
   }
   uint64_t placed() { return device_->copied_bytes().placed_bytes; }
 
-  // A WRITE of `fill` in two fragments of the largest size, in a chunk of its own.
   std::vector<std::byte> WriteOf(std::byte fill, uint16_t psn) {
-    std::vector<std::byte> payload(kMaxFragmentBytes, fill);
-    MessageHeader header{.opcode = Opcode::kWrite,
-                         .flags = kLast,
-                         .destination = victim_->qp()->qp_num,
-                         .source = RawTcpPeer::kQpn,
-                         .psn = static_cast<uint16_t>(psn + 1)};
-    const std::vector<RingLine> second = MessageOf(header, payload);
-    const TargetRange range = RangeOf(kWriteBytes);
-    std::memcpy(payload.data(), &range, sizeof(range));
-    header.flags = kFirst;
-    header.psn = psn;
-    const std::vector<RingLine> first = MessageOf(header, payload);
-    const auto head = Encode(TcpChunk{.request_lines = 2 * LinesOf(kMaxFragmentBytes)});
-    std::vector<std::byte> bytes(head.begin(), head.end());
-    for (const auto* lines : {&first, &second}) {
-      const auto raw = std::as_bytes(std::span(*lines));
-      bytes.insert(bytes.end(), raw.begin(), raw.end());
-    }
-    return bytes;
-  }
-  TargetRange RangeOf(uint64_t bytes) {
-    return {.address = reinterpret_cast<uint64_t>(target()),
-            .length = bytes,
-            .rkey = victim_->mr()->rkey};
+    return ChunkOf(RawWrite{.fill = fill,
+                            .address = reinterpret_cast<uint64_t>(target()),
+                            .rkey = victim_->mr()->rkey,
+                            .qpn = victim_->qp()->qp_num,
+                            .psn = psn});
   }
 
   // Polls for at most `room` completions until `condition` holds. With no room sockets are read,
@@ -136,32 +114,21 @@ class TcpLatePlacesTest : public testing::Test {
   }
   void ReceiveChunk() {
     PollUntil(1, [this] { return lanes_->IsReadable(); });
-    std::array<std::byte, TcpChunk::kBytes> header;
-    ASSERT_TRUE(lanes_->Receive(header));
-    TcpChunk chunk;
-    ASSERT_TRUE(ParseChunk(header, chunk));
-    ASSERT_EQ(chunk.request_lines, 0u);
-    if (chunk.answer_lines == 0) return;
-    std::vector<std::byte> lines(chunk.answer_lines * kLineBytes);
-    ASSERT_TRUE(lanes_->Receive(lines));
-    answers_.insert(answers_.end(), lines.begin(), lines.end());
-    taken_ += chunk.answer_lines;
-    if ((chunk.flags & TcpChunk::kAnswerPad) != 0) {
-      taken_ = (taken_ | (LaneGeometry{}.answer_lines - 1)) + 1;
-    }
+    const HeardChunk heard = HearChunk(*lanes_);
+    ASSERT_EQ(heard.chunk.request_lines, 0u);
+    if (heard.chunk.answer_lines == 0) return;
+    answers_.insert(answers_.end(), heard.lines.begin(), heard.lines.end());
+    taken_ = heard.PositionAfter(taken_);
     ASSERT_TRUE(lanes_->Send(ChunkOf({.answers_consumed = taken_}, {})));
   }
 
   // Has a READ begin that does not fit the answer ring.
   void BeginRead() {
     std::memset(target(), 0x11, kRead);
-    const TargetRange range = RangeOf(kRead);
-    const MessageHeader read{.opcode = Opcode::kRead,
-                             .flags = kFirst | kLast,
-                             .destination = victim_->qp()->qp_num,
-                             .source = RawTcpPeer::kQpn};
-    ASSERT_TRUE(
-        lanes_->Send(ChunkOf({}, MessageOf(read, std::as_bytes(std::span(&range, size_t{1}))))));
+    const TargetRange range{.address = reinterpret_cast<uint64_t>(target()),
+                            .length = kRead,
+                            .rkey = victim_->mr()->rkey};
+    ASSERT_TRUE(lanes_->Send(ReadChunkOf(range, victim_->qp()->qp_num)));
     PollUntil(1, [this] { return lanes_->IsReadable(); });
   }
   // Data that were read before the memory was put to another use, and then a refusal.
@@ -199,7 +166,7 @@ class TcpLatePlacesTest : public testing::Test {
 TEST_F(TcpLatePlacesTest, NoByteLandsOnceTheQpIsReset) {
   WriteBefore(0);
   const std::vector<std::byte> chunk = WriteOf(std::byte{0x77}, 2);
-  constexpr size_t kSent = TcpChunk::kBytes + kFragmentLines + kLineBytes + kPart;
+  constexpr size_t kSent = RawWrite::kUpToSecondLine + kPart;
   const uint64_t before = placed();
   ASSERT_TRUE(lanes_->Send(std::span(chunk).first(kSent)));
   const uint64_t after = before + kMaxFragmentBytes - kInFirstLine + kPart;

@@ -10,25 +10,16 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/transport/soft/manual_clock.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/test_wire.h"
 #include "tests/transport/soft/window.h"
-#include "verbena/transport/coro/clock.h"
 
 namespace verbena::internal::soft {
 namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-
-class ManualClock final : public Clock {
- public:
-  TimePoint Now() override { return now_; }
-  void Advance(Duration by) { now_ += by; }
-
- private:
-  TimePoint now_ = TimePoint(std::chrono::seconds(1));
-};
 
 // The tests run with and without direct copies by initiators, and with one CQ and with two.
 struct Ways {

@@ -141,6 +141,8 @@ MUTANTS = [
            "*PeerThatCannotBeDialedDialsItself"),
     Mutant("kSourceTakesAll", "//tests/transport/soft:tcp_shares_test",
            "*EachSourceTakesAHalfOfWhatIsLeft"),
+    Mutant("kReturnedSharesCount", "//tests/transport/soft:tcp_shares_test",
+           "*ReturnedSharesMayBeTakenAgainWhileAnotherHoldsSome"),
     Mutant("kLaneBytesUncounted", "//tests/transport/soft:tcp_bounds_test",
            "*OneHostTakesAHalfOfTheMemoryForRingsAtMost"),
     Mutant("kOldestMakesWay", "//tests/transport/soft:tcp_bounds_test",

@@ -57,6 +57,7 @@ enum class PlantedFault {
   kBlockedSocketForgotten,      // what a full socket did not take is never sent
   kFailedDialEndsSession,       // a peer that cannot be dialed gets no time to dial itself
   kSourceTakesAll,              // one host takes all peers, connections or memory of a device
+  kReturnedSharesCount,         // what a host gives back stays counted while another holds some
   kLaneBytesUncounted,          // rings take memory without end
   kOldestMakesWay,              // a host that opens many sockets pushes out those of others
   kForeignGidTaken,             // a device is taken for the one whose address it claims

@@ -77,7 +77,7 @@ class TcpShares::Taken {
     for (const Wanted& one : wanted_) {
       auto resource = held_->resources.find({one.kind, one.cq});
       auto source = resource->second.by_source.find(source_);
-      resource->second.all -= one.amount;
+      if (!VERBENA_MUTANT(kReturnedSharesCount)) resource->second.all -= one.amount;
       source->second -= one.amount;
       if (source->second == 0) resource->second.by_source.erase(source);
       if (resource->second.by_source.empty()) held_->resources.erase(resource);

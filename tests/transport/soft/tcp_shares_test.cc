@@ -61,6 +61,14 @@ TEST(TcpSharesTest, ReturnedSharesMayBeTakenAgain) {
   EXPECT_EQ(TakeAll(shares, "192.0.2.2").size(), 8u);
 }
 
+TEST(TcpSharesTest, ReturnedSharesMayBeTakenAgainWhileAnotherHoldsSome) {
+  TcpShares shares;
+  const auto kept = shares.Take(Gid("192.0.2.1"), {{.kind = Kind::kPeers, .limit = 16}}).value();
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_EQ(TakeAll(shares, "192.0.2.2").size(), 7u) << round;
+  }
+}
+
 TEST(TcpSharesTest, ShareMayOutliveTheBounds) {
   TcpShares::Share kept;
   {

@@ -860,6 +860,8 @@ MUTANTS = [
            "*RefusesMorePrivateDataThanItsKindCarries"),
     Mutant("kCmSilenceUnbounded", "//tests/transport/soft/preload:rdma_cm_strangers_test",
            "*SilenceIsLimitedInTime"),
+    Mutant("kCmSilenceLocksOut", "//tests/transport/soft/preload:rdma_cm_strangers_test",
+           "*StrangersWhoStaySilentLockNobodyOut"),
     Mutant("kCmStrangersUnbounded", "//tests/transport/soft/preload:rdma_cm_strangers_test",
            "*SilentConnectionsAreBounded"),
     Mutant("kCmBacklogUnbounded", "//tests/transport/soft/preload:rdma_cm_strangers_test",

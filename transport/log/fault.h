@@ -464,6 +464,7 @@ enum class PlantedFault {
   // connection manager of the preloaded soft device
   kCmPrivateDataUnchecked,  // a peer's message holds more private data than its kind may
   kCmSilenceUnbounded,      // a connection without a request stays for ever
+  kCmSilenceLocksOut,       // a new connection makes way for those without a request
   kCmStrangersUnbounded,    // connections without a request are not counted
   kCmBacklogUnbounded,      // requests that the program does not take pile up
   kCmForeignGidTaken,       // a stranger has a program's device connect to any address

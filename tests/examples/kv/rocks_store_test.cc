@@ -27,6 +27,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using verbena::JoinHandle;
 using verbena::Task;
+using verbena::Yield;
 
 class RocksStoreTest : public RocksFixture {
  protected:
@@ -35,6 +36,12 @@ class RocksStoreTest : public RocksFixture {
   // More than the write buffers hold.
   void PutMuch() {
     for (int i = 0; i < kMuch; ++i) ASSERT_TRUE(Put(KeyOf(i), ValueOf(i)).ok());
+  }
+
+  // Returns once every task that this thread has spawned waits or has ended. The executor queues
+  // them in their order, and whoever yields goes to the end of that queue.
+  void AwaitBegun() {
+    Run([]() -> Task<void> { EXPECT_TRUE((co_await Yield()).ok()); }());
   }
 
   // Overwrites the middle of each file whose name ends so.
@@ -77,8 +84,7 @@ TEST_F(RocksStoreTest, ConcurrentWritesTakeOneSyncTogether) {
   std::vector<std::string> keys;
   for (int i = 0; i < 50; ++i) keys.push_back(KeyOf(i));
   for (const std::string& key : keys) puts.push_back(runtime_->Spawn(store_->Put(key, "v")));
-  // An executor takes what one thread sends it in its order: the puts wait by now.
-  Run([]() -> Task<void> { co_return; }());
+  AwaitBegun();
   for (const auto& put : puts) EXPECT_FALSE(put.done()) << "the disk does not have it yet";
   files_->Release();
   for (auto& put : puts) EXPECT_TRUE(*put.Join());
@@ -98,7 +104,7 @@ TEST_F(RocksStoreTest, EachWriteOfABatchIsStored) {
   writes.push_back(runtime_->Spawn(store_->Delete("a")));
   writes.push_back(runtime_->Spawn(store_->Put("a", "2")));
   writes.push_back(runtime_->Spawn(store_->Put("b", "3")));
-  Run([]() -> Task<void> { co_return; }());
+  AwaitBegun();
   files_->Release();
   std::vector<bool> answers;
   for (auto& write : writes) answers.push_back(write.Join().value());

@@ -52,7 +52,10 @@ void CmAcceptor::OnReady(uint32_t /*events*/) {
     }
     return;
   }
-  if (silent_.size() >= kMostSilent && !VERBENA_MUTANT(kCmStrangersUnbounded)) return;
+  if (silent_.size() >= kMostSilent && !VERBENA_MUTANT(kCmStrangersUnbounded)) {
+    if (VERBENA_MUTANT(kCmSilenceLocksOut)) return;
+    silent_.pop_back();
+  }
   silent_.emplace_front(*this, std::move(accepted));
   silent_.front().self = silent_.begin();
 }

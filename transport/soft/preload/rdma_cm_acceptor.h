@@ -1,7 +1,8 @@
 // CmAcceptor: the listening socket of an id, and the connections whose request is not there yet.
 //
 // Strangers may connect. So each connection has a time limit for its request, and their number is
-// bounded: above it new ones are closed at once. All methods run under CmLoop's lock.
+// bounded: above it the oldest makes way for a new one, so that strangers who stay silent lock
+// nobody out. All methods run under CmLoop's lock.
 
 #ifndef VERBENA_TRANSPORT_SOFT_PRELOAD_RDMA_CM_ACCEPTOR_H_
 #define VERBENA_TRANSPORT_SOFT_PRELOAD_RDMA_CM_ACCEPTOR_H_
@@ -63,7 +64,7 @@ class CmAcceptor final : private CmReadyListener {
   CmRequestListener& listener_;
   const std::chrono::milliseconds request_time_;
   uint64_t watch_;
-  std::list<Silent> silent_;
+  std::list<Silent> silent_;  // the newest first
 };
 
 }  // namespace verbena::internal::preload

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/link_breaker.h"
+#include "tests/rpc/moved_clock.h"
 #include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/retry.h"
 #include "verbena/rpc/service_config.h"
@@ -25,8 +26,9 @@ using namespace std::chrono_literals;
 
 class DedupeRetryTest : public CounterTest {
  protected:
-  void StartClientOf(const std::string& target, Duration attempt_timeout = {}) {
-    client_runtime_ = StartRuntime();
+  void StartClientOf(const std::string& target, Duration attempt_timeout = {},
+                     RuntimeOptions runtime = {}) {
+    client_runtime_ = StartRuntime(std::move(runtime));
     const MethodConfig config = {.retry = RetryPolicy{.max_attempts = 5,
                                                       .initial_backoff = 1ms,
                                                       .max_backoff = 10ms,
@@ -35,6 +37,11 @@ class DedupeRetryTest : public CounterTest {
     channel_ = std::make_unique<Channel>(*client_runtime_, target,
                                          ChannelOptions{.service_config = {.methods = {config}}});
     stub_ = std::make_unique<testing::Counter::Stub>(*channel_);
+  }
+  void StopClient() {
+    stub_.reset();
+    channel_.reset();
+    client_runtime_.reset();
   }
   Task<absl::StatusOr<size_t>> ReadyServers() {
     VERBENA_CO_RETURN_IF_ERROR(co_await channel_->Connect());
@@ -98,8 +105,15 @@ TEST_F(DedupeRetryTest, AFailureThatTheServerKeepsIsNotAskedForAgain) {
 }
 
 TEST_F(DedupeRetryTest, AnAttemptThatIsCutOffLeavesTheCallToTheNext) {
+  // Attempts are cut off when the test moves their clock, so that the second one waits as long as
+  // it has to.
+  MovedClock clock;
+  RuntimeOptions runtime;
+  runtime.clock = &clock;
+  runtime.limits.ping_interval = runtime.limits.connect_timeout = 1000h;
+  runtime.limits.idle_timeout = Duration::zero();
   StartServer();
-  StartClientOf(server_->address(), /*attempt_timeout=*/200ms);
+  StartClientOf(server_->address(), /*attempt_timeout=*/1h, std::move(runtime));
   EXPECT_TRUE(Run(AwaitLink()).ok());
   std::atomic<bool> released = false;
   service_.handler = [&released](ServerContext&, const testing::AddRequest&,
@@ -107,11 +121,14 @@ TEST_F(DedupeRetryTest, AnAttemptThatIsCutOffLeavesTheCallToTheNext) {
     while (!released) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
     co_return absl::OkStatus();
   };
-  JoinHandle<absl::StatusOr<uint64_t>> call = client_runtime_->Spawn(AddWith({.deadline = 1h}));
+  JoinHandle<absl::StatusOr<uint64_t>> call = client_runtime_->Spawn(AddWith({.deadline = 100h}));
+  Eventually([this] { return service_.runs == 1; }, "the first attempt runs");
+  clock.moved_by = 1h;
   Eventually([this] { return kept().repeated >= 1; }, "the second attempt waits");
   released = true;
   EXPECT_EQ(call.Join().value(), 1u);
   EXPECT_EQ(service_.runs, 1u);
+  StopClient();
 }
 
 class TwoServersTest : public DedupeRetryTest {

@@ -20,14 +20,21 @@ constexpr size_t kPart = kBudget / 4;
 class GreedyClientTest : public PayloadFixture {
  protected:
   void Start(ServerOptions options) {
-    // Long enough for memory to be registered; no wait for memory in use can be met.
+    // No wait for memory in use can be met.
     options.memory_wait = seconds(1);
     LinkLimits limits;
     limits.memory.receive_bytes = kBudget;
     limits.leases.granted_bytes_per_client = 0;
     server_runtime_ = StartRuntime({.limits = limits});
+    ASSERT_EQ(server_runtime_->BlockOn(RegisterAll(*server_runtime_)), absl::OkStatus());
     ServeWith(service_, std::move(options));
     StartClient();
+  }
+  // Calls wait for memory in use alone: registering it may take longer than they may wait.
+  static Task<absl::Status> RegisterAll(Runtime& runtime) {
+    absl::StatusOr<Endpoint*> endpoint = runtime.shard(0).EndpointOn(0);
+    if (!endpoint.ok()) co_return endpoint.status();
+    co_return (co_await (*endpoint)->memory().receive().Allocate(kBudget)).status();
   }
 
   static Task<absl::Status> Put(Channel& channel, size_t bytes, Deadline deadline = {}) {

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/any_handler.h"
 #include "tests/rpc/dedupe_testing.verbena.pb.h"
+#include "tests/rpc/held_port.h"
 #include "tests/rpc/runtime_pair.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/dedupe.h"
@@ -72,7 +73,7 @@ class CounterTest : public RuntimePair {
  protected:
   void StartServer(DedupeOptions dedupe = {}) {
     server_runtime_ = StartRuntime();
-    ServeWith(service_, {.dedupe = dedupe});
+    ServeWith(service_, {.address = port_.address(), .dedupe = dedupe});
   }
   void StartClient() {
     client_runtime_ = StartRuntime();
@@ -85,9 +86,8 @@ class CounterTest : public RuntimePair {
   }
   // The server ends with all that it knows, and another begins at its address.
   void RestartServer(DedupeOptions dedupe = {}) {
-    const std::string address = server_->address();
     server_.reset();
-    ServeWith(service_, {.address = address, .dedupe = dedupe});
+    ServeWith(service_, {.address = port_.address(), .dedupe = dedupe});
     EXPECT_TRUE(Run(AwaitLink()).ok());
   }
 
@@ -119,6 +119,7 @@ class CounterTest : public RuntimePair {
 
   ServerDedupe kept() { return server_->stats().dedupe; }
 
+  HeldPort port_;
   CounterService service_;
   std::unique_ptr<testing::Counter::Stub> stub_;
 };

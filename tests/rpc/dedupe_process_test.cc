@@ -14,7 +14,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <optional>
@@ -26,6 +25,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/dedupe_testing.verbena.pb.h"
+#include "tests/rpc/held_port.h"
 #include "tests/rpc/link_breaker.h"
 #include "tests/rpc/runtime_pair.h"
 #include "verbena/rpc/dedupe.h"
@@ -52,11 +52,13 @@ class Disk {
     uint64_t call = 0;
   };
 
-  explicit Disk(uint64_t capacity)
+  // `address` is where all servers listen.
+  Disk(uint64_t capacity, std::string address)
       : bytes_(sizeof(Shared) + capacity * sizeof(Entry)),
         shared_(new(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
                          0)) Shared),
-        capacity_(capacity) {}
+        capacity_(capacity),
+        address_(std::move(address)) {}
   ~Disk() { munmap(shared_, bytes_); }
   Disk(const Disk&) = delete;
   Disk& operator=(const Disk&) = delete;
@@ -67,20 +69,18 @@ class Disk {
   bool full() const { return committed() == capacity_; }
   void Commit() const { shared_->committed.fetch_add(1, std::memory_order_release); }
   std::atomic<int>& lives() const { return shared_->lives; }
-  char* address() const { return shared_->address; }
-
-  static constexpr size_t kAddressBytes = 64;
+  const std::string& address() const { return address_; }
 
  private:
   struct alignas(64) Shared {
     std::atomic<uint64_t> committed = 0;
     std::atomic<int> lives = 0;  // of servers
-    char address[kAddressBytes] = "127.0.0.1:0";
   };
 
   const size_t bytes_;
   Shared* const shared_;
   const uint64_t capacity_;
+  const std::string address_;
 };
 
 // The places where a server dies: the steps that each call comes to, and around its commit.
@@ -192,7 +192,6 @@ class ImmortalServer {
     auto server = Server::Start(**runtime, {&counter},
                                 {.address = disk.address(), .dedupe = {.store = &counter}});
     if (!server.ok()) _exit(1);
-    std::strncpy(disk.address(), (*server)->address().c_str(), Disk::kAddressBytes - 1);
     if (out >= 0 && write(out, "r", 1) != 1) _exit(1);
     while (true) pause();
   }
@@ -204,7 +203,7 @@ class DedupeProcessTest : public RuntimePair {
  protected:
   DedupeProcessTest()
       : requests_(RequestsWanted()),
-        disk_(requests_ + requests_ / 10 + 100),
+        disk_(requests_ + requests_ / 10 + 100, port_.address()),
         server_process_(disk_, requests_),
         answers_(requests_) {
     client_runtime_ = StartRuntime();
@@ -251,6 +250,7 @@ class DedupeProcessTest : public RuntimePair {
   }
 
   const uint64_t requests_;
+  const HeldPort port_;
   const Disk disk_;
   const ImmortalServer server_process_;
   std::vector<uint64_t> answers_;  // by call: where it was counted

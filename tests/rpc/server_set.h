@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/rpc/held_port.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/stream_service.h"
 #include "tests/rpc/testing_service.h"
@@ -64,8 +65,8 @@ class ServerSetTest : public RuntimePair {
   struct Member {
     TestingService service;
     StreamingService streams;
+    HeldPort port;
     std::unique_ptr<Server> server;
-    std::string address;  // stays when the server is stopped
   };
 
   ~ServerSetTest() override {
@@ -82,17 +83,14 @@ class ServerSetTest : public RuntimePair {
   // Also again, at the address that it had.
   void StartServer(int index) {
     Member& member = *members_[index];
-    ServerOptions options;
-    if (!member.address.empty()) options.address = member.address;
-    absl::StatusOr<std::unique_ptr<Server>> server =
-        Server::Start(*server_runtime_, {&member.service, &member.streams}, options);
+    absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
+        *server_runtime_, {&member.service, &member.streams}, {.address = member.port.address()});
     ASSERT_TRUE(server.ok()) << server.status();
     member.server = *std::move(server);
-    member.address = member.server->address();
   }
   void StopServer(int index) { members_[index]->server.reset(); }
 
-  std::string Address(int index) const { return members_[index]->address; }
+  std::string Address(int index) const { return members_[index]->port.address(); }
   ResolvedServer Resolved(int index, uint32_t weight = 1, std::string zone = "") const {
     return {.addresses = {Address(index)}, .weight = weight, .zone = std::move(zone)};
   }
@@ -104,7 +102,9 @@ class ServerSetTest : public RuntimePair {
   // "static:" and all of them.
   std::string StaticTarget() const {
     std::string target;
-    for (const auto& each : members_) target += (target.empty() ? "static:" : ",") + each->address;
+    for (const auto& each : members_) {
+      target += (target.empty() ? "static:" : ",") + each->port.address();
+    }
     return target;
   }
 

@@ -53,10 +53,10 @@ class RealEtcdTest : public ServerSetTest {
     Member& member = *members_.back();
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
         *server_runtime_, {&member.service, &member.streams},
-        {.registration = {.target = EtcdTarget(), .name = name, .zone = "z", .weight = 2}});
+        {.address = member.port.address(),
+         .registration = {.target = EtcdTarget(), .name = name, .zone = "z", .weight = 2}});
     ASSERT_TRUE(server.ok()) << server.status();
     member.server = *std::move(server);
-    member.address = member.server->address();
   }
 
   std::string address_;

@@ -51,6 +51,7 @@ struct Warnings {
 
 class FloodProcess {
  public:
+  // The flood waits for Begin().
   FloodProcess(const std::string& target, const std::string& source) {
     int in[2], out[2];
     EXPECT_EQ(pipe2(in, O_CLOEXEC) | pipe2(out, O_CLOEXEC), 0);
@@ -59,6 +60,9 @@ class FloodProcess {
     const std::string held = Environment("FLOOD_HELD", "400");
     pid_ = fork();
     if (pid_ == 0) {
+      close(in[1]);
+      char begin;
+      if (read(in[0], &begin, 1) != 1) _exit(0);
       dup2(in[0], STDIN_FILENO);
       dup2(out[1], STDOUT_FILENO);
       execl(program.c_str(), program.c_str(), target.c_str(), source.c_str(), total.c_str(),
@@ -77,6 +81,7 @@ class FloodProcess {
     waitpid(pid_, nullptr, 0);
   }
 
+  void Begin() { EXPECT_EQ(write(input_, "b", 1), 1); }
   // Waits until it has opened them all; returns how many.
   int AwaitOpened() {
     std::string line;
@@ -116,6 +121,7 @@ class HandshakeFloodTest : public RpcTest {
     StartBoth();
     Warnings warnings;
     FloodProcess flood(server_->address(), source);
+    flood.Begin();
     const Duration during = ConnectHonestly(limit);
     const int opened = flood.AwaitOpened();
     EXPECT_GT(opened, std::stoi(Environment("FLOOD_TOTAL", "2000")) / 2);
@@ -147,6 +153,8 @@ TEST_F(HandshakeFloodTest, AServerWithoutDescriptorsServesOnceThereAreSome) {
     rlimit few = before;
     few.rlim_cur = 16;  // fewer than are open
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    // Now, since the server may accept all of it in less time than this thread may stand still.
+    flood.Begin();
     bool said = false;
     Eventually(
         [&] {

@@ -164,7 +164,9 @@ class FaultyServerTest : public PayloadFixture, public ::testing::WithParamInter
 #endif
   }
 
-  void StartClientOf(const Rogue& rogue, const LinkLimits& limits = RoguesLimits()) {
+  // A rogue answers no PING, and its silence ends no link.
+  void StartClientOf(const Rogue& rogue, LinkLimits limits = RoguesLimits()) {
+    limits.ping_interval = std::chrono::hours(100);
     client_runtime_ = *Runtime::Start({.device = RogueDevice(), .limits = limits});
     channel_ = std::make_unique<Channel>(*client_runtime_, rogue.address());
     stub_ = std::make_unique<testing::Payloads::Stub>(*channel_);
@@ -433,11 +435,11 @@ TEST_P(FaultyServerTest, AServerThatNeverSaysThatItIsDoneLosesTheLinkAfterTheGra
     told_.struck = true;
     EXPECT_TRUE(faulty.peer->IsDropped());
   });
-  // So long that nothing but the clock's move reaches it, nor its silence anything before.
+  // So long that nothing but the clock's move reaches it. Silence would end the link much later.
   constexpr Duration kGrace = std::chrono::hours(1);
   MovedClock clock;
   LinkLimits limits = RoguesLimits();
-  limits.ping_interval = std::chrono::seconds(1);
+  limits.ping_interval = kGrace;
   limits.leases.grace = kGrace;
   client_runtime_ = *Runtime::Start({.device = RogueDevice(), .limits = limits, .clock = &clock});
   channel_ = std::make_unique<Channel>(*client_runtime_, rogue.address());
@@ -459,6 +461,8 @@ TEST_P(FaultyServerTest, AServerThatNeverSaysThatItIsDoneLosesTheLinkAfterTheGra
   absl::Status status = Run(client());
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
   clock.moved_by = kGrace;
+  // So that the executor looks at its clock.
+  EXPECT_EQ(Run(Pause()), absl::OkStatus());
   rogue.Join();
   ExpectMemoryHome();
   StopClient();

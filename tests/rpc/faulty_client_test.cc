@@ -17,6 +17,7 @@ namespace verbena::internal {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 constexpr size_t kBytes = 4096;
 
@@ -33,10 +34,11 @@ struct Granted {
 
 class FaultyClientTest : public PayloadFixture {
  protected:
-  void Start(const LinkLimits& limits = RoguesLimits()) {
+  void Start(const LinkLimits& limits = RoguesLimits(), const ServerOptions& options = {}) {
     peer_.reset();
     StopBoth();
-    StartServer({.device = RogueDevice(), .limits = limits});
+    server_runtime_ = StartRuntime({.device = RogueDevice(), .limits = limits});
+    ServeWith(service_, options);
     ASSERT_EQ(server_runtime_->BlockOn(GrowReceiveMemory(*server_runtime_)), absl::OkStatus());
     rogue_runtime_ = *Runtime::Start({.device = RogueDevice()});
     peer_ = std::make_unique<RoguePeer>(*rogue_runtime_, RogueDevice());
@@ -244,9 +246,12 @@ TEST_F(FaultyClientTest, AClaimToALandingThatWasNotGrantedEndsTheLink) {
 TEST_F(FaultyClientTest, AClientThatKeepsWhatIsAskedBackLosesItsLinkAfterTheGrace) {
   LinkLimits limits = RoguesLimits();
   limits.memory.receive_bytes = 64 << 10;
-  limits.ping_interval = milliseconds(100);
+  // Twice in each interval the server looks for a grace that is over, or for a silent peer. An
+  // honest client is not silent for as long as it may stand still.
+  limits.ping_interval = seconds(1);
   limits.leases.grace = milliseconds(300);
-  Start(limits);
+  // The honest client's call waits until the teardown of the rogue's link has ended.
+  Start(limits, {.memory_wait = seconds(60)});
   (void)NextGrant();
   StartClient({.device = RogueDevice()});
   auto put = [this]() -> Task<absl::Status> {

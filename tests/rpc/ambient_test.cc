@@ -147,6 +147,8 @@ TEST_F(AmbientCallTest, ACancelledHandlerCancelsItsCallsUnlessTheyInheritNothing
     if (inherit == Inherit::kAll) {
       Eventually([&] { return service_.cancelled == cancelled + 1; }, "the backend hears of it");
       Eventually([&] { return frontend_.running == 0; }, "the frontend's handler has ended");
+      // Otherwise the next call would seem to run before it does.
+      Eventually([&] { return service_.waiting == 0; }, "the backend's handler has ended");
     } else {
       // A call after it, over the same links, finds the handler still there.
       frontend_.nested = [](testing::Testing::Stub&) -> Task<absl::Status> {

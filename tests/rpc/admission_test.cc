@@ -371,6 +371,10 @@ TEST_F(AdmissionTest, AShutdownWithGraceRunsTheCallsThatWait) {
   Ended& second = Echo(2);
   AwaitQueued(1);
   thread_ = std::thread([this] { server_->Shutdown(hours(1)); });
+  const auto told = [](Channel& channel) -> Task<bool> {
+    co_return channel.Servers()->front().state != ChannelServer::State::kReady;
+  };
+  Eventually([&] { return Run(told(*channel_)); }, "the client hears of the shutdown");
   Open();
   EXPECT_EQ(Await(first), absl::OkStatus());
   EXPECT_EQ(Await(second), absl::OkStatus());

@@ -258,10 +258,15 @@ absl::Status ServerSession::Refuse(CallId id, RefusalReason reason) {
                     "wait here, {} in all beyond {} for each link",
                     refusals_.size(), ServerSource::kMaxQueuedRefusals, kOwnQueuedRefusals));
   }
+  const bool waits = SendWaiter::linked();
   refusals_.PushBack({id, reason});
+  // At once if there is room: a call that waited may be refused while nothing arrives, and then
+  // nobody would wake a frame that waits.
+  if (!waits) SendRefusal(*link_);
+  if (refusals_.empty()) return absl::OkStatus();
   // A GOAWAY may wait already, which takes less room than the refusal that now goes first.
   body_bytes = RoomNeeded();
-  if (!SendWaiter::linked()) AwaitRoom(*link_);
+  if (!waits) AwaitRoom(*link_);
   if (!timer_running_ && !VERBENA_MUTANT(kUnsentRefusalsKept)) StartRefusalTimer();
   return absl::OkStatus();
 }

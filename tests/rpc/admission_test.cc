@@ -82,9 +82,12 @@ class AdmissionTest : public RuntimePair {
     service_.runtime = server_runtime_.get();
     service_.clock = &clock_;
     ServeWith(service_, std::move(options));
-    client_runtime_ = StartRuntime();
+    // No PING of a client's brings an answer that the server should send by itself.
+    LinkLimits quiet;
+    quiet.ping_interval = hours(1000);
+    client_runtime_ = StartRuntime({.limits = quiet});
     channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
-    other_runtime_ = StartRuntime();
+    other_runtime_ = StartRuntime({.limits = quiet});
     other_channel_ = std::make_unique<Channel>(*other_runtime_, server_->address());
   }
 

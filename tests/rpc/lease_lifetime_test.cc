@@ -8,17 +8,22 @@
 #include <thread>
 #include <vector>
 
+#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/open_link.h"
 #include "tests/rpc/payload_service.h"
+#include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/task_scope.h"
 
 namespace verbena::internal {
 namespace {
 
+using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr size_t kBytes = 100'000;
+// How long a handler lingers that the test lets go.
+constexpr milliseconds kLong = seconds(60);
 
 class LeaseLifetimeTest : public PayloadFixture {
  protected:
@@ -46,14 +51,21 @@ class LeaseLifetimeTest : public PayloadFixture {
     co_return Held{std::move(status), payload.size() > 0, static_cast<bool>(reply.payload)};
   }
 
-  // Fills all memory that the client can have, and sees that it stays as it is until the server
-  // has let go.
-  Task<absl::Status> WatchMemory(bool& stop) {
+  Task<absl::Status> AwaitHolding() {
+    while (service_.holding == 0) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    co_return absl::OkStatus();
+  }
+
+  // Fills all memory that the client can have, lets the handler go on, and sees that the memory
+  // stays as it is until the server is done.
+  Task<absl::Status> WatchMemory() {
     const std::vector<Buffer> all = co_await TakeAll(
         (*client_runtime_->shard(0).EndpointOn(0))->memory().send(), kBytes, /*most=*/400);
     for (const Buffer& buffer : all) std::memset(buffer.data(), 'W', buffer.size());
     if (all.empty()) co_return absl::ResourceExhaustedError("nothing to watch");
-    while (!stop) (void)co_await Sleep(milliseconds(1));
+    service_.let_go = true;
+    const TimePoint limit = Clock::Real().Now() + seconds(60);
+    while (co_await LentNow() > 0 && Clock::Real().Now() < limit) (void)co_await Pause();
     for (const Buffer& buffer : all) {
       for (size_t i = 0; i < buffer.size(); ++i) {
         if (buffer.data()[i] != 'W') {
@@ -68,28 +80,30 @@ class LeaseLifetimeTest : public PayloadFixture {
 };
 
 TEST_F(LeaseLifetimeTest, AfterADeadlineMemoryStaysLentUntilTheServerIsDone) {
-  StartBoth();
-  const TimePoint limit = Clock::Real().Now() + seconds(60);
-  auto run = [this, limit]() -> Task<absl::Status> {
-    Held held = co_await CallHold(milliseconds(500), milliseconds(500));
+  MovedClock clock;  // the client's
+  LinkLimits limits;
+  limits.ping_interval = limits.leases.grace = hours(100);
+  limits.idle_timeout = Duration::zero();
+  StartServer();
+  StartClient({.limits = limits, .clock = &clock});
+  auto run = [&]() -> Task<absl::Status> {
+    Held held;
+    TaskScope scope(client_runtime_->executor(0));
+    scope.Spawn([&]() -> Task<void> { held = co_await CallHold(kLong, hours(1)); });
+    VERBENA_CO_RETURN_IF_ERROR(co_await AwaitHolding());
+    clock.moved_by = hours(1);
+    co_await scope.Join();
     EXPECT_EQ(held.status.code(), absl::StatusCode::kDeadlineExceeded) << held.status;
     EXPECT_FALSE(held.request_back);
     EXPECT_FALSE(held.response_back);
     EXPECT_EQ(co_await LentNow(), 2u);
-    bool stop = false;
-    TaskScope scope(client_runtime_->executor(0));
-    absl::Status watched = absl::UnknownError("not ended");
-    scope.Spawn([&]() -> Task<void> { watched = co_await WatchMemory(stop); });
-    while (co_await LentNow() > 0 && Clock::Real().Now() < limit) {
-      (void)co_await Sleep(milliseconds(1));
-    }
+    absl::Status watched = co_await WatchMemory();
     EXPECT_EQ(service_.released, 1);
-    stop = true;
-    co_await scope.Join();
     co_return watched;
   };
   EXPECT_EQ(Run(run()), absl::OkStatus());
   ExpectNothingHeld();
+  StopBoth();
 }
 
 TEST_F(LeaseLifetimeTest, AfterACancellationToo) {
@@ -97,16 +111,14 @@ TEST_F(LeaseLifetimeTest, AfterACancellationToo) {
   auto run = [this]() -> Task<absl::Status> {
     TaskScope scope(client_runtime_->executor(0));
     Held held;
-    scope.Spawn([&]() -> Task<void> { held = co_await CallHold(milliseconds(50), {}); });
-    const TimePoint limit = Clock::Real().Now() + seconds(60);
-    while (service_.holding == 0 && Clock::Real().Now() < limit) {
-      (void)co_await Sleep(milliseconds(1));
-    }
+    scope.Spawn([&]() -> Task<void> { held = co_await CallHold(kLong, {}); });
+    VERBENA_CO_RETURN_IF_ERROR(co_await AwaitHolding());
     scope.RequestCancel();
     co_await scope.Join();
     EXPECT_EQ(held.status.code(), absl::StatusCode::kCancelled);
     EXPECT_FALSE(held.response_back);
     EXPECT_EQ(co_await LentNow(), 2u);
+    service_.let_go = true;
     co_return absl::OkStatus();
   };
   EXPECT_EQ(Run(run()), absl::OkStatus());
@@ -202,7 +214,10 @@ TEST_F(LeaseLifetimeTest, WhenTheServerDiesTheMemoryComesHome) {
 
 // Its client has the response, and waits until nobody can write to the payload any more.
 TEST_F(LeaseLifetimeTest, ADrainingLinkStaysUntilThePayloadOfItsLastCallIsSafe) {
-  StartBoth();
+  // The server's: its shutdown has patience with the client for ever.
+  testing::FakeClock standing;
+  StartServer({.clock = &standing});
+  StartClient();
   auto run = [this]() -> Task<Held> { co_return co_await CallHold(milliseconds(0), {}); };
   std::thread killer([this] {
     while (service_.holding == 0) std::this_thread::yield();
@@ -212,7 +227,9 @@ TEST_F(LeaseLifetimeTest, ADrainingLinkStaysUntilThePayloadOfItsLastCallIsSafe) 
   killer.join();
   EXPECT_EQ(held.status, absl::OkStatus());
   EXPECT_TRUE(held.response_back);
+  standing.Run();
   ExpectNothingHeld();
+  StopBoth();
 }
 
 TEST_F(LeaseLifetimeTest, WhenTheClientDiesTheServersMemoryComesHome) {
@@ -233,12 +250,18 @@ TEST_F(LeaseLifetimeTest, WhenTheClientDiesTheServersMemoryComesHome) {
 TEST_F(LeaseLifetimeTest, BeyondTheQuarantinesBudgetNoMoreIsLent) {
   LinkLimits limits;
   limits.leases.quarantine_bytes = kBytes;
+  limits.leases.grace = hours(1);
   StartServer();
   StartClient({.limits = limits});
   auto run = [this]() -> Task<absl::Status> {
-    Held first = co_await CallHold(milliseconds(20'000), milliseconds(200));
-    EXPECT_EQ(first.status.code(), absl::StatusCode::kDeadlineExceeded);
-    Held second = co_await CallHold(milliseconds(0), milliseconds(50));
+    Held first;
+    TaskScope scope(client_runtime_->executor(0));
+    scope.Spawn([&]() -> Task<void> { first = co_await CallHold(kLong, {}); });
+    VERBENA_CO_RETURN_IF_ERROR(co_await AwaitHolding());
+    scope.RequestCancel();
+    co_await scope.Join();
+    EXPECT_EQ(first.status.code(), absl::StatusCode::kCancelled);
+    Held second = co_await CallHold(milliseconds(0), seconds(20));
     service_.let_go = true;
     EXPECT_TRUE(second.request_back && second.response_back) << "nothing of it was leased";
     co_return second.status;

@@ -1,6 +1,7 @@
 // Each call ends exactly once and gives back all that it took, also when no reply ends it: by a
 // deadline, cancellation, abandonment, shutdown or loss.
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,6 +27,21 @@ class ClosingListener final : public LinkListener {
   absl::Status OnFrame(Link&, const FrameHeader&, const char*) override { return absl::OkStatus(); }
   void OnLinkDown(Link&, const absl::Status&) override {}
   bool ExpectsFrames() const override { return false; }
+};
+
+// Its handler ends when the test lets it, or is cancelled.
+class GatedService final : public testing::Testing::Service {
+ public:
+  Task<absl::Status> Echo(ServerContext&, const testing::EchoRequest& request,
+                          testing::EchoReply& reply) override {
+    ++begun;
+    while (!may_end) VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(milliseconds(1)));
+    reply.set_number(request.number());
+    co_return absl::OkStatus();
+  }
+
+  std::atomic<int> begun{0};
+  std::atomic<bool> may_end{false};
 };
 
 class LifetimeTest : public RpcTest {
@@ -192,16 +208,20 @@ TEST_F(LifetimeTest, AChannelComesBackWhenTheServerDoes) {
 }
 
 TEST_F(LifetimeTest, ShutdownLetsRunningCallsEnd) {
-  StartBoth();
-  auto call_and_shut_down = [this]() -> Task<absl::Status> { co_return co_await CallWait(50'000); };
-  std::thread shutdown([this] {
-    while (service_.waiting == 0) std::this_thread::yield();
-    server_->Shutdown(seconds(20));
-  });
-  absl::Status status = Run(call_and_shut_down());
+  GatedService gated;
+  server_runtime_ = StartRuntime();
+  ServeWith(gated);
+  StartClient();
+  JoinHandle<absl::Status> call = client_runtime_->Spawn(EchoOnce(1, ""));
+  Eventually([&] { return gated.begun == 1; }, "the handler runs");
+  std::thread shutdown([this] { server_->Shutdown(seconds(60)); });
+  // This channel shares the call's link until the client hears of the shutdown.
+  Channel other(*client_runtime_, server_->address());
+  Eventually([&] { return !Run(other.Connect()).ok(); }, "the server takes no more links");
+  gated.may_end = true;
+  EXPECT_EQ(call.Join(), absl::OkStatus());
   shutdown.join();
-  EXPECT_EQ(status, absl::OkStatus());
-  EXPECT_EQ(service_.cancelled, 0);
+  server_.reset();
 }
 
 TEST_F(LifetimeTest, ShutdownCancelsWhatOutlastsItsGrace) {

@@ -61,7 +61,7 @@ TEST_F(MemoryWaitTest, AWaitForAShareAndOneForMemoryHaveOneLimit) {
   LinkLimits limits;
   limits.memory.receive_bytes = kBudget;
   limits.leases.granted_bytes_per_client = 0;
-  limits.ping_interval = hours(100);
+  limits.ping_interval = limits.connect_timeout = hours(100);
   limits.idle_timeout = Duration::zero();
   server_runtime_ = StartRuntime({.limits = limits, .clock = &clock_});
   ServeWith(keeping_, {.max_bytes_per_client = kBudget, .memory_wait = hours(2)});

@@ -64,8 +64,7 @@ class PathTest : public RpcTest {
       GTEST_SKIP() << "needs a guest with two rxe devices";
     }
     StartServer({}, {.device = "rdma:rxe1"});
-    StartClient(
-        {.device = "rdma:rxe0", .limits = {.ping_interval = std::chrono::milliseconds(200)}});
+    StartClient({.device = "rdma:rxe0"});
   }
 
   void TearDown() override {

@@ -19,9 +19,9 @@ class RemoteMemoryProcessTest : public MemoryFixture {
   RemoteMemoryProcessTest()
       : process_(std::make_unique<ServerProcess<MemoryService>>("127.0.0.1:0")) {}
 
-  void Start() {
+  void Start(Duration ping_interval = LinkLimits().ping_interval) {
     LinkLimits limits;
-    limits.ping_interval = milliseconds(200);
+    limits.ping_interval = ping_interval;
     StartClientOf(process_->address(), {.limits = limits});
     stub_ = std::make_unique<testing::Memories::Stub>(*channel_);
   }
@@ -40,7 +40,7 @@ class RemoteMemoryProcessTest : public MemoryFixture {
 // Operations on memory wait for the SENDs before them, which a frozen process does not take. No
 // call is outstanding by then.
 TEST_F(RemoteMemoryProcessTest, OperationsOnAFrozenProcessEndWithTheLink) {
-  Start();
+  Start(/*ping_interval=*/milliseconds(200));
   auto run = [this]() -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(RemoteMemory memory, co_await Borrowed(4096));
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Zeroed(4096));

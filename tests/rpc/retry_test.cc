@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
+#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_testing.verbena.pb.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/stream_testing.verbena.pb.h"
@@ -121,15 +122,16 @@ class RetryTest : public RuntimePair {
       target_ += (i == 0 ? "static:" : ",") + members_.back()->server->address();
     }
   }
-  void StartClient(MethodConfig config, ChannelOptions options = {}) {
+  void StartClient(MethodConfig config, ChannelOptions options = {}, RuntimeOptions runtime = {}) {
     options.service_config = {.methods = {std::move(config)}};
-    client_runtime_ = StartRuntime();
+    client_runtime_ = StartRuntime(std::move(runtime));
     channel_ = std::make_unique<Channel>(*client_runtime_, target_, std::move(options));
     stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
   }
-  void StartBoth(int servers, MethodConfig config, ChannelOptions options = {}) {
+  void StartBoth(int servers, MethodConfig config, ChannelOptions options = {},
+                 RuntimeOptions runtime = {}) {
     StartServers(servers);
-    StartClient(std::move(config), std::move(options));
+    StartClient(std::move(config), std::move(options), std::move(runtime));
     Eventually(
         [&] {
           (void)Run(channel_->Connect());
@@ -251,13 +253,25 @@ TEST_F(RetryTest, ATimeoutOfTheConfigEndsACallAndATaskMayEndItEarlier) {
 }
 
 TEST_F(RetryTest, AttemptsThatHangAreCutOff) {
+  MovedClock clock;
+  RuntimeOptions runtime{.clock = &clock};
+  runtime.limits.ping_interval = 100h;
+  runtime.limits.idle_timeout = Duration::zero();
   RetryPolicy policy = Quick();
-  policy.attempt_timeout = 20ms;
-  StartBoth(3, {.retry = policy}, {.balancing = Balancing::kRouteKey});
+  policy.attempt_timeout = 1h;
+  StartBoth(3, {.retry = policy}, {.balancing = Balancing::kRouteKey}, std::move(runtime));
   FailingService& own = ServiceOf(7);
   own.hangs = true;
-  EXPECT_EQ(Echo({.route_key = 7}), absl::OkStatus());
+  JoinHandle<absl::StatusOr<testing::EchoReply>> call =
+      client_runtime_->Spawn(stub_->Echo(testing::EchoRequest(), {.route_key = 7}));
+  Eventually([&] { return own.calls == 1; }, "the first attempt hangs");
+  clock.moved_by = 1h;
+  Eventually([&] { return call.done(); }, "the call ends");
+  EXPECT_EQ(call.Join().status(), absl::OkStatus());
   EXPECT_EQ(own.calls, 1);
+  stub_.reset();
+  channel_.reset();
+  client_runtime_.reset();
 }
 
 TEST_F(RetryTest, AConfigThatIsOutOfRangeAborts) {

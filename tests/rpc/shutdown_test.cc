@@ -12,6 +12,7 @@
 #include "tests/rpc/testing_service.h"
 #include "tests/rpc/waiting_replies.h"
 #include "tests/transport/log/captured_log.h"
+#include "verbena/rpc/testing/fake_clock.h"
 
 namespace verbena::internal {
 namespace {
@@ -20,7 +21,13 @@ class ShutdownTest : public RpcTest {
  protected:
   void TearDown() override {
     service_.let_go = true;
+    standing_.Run();
     if (thread_.joinable()) thread_.join();
+    stub_.reset();
+    channel_.reset();
+    client_runtime_.reset();
+    server_.reset();
+    server_runtime_.reset();
   }
 
   // Returns at once; ended_ and left_ tell the rest.
@@ -46,6 +53,8 @@ class ShutdownTest : public RpcTest {
     return false;
   }
 
+  // A server's, for tests in which its limits must not pass.
+  testing::FakeClock standing_;
   std::thread thread_;
   std::atomic<bool> ended_{false};
   std::vector<RunningHandler> left_;
@@ -98,7 +107,8 @@ TEST_F(ShutdownTest, ARefusalBehindAGoAwayThatWaitsIsSentWhenThereIsRoom) {
   constexpr uint32_t kRefused = kLast + 2;
   LinkLimits limits;
   limits.ping_interval = std::chrono::hours(1);
-  StartServer({}, {.limits = limits});
+  // A server that shuts down takes requests for a second.
+  StartServer({}, {.limits = limits, .clock = &standing_});
   StartClient();
   RoguePeer rogue(*client_runtime_);
   rogue.eager_bytes = limits.eager_bytes;
@@ -144,12 +154,13 @@ TEST_F(ShutdownTest, ARefusalBehindAGoAwayThatWaitsIsSentWhenThereIsRoom) {
   for (uint32_t slot = 0; slot <= kLast; ++slot) EXPECT_EQ(answers[slot], 1) << slot;
   EXPECT_EQ(answers[kRefused], 1);
   service_.let_go = true;
+  standing_.Run();
   Eventually([this] { return ended_.load(); }, "Shutdown returns");
 }
 
 // A client may not have heard of the shutdown yet.
 TEST_F(ShutdownTest, CallsThatCrossTheGoAwayRunWithinTheGrace) {
-  StartServer();
+  StartServer({}, {.clock = &standing_});
   StartClient();
   auto rogue = std::make_unique<RoguePeer>(*client_runtime_);
   rogue->ConnectTo(server_->address());
@@ -169,6 +180,7 @@ TEST_F(ShutdownTest, CallsThatCrossTheGoAwayRunWithinTheGrace) {
   while (answers == 0 && !HasFailure()) receive();
   EXPECT_EQ(service_.echoes(), 1u);
   rogue.reset();
+  standing_.Run();
   Eventually([this] { return ended_.load(); }, "Shutdown returns");
 }
 

@@ -15,6 +15,7 @@
 #include "tests/rpc/abandonable.h"
 #include "tests/rpc/open_link.h"
 #include "tests/rpc/stream_service.h"
+#include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/when_all.h"
@@ -212,9 +213,13 @@ TEST_F(StreamTest, AServerThatIsDestroyedEndsItsStreams) {
 }
 
 TEST_F(StreamTest, AServerThatShutsDownLetsStreamsEndAndThenCancelsThem) {
-  Start();
+  constexpr std::chrono::milliseconds kGrace(300);
+  // The server's: its grace is over when the first stream has ended.
+  testing::FakeClock standing;
+  Start({}, {.clock = &standing});
   std::atomic<bool> open = false;
   std::atomic<bool> go_on = false;
+  std::atomic<bool> over = false;
   auto run = [&]() -> Task<absl::Status> {
     ClientReaderWriter<Item, Item> ends = stub_->Echo();
     ClientReaderWriter<Item, Item> stays = stub_->Ignore();
@@ -227,18 +232,28 @@ TEST_F(StreamTest, AServerThatShutsDownLetsStreamsEndAndThenCancelsThem) {
     EXPECT_EQ(co_await ends.Write(ItemOf(2)), absl::OkStatus());
     EXPECT_TRUE((co_await ends.Read()).has_value());
     EXPECT_EQ(co_await ends.Finish(), absl::OkStatus());
+    over = true;
     EXPECT_FALSE((co_await stays.Read()).has_value());
     co_return co_await stays.Finish();
   };
   JoinHandle<absl::Status> ended = client_runtime_->Spawn(run());
   Eventually([&] { return open.load(); }, "the streams are open");
-  std::thread shutdown([this] { (void)server_->Shutdown(std::chrono::milliseconds(300)); });
+  std::thread shutdown([&] { (void)server_->Shutdown(kGrace); });
   Eventually([this] { return absl::IsUnavailable(Run(SayOnce())); }, "the server refuses calls");
   go_on = true;
-  shutdown.join();
-  Eventually([this] { return service_.running == 0; }, "all handlers end");
+  Eventually([&] { return over.load(); }, "the first stream ends");
+  EXPECT_EQ(service_.running, 1);
+  standing.Advance(*server_runtime_, kGrace);
   const absl::Status status = ended.Join();
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  standing.Run();
+  shutdown.join();
+  EXPECT_EQ(service_.running, 0);
+  stub_.reset();
+  channel_.reset();
+  client_runtime_.reset();
+  server_.reset();
+  server_runtime_.reset();
 }
 
 TEST_F(StreamTest, AStreamThatFindsNoServerFails) {

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/abandonable.h"
 #include "tests/rpc/stream_payload_service.h"
+#include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/task_scope.h"
@@ -25,8 +26,13 @@ using EchoStream = ClientReaderWriter<PayloadItem, PayloadItem>;
 // The memory of a client, all of which the test takes.
 class ShortStreamMemoryTest : public StreamPayloadTest {
  protected:
-  void StartShort() {
-    RuntimeOptions client;
+  // `clock` is the client's; null: the machine's.
+  void StartShort(Clock* clock = nullptr) {
+    RuntimeOptions client{.clock = clock};
+    if (clock != nullptr) {
+      client.limits.ping_interval = std::chrono::hours(1);
+      client.limits.idle_timeout = Duration::zero();
+    }
     client.limits.memory.landing_bytes = 16 << 20;
     client.limits.max_payload_bytes = 1 << 20;
     Start({}, {}, std::move(client));
@@ -43,7 +49,7 @@ class ShortStreamMemoryTest : public StreamPayloadTest {
         if (buffer.ok()) {
           taken_.push_back(*std::move(buffer));
         } else if (landing().stats().growing_bytes > 0) {
-          VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+          VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
         } else {
           break;
         }
@@ -51,8 +57,9 @@ class ShortStreamMemoryTest : public StreamPayloadTest {
     }
     co_return absl::OkStatus();
   }
+  // Like TakeAll(), also while the client's clock stands.
   Task<absl::Status> AwaitWaiter() {
-    while (landing().stats().waiting == 0) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    while (landing().stats().waiting == 0) VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
     co_return absl::OkStatus();
   }
 
@@ -121,19 +128,28 @@ TEST_F(ShortStreamMemoryTest, AReadThatIsCancelledOrDestroyedInItsWaitLosesNoMes
 }
 
 TEST_F(ShortStreamMemoryTest, AStreamWhoseReadGetsNoMemoryInTimeFails) {
-  StartShort();
+  testing::FakeClock standing;
+  StartShort(&standing);
+  constexpr std::chrono::seconds kDeadline(10);
   auto run = [&]() -> Task<absl::Status> {
-    VERBENA_CO_RETURN_IF_ERROR(co_await TakeAll());
-    ClientReader<PayloadItem> reader =
-        stub_->Send(CountOf(100, 10000), {.deadline = std::chrono::seconds(4)});
+    ClientReader<PayloadItem> reader = stub_->Send(CountOf(100, 10000), {.deadline = kDeadline});
     EXPECT_FALSE((co_await reader.Read()).has_value());
     taken_.clear();
     EXPECT_FALSE((co_await reader.Read()).has_value());
     co_return co_await reader.Finish();
   };
-  const absl::Status status = Run(run());
+  EXPECT_EQ(Run(TakeAll()), absl::OkStatus());
+  JoinHandle<absl::Status> ended = client_runtime_->Spawn(run());
+  EXPECT_EQ(Run(AwaitWaiter()), absl::OkStatus());
+  // The wait takes seven eighths of the time that is left.
+  standing.Advance(*client_runtime_, Duration(kDeadline) * 7 / 8);
+  const absl::Status status = ended.Join();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  standing.Run();
   ExpectNothingHeld();
+  stub_.reset();
+  channel_.reset();
+  client_runtime_.reset();
 }
 
 TEST_F(ShortStreamMemoryTest, AStreamThatEndsOrLosesItsLinkEndsTheWait) {

@@ -72,6 +72,7 @@ class PayloadStreamsService final : public testing::PayloadStreams::Service {
       reply.set_count(reply.count() + 1);
       reply.set_bytes(reply.bytes() + item->payload.size());
       kept.push_back(std::move(item->payload));
+      ++collected;
     }
   }
 
@@ -113,7 +114,8 @@ class PayloadStreamsService final : public testing::PayloadStreams::Service {
   }
 
   std::atomic<int> running{0};
-  std::atomic<uint64_t> written{0};
+  std::atomic<uint64_t> written{0};    // by Send
+  std::atomic<uint64_t> collected{0};  // by Collect
 
  private:
   class Running {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/server_process.h"
 #include "tests/rpc/testing_service.h"
 #include "verbena/transport/coro/task_scope.h"
@@ -17,6 +18,11 @@ namespace {
 class TwoProcessTest : public RpcTest {
  protected:
   TwoProcessTest() : process_(std::make_unique<ServerProcess<TestingService>>("127.0.0.1:0")) {}
+  ~TwoProcessTest() override {
+    stub_.reset();
+    channel_.reset();
+    client_runtime_.reset();
+  }
 
   void StartClient(RuntimeOptions options = {}) {
     client_runtime_ = StartRuntime(std::move(options));
@@ -24,9 +30,11 @@ class TwoProcessTest : public RpcTest {
     stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
   }
 
-  // Starts `count` calls that the server never answers, then `strike`; returns how each ended.
+  // Starts `count` calls that the server never answers, then `strike`; returns how each ended. From
+  // the strike on, the client's clock is ahead by `step` more each millisecond.
   template <typename Strike>
-  std::vector<absl::Status> CallsStruckBy(int count, Strike strike) {
+  std::vector<absl::Status> CallsStruckBy(int count, Strike strike,
+                                          Duration step = Duration::zero()) {
     std::vector<absl::Status> ended(count);
     auto run = [&]() -> Task<absl::Status> {
       TaskScope scope(client_runtime_->executor(0));
@@ -40,6 +48,10 @@ class TwoProcessTest : public RpcTest {
       // An answered call behind them: the others have arrived.
       absl::Status echoed = co_await EchoOnce(1, "marker");
       strike();
+      while (step > Duration::zero() && scope.size() > 0) {
+        clock_.moved_by = clock_.moved_by.load() + step;
+        VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+      }
       co_await scope.Join();
       co_return echoed;
     };
@@ -47,6 +59,7 @@ class TwoProcessTest : public RpcTest {
     return ended;
   }
 
+  MovedClock clock_;  // a client's
   std::unique_ptr<ServerProcess<TestingService>> process_;
 };
 
@@ -100,8 +113,12 @@ TEST_F(TwoProcessTest, AnotherServerTakesAKilledOnesPlaceAtOnce) {
 }
 
 TEST_F(TwoProcessTest, AFrozenServerIsNoticedByItsSilenceAndServesAgainWhenItGoesOn) {
-  StartClient({.limits = {.ping_interval = std::chrono::milliseconds(50)}});
-  for (const absl::Status& status : CallsStruckBy(3, [this] { process_->Signal(SIGSTOP); })) {
+  LinkLimits limits;
+  limits.ping_interval = std::chrono::hours(1);
+  limits.idle_timeout = Duration::zero();
+  StartClient({.limits = limits, .clock = &clock_});
+  for (const absl::Status& status :
+       CallsStruckBy(3, [this] { process_->Signal(SIGSTOP); }, limits.ping_interval / 2)) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
   }

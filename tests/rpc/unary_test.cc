@@ -18,7 +18,12 @@ namespace {
 
 class UnaryTest : public RpcTest {
  protected:
-  UnaryTest() { StartBoth(); }
+  UnaryTest() {
+    LinkLimits limits;
+    limits.ping_interval = std::chrono::hours(1);  // a test counts all frames
+    StartServer({}, {.limits = limits});
+    StartClient({.limits = limits});
+  }
 
   Task<absl::Status> CallFail(int code, std::string url = "") {
     testing::FailRequest request;

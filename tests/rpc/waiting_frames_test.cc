@@ -34,7 +34,9 @@ class WaitingRequestsTest : public RpcTest {
   // Returns when all have ended.
   void MakeCalls(const std::function<void(RoguePeer&)>& script,
                  const std::function<void()>& meanwhile) {
-    client_runtime_ = StartRuntime();
+    LinkLimits limits;
+    limits.ping_interval = std::chrono::hours(1);  // the rogue expects no PING
+    client_runtime_ = StartRuntime({.limits = limits});
     rogue_runtime_ = StartRuntime();
     std::unique_ptr<MessageListener> listener =
         *rogue_runtime_->shard(0).bootstrap().Listen("127.0.0.1:0");
@@ -217,7 +219,8 @@ TEST_F(WaitingRepliesTest, RefusalsThatWaitForRoomDoNotEndTheLink) {
                     .eager_bytes = 64 * 1024,
                     .initial_credits = 8,
                     .max_credits = 64,
-                    .send_buffers = 64}});
+                    .send_buffers = 64,
+                    .ping_interval = std::chrono::hours(1)}});
   constexpr uint32_t kRequests = 5000;
   constexpr uint32_t kPerSend = 1000;
   for (uint32_t slot = 0; slot < kRequests;) {

@@ -175,7 +175,7 @@ TEST_F(UnsentResponseTest, AHandlerThatHasEndedGivesBackTheSharesOfItsRequest) {
   server_runtime_ = StartRuntime({.limits = patient});
   ServeWith(gated_, {.max_bytes_per_client = kPayload,
                      .max_bytes_per_source = kPayload,
-                     .memory_wait = std::chrono::seconds(2),
+                     .memory_wait = std::chrono::seconds(20),
                      .response_grace = std::chrono::hours(1)});
   LinkLimits few = patient;
   few.initial_credits = few.max_credits = 4;

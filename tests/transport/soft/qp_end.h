@@ -119,7 +119,8 @@ class QpEnd {
   absl::Status ToRts(ibv_qp* qp) {
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_RTS;
-    attr.timeout = 14;
+    // 34 s in all: the other side may be another process, which stands still before it is in RTR.
+    attr.timeout = 20;
     attr.retry_cnt = 7;
     attr.rnr_retry = options_.rnr_retry;
     attr.max_rd_atomic = 16;

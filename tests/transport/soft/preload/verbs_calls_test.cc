@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -263,10 +264,14 @@ TEST_F(VerbsCallsTest, AnAsynchronousEventGoesToTheContextOfItsObject) {
   EXPECT_EQ(errno, EAGAIN);
 }
 
-// The test's own thread blocks nothing.
-TEST_F(VerbsCallsTest, TheDevicesThreadsTakeNoSignals) {
+// This process's threads: those that block SIGUSR1, and those that do not.
+struct Threads {
   int quiet = 0;
   int others = 0;
+};
+
+Threads CountThreads() {
+  Threads threads;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream status(task.path() / "status");
     std::string word;
@@ -274,11 +279,23 @@ TEST_F(VerbsCallsTest, TheDevicesThreadsTakeNoSignals) {
     }
     uint64_t blocked = 0;
     if (!(status >> std::hex >> blocked)) continue;
-    ++((blocked >> (SIGUSR1 - 1) & 1) != 0 ? quiet : others);
+    ++((blocked >> (SIGUSR1 - 1) & 1) != 0 ? threads.quiet : threads.others);
   }
-  EXPECT_EQ(others, 1);
+  return threads;
+}
+
+// The test's own thread blocks nothing.
+TEST_F(VerbsCallsTest, TheDevicesThreadsTakeNoSignals) {
+  // A thread that an earlier test has joined may be listed until the kernel is done with it.
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  Threads threads = CountThreads();
+  while (threads.others > 1 && std::chrono::steady_clock::now() < late) {
+    std::this_thread::yield();
+    threads = CountThreads();
+  }
+  EXPECT_EQ(threads.others, 1);
   // The engine, and who hands events on.
-  EXPECT_GE(quiet, 2);
+  EXPECT_GE(threads.quiet, 2);
 }
 
 TEST_F(VerbsCallsTest, ARegionThatIsReregisteredKeepsItsKeys) {

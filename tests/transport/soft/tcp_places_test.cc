@@ -52,14 +52,20 @@ class TcpPlacesTest : public testing::Test {
     ConnectQps(a_->endpoint, small_a_.get(), b_->endpoint, small_b_.get());
     // Until the connection stands.
     ASSERT_EQ(Write(0, 8), IBV_WC_SUCCESS);
-    before_a_ = a_->device->copied_bytes();
-    before_b_ = b_->device->copied_bytes();
+    before_a_ = CopiedBy(*a_);
+    before_b_ = CopiedBy(*b_);
   }
 
   QpEnd& a() { return a_->endpoint; }
   QpEnd& b() { return b_->endpoint; }
-  CopiedBytes copied_by_a() { return a_->device->copied_bytes() - before_a_; }
-  CopiedBytes copied_by_b() { return b_->device->copied_bytes() - before_b_; }
+  CopiedBytes copied_by_a() { return CopiedBy(*a_) - before_a_; }
+  CopiedBytes copied_by_b() { return CopiedBy(*b_) - before_b_; }
+  // Bytes are sent first, and counted then, under the lock of the CQ: a poll waits until an engine
+  // is done with its turn.
+  CopiedBytes CopiedBy(Process& side) {
+    PollBoth();
+    return side.device->copied_bytes();
+  }
 
   // Polls both sides. Takes note of the end of the payload's operation, and of small messages.
   void PollBoth() {
@@ -244,7 +250,10 @@ TEST_F(TcpPlacesTest, WriteWithImmediateLeavesNoByteBeforeItHasAReceive) {
             0);
   ibv_wc wc;
   const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  const auto launched = [this] { return copied_by_a().sent_bytes + copied_by_a().ring_bytes; };
+  const auto launched = [this] {
+    const CopiedBytes copied = a_->device->copied_bytes() - before_a_;
+    return copied.sent_bytes + copied.ring_bytes;
+  };
   while (launched() < 3 * kBytes && std::chrono::steady_clock::now() < late) {
     ASSERT_EQ(ibv_poll_cq(a().cq(), 1, &wc), 0);
     ASSERT_EQ(ibv_poll_cq(b().cq(), 1, &wc), 0);

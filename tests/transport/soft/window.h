@@ -60,6 +60,8 @@ class Window {
   ibv_mw* get() { return mw_.get(); }
   uint32_t rkey() const { return mw_->rkey; }
   void Reset() { mw_.Reset(); }
+  // Leaves the window to the caller.
+  void Release() { mw_.Release(); }
 
   // Binds the start of the owner's receive buffer, under the window's next key.
   int PostBind(uint64_t wr_id, uint32_t bytes, ibv_qp* qp = nullptr,

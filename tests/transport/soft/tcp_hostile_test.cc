@@ -351,21 +351,6 @@ TEST_F(TcpHostileTest, PeerThatGreetsAndIsGoneLeavesNoSessionThatOthersWaitFor) 
   ExpectOthersUnharmed();
 }
 
-// A firewall lets connections pass in one direction only.
-TEST_F(TcpHostileTest, PeerThatCannotBeDialedDialsItself) {
-  TcpWireListener wall = ListenTcp("127.0.0.1", 0).value();
-  ASSERT_TRUE(victim_->ToInit(victim_->qp()).ok());
-  ASSERT_TRUE(
-      victim_->ToRtr(victim_->qp(), wall.address.gid, RawTcpPeer::kQpn, wall.address.lid).ok());
-  pollfd dialed{.fd = wall.socket.get(), .events = POLLIN, .revents = 0};
-  ASSERT_EQ(poll(&dialed, 1, 15'000), 1);
-  ASSERT_TRUE(AcceptTcp(wall.socket.get()).ok());  // and closed at once
-  RawTcpPeer peer(*device_, wall.address.lid);
-  const TcpControl resolve = peer.Hear();
-  EXPECT_EQ(resolve.kind, TcpControl::Kind::kResolve);
-  EXPECT_EQ(resolve.qpn, RawTcpPeer::kQpn);
-}
-
 TEST_F(TcpHostileTest, ControlMessageThatMakesNoSenseEndsItsSession) {
   const TcpControl never_asked{.kind = TcpControl::Kind::kResolved, .found = true, .request = 99};
   const TcpControl dial{.kind = TcpControl::Kind::kDial, .sender_cq = 1, .receiver_cq = 2};
@@ -420,6 +405,26 @@ TEST(TcpPatienceTest, SocketThatDoesNotGreetIsClosedInTime) {
   clock.Advance(std::chrono::seconds(2));
   device->Step();
   EXPECT_TRUE(silent.IsClosed());
+}
+
+// A firewall lets connections pass in one direction only. No time passes, so that the peer may be
+// slow to dial.
+TEST(TcpPatienceTest, PeerThatCannotBeDialedDialsItself) {
+  ManualClock clock;
+  SoftDeviceOptions options = Tcp();
+  options.clock = &clock;
+  const auto device = SoftDevice::Create(options).value();
+  QpEnd victim(*device, {});
+  TcpWireListener wall = ListenTcp("127.0.0.1", 0).value();
+  ASSERT_TRUE(victim.ToInit(victim.qp()).ok());
+  ASSERT_TRUE(victim.ToRtr(victim.qp(), wall.address.gid, RawTcpPeer::kQpn, wall.address.lid).ok());
+  pollfd dialed{.fd = wall.socket.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&dialed, 1, 15'000), 1);
+  ASSERT_TRUE(AcceptTcp(wall.socket.get()).ok());  // and closed at once
+  RawTcpPeer peer(*device, wall.address.lid);
+  const TcpControl resolve = peer.Hear();
+  EXPECT_EQ(resolve.kind, TcpControl::Kind::kResolve);
+  EXPECT_EQ(resolve.qpn, RawTcpPeer::kQpn);
 }
 
 // No time passes, so that it is only their number that closes them.

@@ -270,7 +270,10 @@ TEST_P(Transitions, AQpReceivesInReadyToReceiveAlready) {
 
 TEST_P(Transitions, ASendToAPeerThatIsNotReadyYetArrivesOnceItIs) {
   QpPair c = Unconnected();
-  Bring(c.near, c.far, IBV_QPS_RTS);
+  Bring(c.near, c.far, IBV_QPS_RTR);
+  LinkOptions patient;
+  patient.timeout = 18;  // 8.6 s in all, with its retries
+  Must(Move(c.near, ToReadyToSend(patient)));
   Bring(c.far, c.near, IBV_QPS_INIT);
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 8)}));
   c.near.Post(Send(1, {c.near.memory.Piece(0, 8)}));

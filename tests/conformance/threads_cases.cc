@@ -27,6 +27,9 @@ void RunTogether(const std::vector<std::function<void()>>& bodies) {
 
 class Threads : public ConformanceTest {
  protected:
+  // For a whole run of thousands of WRs, of which each may need another thread to get its turn.
+  static constexpr uint32_t kRunMs = 4 * kPatienceMs;
+
   // A device may free a WR's slot before its completion is polled, so only a CQ that has room for
   // all of them keeps threads that post from overrunning it.
   static EndOptions WithCompletions(uint64_t count) {
@@ -59,7 +62,7 @@ TEST_P(Threads, TwoThreadsPostToTwoQpsOfOneCqWhileAThirdPolls) {
   constexpr uint64_t kEach = 2000;
   QpPair first = Connect(WithCompletions(2 * kEach));
   QpPair second = ConnectAgain(first);
-  const TimeLimit deadline(kPatienceMs);
+  const TimeLimit deadline(kRunMs);
   ibv_cq* cq = near().raw(first.near.send_cq);
   const auto poster = [&](const QpPair& c) {
     return [&, qp = near().raw(c.near.qp)] {
@@ -86,7 +89,7 @@ TEST_P(Threads, TwoThreadsPostToTwoQpsOfOneCqWhileAThirdPolls) {
 TEST_P(Threads, TwoThreadsPostToOneQp) {
   constexpr uint64_t kEach = 1500;
   QpPair c = Connect(WithCompletions(2 * kEach));
-  const TimeLimit deadline(kPatienceMs);
+  const TimeLimit deadline(kRunMs);
   ibv_qp* qp = near().raw(c.near.qp);
   const auto poster = [&](uint64_t base) {
     return [&, base] {
@@ -111,7 +114,7 @@ TEST_P(Threads, TwoThreadsPostToOneQp) {
 TEST_P(Threads, TwoThreadsPollOneCqAndEachCompletionIsSeenOnce) {
   constexpr uint64_t kWrs = 3000;
   QpPair c = Connect(WithCompletions(kWrs));
-  const TimeLimit deadline(kPatienceMs);
+  const TimeLimit deadline(kRunMs);
   ibv_cq* cq = near().raw(c.near.send_cq);
   std::vector<std::atomic<int>> seen(kWrs);
   std::atomic<uint64_t> total = 0;
@@ -146,7 +149,7 @@ TEST_P(Threads, SendsFromTwoThreadsShareOneSrq) {
   ibv_srq* srq = near().raw(first.near.srq);
   ibv_cq* cq = near().raw(first.near.recv_cq);
   for (uint64_t i = 0; i < 32; ++i) first.near.Post(Receive(i, {first.near.memory.Piece(0, 64)}));
-  const TimeLimit deadline(kPatienceMs);
+  const TimeLimit deadline(kRunMs);
   std::atomic<uint64_t> received = 0;
   const auto receiver = [&] {
     while (received < 2 * kEach && !deadline.passed()) {
@@ -183,7 +186,7 @@ TEST_P(Threads, AtomicsOfTwoQpsOnOneWordLoseNoUpdate) {
   QpPair second = ConnectAgain(first, options);
   second.near.send_cq = Must(near().CreateCq(256, CqChannel()));
   second = ConnectAgain(second, options);
-  const TimeLimit deadline(kPatienceMs);
+  const TimeLimit deadline(kRunMs);
   const auto adder = [&](const QpPair& c, uint64_t slot) {
     return [&, slot, qp = near().raw(c.near.qp), cq = near().raw(c.near.send_cq)] {
       for (uint64_t i = 0; i < kEach; ++i) {
@@ -201,7 +204,7 @@ TEST_P(Threads, AtomicsOfTwoQpsOnOneWordLoseNoUpdate) {
 
 TEST_P(Threads, ObjectsComeAndGoWhileOthersAreInUse) {
   QpPair c = Connect();
-  const TimeLimit deadline(kPatienceMs);
+  const TimeLimit deadline(kRunMs);
   std::atomic<bool> done = false;
   Device& device = near().device();
   const auto traffic = [&, qp = near().raw(c.near.qp), cq = near().raw(c.near.send_cq)] {
@@ -243,7 +246,7 @@ TEST_P(Threads, AThreadArmsAndSleepsWhileAnotherPosts) {
   EndOptions options = WithCompletions(kWrs);
   options.channel = true;
   QpPair c = Connect(options);
-  const TimeLimit deadline(kPatienceMs);
+  const TimeLimit deadline(kRunMs);
   const Cq cq = c.near.send_cq;
   const auto poster = [&, qp = near().raw(c.near.qp)] {
     for (uint64_t i = 0; i < kWrs; ++i) {

@@ -70,9 +70,10 @@ void ReadOne(VerbsEnd& from, VerbsEnd& to, const PingPong& test) {
 double MeasureLatencyUs(VerbsEnd& one, VerbsEnd& other, const PingPong& test) {
   LatencyHistogram latencies;
   const bool read = test.opcode == IBV_WR_RDMA_READ;
-  const Clock::time_point end = Clock::now() + test.duration;
+  Clock::time_point before = Clock::now();
+  const Clock::time_point end = before + test.duration;
   uint8_t mark = 0;
-  for (Clock::time_point before = Clock::now(); before < end;) {
+  while (before < end) {
     // The receiver of a WRITE waits for this byte, so it must differ from the last one.
     mark = static_cast<uint8_t>(mark % 250 + 1);
     if (read) {
@@ -97,8 +98,9 @@ double MeasureRequestUs(VerbsEnd& client, VerbsEnd& server, RequestWay way, uint
   std::vector<uint8_t> source(in_message ? bytes : 0);
   std::vector<uint8_t> target(source.size());
   LatencyHistogram latencies;
-  const Clock::time_point end = Clock::now() + duration;
-  for (Clock::time_point before = Clock::now(); before < end;) {
+  Clock::time_point before = Clock::now();
+  const Clock::time_point end = before + duration;
+  while (before < end) {
     if (way == RequestWay::kAskedWrite) {
       SendOne(client, server, kMessage, 1);
       SendOne(server, client, kMessage, 1);
@@ -132,14 +134,16 @@ double MeasureWaitingUs(VerbsEnd& one, VerbsEnd& other, const PingPong& test, Wa
   });
   LatencyHistogram latencies;
   uint64_t count = 0;
-  for (const Clock::time_point end = Clock::now() + test.duration; Clock::now() < end;) {
+  const Clock::time_point end = Clock::now() + test.duration;
+  // At least once, also if this thread stood still since the line before.
+  do {
     const Clock::time_point before = Clock::now();
     one.PostSends(post);
     WaitForReceives(one, ++count, waiting);
     latencies.Record(static_cast<uint64_t>((Clock::now() - before).count()) / 2);
     one.PostReceives(1);
     while (one.sent() < one.posted()) one.Poll();
-  }
+  } while (Clock::now() < end);
   stop.store(true, std::memory_order_release);
   one.PostSends(post);
   while (one.sent() < one.posted()) one.Poll();

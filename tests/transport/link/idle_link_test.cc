@@ -46,6 +46,7 @@ class IdleLinkTest : public LinksFixture {
     const LinkLimits client = {.idle_timeout = seconds(60)};
     const LinkLimits server = {.idle_timeout = Duration::zero()};
     Start(client, server);
+    clock().Stop();
     link_ = Connect(client_listener_, server_listener_);
     ASSERT_NE(link_, nullptr);
   }
@@ -122,6 +123,7 @@ class KeepAliveTest : public IdleLinkTest {
   void SetUp() override {
     const LinkLimits client = {.idle_timeout = seconds(600), .keep_alive_interval = seconds(20)};
     Start(client, {.idle_timeout = Duration::zero()});
+    clock().Stop();
     real_post_send = std::exchange(context().ops.post_send, PostUnlessMute);
     link_ = Connect(client_listener_, server_listener_);
     ASSERT_NE(link_, nullptr);

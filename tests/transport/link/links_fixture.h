@@ -91,14 +91,20 @@ class Flood final : private SendWaiter {
   uint32_t sent_;
 };
 
-// The machine's clock plus an offset that a test sets.
+// The machine's clock plus an offset that a test sets. A test that counts checks or compares times
+// stops the machine's part: a thread that stands still for a second would add to both.
 class AdvancingClock final : public Clock {
  public:
-  TimePoint Now() override { return Clock::Real().Now() + ahead_; }
+  TimePoint Now() override { return stopped_.value_or(Clock::Real().Now()) + ahead_; }
   void AdvanceBy(Duration delay) { ahead_ += delay; }
+  // From now on only AdvanceBy() moves the clock.
+  void Stop() { stopped_ = Clock::Real().Now(); }
+  // The machine moves it again.
+  void GoOn() { stopped_.reset(); }
 
  private:
   Duration ahead_{};
+  std::optional<TimePoint> stopped_;
 };
 
 class LinksFixture : public testing::Test {
@@ -126,6 +132,8 @@ class LinksFixture : public testing::Test {
   virtual bool has_event_thread() const { return true; }
 
   void TearDown() override {
+    // A queue pair that does not drain is given up after a time.
+    clock_.GoOn();
     RunToEnd(client_->Shutdown());
     RunToEnd(server_->Shutdown());
   }

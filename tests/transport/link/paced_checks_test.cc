@@ -55,6 +55,7 @@ class PacedChecksTest : public LinksFixture {
     LinkLimits client = limits;
     client.idle_timeout = idle_timeout;
     Start(client, limits);
+    clock().Stop();
     real_post_send = std::exchange(context().ops.post_send, PostUnlessMute);
     for (uint32_t i = 0; i < kLinks; ++i) {
       clients_.push_back(Connect(client_listener_, server_listener_));

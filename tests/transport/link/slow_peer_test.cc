@@ -34,6 +34,7 @@ class SlowPeerTest : public LinksFixture {
     limits.eager_bytes = 1024;
     limits.ping_interval = seconds(2);
     Start(limits, limits);
+    clock().Stop();
     sends_.emplace(context());
     slow_ = Connect(slow_client_, slow_server_);
     ASSERT_NE(slow_, nullptr);

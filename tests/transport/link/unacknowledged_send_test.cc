@@ -36,6 +36,7 @@ class UnacknowledgedSendTest : public LinksFixture {
                                .initial_credits = 512,
                                .ping_interval = seconds(2)};
     Start(limits, limits);
+    clock().Stop();
     ASSERT_LT(client().supplies().max_inline_bytes(), kBody);
     sends_.emplace(context());
     link_ = Connect(client_listener_, server_listener_);

@@ -24,6 +24,7 @@ class UnfinishedTransferTest : public TransfersFixture {
  protected:
   void SetUp() override {
     StartWith({.initial_credits = 256});
+    clock().Stop();
     wrs_.emplace(context());
     link_ = Connect(client_listener_, server_listener_);
     ASSERT_NE(link_, nullptr);

@@ -23,8 +23,10 @@ using ::testing::HasSubstr;
 
 class ManagedLinkTest : public LinksFixture {
  protected:
+  static constexpr Duration kConnectTimeout = std::chrono::seconds(1000);
+
   void SetUp() override {
-    const LinkLimits limits = {.connect_timeout = std::chrono::milliseconds(200)};
+    const LinkLimits limits = {.connect_timeout = kConnectTimeout};
     Start(limits, limits, &connector_);
     connector_.set_device(device());
   }
@@ -80,6 +82,8 @@ TEST_F(ManagedLinkTest, AClientThatMustSendFirstSpeaksWithoutBeingAsked) {
 TEST_F(ManagedLinkTest, ARefusedRequestIsTheClientsErrorAndLeavesNothingBehind) {
   connector_.refusal = absl::UnavailableError("rdma_cm to [fd00::]:7: the peer refuses it");
   EXPECT_EQ(TryConnect(client_listener_, server_listener_).status(), connector_.refusal);
+  // The server waits for the client's request until its time is over.
+  clock().AdvanceBy(kConnectTimeout);
   PollUntil([this] { return accepted().has_value(); });
   EXPECT_FALSE(accepted()->ok());
   WaitUntilNoLinks();

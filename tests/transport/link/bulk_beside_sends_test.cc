@@ -14,6 +14,7 @@
 #include "tests/transport/link/kept_sends.h"
 #include "tests/transport/link/transfers_fixture.h"
 #include "verbena/transport/soft/copied_bytes.h"
+#include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
 namespace {
@@ -23,6 +24,8 @@ constexpr size_t kLargeBytes = size_t{16} << 20;
 class BulkBesideSendsTest : public TransfersFixture {
  protected:
   void SetUp() override { StartWith({}); }
+  // The engine's thread would copy ahead while the test's thread stands still.
+  SoftDeviceOptions device_options() const override { return {.engine_thread = false}; }
 
   // By one-sided operations, so far.
   uint64_t Copied() {

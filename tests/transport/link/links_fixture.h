@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -151,6 +152,16 @@ class LinksFixture : public testing::Test {
       check();
       if (HasFatalFailure()) return;
     }
+  }
+
+  // Polls until `done`. False if that takes far longer than threads stand still.
+  bool DoneInTime(const std::function<bool()>& done) {
+    const TimePoint limit = Clock::Real().Now() + std::chrono::seconds(20);
+    while (!done()) {
+      if (Clock::Real().Now() > limit) return false;
+      executor_->Poll();
+    }
+    return true;
   }
 
   // Polls until both endpoints have torn their links down.

@@ -235,6 +235,8 @@ TEST_F(SwallowedReceivesTest, WithoutSparesLinksStayWhileTheirPeersMayHaveWhatIs
 // Such a link may have one of the missing receives, but cannot be sent the PING that would show it.
 TEST_F(SwallowedReceivesTest, ALinkWhoseHandshakeTakesLongIsAskedForItsProofWhenItIsDone) {
   Begin(/*tells_of_last=*/false);
+  // The checks leave the handshake little of its time.
+  clock().Stop();
   Link* link = Connect(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   others_ = 2;
@@ -259,6 +261,8 @@ TEST_F(SwallowedReceivesTest, ALinkWhoseHandshakeTakesLongIsAskedForItsProofWhen
 // While a control thread takes its queue pair to RTR, which may take a second.
 TEST_F(SwallowedReceivesTest, ALinkThatIsNotOpenYetOwesNoProof) {
   Begin(/*tells_of_last=*/false);
+  // The checks leave the handshake little of its time.
+  clock().Stop();
   Link* link = Connect(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   others_ = 2;
@@ -281,6 +285,7 @@ TEST_F(SwallowedReceivesTest, ALinkThatIsNotOpenYetOwesNoProof) {
 
 TEST_F(SwallowedReceivesTest, LinksThatEndInSilenceReplaceQueuesOnceInTenSecondsAtMost) {
   Begin(/*tells_of_last=*/false);
+  clock().Stop();
   // Client and server replace their queues in the same rounds: both are in the same doubt.
   for (int round = 1; round <= 3; ++round) {
     for (int i = 0; i < 100 && !HasFatalFailure(); ++i) Churn(0, 0);

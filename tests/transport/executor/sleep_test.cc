@@ -79,29 +79,13 @@ TEST_F(ExecutorSleepTest, TheChoiceIsLogged) {
 
 // --- Modes ---------------------------------------------------------------------------------------
 
-Task<void> SleepThenStop(Executor& executor, Duration delay) {
-  absl::Status slept = co_await Sleep(delay);
-  EXPECT_TRUE(slept.ok());
-  executor.Stop();
-}
-
-// Runs until a timer, and again with a later one if the thread was so slow that the timer was due
-// before the executor could sleep.
-void SleepOnce(Executor& executor) {
-  const uint64_t before = executor.stats().sleeps;
-  for (Duration delay = milliseconds(1); executor.stats().sleeps == before; delay *= 2) {
-    Spawn(executor, SleepThenStop(executor, delay));
-    executor.Run();
-  }
-}
-
 TEST_F(ExecutorSleepTest, AnIdleExecutorSleepsUntilItsTimerInsteadOfTurning) {
   for (const ExecutorMode mode : {ExecutorMode::kAdaptive, ExecutorMode::kEvent}) {
     auto executor = Create(mode);
-    SleepOnce(*executor);
+    const ExecutorStats run = SleepOnce(*executor);
     // A wake-up per level of the timer wheel at most, some for nothing, and a handful of turns with
     // each (adaptive: two rounds of 16 before the spin is over).
-    EXPECT_LE(executor->stats().turns, 40u * executor->stats().sleeps + 40u);
+    EXPECT_LE(run.turns, 40u * run.sleeps + 40u);
   }
 }
 

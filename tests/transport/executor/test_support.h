@@ -4,17 +4,23 @@
 #define VERBENA_TESTS_TRANSPORT_EXECUTOR_TEST_SUPPORT_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include <infiniband/verbs.h>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gtest/gtest.h"
 #include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_options.h"
+#include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {
 
@@ -56,6 +62,26 @@ class NotedCompletions final : public CompletionListener {
   std::vector<uint64_t> wr_ids;
   std::vector<int> batches;
 };
+
+inline Task<void> SleepThenStop(Executor& executor, Duration delay) {
+  absl::Status slept = co_await Sleep(delay);
+  EXPECT_TRUE(slept.ok());
+  executor.Stop();
+}
+
+// Runs until a timer, and again with a later one if the thread was so slow that the timer was due
+// before the executor could sleep. Returns what the run that slept added to `stats()`: its turns
+// and sleeps.
+inline ExecutorStats SleepOnce(Executor& executor) {
+  for (Duration delay = std::chrono::milliseconds(1);; delay *= 2) {
+    const ExecutorStats before = executor.stats();
+    Spawn(executor, SleepThenStop(executor, delay));
+    executor.Run();
+    const ExecutorStats& after = executor.stats();
+    if (after.sleeps == before.sleeps) continue;
+    return {.turns = after.turns - before.turns, .sleeps = after.sleeps - before.sleeps};
+  }
+}
 
 }  // namespace verbena::internal
 

@@ -187,9 +187,12 @@ class Repeater {
  public:
   Repeater(Channel& channel, size_t writer) : stub_(channel), writer_(writer) {}
 
-  Task<void> Run(const std::atomic<bool>& ends) {
+  // Counts its answered Puts in `answered`, which it shares.
+  Task<void> Run(const std::atomic<bool>& ends, std::atomic<uint64_t>& answered) {
     while (!ends && !testing::Test::HasFailure()) {
       co_await PutOnce(rounds_++);
+      ++answered;
+      answered.notify_all();
       if (rounds_ % 2 == 0) co_await DeleteOnce(rounds_ - 1);
     }
   }
@@ -265,14 +268,22 @@ TEST_F(CrashTest, ARepeatedCallRunsOnceThroughKills) {
   std::vector<Repeater> repeaters;
   for (size_t i = 0; i < kCrashWriters; ++i) repeaters.emplace_back(channel, i);
   std::atomic<bool> ends = false;
+  std::atomic<uint64_t> answered = 0;
   auto run = [&]() -> Task<void> {
     TaskScope scope(co_await CurrentContext());
-    for (Repeater& repeater : repeaters) scope.Spawn(repeater.Run(ends));
+    for (Repeater& repeater : repeaters) scope.Spawn(repeater.Run(ends, answered));
     co_await scope.Join();
   };
-  std::thread load([&] { runtime->BlockOn(run()); });
+  constexpr uint64_t kNoMore = UINT64_MAX;
+  std::thread load([&] {
+    runtime->BlockOn(run());
+    answered = kNoMore;
+    answered.notify_all();
+  });
   for (int kills = 0; kills < kKills && !HasFailure(); ++kills) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50 + random() % 100));
+    // No kill before the server has calls: the client may take long to connect.
+    if (const uint64_t before = answered; before != kNoMore) answered.wait(before);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
     server_.reset();  // by SIGKILL
     StartServer(address);
   }

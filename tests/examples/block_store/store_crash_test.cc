@@ -38,7 +38,7 @@ using verbena::Buffer;
 using verbena::Task;
 
 constexpr int kKills = 20;
-// A slow machine stops after kEnough, but not before this many kills.
+// A slow machine stops after kEnough, but not before this many kills, nor before one met a flush.
 constexpr int kMinKills = 2;
 constexpr std::chrono::seconds kEnough(20);
 
@@ -137,6 +137,11 @@ class StoreCrashTest : public StoreTest {
     ASSERT_GT(notes_->acknowledged, 0u);
   }
 
+  bool HasFlushed() const {
+    return std::any_of(std::begin(notes_->blocks), std::end(notes_->blocks),
+                       [](const BlockState& block) { return block.flushed > 0; });
+  }
+
   Notes* notes_ = nullptr;
 };
 
@@ -147,7 +152,10 @@ TEST_F(StoreCrashTest, AKillLosesNothingThatWasFlushedAndTearsNoBlock) {
   const auto end = std::chrono::steady_clock::now() + kEnough;
   uint64_t found = 0;
   int kills = 0;
-  for (; kills < kMinKills || (kills < kKills && std::chrono::steady_clock::now() < end); ++kills) {
+  const auto is_enough = [&] {
+    return kills >= kMinKills && std::chrono::steady_clock::now() >= end && HasFlushed();
+  };
+  for (; kills < kKills && !is_enough(); ++kills) {
     const uint32_t child_seed = random();
     WriteUntilKilled(child_seed, std::chrono::microseconds(random() % 40'000));
     ASSERT_FALSE(HasFatalFailure());
@@ -161,8 +169,7 @@ TEST_F(StoreCrashTest, AKillLosesNothingThatWasFlushedAndTearsNoBlock) {
   }
   // Otherwise the test would prove nothing.
   EXPECT_GT(found, 0u);
-  EXPECT_TRUE(std::any_of(std::begin(notes_->blocks), std::end(notes_->blocks),
-                          [](const BlockState& block) { return block.flushed > 0; }));
+  EXPECT_TRUE(HasFlushed());
 }
 
 }  // namespace

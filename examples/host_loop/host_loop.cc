@@ -38,7 +38,7 @@ verbena::Task<void> Greet(verbena::Channel& channel, bool& ended) {
   for (int i = 1; i <= kGreetings; ++i) {
     hello::HelloRequest request;
     request.set_name("host " + std::to_string(i));
-    auto reply = co_await greeter.Hello(request, {.deadline = std::chrono::seconds(1)});
+    auto reply = co_await greeter.Hello(request, {.deadline = std::chrono::seconds(10)});
     std::cout << (reply.ok() ? reply->text() : reply.status().ToString()) << std::endl;
     // Verbena's timer: the program's epoll_wait() ends when it is due.
     (void)co_await verbena::Sleep(std::chrono::milliseconds(10));

@@ -33,7 +33,7 @@ verbena::Task<absl::StatusOr<BalanceReply>> Balance(verbena::Channel& channel,
   const Accounts::Stub accounts(channel);
   BalanceRequest request;
   request.set_account(std::move(account));
-  co_return co_await accounts.Balance(request, {.deadline = std::chrono::seconds(5)});
+  co_return co_await accounts.Balance(request, {.deadline = std::chrono::seconds(10)});
 }
 
 // Prints what came of a call.

@@ -107,7 +107,7 @@ Task<std::vector<Duration>> LookOften(Channel& channel, int calls) {
   for (int i = 0; i < calls; ++i) {
     verbena::CallInfo info;
     const absl::StatusOr<LookReply> reply =
-        co_await stock.Look(LookRequest(), {.deadline = 1s, .info = &info});
+        co_await stock.Look(LookRequest(), {.deadline = 10s, .info = &info});
     if (!reply.ok()) std::cout << "a call failed: " << reply.status() << "\n";
     took.push_back(info.elapsed);
   }
@@ -143,7 +143,7 @@ void Hedge(Runtime& client, const std::string& target) {
 constexpr char kConfig[] = R"({
   "methodConfig": [{
     "name": [{"service": "retries.Stock"}],
-    "timeout": "5s",
+    "timeout": "10s",
     "retryPolicy": {
       "maxAttempts": 4,
       "initialBackoff": "0.001s",

@@ -19,7 +19,7 @@ namespace examples {
 namespace {
 
 constexpr std::chrono::seconds kStartTimeout(30);
-constexpr std::chrono::seconds kStopGrace(5);
+constexpr std::chrono::seconds kStopGrace(30);
 constexpr std::string_view kReadyPrefix = "listening on ";
 
 using SteadyClock = std::chrono::steady_clock;

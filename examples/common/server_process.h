@@ -41,7 +41,7 @@ class ServerProcess {
   // came, DEADLINE_EXCEEDED if the line did not come within 30 seconds, INTERNAL for another line.
   absl::Status WaitUntilReady(StopSignals& signals);
 
-  // Asks the server to end, and waits. Kills it after 5 seconds, or when a signal comes meanwhile.
+  // Asks the server to end, and waits. Kills it after 30 seconds, or when a signal comes meanwhile.
   // Fails if the server had to be killed, had ended before, or did not exit with 0.
   absl::Status Stop(StopSignals& signals);
 

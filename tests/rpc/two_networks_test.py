@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
 
 sys.path[:0] = [os.path.abspath("tests/repository")]
@@ -55,6 +56,13 @@ def inside_command(command):
     """`command` in a network namespace, in which it may do what root may."""
     user = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
     return [tool("unshare"), *user, "--net", "--", *command]
+
+
+def retransmissions():
+    """How many segments TCP has sent again on this host."""
+    lines = pathlib.Path("/proc/net/snmp").read_text(encoding="ascii").splitlines()
+    names, values = (line.split() for line in lines if line.startswith("Tcp:"))
+    return int(values[names.index("RetransSegs")])
 
 
 class Network:
@@ -154,16 +162,24 @@ class TwoNetworksTest(unittest.TestCase):
         self.expect_calls(500, 2000)
         self.expect_calls(8, 1 << 20)
 
+    def heal_once_calls_wait(self, before):
+        """Ends the partition when their packets were lost three times, after half a second or so."""
+        patience = time.monotonic() + PATIENCE_S
+        while retransmissions() < before + 3 and time.monotonic() < patience:
+            time.sleep(0.02)
+        self.network.set_partition(False)
+
     def test_calls_wait_while_a_short_partition_lasts(self):
         self.network.set_partition(True)
-        heals = threading.Timer(2, self.network.set_partition, [False])
+        heals = threading.Thread(target=self.heal_once_calls_wait, args=(retransmissions(),))
         heals.start()
         self.addCleanup(heals.join)
         self.expect_calls(100, 2000)
 
     def test_a_cable_that_is_pulled_fails_calls_in_time_and_none_once_it_is_back(self):
         self.network.plug("down")
-        answer = self.calls(10, 100, limit_s=2)
+        # TCP sends again after 1.4 s and 3 s, and then not before the link counts as lost.
+        answer = self.calls(10, 100, limit_s=1)
         self.assertTrue(answer.startswith("ok 0 "), answer)
         self.network.plug("up")
         self.expect_calls(100, 2000)

@@ -14,7 +14,10 @@ Task<void> PacedEcho::Run(uint64_t until_ns, absl::Status& status) {
   bench::SmallMessage request;
   bench::SmallMessage reply;
   request.set_data(std::string(bytes_, 'e'));
-  for (uint64_t due = NowNs() + interval_ns_; due < until_ns && status.ok(); due += interval_ns_) {
+  // At least one echo, however late this begins.
+  uint64_t due = NowNs();
+  do {
+    due += interval_ns_;
     const TimePoint when{std::chrono::nanoseconds(due)};
     if (absl::Status slept = co_await SleepUntil(when); !slept.ok()) {
       status = std::move(slept);
@@ -26,7 +29,7 @@ Task<void> PacedEcho::Run(uint64_t until_ns, absl::Status& status) {
       echoed = absl::DataLossError("an echo came back with another length");
     }
     if (!echoed.ok()) status = std::move(echoed);
-  }
+  } while (due + interval_ns_ < until_ns && status.ok());
 }
 
 }  // namespace verbena::benchmarks

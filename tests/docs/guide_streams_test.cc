@@ -17,6 +17,7 @@
 #include "tests/docs/block_service.h"
 #include "tests/docs/blocks.pb.h"
 #include "tests/docs/blocks.verbena.pb.h"
+#include "tests/docs/slow_clock.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/sync.h"
@@ -120,7 +121,7 @@ class MessageCounter final : public verbena::ClientInterceptor {
 };
 
 TEST(GuideStreamsTest, NamesTravelBothWays) {
-  verbena::testing::InProcess<NameService> names;
+  InProcess<NameService> names;
   EXPECT_THAT(names.Run(ReserveNames(names.channel(), {"b/2", "a/1", "b/1"})),
               verbena::testing::IsOkAndHolds(3u));
   EXPECT_THAT(names.Run(NamesOf(names.channel(), "b/")),
@@ -131,7 +132,7 @@ TEST(GuideStreamsTest, NamesTravelBothWays) {
 }
 
 TEST(GuideStreamsTest, BlocksAreCopied) {
-  verbena::testing::InProcess<CopyService> from;
+  InProcess<CopyService> from;
   from.service().Store("a", "one");
   from.service().Store("b", std::string(100'000, 'b'));
   EXPECT_THAT(from.Run(CopyAll(from.channel(), from.channel())),
@@ -140,7 +141,7 @@ TEST(GuideStreamsTest, BlocksAreCopied) {
 
 TEST(GuideStreamsTest, AnInterceptorSeesEachMessage) {
   const auto counter = std::make_shared<MessageCounter>();
-  verbena::testing::InProcess<NameService> names({.channel = {.interceptors = {counter}}});
+  InProcess<NameService> names({.channel = {.interceptors = {counter}}});
   EXPECT_THAT(names.Run(ReserveNames(names.channel(), {"b/2", "a/1", "b/1"})),
               verbena::testing::IsOkAndHolds(3u));
   EXPECT_EQ(counter->sent, 3);

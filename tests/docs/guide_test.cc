@@ -17,6 +17,7 @@
 #include "tests/docs/block_service.h"
 #include "tests/docs/blocks.pb.h"
 #include "tests/docs/blocks.verbena.pb.h"
+#include "tests/docs/slow_clock.h"
 #include "verbena/rpc/annotate.h"
 #include "verbena/rpc/balancing.h"
 #include "verbena/rpc/call_options.h"
@@ -273,7 +274,8 @@ TEST_F(OverloadTest, AServerWithBoundsServes) {
 class GuideTest : public testing::Test {
  protected:
   void SetUp() override {
-    absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start({.device = "soft"});
+    absl::StatusOr<std::unique_ptr<Runtime>> runtime =
+        Runtime::Start({.device = "soft", .clock = &clock_});
     ASSERT_TRUE(runtime.ok()) << runtime.status();
     runtime_ = *std::move(runtime);
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(*runtime_, {&service_});
@@ -283,6 +285,7 @@ class GuideTest : public testing::Test {
   }
 
   // Destroyed from the last to the first.
+  SlowClock clock_;
   std::unique_ptr<Runtime> runtime_;
   BlockService service_;
   std::unique_ptr<Server> server_;

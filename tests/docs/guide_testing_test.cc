@@ -15,6 +15,7 @@
 #include "tests/docs/blocks.pb.h"
 #include "tests/docs/blocks.verbena.pb.h"
 #include "tests/docs/blocks_mock.verbena.pb.h"
+#include "tests/docs/slow_clock.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/stream_interface.h"
@@ -36,7 +37,6 @@ using verbena::ClientReaderInterface;
 using verbena::JoinHandle;
 using verbena::testing::FaultInjector;
 using verbena::testing::HasOutcome;
-using verbena::testing::InProcess;
 using verbena::testing::InProcessServer;
 using verbena::testing::InvokeTask;
 using verbena::testing::IsOk;

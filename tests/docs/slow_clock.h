@@ -1,0 +1,48 @@
+// SlowClock, and fixtures on it: the guide's calls have a second, in which a thread of a machine
+// that is busy elsewhere may not run at all. Here that second takes half a minute.
+//
+//   SlowClock clock;
+//   auto runtime = Runtime::Start({.clock = &clock});
+
+#ifndef VERBENA_TESTS_DOCS_SLOW_CLOCK_H_
+#define VERBENA_TESTS_DOCS_SLOW_CLOCK_H_
+
+#include <utility>
+
+#include "verbena/rpc/time.h"
+#include "verbena/testing.h"
+
+namespace guide {
+
+// For any thread.
+class SlowClock final : public verbena::Clock {
+ public:
+  verbena::TimePoint Now() override { return start_ + (Clock::Real().Now() - start_) / 30; }
+
+ private:
+  const verbena::TimePoint start_ = Clock::Real().Now();
+};
+
+// Constructed before the fixture whose runtime has the clock, and destroyed after it.
+class HasSlowClock {
+ protected:
+  verbena::testing::InProcessOptions OnClock(verbena::testing::InProcessOptions options) {
+    if (!options.fake_clock) options.runtime.clock = &clock_;
+    return options;
+  }
+
+ private:
+  SlowClock clock_;
+};
+
+// As verbena::testing::InProcess, on a SlowClock unless it is to be a FakeClock.
+template <typename S>
+class InProcess : private HasSlowClock, public verbena::testing::InProcess<S> {
+ public:
+  explicit InProcess(verbena::testing::InProcessOptions options = {})
+      : verbena::testing::InProcess<S>(OnClock(std::move(options))) {}
+};
+
+}  // namespace guide
+
+#endif  // VERBENA_TESTS_DOCS_SLOW_CLOCK_H_

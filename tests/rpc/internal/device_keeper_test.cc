@@ -307,7 +307,8 @@ class AskingSink {
         if (--asking == 0) idle.notify_all();
       }).detach();
       lock.unlock();
-      const bool in_time = answered->WaitForNotificationWithTimeout(absl::Seconds(2));
+      // Whoever waits for the sink never answers; a busy machine may delay the others.
+      const bool in_time = answered->WaitForNotificationWithTimeout(absl::Seconds(10));
       lock.lock();
       lines.push_back(line);
       if (!in_time) unanswered.push_back(line);

@@ -152,7 +152,7 @@ TEST(SlowLookupTest, LookupsThatHangStopNoOtherWorkThatBlocks) {
         std::make_unique<DnsResolver>(DnsTarget{.name = "slow", .port = 1}, lookup));
     asking.push_back(std::make_unique<Asking>(*resolvers.back(), scheduler));
   }
-  const std::string path = "/tmp/resolvers_test." + std::to_string(getpid()) + ".slow";
+  const std::string path = ::testing::TempDir() + "/servers.slow." + std::to_string(getpid());
   std::ofstream(path) << "10.0.0.9:4000\n";
   FileResolver files(path);
   EXPECT_EQ(AddressesOf(Asking(files, scheduler).Take()),

@@ -51,10 +51,15 @@ class RealEtcdTest : public ServerSetTest {
     if (server_runtime_ == nullptr) server_runtime_ = StartRuntime({});
     members_.push_back(std::make_unique<Member>());
     Member& member = *members_.back();
-    absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
-        *server_runtime_, {&member.service, &member.streams},
-        {.address = member.port.address(),
-         .registration = {.target = EtcdTarget(), .name = name, .zone = "z", .weight = 2}});
+    absl::StatusOr<std::unique_ptr<Server>> server =
+        Server::Start(*server_runtime_, {&member.service, &member.streams},
+                      {.address = member.port.address(),
+                       .registration = {.target = EtcdTarget(),
+                                        .name = name,
+                                        .zone = "z",
+                                        .weight = 2,
+                                        // No key goes by itself while the tests run.
+                                        .ttl = std::chrono::minutes(10)}});
     ASSERT_TRUE(server.ok()) << server.status();
     member.server = *std::move(server);
   }
@@ -131,14 +136,21 @@ TEST_F(RealEtcdTest, ChannelsFollowServersThatRegisterAndLeave) {
   EXPECT_EQ(Servers()[1].server.name, "b");
   EXPECT_EQ(Servers()[1].server.zone, "z");
   EXPECT_EQ(Servers()[1].server.weight, 2u);
-  EXPECT_TRUE(members_[1]->server->stats().registered);
+  // The channel may hear of the key before the server does.
+  Eventually([&] { return members_[1]->server->stats().registered; }, "b knows that it is there");
   TakeEchoes();
   EchoOften(10);
   EXPECT_EQ(TakeEchoes(), (std::vector<uint64_t>{5, 5}));
   members_[0]->server->Shutdown(Duration::zero());
-  const auto left = Do(etcd_->List(Prefix() + "/"));
+  // Shutdown() waits only a moment for etcd to remove the key.
+  absl::StatusOr<EtcdRange> left;
+  Eventually(
+      [&] {
+        left = Do(etcd_->List(Prefix() + "/"));
+        return left.ok() && left->entries.size() == 1;
+      },
+      "the key is removed");
   ASSERT_TRUE(left.ok()) << left.status();
-  ASSERT_EQ(left->entries.size(), 1u) << "Shutdown() has removed the key";
   EXPECT_EQ(left->entries[0].key, Prefix() + "/b");
   Eventually([&] { return Servers().size() == 1; }, "the channel has heard");
   EchoOften(10);

@@ -32,17 +32,25 @@ class MovedAddressTest : public RpcTest {
   }
   void TearDown() override {
     if (IsSkipped()) return;
-    Replace("10.0.1.1", "10.0.0.1", "0a00:0001");
+    Replace(kOther, kUsual);
   }
 
-  // Waits until the port has the new address, in which its GID ends.
-  static void Replace(const std::string& former, const std::string& address,
-                      const std::string& gid) {
-    const std::string script = "ip addr replace " + address + "/24 dev eth0 && ip addr del " +
-                               former +
-                               "/24 dev eth0; for i in $(seq 1000); do grep -qs :ffff:" + gid +
-                               " /sys/class/infiniband/rxe0/ports/1/gids/[0-9] && exit 0; "
-                               "sleep 0.01; done; exit 1";
+  struct Address {
+    std::string text;
+    std::string gid_end;
+  };
+  inline static const Address kUsual = {"10.0.0.1", "0a00:0001"};
+  inline static const Address kOther = {"10.0.1.1", "0a00:0101"};
+
+  // Waits until the port has the GID of `address` and no longer that of `former`, which would carry
+  // links until it is gone.
+  static void Replace(const Address& former, const Address& address) {
+    const std::string has = "grep -qs :ffff:";
+    const std::string gids = " /sys/class/infiniband/rxe0/ports/1/gids/[0-9]";
+    const std::string script = "ip addr replace " + address.text + "/24 dev eth0 && ip addr del " +
+                               former.text + "/24 dev eth0; for i in $(seq 1000); do " + has +
+                               address.gid_end + gids + " && ! " + has + former.gid_end + gids +
+                               " && exit 0; sleep 0.01; done; exit 1";
     EXPECT_EQ(std::system(script.c_str()), 0) << script;
   }
 
@@ -58,7 +66,7 @@ class MovedAddressTest : public RpcTest {
 TEST_F(MovedAddressTest, NewLinksUseTheAddressThatThePortHasNow) {
   EXPECT_EQ(Run(EchoOnce(0, "before")), absl::OkStatus());
   CapturedLog log;
-  Replace("10.0.0.1", "10.0.1.1", "0a00:0101");
+  Replace(kUsual, kOther);
   Eventually([this] { return CallOverANewLink().ok(); }, "a call over a new link");
   const std::vector<std::string> lines = log.Take();
   EXPECT_THAT(lines, Contains(HasSubstr("rxe0: new links use GID 2")));

@@ -2,6 +2,7 @@
 // VERBENA_SERVER_ADDRESS names that host: in the guest phase, a second guest at the other end of a
 // cable.
 
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -21,7 +22,9 @@ class TwoHostsTest : public RpcTest {
     client_runtime_ = StartRuntime();
     channel_ = std::make_unique<Channel>(*client_runtime_, address);
     stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
-    Eventually([this] { return Run(EchoOnce(0, "hello")).ok(); }, "the server answers");
+    // The other guest answers pings before its server runs.
+    Eventually([this] { return Run(EchoOnce(0, "hello")).ok(); }, "the server answers",
+               std::chrono::minutes(2));
   }
 };
 

@@ -84,7 +84,8 @@ class Target {
     co_return absl::OkStatus();
   }
 
-  bool full() const { return promised_.size() >= kMarks; }
+  // Not before a volume is among the promises, however slow its making is.
+  bool full() const { return promised_.size() >= kMarks && !promised_.back().volumes.empty(); }
   const std::vector<Promised>& promised() const { return promised_; }
 
  private:

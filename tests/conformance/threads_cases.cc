@@ -27,9 +27,6 @@ void RunTogether(const std::vector<std::function<void()>>& bodies) {
 
 class Threads : public ConformanceTest {
  protected:
-  // For a whole run of thousands of WRs, of which each may need another thread to get its turn.
-  static constexpr uint32_t kRunMs = 4 * kPatienceMs;
-
   // A device may free a WR's slot before its completion is polled, so only a CQ that has room for
   // all of them keeps threads that post from overrunning it.
   static EndOptions WithCompletions(uint64_t count) {
@@ -40,18 +37,20 @@ class Threads : public ConformanceTest {
 
   // Posts through the verbs object itself, again while the queue is full. False when it never
   // empties.
-  static bool PostPatiently(ibv_qp* qp, SendWr wr, const TimeLimit& deadline) {
+  static bool PostPatiently(ibv_qp* qp, SendWr wr) {
+    const TimeLimit limit(kPatienceMs);
     while (PostSendChain(qp, {&wr, 1}).error != 0) {
-      if (deadline.passed()) return false;
+      if (limit.passed()) return false;
       std::this_thread::yield();
     }
     return true;
   }
 
   // Polls one completion through the verbs object itself. False when none comes.
-  static bool PollPatiently(ibv_cq* cq, ibv_wc& wc, const TimeLimit& deadline) {
+  static bool PollPatiently(ibv_cq* cq, ibv_wc& wc) {
+    const TimeLimit limit(kPatienceMs);
     while (ibv_poll_cq(cq, 1, &wc) == 0) {
-      if (deadline.passed()) return false;
+      if (limit.passed()) return false;
       std::this_thread::yield();
     }
     return true;
@@ -62,13 +61,11 @@ TEST_P(Threads, TwoThreadsPostToTwoQpsOfOneCqWhileAThirdPolls) {
   constexpr uint64_t kEach = 2000;
   QpPair first = Connect(WithCompletions(2 * kEach));
   QpPair second = ConnectAgain(first);
-  const TimeLimit deadline(kRunMs);
   ibv_cq* cq = near().raw(first.near.send_cq);
   const auto poster = [&](const QpPair& c) {
     return [&, qp = near().raw(c.near.qp)] {
       for (uint64_t i = 0; i < kEach; ++i) {
-        ASSERT_TRUE(
-            PostPatiently(qp, Write(i, {c.near.memory.Piece(0, 64)}, c.far.memory, 0), deadline));
+        ASSERT_TRUE(PostPatiently(qp, Write(i, {c.near.memory.Piece(0, 64)}, c.far.memory, 0)));
       }
     };
   };
@@ -76,7 +73,7 @@ TEST_P(Threads, TwoThreadsPostToTwoQpsOfOneCqWhileAThirdPolls) {
     uint64_t next[2] = {0, 0};
     for (uint64_t n = 0; n < 2 * kEach; ++n) {
       ibv_wc wc{};
-      ASSERT_TRUE(PollPatiently(cq, wc, deadline)) << n << " completions came";
+      ASSERT_TRUE(PollPatiently(cq, wc)) << n << " completions came";
       ASSERT_THAT(wc, HasStatus(IBV_WC_SUCCESS));
       ASSERT_EQ(wc.wr_id, next[wc.qp_num == second.near.qp.number]++) << "out of order";
     }
@@ -89,13 +86,12 @@ TEST_P(Threads, TwoThreadsPostToTwoQpsOfOneCqWhileAThirdPolls) {
 TEST_P(Threads, TwoThreadsPostToOneQp) {
   constexpr uint64_t kEach = 1500;
   QpPair c = Connect(WithCompletions(2 * kEach));
-  const TimeLimit deadline(kRunMs);
   ibv_qp* qp = near().raw(c.near.qp);
   const auto poster = [&](uint64_t base) {
     return [&, base] {
       for (uint64_t i = 0; i < kEach; ++i) {
-        ASSERT_TRUE(PostPatiently(
-            qp, Write(base + i, {c.near.memory.Piece(0, 64)}, c.far.memory, 0), deadline));
+        ASSERT_TRUE(
+            PostPatiently(qp, Write(base + i, {c.near.memory.Piece(0, 64)}, c.far.memory, 0)));
       }
     };
   };
@@ -103,7 +99,7 @@ TEST_P(Threads, TwoThreadsPostToOneQp) {
     uint64_t next[2] = {0, 100000};
     for (uint64_t n = 0; n < 2 * kEach; ++n) {
       ibv_wc wc{};
-      ASSERT_TRUE(PollPatiently(cq, wc, deadline)) << n << " completions came";
+      ASSERT_TRUE(PollPatiently(cq, wc)) << n << " completions came";
       ASSERT_THAT(wc, HasStatus(IBV_WC_SUCCESS));
       ASSERT_EQ(wc.wr_id, next[wc.wr_id >= 100000]++) << "out of order";
     }
@@ -114,23 +110,26 @@ TEST_P(Threads, TwoThreadsPostToOneQp) {
 TEST_P(Threads, TwoThreadsPollOneCqAndEachCompletionIsSeenOnce) {
   constexpr uint64_t kWrs = 3000;
   QpPair c = Connect(WithCompletions(kWrs));
-  const TimeLimit deadline(kRunMs);
   ibv_cq* cq = near().raw(c.near.send_cq);
   std::vector<std::atomic<int>> seen(kWrs);
   std::atomic<uint64_t> total = 0;
   const auto poller = [&] {
-    while (total < kWrs && !deadline.passed()) {
+    TimeLimit limit(kPatienceMs);
+    while (total < kWrs && !limit.passed()) {
       ibv_wc wc[4];
       const int count = ibv_poll_cq(cq, 4, wc);
+      if (count == 0) {
+        std::this_thread::yield();
+        continue;
+      }
       for (int i = 0; i < count; ++i) ++seen[wc[i].wr_id];
       total += static_cast<uint64_t>(count);
-      if (count == 0) std::this_thread::yield();
+      limit = TimeLimit(kPatienceMs);
     }
   };
   const auto poster = [&, qp = near().raw(c.near.qp)] {
     for (uint64_t i = 0; i < kWrs; ++i) {
-      ASSERT_TRUE(
-          PostPatiently(qp, Write(i, {c.near.memory.Piece(0, 64)}, c.far.memory, 0), deadline));
+      ASSERT_TRUE(PostPatiently(qp, Write(i, {c.near.memory.Piece(0, 64)}, c.far.memory, 0)));
     }
   };
   RunTogether({poller, poller, poster});
@@ -149,10 +148,10 @@ TEST_P(Threads, SendsFromTwoThreadsShareOneSrq) {
   ibv_srq* srq = near().raw(first.near.srq);
   ibv_cq* cq = near().raw(first.near.recv_cq);
   for (uint64_t i = 0; i < 32; ++i) first.near.Post(Receive(i, {first.near.memory.Piece(0, 64)}));
-  const TimeLimit deadline(kRunMs);
   std::atomic<uint64_t> received = 0;
   const auto receiver = [&] {
-    while (received < 2 * kEach && !deadline.passed()) {
+    TimeLimit limit(kPatienceMs);
+    while (received < 2 * kEach && !limit.passed()) {
       ibv_wc wc{};
       if (ibv_poll_cq(cq, 1, &wc) == 0) {
         std::this_thread::yield();
@@ -160,6 +159,7 @@ TEST_P(Threads, SendsFromTwoThreadsShareOneSrq) {
       }
       ASSERT_THAT(wc, HasStatus(IBV_WC_SUCCESS));
       ++received;
+      limit = TimeLimit(kPatienceMs);
       RecvWr wr = Receive(wc.wr_id, {first.near.memory.Piece(0, 64)});
       ASSERT_THAT(PostSrqReceiveChain(srq, {&wr, 1}), Accepted());
     }
@@ -186,14 +186,13 @@ TEST_P(Threads, AtomicsOfTwoQpsOnOneWordLoseNoUpdate) {
   QpPair second = ConnectAgain(first, options);
   second.near.send_cq = Must(near().CreateCq(256, CqChannel()));
   second = ConnectAgain(second, options);
-  const TimeLimit deadline(kRunMs);
   const auto adder = [&](const QpPair& c, uint64_t slot) {
     return [&, slot, qp = near().raw(c.near.qp), cq = near().raw(c.near.send_cq)] {
       for (uint64_t i = 0; i < kEach; ++i) {
         SendWr wr = FetchAdd(i, c.near.memory.Piece(slot, 8), c.far.memory, 0, 3);
         ASSERT_THAT(PostSendChain(qp, {&wr, 1}), Accepted());
         ibv_wc wc{};
-        ASSERT_TRUE(PollPatiently(cq, wc, deadline));
+        ASSERT_TRUE(PollPatiently(cq, wc));
         ASSERT_THAT(wc, HasStatus(IBV_WC_SUCCESS));
       }
     };
@@ -204,7 +203,6 @@ TEST_P(Threads, AtomicsOfTwoQpsOnOneWordLoseNoUpdate) {
 
 TEST_P(Threads, ObjectsComeAndGoWhileOthersAreInUse) {
   QpPair c = Connect();
-  const TimeLimit deadline(kRunMs);
   std::atomic<bool> done = false;
   Device& device = near().device();
   const auto traffic = [&, qp = near().raw(c.near.qp), cq = near().raw(c.near.send_cq)] {
@@ -212,7 +210,7 @@ TEST_P(Threads, ObjectsComeAndGoWhileOthersAreInUse) {
       SendWr wr = Write(i, {c.near.memory.Piece(0, 64)}, c.far.memory, 0);
       ASSERT_THAT(PostSendChain(qp, {&wr, 1}), Accepted());
       ibv_wc wc{};
-      ASSERT_TRUE(PollPatiently(cq, wc, deadline));
+      ASSERT_TRUE(PollPatiently(cq, wc));
       ASSERT_THAT(wc, Succeeded(IBV_WC_RDMA_WRITE, i));
     }
   };
@@ -246,12 +244,10 @@ TEST_P(Threads, AThreadArmsAndSleepsWhileAnotherPosts) {
   EndOptions options = WithCompletions(kWrs);
   options.channel = true;
   QpPair c = Connect(options);
-  const TimeLimit deadline(kRunMs);
   const Cq cq = c.near.send_cq;
   const auto poster = [&, qp = near().raw(c.near.qp)] {
     for (uint64_t i = 0; i < kWrs; ++i) {
-      ASSERT_TRUE(
-          PostPatiently(qp, Write(i, {c.near.memory.Piece(0, 64)}, c.far.memory, 0), deadline));
+      ASSERT_TRUE(PostPatiently(qp, Write(i, {c.near.memory.Piece(0, 64)}, c.far.memory, 0)));
     }
   };
   const auto sleeper = [&, verbs_cq = near().raw(cq)] {

@@ -52,7 +52,8 @@ class ClockReadsTest : public RpcTest {
   CountingClock clock_;
 };
 
-constexpr int kCalls = 2000;
+// The client keeps its core busy, so each call may cost the server a time slice of the system.
+constexpr int kCalls = 500;
 constexpr uint64_t kOfOthers = 100;  // liveness, and what else the runtime does meanwhile
 
 TEST_F(ClockReadsTest, ACallWithoutADeadlineAddsNoReadOfTheClock) {

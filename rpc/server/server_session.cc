@@ -262,7 +262,7 @@ absl::Status ServerSession::Refuse(CallId id, RefusalReason reason) {
   refusals_.PushBack({id, reason});
   // At once if there is room: a call that waited may be refused while nothing arrives, and then
   // nobody would wake a frame that waits.
-  if (!waits) SendRefusal(*link_);
+  if (!waits && !VERBENA_MUTANT(kRefusalAwaitsAFrame)) SendRefusal(*link_);
   if (refusals_.empty()) return absl::OkStatus();
   // A GOAWAY may wait already, which takes less room than the refusal that now goes first.
   body_bytes = RoomNeeded();

@@ -381,6 +381,8 @@ MUTANTS = [
            "*AClientThatFallsSilentWhileItOwesCreditsLosesItsLink"),
     Mutant("kUnsentResponseKept", "//tests/rpc:slow_client_test",
            "*AResponseThatItsClientDoesNotTakeEndsTheLink"),
+    Mutant("kRefusalAwaitsAFrame", "//tests/rpc:admission_test",
+           "*ACallThatWaitsTooLong*"),
     Mutant("kUnsentRefusalsKept", "//tests/rpc:slow_client_test",
            "*RefusalsThatTheirClientDoesNotTakeEndTheLink"),
     Mutant("kEmptyPagesKept", "//tests/rpc/server:call_slots_test",

@@ -194,6 +194,7 @@ enum class PlantedFault {
   kRefusalsCloseTheLink,      // a few thousand refusals that wait for room end their link
   kSilentClientKept,          // the server never asks whether a client that owes it lives
   kUnsentResponseKept,        // a response that its client does not take waits for ever
+  kRefusalAwaitsAFrame,       // the refusal of a call that waited goes out behind the next frame
   kUnsentRefusalsKept,        // refusals that their client does not take wait for ever
   kEmptyPagesKept,            // a link's table of call slots never gives memory back
   kMemoryWaitUnbounded,       // a request waits for payload memory until its deadline

@@ -167,9 +167,8 @@ absl::Status MetadataCodec::Read(std::string_view bytes, Metadata& metadata) {
       return absl::InvalidArgumentError(fmt::format(
           "an entry of metadata of {} bytes, where {} are left", entry_bytes, left.size()));
     }
-    VERBENA_RETURN_IF_ERROR(
-        Metadata::CheckEntry(std::string_view(left.data(), header.key_bytes),
-                             std::string_view(left.data() + header.key_bytes, header.value_bytes)));
+    const std::string_view key = left.substr(0, header.key_bytes);
+    VERBENA_RETURN_IF_ERROR(Metadata::CheckEntry(key, left.substr(key.size(), header.value_bytes)));
     left.remove_prefix(std::min(entry_bytes, left.size()));
   }
   metadata.Clear();

@@ -46,6 +46,7 @@ Load::Load(const std::vector<std::unique_ptr<verbena::Channel>>& channels)
 
 Task<void> Load::Run() {
   std::vector<Task<void>> workers;
+  workers.reserve(kWorkers);
   for (int i = 0; i < kWorkers; ++i) workers.push_back(Work(i));
   co_await verbena::WhenAll(std::move(workers));
 }

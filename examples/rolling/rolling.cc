@@ -224,7 +224,7 @@ class Demo {
 
 // replica_server of the same build, wherever this program was started from.
 std::string ServerPath() {
-  const std::string given = absl::GetFlag(FLAGS_server);
+  std::string given = absl::GetFlag(FLAGS_server);
   if (!given.empty()) return given;
   char path[PATH_MAX];
   const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
@@ -248,6 +248,7 @@ absl::StatusOr<bool> RunDemo(const std::string& etcd_address) {
   VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<verbena::EtcdClient> etcd,
                            verbena::EtcdClient::Start({.endpoints = {etcd_address}}));
   std::vector<std::unique_ptr<verbena::Channel>> channels;
+  channels.reserve(options.shards);
   for (size_t shard = 0; shard < options.shards; ++shard) {
     // The set that etcd has there is the primary alone.
     channels.push_back(std::make_unique<verbena::Channel>(
@@ -257,7 +258,7 @@ absl::StatusOr<bool> RunDemo(const std::string& etcd_address) {
   Load load(channels);
   Cluster cluster(options, *runtime, *etcd, *signals);
   Demo demo(cluster, *runtime, load);
-  const absl::Status ran = demo.Run(is_short);
+  absl::Status ran = demo.Run(is_short);
   demo.PrintTable();
   if (!ran.ok()) return ran;
   return demo.PrintVerdict();

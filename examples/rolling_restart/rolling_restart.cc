@@ -143,6 +143,7 @@ Task<void> PutAgainAndAgain(Channel& channel, Load& load) {
 
 Task<void> RunLoad(Channel& channel, Load& load) {
   std::vector<Task<void>> callers;
+  callers.reserve(kCallers);
   for (int i = 0; i < kCallers; ++i) callers.push_back(PutAgainAndAgain(channel, load));
   co_await verbena::WhenAll(std::move(callers));
 }

@@ -1,6 +1,7 @@
 #include "verbena/rpc/client/picker.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -52,7 +53,7 @@ void Picker::SetTurns(const std::vector<Member>& members) {
                                 static_cast<double>(kMaxTurns) / static_cast<double>(sum));
   std::vector<std::pair<double, uint32_t>> due;
   for (const Member& each : members) {
-    const auto turns = std::max<size_t>(static_cast<size_t>(each.weight * scale + 0.5), 1);
+    const auto turns = std::max<size_t>(static_cast<size_t>(std::lround(each.weight * scale)), 1);
     for (size_t turn = 0; turn < turns; ++turn) {
       due.emplace_back((static_cast<double>(turn) + 0.5) / static_cast<double>(turns), each.id);
     }

@@ -27,7 +27,7 @@ inline constexpr size_t kMaxResolvedText = 255;
 // The first bytes of `text`, at most `most`, with all but printable characters escaped.
 inline std::string Shown(std::string_view text, size_t most = 100) {
   if (VERBENA_MUTANT(kErrorsShowAll)) most = text.size();
-  std::string shown = absl::CHexEscape(absl::string_view(text.data(), std::min(text.size(), most)));
+  std::string shown = absl::CHexEscape(std::string(text.substr(0, most)));
   if (text.size() > most) shown += fmt::format("... ({} bytes)", text.size());
   return shown;
 }

@@ -23,8 +23,9 @@ absl::Status SetOption(std::string_view option, ResolvedServer& server) {
   const std::string_view value = option.substr(std::min(equals + 1, option.size()));
   if (key == "weight") {
     uint32_t weight = 0;
-    const char* end = value.data() + value.size();
-    const auto [rest, error] = std::from_chars(value.data(), end, weight);
+    const char* const begin = value.data();
+    const char* const end = begin + value.size();
+    const auto [rest, error] = std::from_chars(begin, end, weight);
     if (rest != end || error != std::errc() || weight < 1 || weight > ResolvedServer::kMaxWeight) {
       return absl::InvalidArgumentError(fmt::format("weight is \"{}\", but must be in [1, {}]",
                                                     Shown(value), ResolvedServer::kMaxWeight));

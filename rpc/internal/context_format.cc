@@ -65,7 +65,7 @@ absl::Status CutShort() { return absl::InvalidArgumentError("a context block tha
 template <typename T>
 absl::Status Take(std::string_view& left, T& value) {
   if (left.size() < sizeof(value)) return CutShort();
-  std::memcpy(&value, left.data(), sizeof(value));
+  left.copy(reinterpret_cast<char*>(&value), sizeof(value));
   left.remove_prefix(sizeof(value));
   return absl::OkStatus();
 }

@@ -188,7 +188,7 @@ absl::StatusOr<LocatedJson> ParseLocatedJson(std::string_view text) {
     ++place.column;
     if (c == '\n') place = {.line = place.line + 1};
   }
-  if (!error) parser.write_some(false, text.data(), 0, error);
+  if (!error) parser.write_some(false, "", 0, error);
   VERBENA_RETURN_IF_ERROR(parser.handler().error());
   if (error) return place.Wrong(fmt::format("this is no JSON: {}", error.message()));
   return std::move(parser.handler().root());

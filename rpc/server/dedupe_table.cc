@@ -83,7 +83,7 @@ DedupeClaim DedupeTable::Begin(const DedupeRequest& request, Executor& executor)
   return claim;
 }
 
-void DedupeTable::End(const RequestId& id, std::shared_ptr<const KeptResult> result,
+void DedupeTable::End(const RequestId& id, const std::shared_ptr<const KeptResult>& result,
                       const Executor& executor) {
   const TimePoint now = executor.now();
   Part& part = PartOf(id);

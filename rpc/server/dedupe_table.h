@@ -45,7 +45,8 @@ class DedupeTable {
   // A request has come to `executor`, on whose thread this is called.
   DedupeClaim Begin(const DedupeRequest& request, Executor& executor);
   // The call of a request that Begin() let run has ended, on `executor`: tells those who wait.
-  void End(const RequestId& id, std::shared_ptr<const KeptResult> result, const Executor& executor);
+  void End(const RequestId& id, const std::shared_ptr<const KeptResult>& result,
+           const Executor& executor);
 
   // Memory for a piece of a payload that a handler writes, until its call ends and gives back all
   // that it took. False: such calls have as much as results may have. Any thread.

@@ -161,7 +161,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // For a call with a name (server_call_once.cc): runs the handler, or finds its result.
   [[gnu::noinline]] Task<absl::Status> RunOnce();
   Task<absl::Status> RunNamed(RequestId id);
-  void EndNamed(RequestId id, std::shared_ptr<const KeptResult> result);
+  void EndNamed(RequestId id, const std::shared_ptr<const KeptResult>& result);
   Task<absl::Status> AnswerFromStore(RequestId id,
                                      absl::StatusOr<std::optional<DedupeResult>> stored);
   Task<absl::Status> AnswerWith(const KeptResult& result);

@@ -145,8 +145,8 @@ Task<absl::Status> ServerCall::RunNamed(RequestId id) {
 }
 
 // Whoever waits for the result has it. What is left of the call is for its own caller alone.
-void ServerCall::EndNamed(RequestId id, std::shared_ptr<const KeptResult> result) {
-  shard_.limits().dedupe->End(id, std::move(result), shard_.executor());
+void ServerCall::EndNamed(RequestId id, const std::shared_ptr<const KeptResult>& result) {
+  shard_.limits().dedupe->End(id, result, shard_.executor());
   CarriedContext::Once& once = carried_.once();
   once.outlives_link = false;
   // Nobody would answer if the response asked for a landing.

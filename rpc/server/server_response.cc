@@ -10,6 +10,7 @@
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
@@ -230,7 +231,10 @@ char* ServerResponse::WritePrefix(char* body) {
     context_->Encode(body);
     body += context_bytes();
   }
-  return has_bulk() ? bulk_->response().WriteTo(body) : body;
+  if (!has_bulk()) return body;
+  VERBENA_CHECK(bulk_ != nullptr)
+      << "a frame announces a bulk part that the response does not have";
+  return bulk_->response().WriteTo(body);
 }
 
 void ServerResponse::ClearRest() {

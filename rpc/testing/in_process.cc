@@ -37,10 +37,10 @@ InProcessServer::InProcessServer(InProcessOptions options) : options_(std::move(
 
 InProcessServer::~InProcessServer() { Stop(); }
 
-void InProcessServer::Serve(std::vector<Service*> services) {
+void InProcessServer::Serve(const std::vector<Service*>& services) {
   VERBENA_CHECK(server_ == nullptr) << "call Stop() before Serve() again";
   absl::StatusOr<std::unique_ptr<Server>> started =
-      Server::Start(*runtime_, std::move(services), options_.server);
+      Server::Start(*runtime_, services, options_.server);
   VERBENA_CHECK(started.ok()) << "the server did not start: " << started.status().ToString();
   server_ = *std::move(started);
   channel_ = std::make_unique<Channel>(*runtime_, server_->address(), options_.channel);

@@ -58,7 +58,7 @@ class InProcessServer {
 
   // Starts a server with `services`, and makes the channel. The services must live until Stop().
   // After that it may be called again, as if the server were started anew.
-  void Serve(std::vector<Service*> services);
+  void Serve(const std::vector<Service*>& services);
   // Destroys the channel and the server. Handlers that still run are cancelled. The runtime stays.
   // Calls of the test must have ended. Does nothing the second time.
   void Stop();

@@ -25,9 +25,9 @@
 namespace verbena {
 namespace internal {
 
-inline const absl::Status& StatusOf(const absl::Status& status) { return status; }
+inline absl::Status StatusOf(const absl::Status& status) { return status; }
 template <typename T>
-const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
+absl::Status StatusOf(const absl::StatusOr<T>& result) {
   return result.status();
 }
 
@@ -49,7 +49,7 @@ class StatusIsMatcher {
 
   template <typename T>
   bool MatchAndExplain(const T& result, ::testing::MatchResultListener* listener) const {
-    const absl::Status& status = StatusOf(result);
+    const absl::Status status = StatusOf(result);
     *listener << "which is " << status;
     return status.code() == code_ && message_.Matches(std::string(status.message()));
   }

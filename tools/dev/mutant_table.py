@@ -632,6 +632,8 @@ MUTANTS = [
            "*TheAttemptOfAConnectionThatClosesEndsAndTriesNoOtherAddress"),
     Mutant("kErrorsShowAll", "//tests/rpc/discovery:discovery_test",
            "*ErrorsShowLittleOfALongOrOddText"),
+    Mutant("kOpenSslUsedAtExit", "//tests/rpc/discovery/etcd:http_wire_test",
+           "*OpenSslIsAtRestWhenTheProcessExits"),
     Mutant("kResolvedTextUnchecked", "//tests/rpc/discovery:discovery_test",
            "*NamesZonesAndAddressesAreShortAndPrintable"),
     Mutant("kSetsWithoutPause", "//tests/rpc:resolved_set_test",

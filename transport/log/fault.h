@@ -338,6 +338,7 @@ enum class PlantedFault {
   kSlotOfNobody,           // a server's name may leave keys with a server that is gone
   kClosedAttemptGoesOn,    // a connection that nobody uses goes on connecting until it times out
   kErrorsShowAll,          // a word of a list of servers fills logs and errors, however long it is
+  kOpenSslUsedAtExit,      // a client of etcd goes on using OpenSSL while the process exits
   kResolvedTextUnchecked,  // a server's name may have control characters, and any length
   kSetsWithoutPause,       // a resolver that never waits keeps its executor busy
   kSetTakesAllLinks,       // one set of servers leaves no link to other channels

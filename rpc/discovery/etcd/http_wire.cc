@@ -1,7 +1,12 @@
 #include "verbena/rpc/discovery/etcd/http_wire.h"
 
+#include <unistd.h>
+
 #include <boost/asio/ssl/context.hpp>
 #include <chrono>
+#include <cstdlib>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -14,6 +19,8 @@
 #include "verbena/transport/connect/host_port.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -23,17 +30,52 @@ namespace ssl = boost::asio::ssl;
 constexpr Duration kLeastTimeout = std::chrono::milliseconds(10);
 constexpr Duration kLongestTimeout = std::chrono::minutes(1);
 
-// All wires share it, and it stays until the process ends: a wire may be destroyed on an executor,
-// which must not wait for a lookup that hangs.
-absl::StatusOr<std::shared_ptr<IoThread>> SharedThread() {
-  static std::mutex mutex;
-  static auto* thread = new std::shared_ptr<IoThread>();
-  std::lock_guard lock(mutex);
-  if (*thread == nullptr) {
-    VERBENA_ASSIGN_OR_RETURN(*thread, IoThread::Start());
+// How long the end of a process waits for the shared thread.
+constexpr std::chrono::seconds kParkPatience(10);
+
+// The thread that all wires share. It stays until the process ends: a wire may be destroyed on an
+// executor, which must not wait for a lookup that hangs.
+class SharedThread {
+ public:
+  static SharedThread& Instance() {
+    static auto& shared = *new SharedThread;
+    return shared;
   }
-  return *thread;
-}
+
+  absl::StatusOr<std::shared_ptr<IoThread>> Get() {
+    std::lock_guard lock(mutex_);
+    if (thread_ == nullptr) {
+      VERBENA_ASSIGN_OR_RETURN(thread_, IoThread::Start());
+      process_ = getpid();
+    }
+    return thread_;
+  }
+
+  // Call it once OpenSSL is in use: when the process exits, OpenSSL frees all that it has, while
+  // the thread may still end a connection. exit() runs functions in the reverse order of atexit(),
+  // so the thread stands still by then.
+  static void ParkAtExit() {
+    static const int registered = std::atexit([] { Instance().Park(); });
+    if (registered != 0) Log(LogLevel::kWarning, "etcd: no room for a function that runs at exit");
+  }
+
+ private:
+  void Park() {
+    std::lock_guard lock(mutex_);
+    // A child of fork() has no such thread.
+    if (thread_ == nullptr || process_ != getpid() || VERBENA_MUTANT(kOpenSslUsedAtExit)) return;
+    const auto parked = std::make_shared<std::promise<void>>();
+    thread_->Post([parked] {
+      parked->set_value();
+      for (;;) pause();
+    });
+    parked->get_future().wait_for(kParkPatience);
+  }
+
+  std::mutex mutex_;
+  std::shared_ptr<IoThread> thread_;
+  pid_t process_ = 0;  // the one that started the thread
+};
 
 absl::Status FileError(const char* option, const std::string& path,
                        const boost::system::error_code& error) {
@@ -55,6 +97,7 @@ absl::StatusOr<std::unique_ptr<ssl::context>> TlsOf(const EtcdOptions& options) 
         "EtcdOptions::certificate_file and key_file go together: give both, or none");
   }
   auto tls = std::make_unique<ssl::context>(ssl::context::tls_client);
+  SharedThread::ParkAtExit();
   boost::system::error_code error;
   tls->set_options(
       ssl::context::default_workarounds | ssl::context::no_tlsv1 | ssl::context::no_tlsv1_1, error);
@@ -119,7 +162,7 @@ absl::StatusOr<std::unique_ptr<EtcdWire>> StartHttpWire(const EtcdOptions& optio
     hosts.push_back(std::move(host));
   }
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<ssl::context> tls, TlsOf(options));
-  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<IoThread> io, SharedThread());
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<IoThread> io, SharedThread::Instance().Get());
   return std::make_unique<HttpWire>(
       std::move(io),
       std::make_shared<EtcdEndpoints>(std::move(hosts), options.timeout, std::move(tls)));

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -329,6 +330,32 @@ TEST_F(HttpWireTest, TlsIsSpokenWithThoseWhoseCertificateIsSigned) {
   EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
   EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted);
   EXPECT_NE(refused.message().find("TLS"), std::string::npos) << refused;
+}
+
+CannedServer* g_server_at_exit = nullptr;
+
+// Asks by the thread that all clients share.
+void ExpectNoRequestAtExit() {
+  const auto client = EtcdClient::Start({.endpoints = {g_server_at_exit->address()}});
+  const auto watch = (*client)->Watch("a", 8);
+  for (int i = 0; i < 300; ++i) {
+    if (g_server_at_exit->requests() > 0) _exit(1);
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+void ExitWithTlsInUse() {
+  g_server_at_exit = new CannedServer(
+      [](CannedServer::Connection& connection, const std::string&) { connection.AwaitClose(); });
+  // Registered ahead of all that TLS registers, and so called behind it.
+  std::atexit(&ExpectNoRequestAtExit);
+  const auto client = EtcdClient::Start({.endpoints = {g_server_at_exit->address()}, .tls = true});
+  std::exit(client.ok() ? 0 : 2);
+}
+
+TEST_F(HttpWireTest, OpenSslIsAtRestWhenTheProcessExits) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(ExitWithTlsInUse(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(EtcdOptionsTest, OptionsOutOfTheirRangeAreRefused) {

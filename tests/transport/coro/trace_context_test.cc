@@ -161,8 +161,6 @@ TEST_F(AmbientTest, TasksSpawnedBelowATaskHaveItsTraceAndOthersNone) {
 }
 
 TEST_F(AmbientTest, ATraceOutlivesTheScopeThatItCameFrom) {
-  TaskScope strangers(scheduler_);
-  std::string seen;
   CancelScope kept;
   const auto outer = [&]() -> Task<absl::Status> {
     const TaskContext context = co_await CurrentContext();

@@ -154,7 +154,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   // `share`.
   absl::StatusOr<std::shared_ptr<LanePair>> OpenLanePair(
       uint64_t ours, uint64_t theirs, std::shared_ptr<Peer> peer, UniqueFd socket,
-      const LaneGeometry& geometry, std::shared_ptr<const void> share, int engine_epoll);
+      const LaneGeometry& geometry, const std::shared_ptr<const void>& share, int engine_epoll);
   // Frees the memory of lanes that are over.
   void SweepLanes();
   static absl::StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(const DeviceAddress& address);

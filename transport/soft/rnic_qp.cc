@@ -339,7 +339,7 @@ absl::StatusOr<std::shared_ptr<Peer>> Rnic::MakeTcpPeer(const DeviceAddress& add
 
 absl::StatusOr<std::shared_ptr<LanePair>> Rnic::OpenLanePair(
     uint64_t ours, uint64_t theirs, std::shared_ptr<Peer> peer, UniqueFd socket,
-    const LaneGeometry& geometry, std::shared_ptr<const void> share, int engine_epoll) {
+    const LaneGeometry& geometry, const std::shared_ptr<const void>& share, int engine_epoll) {
   std::shared_ptr<LaneMemory> memory[2];
   const LaneGeometry geometries[2] = {tcp_lane_geometry(), geometry};
   for (int i = 0; i < 2; ++i) {

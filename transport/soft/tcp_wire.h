@@ -114,7 +114,7 @@ class TcpWire {
   absl::Status OpenSession(TcpSession& session, TcpWireConnection& connection,
                            uint64_t their_secret);
   absl::Status OpenLanes(TcpSession& session, CqPair cqs, UniqueFd socket,
-                         const LaneGeometry& theirs, TcpShares::Share share);
+                         const LaneGeometry& theirs, const TcpShares::Share& share);
   absl::Status OpenDialedLanes(TcpSession& session, TcpWireConnection& connection,
                                const LaneGeometry& theirs);
   absl::Status Handle(TcpWireConnection& connection, const TcpControl& message);

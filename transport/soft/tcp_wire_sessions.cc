@@ -95,8 +95,8 @@ void TcpWire::Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs) {
   }
   absl::StatusOr<UniqueFd> socket =
       DialTcp(session.address, dial_from_own_address_ ? &address() : nullptr);
-  const bool failed = !socket.ok();
-  TcpWireConnection& connection = Add(failed ? UniqueFd() : *std::move(socket));
+  const absl::Status dialed = socket.status();
+  TcpWireConnection& connection = Add(dialed.ok() ? *std::move(socket) : UniqueFd());
   connection.phase = Phase::kDialing;
   connection.kind = kind;
   connection.dialed = true;
@@ -109,8 +109,8 @@ void TcpWire::Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs) {
   connection.share = std::move(share);
   connection.deadline = SaturatingAdd(now_, kDialPatience);
   if (kind == TcpGreeting::Kind::kControl) session.dialing = connection.id;
-  if (failed) {
-    End(connection, socket.status());
+  if (!dialed.ok()) {
+    End(connection, dialed);
     return;
   }
   Until(connection.deadline);
@@ -158,7 +158,7 @@ absl::Status TcpWire::AcceptControl(TcpWireConnection& connection, const TcpGree
     End(*ours, absl::CancelledError("the peer dialed, too"));
   }
   session->dialed = false;
-  const absl::Status sent = Send(
+  absl::Status sent = Send(
       connection, Encode(TcpGreeting{
                       .kind = greeting.kind, .sender = address(), .session = session->our_secret}));
   if (!sent.ok()) {
@@ -345,7 +345,7 @@ absl::Status TcpWire::AcceptLanes(TcpWireConnection& connection, const TcpGreeti
                                           .receiver_cq = cqs.theirs,
                                           .geometry = rnic_.tcp_lane_geometry()})));
   if (!connection.outgoing.empty()) return absl::AbortedError("it takes not even a greeting");
-  return OpenLanes(*session, cqs, Release(connection), greeting.geometry, *std::move(share));
+  return OpenLanes(*session, cqs, Release(connection), greeting.geometry, *share);
 }
 
 absl::Status TcpWire::OpenDialedLanes(TcpSession& session, TcpWireConnection& connection,
@@ -356,7 +356,7 @@ absl::Status TcpWire::OpenDialedLanes(TcpSession& session, TcpWireConnection& co
   connection.share.reset();
   absl::StatusOr<TcpShares::Share> share = TakeLanes(session.address.gid, cqs.ours, theirs);
   if (share.ok()) {
-    return OpenLanes(session, cqs, std::move(socket), theirs, *std::move(share));
+    return OpenLanes(session, cqs, std::move(socket), theirs, *share);
   }
   shutdown(socket.get(), SHUT_RDWR);
   FailLanes(session, cqs);
@@ -364,9 +364,9 @@ absl::Status TcpWire::OpenDialedLanes(TcpSession& session, TcpWireConnection& co
 }
 
 absl::Status TcpWire::OpenLanes(TcpSession& session, CqPair cqs, UniqueFd socket,
-                                const LaneGeometry& theirs, TcpShares::Share share) {
+                                const LaneGeometry& theirs, const TcpShares::Share& share) {
   absl::StatusOr<std::shared_ptr<LanePair>> pair = rnic_.OpenLanePair(
-      cqs.ours, cqs.theirs, session.peer, std::move(socket), theirs, std::move(share), fd());
+      cqs.ours, cqs.theirs, session.peer, std::move(socket), theirs, share, fd());
   if (!pair.ok()) {
     logs_.refused.Write(LogLevel::kWarning, now_,
                         fmt::format("{} cannot exchange messages with {}: {}", rnic_.name(),

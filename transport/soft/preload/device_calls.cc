@@ -70,7 +70,7 @@ void ibv_free_device_list(ibv_device** list) {
   if (real != nullptr) {
     preload::CallRealVoid(&::ibv_free_device_list, "ibv_free_device_list", real);
   }
-  free(list);
+  free(static_cast<void*>(list));
 }
 
 __be64 ibv_get_device_guid(ibv_device* device) {

@@ -182,10 +182,10 @@ int rdma_destroy_id(rdma_cm_id* visible) {
 }
 
 int rdma_create_ep(rdma_cm_id** result, rdma_addrinfo* info, ibv_pd* pd, ibv_qp_init_attr* init) {
-  if (info == nullptr) return CmFail(EINVAL);
+  if (result == nullptr || info == nullptr) return CmFail(EINVAL);
   rdma_cm_id* id = nullptr;
   const auto space = static_cast<rdma_port_space>(info->ai_port_space);
-  if (MakeId(nullptr, nullptr, space, &id) != 0) return -1;
+  if (MakeId(nullptr, nullptr, space, &id) != 0 || id == nullptr) return -1;
   if (SetUpEndpoint(id, *info, pd, init) != 0) {
     const int error = errno;
     rdma_destroy_ep(id);

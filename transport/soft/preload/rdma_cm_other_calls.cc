@@ -97,7 +97,7 @@ ibv_context** rdma_get_devices(int* count) {
   return list;
 }
 
-void rdma_free_devices(ibv_context** list) { std::free(list); }
+void rdma_free_devices(ibv_context** list) { std::free(static_cast<void*>(list)); }
 
 int rdma_getaddrinfo(const char* node, const char* service, const rdma_addrinfo* hints,
                      rdma_addrinfo** result) {

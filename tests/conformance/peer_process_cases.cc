@@ -19,12 +19,11 @@ class PeerProcess : public ConformanceTest {
     return options;
   }
 
-  // A real device gives a silent peer up after about half a second, but not one that is only slow:
-  // what comes before the end has to succeed.
+  // A real device gives a silent peer up after about 30 ms.
   static LinkOptions Impatient() {
     LinkOptions link;
-    link.timeout = 14;
-    link.retry_count = 7;
+    link.timeout = 10;
+    link.retry_count = 3;
     return link;
   }
 

@@ -10,12 +10,11 @@ namespace {
 
 class Teardown : public ConformanceTest {
  protected:
-  // A real device gives a silent peer up after about half a second, but not one that is only slow:
-  // what comes before the end has to succeed.
+  // A real device gives a silent peer up after about 20 ms.
   static LinkOptions Impatient() {
     LinkOptions link;
-    link.timeout = 14;
-    link.retry_count = 7;
+    link.timeout = 10;
+    link.retry_count = 2;
     return link;
   }
 

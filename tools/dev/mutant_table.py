@@ -147,6 +147,8 @@ MUTANTS = [
            "*OneHostTakesAHalfOfTheMemoryForRingsAtMost"),
     Mutant("kOldestMakesWay", "//tests/transport/soft:tcp_bounds_test",
            "*HostThatOpensManySocketsPushesOutItsOwn"),
+    Mutant("kGreetedSocketsCount", "//tests/transport/soft:tcp_silent_test",
+           "*SocketsThatHaveGreetedCountNoMore"),
     Mutant("kForeignGidTaken", "//tests/transport/soft:tcp_bounds_test",
            "*DeviceThatClaimsTheGidOfAnotherHostIsRefused"),
     Mutant("kUnansweredResolveWaits", "//tests/transport/soft:tcp_bounds_test",

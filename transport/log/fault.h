@@ -60,6 +60,7 @@ enum class PlantedFault {
   kReturnedSharesCount,         // what a host gives back stays counted while another holds some
   kLaneBytesUncounted,          // rings take memory without end
   kOldestMakesWay,              // a host that opens many sockets pushes out those of others
+  kGreetedSocketsCount,         // a socket that has greeted still counts among the silent ones
   kForeignGidTaken,             // a device is taken for the one whose address it claims
   kUnansweredResolveWaits,      // a queue pair waits for ever for a peer that answers nothing
   kSquatterStays,               // who takes a name first keeps it from the device that has it

@@ -8,8 +8,10 @@
 //
 // Any thread may share a client; it must outlive its Tasks and watches. Tasks may be awaited on any
 // executor. All clients of a process share one thread, which starts with the first one and stays.
-// Each request has a connection of its own: it tries the endpoints in turn, beginning with the one
-// that answered last, until one takes it. Errors name the endpoint. They have an Outcome:
+// If one of them uses TLS, the thread stands still as soon as exit() begins, since OpenSSL then
+// frees its memory. What begins later fails with UNAVAILABLE; what is under way never ends by
+// itself. Each request has a connection of its own: it tries the endpoints in turn, beginning with
+// the one that answered last, until one takes it. Errors name the endpoint. They have an Outcome:
 // kNotExecuted if no etcd took the request, or etcd says that it changed nothing, otherwise
 // kMaybeExecuted. Nothing is sent twice.
 //

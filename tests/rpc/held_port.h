@@ -40,6 +40,8 @@ class HeldPort {
   HeldPort& operator=(const HeldPort&) = delete;
   ~HeldPort() { close(fd_); }
 
+  // The socket, bound to the port.
+  int fd() const { return fd_; }
   const std::string& address() const { return address_; }
 
  private:

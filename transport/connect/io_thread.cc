@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <exception>
+#include <future>
 
 #include "absl/status/status.h"
 
@@ -45,6 +47,21 @@ void IoThread::Stop() {
   }
   work_.reset();
   if (thread_.joinable()) thread_.join();
+}
+
+void IoThread::Park(std::chrono::seconds patience) {
+  // Shared: the thread may come to it after the wait.
+  const auto parked = std::make_shared<std::promise<void>>();
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    stopping_ = true;
+    boost::asio::post(context_, [parked] {
+      parked->set_value();
+      for (;;) pause();
+    });
+  }
+  parked->get_future().wait_for(patience);
 }
 
 }  // namespace verbena::internal

@@ -3,10 +3,10 @@
 // Everything Asio lives here; executors only post to it. It is shared by the bootstrap and what it
 // made, so that sockets never outlive their io_context. Stop() closes what is registered, lets
 // every handler run to its end, and joins; from then on Post() refuses, so that no operation can be
-// begun that nobody would end.
+// begun that nobody would end. Park() is for a thread that lives as long as the process.
 //
-// Post() is for any thread; Register() and Unregister() for handlers; Stop() for the owner, on
-// another thread.
+// Post() is for any thread; Register() and Unregister() for handlers; Stop() and Park() for
+// the owner, on another thread.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_IO_THREAD_H_
 #define VERBENA_TRANSPORT_CONNECT_IO_THREAD_H_
@@ -14,6 +14,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -52,6 +53,11 @@ class IoThread {
   boost::asio::io_context& context() { return context_; }
 
   void Stop();
+
+  // Instead of Stop(), when the process exits: refuses all that comes, lets the handlers run that
+  // are due, and leaves the thread standing still for ever. Waits for that, at most `patience`. The
+  // object must never be destroyed after it.
+  void Park(std::chrono::seconds patience);
 
  private:
   IoThread();

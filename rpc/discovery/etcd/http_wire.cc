@@ -2,10 +2,10 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <boost/asio/ssl/context.hpp>
 #include <chrono>
 #include <cstdlib>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -44,9 +44,9 @@ class SharedThread {
 
   absl::StatusOr<std::shared_ptr<IoThread>> Get() {
     std::lock_guard lock(mutex_);
+    if (exits_) return absl::UnavailableError("etcd: no client begins while its process exits");
     if (thread_ == nullptr) {
       VERBENA_ASSIGN_OR_RETURN(thread_, IoThread::Start());
-      process_ = getpid();
     }
     return thread_;
   }
@@ -55,26 +55,28 @@ class SharedThread {
   // the thread may still end a connection. exit() runs functions in the reverse order of atexit(),
   // so the thread stands still by then.
   static void ParkAtExit() {
+    Instance().process_ = getpid();
     static const int registered = std::atexit([] { Instance().Park(); });
     if (registered != 0) Log(LogLevel::kWarning, "etcd: no room for a function that runs at exit");
   }
 
  private:
   void Park() {
-    std::lock_guard lock(mutex_);
-    // A child of fork() has no such thread.
-    if (thread_ == nullptr || process_ != getpid() || VERBENA_MUTANT(kOpenSslUsedAtExit)) return;
-    const auto parked = std::make_shared<std::promise<void>>();
-    thread_->Post([parked] {
-      parked->set_value();
-      for (;;) pause();
-    });
-    parked->get_future().wait_for(kParkPatience);
+    // A child of fork() has no such thread, and perhaps a mutex that nobody unlocks.
+    if (process_ != getpid() || VERBENA_MUTANT(kOpenSslUsedAtExit)) return;
+    std::shared_ptr<IoThread> thread;
+    {
+      std::lock_guard lock(mutex_);
+      exits_ = true;
+      thread = thread_;
+    }
+    if (thread != nullptr) thread->Park(kParkPatience);
   }
 
   std::mutex mutex_;
   std::shared_ptr<IoThread> thread_;
-  pid_t process_ = 0;  // the one that started the thread
+  bool exits_ = false;
+  std::atomic<pid_t> process_ = 0;  // the one that uses OpenSSL
 };
 
 absl::Status FileError(const char* option, const std::string& path,

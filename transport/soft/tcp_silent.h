@@ -1,8 +1,8 @@
-// TcpSilent: the sockets of a TCP wire that were accepted and have not greeted, by source.
+// TcpSilent: the sockets that a listener has accepted and that have not greeted, by source.
 //
-// TcpWire owns it, uses it on the engine's thread, and bounds it (TcpWire::kMaxSilent). For one
-// more socket, the oldest of the source that has most of them makes way, and TcpWire closes it. So
-// whoever opens many pushes out its own.
+// The listener's owner bounds it (TcpWire::kMaxSilent, CmAcceptor::kMostSilent). For one more
+// socket, the oldest of the source that has most of them makes way, and the owner closes it. So
+// whoever opens many pushes out its own. Not synchronized.
 
 #ifndef VERBENA_TRANSPORT_SOFT_TCP_SILENT_H_
 #define VERBENA_TRANSPORT_SOFT_TCP_SILENT_H_

@@ -6,7 +6,9 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "verbena/transport/log/mutant.h"
+#include "verbena/transport/soft/tcp_source.h"
 
 namespace verbena::internal::preload {
 namespace {
@@ -20,18 +22,18 @@ bool OutOfResources(int error) {
 
 }  // namespace
 
-CmAcceptor::Silent::Silent(CmAcceptor& acceptor, soft::UniqueFd socket)
-    : acceptor_(acceptor), stream_(std::make_unique<CmStream>(std::move(socket), *this)) {
+CmAcceptor::Silent::Silent(CmAcceptor& acceptor, uint64_t id, soft::UniqueFd socket)
+    : acceptor_(acceptor), id_(id), stream_(std::make_unique<CmStream>(std::move(socket), *this)) {
   if (!VERBENA_MUTANT(kCmSilenceUnbounded)) stream_->SetTimeLimit(acceptor.request_time_);
 }
 
 void CmAcceptor::Silent::OnStreamMessage(const CmMessage& message) {
   stream_->ClearTimeLimit();
   if (message.kind == CmKind::kRequest) acceptor_.listener_.OnRequest(stream_, message);
-  acceptor_.silent_.erase(self);
+  acceptor_.silent_.erase(id_);
 }
 
-void CmAcceptor::Silent::OnStreamLost(int /*error*/) { acceptor_.silent_.erase(self); }
+void CmAcceptor::Silent::OnStreamLost(int /*error*/) { acceptor_.silent_.erase(id_); }
 
 CmAcceptor::CmAcceptor(soft::UniqueFd socket, CmRequestListener& listener,
                        std::chrono::milliseconds request_time)
@@ -52,12 +54,20 @@ void CmAcceptor::OnReady(uint32_t /*events*/) {
     }
     return;
   }
-  if (silent_.size() >= kMostSilent && !VERBENA_MUTANT(kCmStrangersUnbounded)) {
-    if (VERBENA_MUTANT(kCmSilenceLocksOut)) return;
-    silent_.pop_back();
-  }
-  silent_.emplace_front(*this, std::move(accepted));
-  silent_.front().self = silent_.begin();
+  if (VERBENA_MUTANT(kCmSilenceLocksOut) && silent_.size() >= kMostSilent) return;
+  const absl::StatusOr<soft::TcpSource> source = soft::SourceOf(accepted.get());
+  if (!source.ok()) return;
+  MakeRoomFor(source->address);
+  const uint64_t id = ++last_id_;
+  sources_.Add(id, source->address);
+  silent_.try_emplace(id, *this, id, std::move(accepted));
+}
+
+void CmAcceptor::MakeRoomFor(const ibv_gid& newcomer) {
+  if (sources_.size() < kMostSilent || VERBENA_MUTANT(kCmStrangersUnbounded)) return;
+  sources_.Forget([this](uint64_t id) { return !silent_.contains(id); });
+  if (sources_.size() < kMostSilent) return;
+  silent_.erase(sources_.TakeOldestOfMost(newcomer));
 }
 
 void CmAcceptor::OnDeadline() { CmLoop::Instance().Change(watch_, EPOLLIN); }

@@ -1,21 +1,24 @@
 // CmAcceptor: the listening socket of an id, and the connections whose request is not there yet.
 //
 // Strangers may connect. So each connection has a time limit for its request, and their number is
-// bounded: above it the oldest makes way for a new one, so that strangers who stay silent lock
-// nobody out. All methods run under CmLoop's lock.
+// bounded: for one more, the oldest of the source that has most of them makes way (TcpSilent). So
+// whoever opens many pushes out its own. All methods run under CmLoop's lock.
 
 #ifndef VERBENA_TRANSPORT_SOFT_PRELOAD_RDMA_CM_ACCEPTOR_H_
 #define VERBENA_TRANSPORT_SOFT_PRELOAD_RDMA_CM_ACCEPTOR_H_
 
+#include <infiniband/verbs.h>
+
 #include <chrono>
 #include <cstdint>
-#include <list>
+#include <map>
 #include <memory>
 
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/preload/rdma_cm_loop.h"
 #include "verbena/transport/soft/preload/rdma_cm_message.h"
 #include "verbena/transport/soft/preload/rdma_cm_stream.h"
+#include "verbena/transport/soft/tcp_silent.h"
 
 namespace verbena::internal::preload {
 
@@ -45,8 +48,7 @@ class CmAcceptor final : private CmReadyListener {
   // A connection that has not sent its request.
   class Silent final : public CmStreamOwner {
    public:
-    Silent(CmAcceptor& acceptor, soft::UniqueFd socket);
-    std::list<Silent>::iterator self;
+    Silent(CmAcceptor& acceptor, uint64_t id, soft::UniqueFd socket);
 
    private:
     void OnStreamConnected() override {}
@@ -54,17 +56,22 @@ class CmAcceptor final : private CmReadyListener {
     void OnStreamLost(int error) override;
 
     CmAcceptor& acceptor_;
+    const uint64_t id_;
     std::unique_ptr<CmStream> stream_;
   };
 
   void OnReady(uint32_t events) override;
   void OnDeadline() override;
+  void MakeRoomFor(const ibv_gid& newcomer);
 
   const soft::UniqueFd socket_;
   CmRequestListener& listener_;
   const std::chrono::milliseconds request_time_;
   uint64_t watch_;
-  std::list<Silent> silent_;  // the newest first
+  uint64_t last_id_ = 0;
+  std::map<uint64_t, Silent> silent_;  // by id
+  // Has those of silent_, and some that have gone since.
+  soft::TcpSilent sources_;
 };
 
 }  // namespace verbena::internal::preload

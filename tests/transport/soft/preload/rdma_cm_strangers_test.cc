@@ -39,7 +39,12 @@ CmMessage SoundMessage(CmKind kind) {
 // A plain TCP socket of somebody who is no connection manager.
 class Stranger {
  public:
-  explicit Stranger(uint16_t port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  // `host` is the last number of its own address, 127.0.0.x.
+  explicit Stranger(uint16_t port, uint8_t host = 1)
+      : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in own = Loopback(0);
+    own.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + host);
+    EXPECT_EQ(bind(socket_.get(), AsAddress(own), sizeof(own)), 0);
     sockaddr_in peer = Loopback(port);
     EXPECT_EQ(connect(socket_.get(), AsAddress(peer), sizeof(peer)), 0);
     LimitWaits();
@@ -167,6 +172,16 @@ TEST_F(RdmaCmStrangersTest, StrangersWhoStaySilentLockNobodyOut) {
   for (size_t i = 0; i < CmAcceptor::kMostSilent; ++i) strangers.emplace_back(port());
   Connect();
   strangers[0].ExpectClosed();
+}
+
+TEST_F(RdmaCmStrangersTest, AStrangerWithManyConnectionsPushesOutItsOwn) {
+  Stranger slow(port());
+  std::vector<Stranger> strangers;
+  for (size_t i = 0; i <= CmAcceptor::kMostSilent; ++i) strangers.emplace_back(port(), 2);
+  strangers[1].ExpectClosed();
+  slow.Send(SoundMessage(CmKind::kRequest));
+  server = passive.Expect("RDMA_CM_EVENT_CONNECT_REQUEST");
+  EXPECT_NE(server, nullptr);
 }
 
 TEST_F(RdmaCmStrangersTest, RequestsThatNobodyTakesAreBounded) {

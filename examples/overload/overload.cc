@@ -51,16 +51,19 @@ class StoreService final : public Store::Service {
 struct Calls {
   Latencies served;
   uint64_t refused = 0;
+  bool failed = false;  // otherwise than by a refusal
 };
 
 void Note(Calls& calls, TimePoint begin, const absl::Status& status) {
   if (status.ok()) calls.served.Record((Clock::Real().Now() - begin).count());
   if (absl::IsResourceExhausted(status)) ++calls.refused;
+  calls.failed = calls.failed || (!status.ok() && !absl::IsResourceExhausted(status));
 }
 
-// Whether a client goes on: for its time, and until it was served. A busy machine may begin late.
+// Whether a client goes on: until its time is over and the server has served it once. On a busy
+// machine it may begin late.
 bool GoesOn(TimePoint until, const Calls& calls) {
-  return Clock::Real().Now() < until || calls.served.count() == 0;
+  return Clock::Real().Now() < until || (calls.served.count() == 0 && !calls.failed);
 }
 
 Task<void> LookUp(verbena::Channel& channel, TimePoint until, Calls& calls) {

@@ -2,7 +2,7 @@
 // in it.
 //
 // The kernel knows that one thread uses the ring (SINGLE_ISSUER, DEFER_TASKRUN), and the sockets
-// and the ring itself are registered: so the ring is as fast as io_uring gets. The thread that
+// and the ring itself are registered. The thread that
 // creates it uses it and destroys it. The sockets are the caller's, and outlive it.
 
 #ifndef VERBENA_BENCHMARKS_FLOOR_POLLED_RING_H_

@@ -24,8 +24,8 @@ class PacedEcho {
   PacedEcho(bench::PayloadBench::Stub& stub, size_t bytes, uint64_t interval_ns)
       : stub_(stub), bytes_(bytes), interval_ns_(interval_ns) {}
 
-  // Calls until `until_ns`, at least once, or until `status`, which others may set too, is not OK.
-  // A call that fails sets `status`.
+  // Calls at least once, and then until `until_ns`, or until `status` is not OK. A call that fails
+  // sets `status`; others may set it, too.
   Task<void> Run(uint64_t until_ns, absl::Status& status);
 
   const LatencyHistogram& latencies() const { return latencies_; }

@@ -149,8 +149,8 @@ class Demo {
     return absl::OkStatus();
   }
 
-  // Does it to the server that has the role by then: on a busy machine the primary may lose its
-  // lease at any time.
+  // Pauses, then does `deed` to the server that has `role` in `shard`. The role is looked up after
+  // the pause: on a busy machine the primary may lose its lease at any time.
   absl::Status DoTo(Role role, size_t shard, Deed deed) {
     VERBENA_RETURN_IF_ERROR(cluster_.Pause(kBetweenEvents));
     VERBENA_ASSIGN_OR_RETURN(const size_t primary, cluster_.PrimaryOf(shard));

@@ -260,8 +260,8 @@ absl::Status ServerSession::Refuse(CallId id, RefusalReason reason) {
   }
   const bool waits = SendWaiter::linked();
   refusals_.PushBack({id, reason});
-  // At once if there is room: a call that waited may be refused while nothing arrives, and then
-  // nobody would wake a frame that waits.
+  // Send it now if there is room: a queued call may be refused while no frame arrives, and then
+  // nothing else would send the refusal.
   if (!waits && !VERBENA_MUTANT(kRefusalAwaitsAFrame)) SendRefusal(*link_);
   if (refusals_.empty()) return absl::OkStatus();
   // A GOAWAY may wait already, which takes less room than the refusal that now goes first.

@@ -48,7 +48,7 @@ class Arming : public ConformanceTest {
 
   // Both sides bounce `rounds` messages; the far one in its own process or thread.
   void ExpectPingPong(QpPair& c, uint32_t rounds, bool events);
-  // A part of them.
+  // Bounces `rounds` messages within one time limit; the receives are posted already.
   void ExpectSomePingPong(QpPair& c, uint32_t rounds, bool events);
 };
 

@@ -1,5 +1,5 @@
-// SlowClock, and fixtures on it: the guide's calls have a second, in which a thread of a machine
-// that is busy elsewhere may not run at all. Here that second takes half a minute.
+// SlowClock, and fixtures on it: time that runs at a thirtieth of its pace. The guide's calls have
+// a deadline of a second; on a busy machine a thread may not run for as long.
 //
 //   SlowClock clock;
 //   auto runtime = Runtime::Start({.clock = &clock});

@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr size_t kBytes = 100'000;
-// How long a handler lingers that the test lets go.
+// How long a handler lingers unless the test lets it go.
 constexpr milliseconds kLong = seconds(60);
 
 class LeaseLifetimeTest : public PayloadFixture {

@@ -163,7 +163,7 @@ class TwoNetworksTest(unittest.TestCase):
         self.expect_calls(8, 1 << 20)
 
     def heal_once_calls_wait(self, before):
-        """Ends the partition when their packets were lost three times, after half a second or so."""
+        """Ends the partition once TCP has sent three segments again, after about half a second."""
         patience = time.monotonic() + PATIENCE_S
         while retransmissions() < before + 3 and time.monotonic() < patience:
             time.sleep(0.02)

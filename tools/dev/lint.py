@@ -178,8 +178,8 @@ def tidy_arguments(compiler_arguments):
 def tidy_key(name, command):
     """A digest of all that clang-tidy's findings depend on: file, our includes, flags, checks.
 
-    The list of faults is left out: each new fault adds a name to it, and nobody sees it but builds
-    with planted faults.
+    The list of faults (FAULTS) is left out, so that a new fault does not make every file be checked
+    again. No finding depends on it.
     """
     digest = hashlib.sha256(repr(command).encode())
     for path in [".clang-tidy", *sorted(includes.closure(name) - {FAULTS})]:

@@ -1,7 +1,7 @@
 // TcpSource: the host at the other end of a TCP connection, as the kernel knows it.
 //
-// A peer may claim any name. It cannot choose the address that its packets come from, unless
-// somebody on the way forges it. So bounds count by this address, and claims are compared with it.
+// A peer may claim any name. The address that its packets come from is proven, unless somebody on
+// the way forges packets. So bounds count by this address, and claims are compared with it.
 // A value; the functions may be called on any thread.
 
 #ifndef VERBENA_TRANSPORT_SOFT_TCP_SOURCE_H_

@@ -12,7 +12,7 @@ namespace verbena::internal {
 namespace {
 
 // How often a probe looks for what a device may never do. It counts looks, not time: a thread that
-// stood still for all of 100 ms would find no device able.
+// stands still for 100 ms would miss a time limit, and find an able device unable.
 constexpr int kLooks = 100;
 constexpr int kLookMilliseconds = 1;
 
@@ -79,8 +79,8 @@ bool ProbeSrqLimit(Device& device, ibv_srq* srq) {
   return device.ModifySrq(srq, attributes, IBV_SRQ_LIMIT).ok();
 }
 
-// True when the event came within kLooks. Others that come meanwhile are acknowledged and dropped:
-// nobody else uses the device yet.
+// True when the event came within kLooks looks. Others that come meanwhile are acknowledged and
+// dropped: nobody else uses the device yet.
 bool AwaitLastWqe(Device& device) {
   for (int look = 0; look < kLooks; ++look) {
     pollfd waiting{.fd = device.async_fd(), .events = POLLIN, .revents = 0};
@@ -110,7 +110,7 @@ QpHandle MakeQpInError(Device& device, const TestBed& bench, ibv_srq* srq) {
   return owner;
 }
 
-// True when a SEND of no bytes came back within kLooks.
+// True when a SEND of no bytes came back within kLooks looks.
 bool ProbeErrorFlush(const TestBed& bench, ibv_qp* qp) {
   ibv_send_wr send{};
   send.opcode = IBV_WR_SEND;

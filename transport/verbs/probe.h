@@ -11,9 +11,9 @@
 
 namespace verbena::internal {
 
-// `device` is open, its async fd non-blocking, and used by nobody else yet. Takes 100 ms on a
-// device that does not raise IBV_EVENT_QP_LAST_WQE_REACHED, and another 100 ms on a device that
-// does not flush what is posted in ERR.
+// `device` is open, its async fd non-blocking, and used by nobody else yet. Takes at least
+// 100 ms on a device that does not raise IBV_EVENT_QP_LAST_WQE_REACHED, and as long again on a
+// device that does not flush what is posted in ERR.
 DeviceCapabilities ProbeCapabilities(Device& device);
 
 }  // namespace verbena::internal

@@ -187,7 +187,7 @@ class Repeater {
  public:
   Repeater(Channel& channel, size_t writer) : stub_(channel), writer_(writer) {}
 
-  // Counts its answered Puts in `answered`, which it shares.
+  // Counts answered Puts in `answered`, which all Repeaters share.
   Task<void> Run(const std::atomic<bool>& ends, std::atomic<uint64_t>& answered) {
     while (!ends && !testing::Test::HasFailure()) {
       co_await PutOnce(rounds_++);
@@ -274,6 +274,7 @@ TEST_F(CrashTest, ARepeatedCallRunsOnceThroughKills) {
     for (Repeater& repeater : repeaters) scope.Spawn(repeater.Run(ends, answered));
     co_await scope.Join();
   };
+  // Stands in `answered` once the load has ended.
   constexpr uint64_t kNoMore = UINT64_MAX;
   std::thread load([&] {
     runtime->BlockOn(run());
@@ -283,6 +284,7 @@ TEST_F(CrashTest, ARepeatedCallRunsOnceThroughKills) {
   for (int kills = 0; kills < kKills && !HasFailure(); ++kills) {
     // No kill before the server has calls: the client may take long to connect.
     if (const uint64_t before = answered; before != kNoMore) answered.wait(before);
+    // Then at any moment.
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
     server_.reset();  // by SIGKILL
     StartServer(address);

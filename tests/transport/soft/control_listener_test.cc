@@ -9,7 +9,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -20,6 +19,7 @@
 
 #include "fmt/format.h"
 #include "tests/transport/log/captured_log.h"
+#include "tests/transport/soft/manual_clock.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {
@@ -124,16 +124,6 @@ TEST_F(ControlListenerTest, WithoutDescriptorsItAsksToBeLeftAloneAndServesOnceTh
   EXPECT_EQ(listener_->retry(), kNever);
 }
 
-// A clock that only the test moves.
-class SteppedClock final : public Clock {
- public:
-  TimePoint Now() override { return TimePoint(Duration(now_)); }
-  void Advance(Duration duration) { now_ += duration.count(); }
-
- private:
-  std::atomic<int64_t> now_ = Duration(std::chrono::hours(1)).count();
-};
-
 std::string AwaitLine(CapturedLog& log) {
   for (;;) {
     const std::vector<std::string> lines = log.Take();
@@ -145,7 +135,7 @@ std::string AwaitLine(CapturedLog& log) {
 
 TEST(SharedWireTest, ADeviceWithoutDescriptorsTriesAgainAfterAWhileAndNotAtEachTurn) {
   CapturedLog log;
-  SteppedClock clock;
+  ManualClock clock;
   const auto device = *SoftDevice::Create({.name = "soft8", .clock = &clock});
   const ibv_gid gid = *device->QueryGid(1, 0);
   Caller caller;

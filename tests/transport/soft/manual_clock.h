@@ -1,9 +1,10 @@
 // ManualClock: time for a device that a test steps by hand. It stands still until the test moves
-// it. One thread.
+// it. For any thread.
 
 #ifndef VERBENA_TESTS_TRANSPORT_SOFT_MANUAL_CLOCK_H_
 #define VERBENA_TESTS_TRANSPORT_SOFT_MANUAL_CLOCK_H_
 
+#include <atomic>
 #include <chrono>
 
 #include "verbena/transport/coro/clock.h"
@@ -12,11 +13,11 @@ namespace verbena::internal::soft {
 
 class ManualClock final : public Clock {
  public:
-  TimePoint Now() override { return now_; }
-  void Advance(Duration by) { now_ += by; }
+  TimePoint Now() override { return TimePoint(now_.load()); }
+  void Advance(Duration by) { now_ = now_.load() + by; }
 
  private:
-  TimePoint now_ = TimePoint(std::chrono::seconds(1));
+  std::atomic<Duration> now_ = Duration(std::chrono::seconds(1));
 };
 
 }  // namespace verbena::internal::soft

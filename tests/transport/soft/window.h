@@ -60,7 +60,7 @@ class Window {
   ibv_mw* get() { return mw_.get(); }
   uint32_t rkey() const { return mw_->rkey; }
   void Reset() { mw_.Reset(); }
-  // Leaves the window to the caller.
+  // Forgets the window, which the caller has deallocated.
   void Release() { mw_.Release(); }
 
   // Binds the start of the owner's receive buffer, under the window's next key.

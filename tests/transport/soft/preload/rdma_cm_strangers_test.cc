@@ -184,6 +184,18 @@ TEST_F(RdmaCmStrangersTest, AStrangerWithManyConnectionsPushesOutItsOwn) {
   EXPECT_NE(server, nullptr);
 }
 
+TEST_F(RdmaCmStrangersTest, ConnectionsThatHaveGoneCountNoMore) {
+  Stranger slow(port());
+  for (size_t i = 0; i <= CmAcceptor::kMostSilent; ++i) {
+    Stranger gone(port());
+    gone.Send(SoundMessage(CmKind::kReady));
+    gone.ExpectClosed();
+  }
+  slow.Send(SoundMessage(CmKind::kRequest));
+  server = passive.Expect("RDMA_CM_EVENT_CONNECT_REQUEST");
+  EXPECT_NE(server, nullptr);
+}
+
 TEST_F(RdmaCmStrangersTest, RequestsThatNobodyTakesAreBounded) {
   // rdma_listen raises small backlogs to this.
   constexpr size_t kBacklog = 128;

@@ -2,26 +2,60 @@
 
 They add a precompiled header of other projects' headers (tools/pch), unless a target says
 `precompiled = False`. Load them from here. Examples load none, so that users can copy them.
+
+A library compiles its sources together, as one translation unit (tools/unity): parsing the headers
+that they share takes most of the time of compiling them. So names in the unnamed namespaces of one
+library's sources differ.
 """
 
-# Only in this workspace: a project that depends on Verbena need not install the packages of all
-# precompiled headers.
-_HERE = not Label("//tools/pch:used").workspace_root
+load("//tools/unity:unity.bzl", "unity_source")
+
+# Sources of one translation unit: more would leave a core idle while the other compiles the last.
+_TOGETHER = 16
+
+# Tests see the headers of GoogleTest precompiled, too. A project that depends on Verbena builds none
+# of them, so it need not have GoogleTest.
+_ROOT = Label("//tools/pch:used").workspace_root
+_PCH = "$(BINDIR)/%stools/pch/%%s_headers.pch" % (_ROOT + "/" if _ROOT else "")
 
 def _precompiled(kwargs):
     """The arguments of a target, with the precompiled header among them."""
     arguments = dict(kwargs)
-    if not arguments.pop("precompiled", True) or not _HERE:
+    if not arguments.pop("precompiled", True):
         return arguments
-    arguments["copts"] = arguments.get("copts", []) + select({
-        "//tools/pch:used": ["-include-pch", "$(BINDIR)/tools/pch/common_headers.pch"],
-        "//conditions:default": [],
-    })
-    arguments["deps"] = arguments.get("deps", []) + select({
-        "//tools/pch:used": ["//tools/pch:common"],
-        "//conditions:default": [],
-    })
+    headers = "test" if native.package_name().split("/")[0] == "tests" else "common"
+    arguments["copts"] = arguments.get("copts", []) + _if_used(["-include-pch", _PCH % headers])
+    arguments["deps"] = arguments.get("deps", []) + _if_used(["//tools/pch:" + headers])
     return arguments
+
+def _if_used(words):
+    return select({
+        "//tools/pch:used": words,
+        "//tools/pch:used_optimised": words,
+        "//conditions:default": [],
+    })
+
+def _together(name, srcs):
+    """The arguments of a library that compiles `srcs` as few translation units."""
+    sources = [source for source in srcs if source.endswith(".cc")]
+    if len(sources) < 2:
+        return {"srcs": srcs}
+    units = []
+    for start in range(0, len(sources), _TOGETHER):
+        unit = "%s_unity_%d.cc" % (name, start // _TOGETHER)
+        unity_source(name = unit, srcs = sources[start:start + _TOGETHER])
+        units.append(unit)
+    others = [source for source in srcs if not source.endswith(".cc")]
+    return {
+        "srcs": others + select({
+            "//tools/unity:used": units,
+            "//conditions:default": sources,
+        }),
+        "textual_hdrs": select({
+            "//tools/unity:used": sources,
+            "//conditions:default": [],
+        }),
+    }
 
 def cc_library(**kwargs):
     native.cc_library(**_precompiled(kwargs))
@@ -48,9 +82,8 @@ def verbena_cc_library(name, hdrs = [], srcs = [], features = [], **kwargs):
     cc_library(
         name = name,
         hdrs = hdrs,
-        srcs = srcs,
         features = features if alone else features + ["-parse_headers"],
         include_prefix = "verbena/" + native.package_name(),
         strip_include_prefix = "/" + native.package_name(),
-        **kwargs
+        **dict(kwargs, **_together(name, srcs))
     )

@@ -18,7 +18,7 @@ namespace {
 constexpr int kEvents = 32;
 // More than there are connections, so that none waits for a buffer.
 constexpr PolledRing::Buffers kBuffers = {.count = 512, .bytes = 4096};
-constexpr std::uint64_t kCancel = UINT64_MAX;
+constexpr std::uint64_t kCancelTag = UINT64_MAX;
 
 }  // namespace
 
@@ -57,12 +57,12 @@ absl::StatusOr<RingFan> RingFan::Create(std::span<const int> fds) {
 
 RingFan::~RingFan() {
   if (ring_ == nullptr || receiving_ == 0) return;
-  ring_->CancelAll(kCancel);
+  ring_->CancelAll(kCancelTag);
   Patience patience;
   while (receiving_ > 0 && patience.Spin()) {
     ring_->Poll([this](const io_uring_cqe& completion) {
       const bool ended = (completion.flags & IORING_CQE_F_MORE) == 0;
-      if (completion.user_data != kCancel && ended) --receiving_;
+      if (completion.user_data != kCancelTag && ended) --receiving_;
     });
   }
 }

@@ -19,7 +19,7 @@ using Variables = std::map<std::string, std::string>;
 
 // GoogleMock's function is const and takes references, and the override does neither, so that no
 // call means both. GoogleMock's own functions cannot return a Task: clang asks for coroutines.
-void WriteMethod(const MethodDescriptor& method, Printer& printer) {
+void MockMethod(const MethodDescriptor& method, Printer& printer) {
   Variables vars = {
       {"method", CppName(method)},
       {"request", CppTypeIn(*method.service(), *method.input_type())},
@@ -37,7 +37,7 @@ void WriteMethod(const MethodDescriptor& method, Printer& printer) {
       "}\n");
 }
 
-void WriteStreamingMethod(const MethodDescriptor& method, Printer& printer) {
+void MockStreamingMethod(const MethodDescriptor& method, Printer& printer) {
   Variables vars = {
       {"method", CppName(method)},
       {"parameter", StreamRequestParameter(method)},
@@ -95,9 +95,9 @@ void WriteMock(const ServiceDescriptor& service, Printer& printer) {
   for (int i = 0; i < service.method_count(); ++i) {
     const MethodDescriptor& method = *service.method(i);
     if (IsStreaming(method)) {
-      WriteStreamingMethod(method, printer);
+      MockStreamingMethod(method, printer);
     } else {
-      WriteMethod(method, printer);
+      MockMethod(method, printer);
     }
   }
   printer.Print(vars, "\n// @@protoc_insertion_point(class_scope:$service$.$mock$)\n");

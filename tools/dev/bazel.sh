@@ -28,6 +28,10 @@ case $bazel_command in
       [ "$jobs" -le "$((memory_gb * 2 / 3))" ] || jobs=$((memory_gb * 2 / 3))
       flags+=("--jobs=$((jobs > 0 ? jobs : 1))")
     fi
+    # A sandbox is a directory of links: making them takes an eighth of a build on a disk.
+    if ! grep -qs -e '--sandbox_base' .bazelrc.user && [ -d /dev/shm ] && [ -w /dev/shm ]; then
+      flags+=("--sandbox_base=/dev/shm")
+    fi
     ;;
 esac
 exec bazel "$bazel_command" "${flags[@]}" "$@"

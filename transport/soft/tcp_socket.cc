@@ -23,17 +23,12 @@ namespace {
 
 // Connections that the kernel keeps for us until we accept them.
 constexpr int kBacklog = 256;
-constexpr uint8_t kMappedPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 ibv_gid MappedGid(const in_addr& address) {
   ibv_gid gid{};
-  std::memcpy(gid.raw, kMappedPrefix, sizeof(kMappedPrefix));
-  std::memcpy(gid.raw + sizeof(kMappedPrefix), &address, sizeof(address));
+  std::memcpy(gid.raw, kIpv4GidPrefix, sizeof(kIpv4GidPrefix));
+  std::memcpy(gid.raw + sizeof(kIpv4GidPrefix), &address, sizeof(address));
   return gid;
-}
-
-bool IsMapped(const ibv_gid& gid) {
-  return std::memcmp(gid.raw, kMappedPrefix, sizeof(kMappedPrefix)) == 0;
 }
 
 bool IsWildcard(const ibv_gid& gid) {
@@ -52,11 +47,11 @@ struct SocketAddress {
 
 SocketAddress ToSocketAddress(const DeviceAddress& address) {
   SocketAddress result;
-  if (IsMapped(address.gid)) {
+  if (IsIpv4Gid(address.gid)) {
     auto& to = reinterpret_cast<sockaddr_in&>(result.storage);
     to.sin_family = AF_INET;
     to.sin_port = htons(address.lid);
-    std::memcpy(&to.sin_addr, address.gid.raw + sizeof(kMappedPrefix), sizeof(to.sin_addr));
+    std::memcpy(&to.sin_addr, address.gid.raw + sizeof(kIpv4GidPrefix), sizeof(to.sin_addr));
     result.bytes = sizeof(to);
   } else {
     auto& to = reinterpret_cast<sockaddr_in6&>(result.storage);
@@ -197,7 +192,7 @@ absl::StatusOr<UniqueFd> DialTcp(const DeviceAddress& to, const DeviceAddress* f
   SocketAddress target = ToSocketAddress(to);
   UniqueFd fd(socket(target.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return ErrnoStatus(errno, "a TCP socket to another soft device");
-  if (from != nullptr && IsMapped(from->gid) == IsMapped(to.gid)) {
+  if (from != nullptr && IsIpv4Gid(from->gid) == IsIpv4Gid(to.gid)) {
     // Best effort: without it the kernel chooses.
     SocketAddress source = ToSocketAddress({.gid = from->gid, .lid = 0});
     SetOption(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);

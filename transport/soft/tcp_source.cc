@@ -15,8 +15,6 @@
 namespace verbena::internal::soft {
 namespace {
 
-constexpr uint8_t kMappedPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-
 bool Same(const ibv_gid& a, const ibv_gid& b) {
   return std::memcmp(a.raw, b.raw, sizeof(a.raw)) == 0;
 }
@@ -26,8 +24,8 @@ std::optional<ibv_gid> GidOf(const sockaddr* address) {
   if (address == nullptr) return std::nullopt;
   if (address->sa_family == AF_INET) {
     const auto& v4 = *reinterpret_cast<const sockaddr_in*>(address);
-    std::memcpy(gid.raw, kMappedPrefix, sizeof(kMappedPrefix));
-    std::memcpy(gid.raw + sizeof(kMappedPrefix), &v4.sin_addr, sizeof(v4.sin_addr));
+    std::memcpy(gid.raw, kIpv4GidPrefix, sizeof(kIpv4GidPrefix));
+    std::memcpy(gid.raw + sizeof(kIpv4GidPrefix), &v4.sin_addr, sizeof(v4.sin_addr));
     return gid;
   }
   if (address->sa_family != AF_INET6) return std::nullopt;
@@ -82,17 +80,17 @@ bool IsLoopbackGid(const ibv_gid& gid) {
   in6_addr address{};
   std::memcpy(&address, gid.raw, sizeof(address));
   return IN6_IS_ADDR_LOOPBACK(&address) ||
-         (IsIpv4Gid(gid) && gid.raw[sizeof(kMappedPrefix)] == IN_LOOPBACKNET);
+         (IsIpv4Gid(gid) && gid.raw[sizeof(kIpv4GidPrefix)] == IN_LOOPBACKNET);
 }
 
 bool IsIpv4Gid(const ibv_gid& gid) {
-  return std::memcmp(gid.raw, kMappedPrefix, sizeof(kMappedPrefix)) == 0;
+  return std::memcmp(gid.raw, kIpv4GidPrefix, sizeof(kIpv4GidPrefix)) == 0;
 }
 
 std::string IpText(const ibv_gid& gid) {
   char text[INET6_ADDRSTRLEN] = "";
   if (IsIpv4Gid(gid)) {
-    inet_ntop(AF_INET, gid.raw + sizeof(kMappedPrefix), text, sizeof(text));
+    inet_ntop(AF_INET, gid.raw + sizeof(kIpv4GidPrefix), text, sizeof(text));
   } else {
     inet_ntop(AF_INET6, gid.raw, text, sizeof(text));
   }

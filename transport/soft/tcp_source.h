@@ -9,6 +9,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -34,7 +35,8 @@ ibv_gid RangeOf(const ibv_gid& address);
 
 // True for 127.0.0.0/8 and ::1.
 bool IsLoopbackGid(const ibv_gid& gid);
-// True for an IPv4 address.
+// True for an IPv4 address: the rest behind this prefix.
+inline constexpr uint8_t kIpv4GidPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 bool IsIpv4Gid(const ibv_gid& gid);
 
 // As people write it: 10.0.0.7, 2001:db8::7.

@@ -14,9 +14,9 @@
 namespace verbena::internal {
 namespace {
 
-constexpr Duration kFirstPause = std::chrono::milliseconds(100);
+constexpr Duration kFirstRegistrationPause = std::chrono::milliseconds(100);
 // Short beside the least time to live, so that a short loss of etcd costs no lease.
-constexpr Duration kLongestPause = std::chrono::seconds(2);
+constexpr Duration kLongestRegistrationPause = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -25,7 +25,7 @@ EtcdRegistrar::EtcdRegistrar(EtcdOptions options, std::string key, std::string v
       key_(std::move(key)),
       value_(std::move(value)),
       ttl_(ttl),
-      pause_(kFirstPause, kLongestPause) {}
+      pause_(kFirstRegistrationPause, kLongestRegistrationPause) {}
 
 EtcdRegistrar::EtcdRegistrar(std::unique_ptr<EtcdClient> client, std::string key, std::string value,
                              Duration ttl, Random& random)
@@ -33,7 +33,7 @@ EtcdRegistrar::EtcdRegistrar(std::unique_ptr<EtcdClient> client, std::string key
       value_(std::move(value)),
       ttl_(ttl),
       client_(std::move(client)),
-      pause_(kFirstPause, kLongestPause, random) {}
+      pause_(kFirstRegistrationPause, kLongestRegistrationPause, random) {}
 
 Task<void> EtcdRegistrar::Run() {
   for (;;) {

@@ -99,7 +99,8 @@ absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Adopt(UniqueFd fd)
     return absl::PermissionDeniedError(fmt::format("process {} belongs to user {}, this one to {}",
                                                    peer.pid, peer.uid, geteuid()));
   }
-  UniqueFd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
+  UniqueFd pid_fd;
+  if (peer.pid != 0) pid_fd = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
   return std::unique_ptr<ControlSocket>(
       new ControlSocket(std::move(fd), std::move(pid_fd), peer.pid));
 }

@@ -93,8 +93,9 @@ class ControlSocket {
   static absl::StatusOr<std::unique_ptr<ControlSocket>> Accept(int listener);
 
   int fd() const { return fd_.get(); }
-  // Readable once the peer's process has ended; -1 where the kernel has no pidfds.
+  // Readable once the peer's process has ended; -1 where the kernel has no pidfds, or pid() is 0.
   int pid_fd() const { return pid_fd_.get(); }
+  // 0 for a process that our PID namespace does not show. It is never our own process.
   pid_t pid() const { return pid_; }
 
   // `descriptors` are sent, and stay the caller's: `keep_alive` sees to that while they wait.

@@ -20,7 +20,7 @@ bool Peer::CanReach(const MemoryLocation& where, uint64_t bytes) const {
 
 std::byte* Peer::Map(const MemoryLocation& where, uint64_t bytes) const {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
-  if (parts_.pid == 0) return reinterpret_cast<std::byte*>(where.address);
+  if (parts_.in_process) return reinterpret_cast<std::byte*>(where.address);
   if (where.arena == 0 || where.arena >= kMaxArenas) return nullptr;
   const MappedArena& arena = arenas_[where.arena];
   std::byte* data = arena.data.load(std::memory_order_acquire);
@@ -34,7 +34,7 @@ std::byte* Peer::Map(const MemoryLocation& where, uint64_t bytes) const {
 
 bool Peer::CopyByKernel(bool write, void* local, const MemoryLocation& where, uint64_t bytes) {
   // A pid may stand for another process once ours has been waited for.
-  if (ProcessEnded()) return false;
+  if (parts_.pid == 0 || ProcessEnded()) return false;
   const iovec here{.iov_base = local, .iov_len = bytes};
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   const iovec there{.iov_base = reinterpret_cast<void*>(where.address), .iov_len = bytes};

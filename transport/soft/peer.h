@@ -57,7 +57,11 @@ struct PeerParts {
   const DeviceTables* tables = nullptr;        // none behind a TCP wire
   UniqueFd doorbell{};                         // none when the peer's engine is stepped by hand
   std::shared_ptr<void> keep_alive = nullptr;  // owns what the pointers above point at
-  // For a peer in another process; 0 and none for one in ours.
+  // Whether it is a device of our process, so that all of its memory is ours. `pid` does not say
+  // so: the kernel gives 0 for a process that our PID namespace does not show.
+  bool in_process = false;
+  // The other process, as far as it is known: without a pid only its arenas can be reached, and
+  // without a descriptor only its socket tells of its end. 0 and none for a peer in our process.
   pid_t pid = 0;
   UniqueFd pid_fd{};
   // SoftDeviceOptions::least_kernel_copy_bytes.
@@ -79,12 +83,14 @@ class Peer {
 
   // True when `bytes` at `where` could be copied from here.
   bool CanReach(const MemoryLocation& where, uint64_t bytes) const;
+  bool in_process() const { return parts_.in_process; }
   // False for a peer behind a TCP wire, which has no tables to look at and no memory to copy to.
   bool shares_memory() const { return parts_.tables != nullptr; }
   // The address of `where` in this process; null when it is not mapped here. The caller holds the
   // lock of a CQ, so that UnmapArena waits for it.
   std::byte* Map(const MemoryLocation& where, uint64_t bytes) const;
-  // Copies through the kernel, for memory that is not mapped. False once the kernel has refused.
+  // Copies through the kernel, for memory that is not mapped. False once the kernel has refused,
+  // and always if the peer's process is not known.
   bool CopyByKernel(bool write, void* local, const MemoryLocation& where, uint64_t bytes);
 
   // The peer has announced an arena. Engine only.
@@ -93,7 +99,8 @@ class Peer {
   // nobody uses it any more.
   SharedRegion WithdrawArena(uint32_t id);
 
-  // True once its process is no more; always false for a peer in ours.
+  // True once its process is no more; always false for a peer in ours, and for one whose process is
+  // not known.
   bool ProcessEnded() const;
 
  private:

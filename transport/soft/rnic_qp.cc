@@ -164,7 +164,8 @@ std::shared_ptr<Peer> Rnic::PeerOf(Rnic& other) {
                                        .controls = other.share_->control(),
                                        .tables = &other.share_->tables(),
                                        .doorbell = UniqueFd(other.engine_.DuplicateDoorbell()),
-                                       .keep_alive = other.share_}));
+                                       .keep_alive = other.share_,
+                                       .in_process = true}));
 }
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved into the map.
@@ -290,10 +291,9 @@ Rnic::NewLane Rnic::MakeLane(CompletionQueue& cq, const std::shared_ptr<Peer>& p
     return {};
   }
   const LaneGeometry geometry = lane_geometry();
-  const bool local = FindLocal(peer->address()) != nullptr;
   absl::StatusOr<SharedRegion> region =
-      local ? SharedRegion::Anonymous(BytesOf(geometry))
-            : SharedRegion::Create("verbena-lane", BytesOf(geometry));
+      peer->in_process() ? SharedRegion::Anonymous(BytesOf(geometry))
+                         : SharedRegion::Create("verbena-lane", BytesOf(geometry));
   if (!region.ok()) {
     Log(LogLevel::kError,
         fmt::format("{} has no memory for a lane: {}", name(), region.status().ToString()));

@@ -1,5 +1,6 @@
 // Waking a peer's engine costs one system call for many messages. A process that is stopped in the
-// middle of a wake-up delays the messages of no other.
+// middle of a wake-up delays the messages of no other. Only a device of our own process is taken
+// for one, whatever the kernel says of the others' process ids.
 
 #include "verbena/transport/soft/peer.h"
 
@@ -7,8 +8,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "gtest/gtest.h"
 
@@ -70,6 +74,36 @@ TEST_F(WakeTest, APeerThatIsStoppedWhileItWakesTheEngineHoldsUpNoOther) {
   waker.join();
   peer->Wake(*control_);
   EXPECT_EQ(Wakings(fd), 1u);
+}
+
+// A place in memory of this process's own.
+MemoryLocation PlaceOf(void* memory) {
+  return {.address = reinterpret_cast<uint64_t>(memory), .arena = 0, .arena_offset = 0};
+}
+
+// The kernel gives its process id as 0, and the address that it names is one of ours, too.
+TEST(PeerMemoryTest, PeerThatOurPidNamespaceDoesNotShowIsReachedInItsArenasAlone) {
+  uint64_t ours = 1;
+  uint64_t other = 2;
+  Peer peer(PeerParts{.pid = 0, .pid_fd = {}, .least_by_kernel = 0});
+  EXPECT_EQ(peer.Map(PlaceOf(&ours), sizeof(ours)), nullptr);
+  EXPECT_FALSE(peer.CanReach(PlaceOf(&ours), sizeof(ours)));
+  EXPECT_FALSE(peer.CopyByKernel(/*write=*/true, &other, PlaceOf(&ours), sizeof(ours)));
+  EXPECT_FALSE(peer.CopyByKernel(/*write=*/false, &other, PlaceOf(&ours), sizeof(ours)));
+  EXPECT_EQ(ours, 1u);
+  EXPECT_EQ(other, 2u);
+  EXPECT_FALSE(peer.ProcessEnded());
+
+  SharedRegion arena = SharedRegion::Create("peer_test", 4096).value();
+  std::byte* const mapped = arena.data();
+  ASSERT_TRUE(peer.AddArena(3, std::move(arena)).ok());
+  MemoryLocation inside = PlaceOf(&ours);
+  inside.arena = 3;
+  inside.arena_offset = 4088;
+  EXPECT_EQ(peer.Map(inside, 8), mapped + 4088);
+  EXPECT_TRUE(peer.CanReach(inside, 8));
+  EXPECT_EQ(peer.Map(inside, 9), nullptr);
+  EXPECT_FALSE(peer.CanReach(inside, 9));
 }
 
 }  // namespace

@@ -1,0 +1,122 @@
+// Payloads arrive whole between processes that live in different PID namespaces, whichever side
+// executes the operations. Memory that both map is copied there and then, and no other memory is
+// touched by a process that does not see the other's process id.
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gtest/gtest.h"
+#include "tests/transport/soft/exchanges.h"
+#include "tests/transport/soft/pid_namespaces.h"
+#include "tests/transport/soft/qp_end.h"
+#include "tests/transport/soft/two_processes.h"
+#include "verbena/transport/soft/copied_bytes.h"
+
+namespace verbena::internal::soft {
+namespace {
+
+constexpr uint32_t kBytes = (1 << 20) + 123;
+
+void Fill(std::byte* bytes, int seed) {
+  for (uint32_t i = 0; i < kBytes; ++i) bytes[i] = std::byte(i * 7 + (i >> 8) + seed);
+}
+
+// How many of the first `count` bytes are not as Fill made them.
+uint32_t Wrong(const std::byte* bytes, uint32_t count, int seed) {
+  uint32_t wrong = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    wrong += bytes[i] != std::byte(i * 7 + (i >> 8) + seed) ? 1 : 0;
+  }
+  return wrong;
+}
+
+// Returns once both sides are here.
+void Meet(Side& side) {
+  side.Signal();
+  side.Await();
+}
+
+// One side: READs the other side's buffer, then WRITEs it. Returns what it copied itself.
+CopiedBytes Exchange(Side& side, bool shared_arena, int ours, int other) {
+  Process process({.with_channel = true, .bytes = 2 * (kBytes + 5), .shared_arena = shared_arena});
+  QpEnd& endpoint = process.endpoint;
+  Fill(endpoint.receive_buffer(), ours);
+  const Address theirs = side.Connect(endpoint);
+  Meet(side);
+  for (uint32_t bytes : {uint32_t{5000}, kBytes}) {
+    EXPECT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_READ, 1, endpoint.SendSge(0, bytes),
+                                    theirs.receive_buffer, theirs.rkey),
+              0);
+    EXPECT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+    EXPECT_EQ(Wrong(endpoint.send_buffer(), bytes, other), 0u) << "of " << bytes << " read";
+  }
+  Meet(side);
+  for (uint32_t bytes : {uint32_t{5000}, kBytes}) {
+    const int seed = ours + static_cast<int>(bytes);
+    Fill(endpoint.send_buffer(), seed);
+    EXPECT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 2, endpoint.SendSge(0, bytes),
+                                    theirs.receive_buffer, theirs.rkey),
+              0);
+    EXPECT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+    Meet(side);
+    EXPECT_EQ(Wrong(endpoint.receive_buffer(), bytes, other + static_cast<int>(bytes)), 0u)
+        << "of " << bytes << " written by the other side";
+    Meet(side);
+  }
+  return process.device->copied_bytes();
+}
+
+class PidNamespaceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!MayMakePidNamespaces()) GTEST_SKIP() << "no PID namespaces may be made here";
+  }
+};
+
+TEST_F(PidNamespaceTest, PayloadsCrossInMemoryThatBothMap) {
+  Child child(InNewPidNamespace([](Side& side) {
+    const CopiedBytes copied = Exchange(side, /*shared_arena=*/true, 1, 2);
+    EXPECT_EQ(copied.direct_read_bytes, kBytes + 5000u);
+    EXPECT_EQ(copied.direct_write_bytes, kBytes + 5000u);
+  }));
+  Side side = child.side();
+  Exchange(side, /*shared_arena=*/true, 2, 1);
+  child.Join();
+}
+
+TEST_F(PidNamespaceTest, PayloadsCrossInMemoryThatOnlyItsOwnerMaps) {
+  Child child(InNewPidNamespace([](Side& side) {
+    const CopiedBytes copied = Exchange(side, /*shared_arena=*/false, 1, 2);
+    EXPECT_EQ(copied.direct_read_bytes + copied.direct_write_bytes, 0u);
+    EXPECT_EQ(copied.kernel_read_bytes + copied.kernel_write_bytes, 0u);
+  }));
+  Side side = child.side();
+  Exchange(side, /*shared_arena=*/false, 2, 1);
+  child.Join();
+}
+
+// As in two containers of one network: each is given the other's process id as 0.
+TEST_F(PidNamespaceTest, PayloadsCrossBetweenProcessesThatDoNotSeeEachOther) {
+  int sockets[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
+  // Nobody else holds a process's socket, so that the other side notices if it dies.
+  const auto run = [&](int socket, int others, int ours, int other) {
+    return [=](Side&) {
+      close(others);
+      Side side(socket);
+      InNewPidNamespace([=](Side& to) { Exchange(to, /*shared_arena=*/false, ours, other); })(side);
+    };
+  };
+  Child one(run(sockets[0], sockets[1], 1, 2));
+  Child two(run(sockets[1], sockets[0], 2, 1));
+  close(sockets[0]);
+  close(sockets[1]);
+  one.Join();
+  two.Join();
+}
+
+}  // namespace
+}  // namespace verbena::internal::soft

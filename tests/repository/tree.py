@@ -25,6 +25,11 @@ def files():
     return sorted(name for name in names if (top() / name).is_file())
 
 
+def has(name):
+    """Whether the file `name` is there, known to git or not yet."""
+    return (top() / name).is_file()
+
+
 def _has_git():
     return any(os.access(os.path.join(directory, "git"), os.X_OK)
                for directory in os.environ.get("PATH", "").split(":"))

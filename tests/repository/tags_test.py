@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Each test carries the tags threads, processes and time that its sources ask for, and no others."""
+
+import os
+import sys
+import unittest
+from unittest import mock
+
+sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
+import build_files
+import case_report
+import timing_tags
+import tree
+
+
+def complaints(test):
+    """The faults of the tags of `test`, one line for each."""
+    wanted = timing_tags.wanted(test)
+    there = set(test.arguments.get("tags") or []).intersection(timing_tags.TAGS)
+    return [f"{test.label()}: tag it {tag}, for {wanted[tag]}"
+            for tag in timing_tags.TAGS if tag in wanted and tag not in there] + \
+           [f"{test.label()}: it is tagged {tag}, but no line of {' '.join(timing_tags.sources(test))} "
+            "asks for that" for tag in timing_tags.TAGS if tag in there and tag not in wanted]
+
+
+class TreeTest(unittest.TestCase):
+    def test_each_test_has_the_tags_that_its_sources_ask_for_and_no_others(self):
+        found = [line for test in timing_tags.tests() for line in complaints(test)]
+        self.assertEqual([], found, "rules: tests/repository/timing_tags.py")
+
+    def test_the_tests_were_really_found(self):
+        labels = {test.label() for test in timing_tags.tests()}
+        self.assertLess(300, len(labels))
+        for label in ("//tests/rpc:runtime_test",
+                      "//tests/transport/executor:sleep_test_io_uring",  # in a list comprehension
+                      "//tests/fuzz:send_corpus_test",                   # in a macro
+                      "//tests/conformance:processes_test"):             # without sources of its own
+            self.assertIn(label, labels)
+
+
+class FakeTree(unittest.TestCase):
+    """A tree of a few files."""
+
+    def setUp(self):
+        self.files = {}
+        for function in (build_files.targets, timing_tags.reasons):
+            function.cache_clear()
+            self.addCleanup(function.cache_clear)
+        for name, fake in (("files", lambda: sorted(self.files)), ("text", self.files.get),
+                           ("has", self.files.__contains__)):
+            patch = mock.patch.object(tree, name, fake)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+
+class RulesTest(FakeTree):
+    def wanted(self, source, name="a_test.cc", rule="cc_test"):
+        timing_tags.reasons.cache_clear()
+        build_files.targets.cache_clear()
+        self.files[f"tests/x/{name}"] = source
+        self.files["tests/x/BUILD"] = f'{rule}(name = "a_test", srcs = ["{name}"])'
+        [test] = timing_tags.tests()
+        return timing_tags.wanted(test)
+
+    def test_a_line_of_the_source_asks_for_its_tag(self):
+        self.assertEqual({"threads": "tests/x/a_test.cc:2: std::thread t(f);"},
+                         self.wanted("\n  std::thread t(f);\n"))
+        self.assertEqual(["processes"], list(self.wanted("pid = fork();")))
+        self.assertEqual(["time"], list(self.wanted("std::this_thread::sleep_for(1ms);")))
+
+    def test_comments_and_the_ids_of_threads_ask_for_nothing(self):
+        self.assertEqual({}, self.wanted("// std::thread\nstd::thread::id id;"))
+
+    def test_a_header_of_the_tests_counts_if_the_source_includes_it_itself(self):
+        self.files["tests/y/direct.h"] = '#include "tests/y/far.h"\nfork();\n'
+        self.files["tests/y/far.h"] = "std::thread t;"
+        self.assertEqual({"processes": "tests/y/direct.h:2: fork();"},
+                         self.wanted('#include "tests/y/direct.h"\n'))
+
+    def test_a_timer_counts_unless_only_the_test_moves_its_clock(self):
+        self.assertEqual(["time"], list(self.wanted("co_await Sleep(1ms);")))
+        self.assertEqual({}, self.wanted("ManualScheduler scheduler;\nco_await Sleep(1ms);"))
+
+    def test_a_device_that_the_test_steps_has_no_thread(self):
+        self.assertEqual(["threads"], list(self.wanted("SoftDevice::Create({});")))
+        self.assertEqual({}, self.wanted("SoftDevice::Create({.engine_thread = false});"))
+
+    def test_scripts_count_by_what_they_run(self):
+        self.assertEqual(["processes", "time"],
+                         list(self.wanted("#!/bin/bash\nsleep 1\n", "a_test.sh", "sh_test")))
+        self.assertEqual(["processes"],
+                         list(self.wanted("subprocess" '.run(["x"])', "a_test.py", "sh_test")))
+
+
+class ComplaintsTest(FakeTree):
+    def complaints(self, tags, source):
+        self.files["tests/x/a.cc"] = source
+        self.files["tests/x/BUILD"] = f'cc_test(name = "a", srcs = ["a.cc"], tags = {tags})'
+        [test] = timing_tags.tests()
+        return complaints(test)
+
+    def test_a_missing_tag_is_named_with_the_line_that_asks_for_it(self):
+        self.assertEqual(["//tests/x:a: tag it time, for tests/x/a.cc:1: usleep(1);"],
+                         self.complaints(["long"], "usleep(1);"))
+
+    def test_a_superfluous_tag_is_named(self):
+        [line] = self.complaints(["threads"], "")
+        self.assertTrue(line.startswith("//tests/x:a: it is tagged threads, but"), line)
+
+    def test_the_right_tags_are_fine(self):
+        self.assertEqual([], self.complaints(["long", "processes"], "fork();"))
+
+
+class BuildFilesTest(FakeTree):
+    def test_targets_of_list_comprehensions_and_macros_are_found(self):
+        self.files["tests/x/macro.bzl"] = \
+            'load("//tools:none.bzl", "other")\n_RULE = rule(attr.string())\n' \
+            "def twice(name):\n    native.cc_test(name = name + native.package_name())\n"
+        self.files["tools/none.bzl"] = "other = Label('//x')"
+        self.files["tests/x/BUILD"] = \
+            'load(":macro.bzl", "twice")\n[cc_test(name = n) for n in ["a", "b"]]\ntwice(name = "c")\n'
+        self.assertEqual(["//tests/x:a", "//tests/x:b", "//tests/x:ctests/x"],
+                         [target.label() for target in build_files.targets("tests/x")])
+
+    def test_a_test_without_sources_has_those_of_the_libraries_of_its_package(self):
+        self.files["tests/x/BUILD"] = \
+            'cc_test(name = "t", deps = [":a", "//z"])\n' \
+            'cc_library(name = "a", deps = [":b"])\ncc_library(name = "b", srcs = ["b.cc"])\n'
+        self.files["tests/x/b.cc"] = ""
+        [test] = timing_tags.tests()
+        self.assertEqual(["tests/x/b.cc"], timing_tags.sources(test))
+
+
+if __name__ == "__main__":
+    case_report.main()

@@ -1,0 +1,139 @@
+"""Which of the tags threads, processes and time a test must carry, by what its sources say.
+
+The outcome of such a test may depend on when something else runs: a thread, a process, the
+machine's clock.
+
+The sources of a C++ test are its own, and the headers below tests/ that these include. A test
+without sources of its own has those of the libraries of its package. Of a test in shell or Python
+only the script counts.
+"""
+
+import functools
+import re
+
+import build_files
+import tree
+
+TAGS = ("threads", "processes", "time")
+
+# Each expression asks for its tag if it matches a line of a C++ source, comments left out.
+_CPP = {
+    "threads": (
+        # Threads of the test, and what it synchronises them with.
+        r"std::j?thread\b(?!::)", r"std::(?:async|latch|barrier|counting_semaphore)\b",
+        r"std::condition_variable\b", r"\bpthread_create\(",
+        r"\babsl::(?:Notification|BlockingCounter)\b",
+        # Parts of Verbena that have threads of their own.
+        r"\bRuntime::Start\(", r"\bExecutorThread\b", r"\bBlockingPool\b", r"\bRunBlocking\(",
+        r"\bInProcess(?:Server)?\b", r"\bDeviceContext::Create\(",
+        r"\bControlPool\b", r"\bDeviceKeeper\b", r"\b(?:Tcp|File)Bootstrap\b",
+        r"\bEtcdClient::Start\(", r"\bGroupCommit\b", r'"verbena/transport/file/file\.h"',
+        r"\bCmLoop\b", r"\brdma_create_event_channel\(", r"\bibv_get_device_list\(",
+        # Fixtures that start some.
+        r"\bRuntimePair\b", r"\bServerSet\b", r"\bStartRuntime\(", r"\bTwoExecutors\b",
+        r"\bFileTest\b", r"\bVolumeStoreTest\b",
+    ),
+    "processes": (
+        r"\bv?fork\(\)", r"\bposix_spawnp?\(", r"\bexec[lv]p?e?\(", r"\bpopen\(", r"\bstd::system\(",
+        r"\bwaitpid\(", r"\bTwoProcesses\b", r"\bServerProcess\b", r"\bRestartableServer\b",
+    ),
+    "time": (
+        # The machine's clock, and waiting by it.
+        r"\b(?:steady|system)_clock::now\b", r"\bClock::Real\(\)", r"\babsl::Now\(",
+        r"\bclock_gettime\(", r"\bsleep_(?:for|until)\(", r"\b(?:usleep|nanosleep|alarm)\(",
+        r"\.wait_(?:for|until)\(", r"\bWaitForNotificationWithTimeout\(",
+        # Polls of fixtures that give up after a time.
+        r"\bEventually\(", r"\bPause\(\)", r"\bMovedClock\b",
+    ),
+}
+# These ask for the tag, too, unless the source or a header below tests/ that it includes matches the
+# last expression: a clock that only the test moves, and a device that the test steps.
+_CPP_UNLESS = {
+    "threads": ((r"\bSoftDevice::Create\(",), r"\bengine_thread = false\b"),
+    "time": ((r"\bco_await (?:verbena::)?Sleep\(", r"\bWithDeadline\(",
+              r"\b(?:deadline|timeout) = (?:std::chrono::)?(?:\w*seconds\(|\d+(?:s|ms|us)\b)"),
+             r"\b(?:ManualScheduler|FakeClock|fake_clock|ManualClock|StoppedClock)\b"),
+}
+
+_PYTHON = {
+    "threads": (r"\bthreading\.(?:Thread|Timer)\(",),
+    "processes": (r"\bsubprocess\.(?:run|Popen|check_output)\(", r"\bos\.fork\("),
+    "time": (r"\btime\.(?:sleep|monotonic|time)\(", r"\btimeout="),
+}
+# A script runs programs: that is what it is for.
+_SHELL = {"processes": (r"^#!",), "time": (r"\bsleep [0-9.$]", r"\btimeout ")}
+
+
+def _code(path):
+    return [line.split("//")[0] for line in tree.text(path).split("\n")]
+
+
+def _support(path):
+    # The headers below tests/ that a C++ source includes.
+    return [header for header in re.findall(r'(?m)^#include "(tests/[^"]+)"', tree.text(path))
+            if tree.has(header)]
+
+
+def _table(path):
+    # Tag -> the expressions that ask for it in the file `path`.
+    if path.endswith(".py"):
+        return _PYTHON
+    if path.endswith(".sh"):
+        return _SHELL
+    known = "\n".join(line for file in [path, *_support(path)] for line in _code(file))
+    table = dict(_CPP)
+    for tag, (expressions, unless) in _CPP_UNLESS.items():
+        if not re.search(unless, known):
+            table[tag] += expressions
+    return table
+
+
+@functools.lru_cache(maxsize=None)
+def reasons(path):
+    """Tag -> the first place in the file `path` that asks for it, as "path:line: text"."""
+    lines = tree.text(path).split("\n") if path.endswith((".py", ".sh")) else _code(path)
+    found = {}
+    for tag, expressions in _table(path).items():
+        asks = re.compile("|".join(expressions))
+        for number, line in enumerate(lines, 1):
+            if asks.search(line):
+                found[tag] = f"{path}:{number}: {line.strip()}"
+                break
+    return found
+
+
+def _libraries(test):
+    # The libraries of its package that it depends on, through others of them, too.
+    by_label = {target.label(): target for target in build_files.targets(test.package)}
+    found, queue = [], [test]
+    while queue:
+        for label in queue.pop().labels("deps"):
+            library = by_label.pop(label, None)
+            if library:
+                found.append(library)
+                queue.append(library)
+    return found
+
+
+def sources(test):
+    """The files whose lines count for `test`."""
+    files = test.files("srcs")
+    if not files:
+        files = [file for library in _libraries(test) for file in library.files("srcs")]
+    headers = {header for file in files if file.endswith((".cc", ".h")) for header in _support(file)}
+    return files + sorted(headers)
+
+
+def wanted(test):
+    """Tag -> why `test` must carry it."""
+    found = {}
+    for file in sources(test):
+        for tag, reason in reasons(file).items():
+            found.setdefault(tag, reason)
+    return found
+
+
+def tests():
+    """Every test below tests/."""
+    return [target for package in build_files.packages("tests")
+            for target in build_files.targets(package) if target.rule.endswith("_test")]

@@ -9,6 +9,7 @@ from unittest import mock
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
 import build_files
 import case_report
+import racy
 import timing_tags
 import tree
 
@@ -36,6 +37,9 @@ class TreeTest(unittest.TestCase):
                       "//tests/fuzz:send_corpus_test",                   # in a macro
                       "//tests/conformance:processes_test"):             # without sources of its own
             self.assertIn(label, labels)
+
+    def test_the_racy_run_knows_the_same_tags(self):
+        self.assertEqual(timing_tags.TAGS, racy.TAGS)
 
 
 class FakeTree(unittest.TestCase):

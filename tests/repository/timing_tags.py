@@ -1,7 +1,7 @@
 """Which of the tags threads, processes and time a test must carry, by what its sources say.
 
 The outcome of such a test may depend on when something else runs: a thread, a process, the
-machine's clock.
+machine's clock. `./dev test --racy` runs these tests and no others.
 
 The sources of a C++ test are its own, and the headers below tests/ that these include. A test
 without sources of its own has those of the libraries of its package. Of a test in shell or Python

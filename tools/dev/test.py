@@ -10,6 +10,7 @@ import time
 
 import bazel_events
 import guest_phase
+import racy
 
 # Tests that run Bazel themselves.
 SCRIPTS = ("tests/consumer/run.sh", "tests/new_service/run.sh", "tests/compdb/run.sh")
@@ -77,8 +78,9 @@ def arguments():
     parser.add_argument("--filter", metavar="PATTERN",
                         help="run the GoogleTest cases that match; the others are not counted")
     parser.add_argument("--runs", type=int, default=1, metavar="N",
-                        help="run each test N times in plain, asan, tsan and tcp; guest and consumer run once "
-                             "(default 1)")
+                        help="run each test N times in plain, asan, tsan and tcp, and with --racy; guest "
+                             "and consumer run once (default 1)")
+    racy.add_arguments(parser)
     parser.add_argument("targets", nargs="*", metavar="target",
                         help="Bazel targets (default //..., and the consumer phase)")
     options = parser.parse_args()
@@ -86,6 +88,8 @@ def arguments():
     for phase in options.only:
         if phase not in PHASES:
             parser.error(f"there is no phase '{phase}'; phases: {', '.join(PHASES)}")
+    if options.loaded and not options.racy:
+        parser.error("--loaded is for --racy")
     options.short = not (options.only or options.all or options.targets)
     return options
 
@@ -205,6 +209,8 @@ def run_profiles_phase(options):
 
 
 def run_phase(phase, options):
+    if phase == "racy":
+        return racy.run(options, run_tests)
     if phase == "profiles":
         return run_profiles_phase(options)
     if phase == "fuzz":
@@ -221,14 +227,14 @@ def run_phase(phase, options):
 def phase_line(phase, seconds, build_s):
     """A line of the last table: how long a phase took, of which building, and over its budget."""
     built = f" (building {build_s:.0f} s, running {seconds - build_s:.0f} s)" if build_s else ""
-    budget_s = PHASES[phase] * 60
-    late = f", over its budget of {budget_s} s" if seconds > budget_s else ""
+    budget_s = PHASES.get(phase, 0) * 60
+    late = f", over its budget of {budget_s} s" if 0 < budget_s < seconds else ""
     return f"{phase:9} {seconds:5.0f} s{built}{late}"
 
 
 def main():
     options = arguments()
-    phases = options.only or [
+    phases = ["racy"] if options.racy else options.only or [
         phase for phase in PHASES
         if (phase != "consumer" or not options.targets) and
         (phase != "fuzz" or (options.all and not options.targets)) and

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""./dev test --racy runs tests that may race; its load keeps cores busy and always ends."""
+
+import argparse
+import os
+import subprocess
+import sys
+import unittest
+from unittest import mock
+
+sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
+import bazel_events
+import case_report
+import racy
+
+# A process that starts a load of one, says its id, and waits to be killed.
+_LOADER = ("import sys\nsys.path[:0] = ['tools/dev']\nimport racy\n"
+           "with racy.load(1) as busy:\n  print(busy[0].pid, flush=True)\n  sys.stdin.read()\n")
+
+
+def runs(process_id):
+    """Whether a process is there and no zombie."""
+    try:
+        with open(f"/proc/{process_id}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class LoadTest(unittest.TestCase):
+    def test_there_is_one_process_for_each_core_until_the_end(self):
+        with racy.load() as busy:
+            self.assertEqual(len(os.sched_getaffinity(0)), len(busy))
+            self.assertTrue(all(runs(process.pid) for process in busy))
+        self.assertFalse(any(runs(process.pid) for process in busy))
+
+    def test_the_load_ends_if_the_run_raises(self):
+        with self.assertRaises(KeyboardInterrupt):
+            with racy.load(1) as busy:
+                raise KeyboardInterrupt
+        self.assertFalse(runs(busy[0].pid))
+
+    def test_the_load_ends_if_its_starter_is_killed(self):
+        starter = subprocess.Popen([sys.executable, "-c", _LOADER], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, text=True)
+        process_id = int(starter.stdout.readline())
+        self.assertTrue(runs(process_id))
+        starter.kill()
+        starter.wait()
+        # The load keeps the pipe open for as long as it runs.
+        self.assertEqual("", starter.stdout.read())
+        starter.stdin.close()
+        starter.stdout.close()
+
+
+class RunTest(unittest.TestCase):
+    def run_it(self, *arguments):
+        """Runs the phase. Returns the flags and targets of building and of testing, and whether
+        there was a load while it built and while it tested."""
+        parser = argparse.ArgumentParser()
+        racy.add_arguments(parser)
+        parser.add_argument("targets", nargs="*")
+        options = parser.parse_args(arguments)
+        seen, loaded = [], []
+
+        def busy():
+            children = f"/proc/self/task/{os.getpid()}/children"
+            with open(children) as file:
+                return bool(file.read().split())
+
+        def build(command, arguments):
+            self.assertEqual("build", command)
+            seen.append(arguments)
+            loaded.append(busy())
+            return 0, []
+
+        def test(flags, targets, _):
+            seen.append(flags + targets)
+            loaded.append(busy())
+            return 0, bazel_events.Outcome(passed=3)
+
+        with mock.patch.object(bazel_events, "run", build):
+            self.assertEqual(3, racy.run(options, test).passed)
+        return seen, loaded
+
+    def test_tests_run_that_carry_a_tag_and_are_for_asan(self):
+        seen, loaded = self.run_it()
+        for arguments in seen:
+            self.assertIn("--config=asan", arguments)
+            self.assertIn("--test_tag_filters=threads,processes,time,-noasan,-guest,-long", arguments)
+            self.assertEqual(["--", "//..."], arguments[-2:])
+        self.assertIn("--nocache_test_results", seen[1])
+        self.assertEqual([False, False], loaded)
+
+    def test_targets_narrow_it(self):
+        seen, _ = self.run_it("//tests/rpc/...")
+        self.assertEqual(["--", "//tests/rpc/..."], seen[1][-2:])
+
+    def test_the_load_is_there_while_tests_run_and_not_while_they_are_built(self):
+        self.assertEqual([False, True], self.run_it("--loaded")[1])
+
+
+if __name__ == "__main__":
+    case_report.main()

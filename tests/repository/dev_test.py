@@ -26,6 +26,7 @@ import includes
 import lint
 import mutant_table
 import mutants
+import passed_phases
 import test as whole_run
 import test_log
 import tree
@@ -97,6 +98,20 @@ class CountTest(unittest.TestCase):
         outcome = self.count(summary("//:a", "TIMEOUT"), self.result("//:a", "<testsuites><tests"))
         self.assertEqual((0, ["//:a: timeout"]), (outcome.passed, outcome.failures))
 
+    def test_a_program_that_dies_fails_each_case_that_it_did_not_reach(self):
+        log = pathlib.Path(self.directory.name) / "test.log"
+        log.write_text("[==========] Running 5 tests from 1 test suite.\n"
+                       "[ RUN      ] S.A\n[       OK ] S.A (1 ms)\n"
+                       "[ RUN      ] S.B\n[  SKIPPED ] S.B (0 ms)\n"
+                       "[ RUN      ] S.C\nboom\n")
+        event = self.result("//:a", '<testsuites><testcase name="a"><error/></testcase></testsuites>')
+        event["testResult"]["testActionOutput"].append({"name": "test.log", "uri": f"file://{log}"})
+        outcome = self.count(summary("//:a", "FAILED"), event)
+        self.assertEqual(1, outcome.passed)
+        self.assertEqual(["//:a S.B"], outcome.skips)
+        self.assertEqual(["//:a S.C: the program died", "//:a: case 4 of 5 not reached",
+                          "//:a: case 5 of 5 not reached"], outcome.failures)
+
     def test_a_target_that_does_not_build_is_one_failure(self):
         outcome = self.count(
             {"id": {"targetCompleted": {"label": "//:a"}}, "completed": {}},
@@ -136,7 +151,6 @@ class WholeRunTest(unittest.TestCase):
         filters = self.filters(short=True)
         self.assertEqual("noasan,-guest,-long", filters["plain"])
         self.assertEqual("-noasan,-guest,-long", filters["asan"])
-        self.assertEqual("threads,-notsan,-guest,-long", filters["tsan"])
 
     def test_a_phase_that_is_named_has_every_test(self):
         self.assertEqual("-guest,-long", self.filters()["plain"])
@@ -145,13 +159,10 @@ class WholeRunTest(unittest.TestCase):
     def test_the_tcp_phase_runs_what_other_phases_have_built(self):
         def flags(**options):
             return whole_run.tcp_flags(argparse.Namespace(**{"short": False, "all": False, **options}))
-        short = flags(short=True)
-        self.assertIn("--config=asan", short)
-        self.assertIn("--test_tag_filters=tcp,-notcp,-noasan,-guest,-long", short)
-        self.assertIn("--test_env=VERBENA_DEVICE=soft:tcp", short)
-        self.assertNotIn("--config=asan", flags(all=True))
-        self.assertIn("--test_tag_filters=-notcp,-guest", flags(all=True))
-        self.assertIn("--test_tag_filters=-notcp,-guest,-long", flags())
+        self.assertIn("--config=asan", flags())
+        self.assertIn("--test_tag_filters=-notcp,-noasan,-guest,-long", flags())
+        self.assertIn("--test_env=VERBENA_DEVICE=soft:tcp", flags())
+        self.assertIn("--test_tag_filters=-notcp,-noasan,-guest", flags(all=True))
 
     def test_all_runs_long_tests_too(self):
         self.assertEqual("-guest", self.filters(all=True)["plain"])
@@ -175,8 +186,60 @@ class WholeRunTest(unittest.TestCase):
     def test_a_phase_says_what_building_and_what_running_took(self):
         self.assertEqual("tsan        300 s (building 200 s, running 100 s)",
                          whole_run.phase_line("tsan", 300, 200))
-        self.assertEqual("consumer   1000 s, over its budget of 360 s",
+        self.assertEqual("consumer   1000 s, over its budget of 240 s",
                          whole_run.phase_line("consumer", 1000, 0))
+
+    def test_a_short_run_has_a_smoke_test_and_a_whole_one_all_guests(self):
+        def phases(**options):
+            return whole_run.phases_of(argparse.Namespace(
+                **{"racy": False, "only": [], "all": False, "targets": [], **options}))
+        self.assertEqual(["asan", "plain", "consumer", "smoke"], phases())
+        self.assertEqual(set(whole_run.PHASES) - {"smoke"}, set(phases(all=True)))
+        self.assertEqual(["asan", "plain", "smoke"], phases(targets=["//rpc"]))
+        self.assertEqual(["guest"], phases(only=["guest"]))
+
+
+class PassedPhasesTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.top = pathlib.Path(directory.name) / "top"
+        self.cache = pathlib.Path(directory.name) / "cache"
+        self.top.mkdir()
+        subprocess.run(["git", "init", "-q", self.top], check=True)
+        (self.top / "a.cc").write_text("int a;")
+
+    def passed(self, **options):
+        said = argparse.Namespace(**{"all": True, "filter": None, "runs": 1, "targets": [],
+                                     "only": [], **options})
+        return passed_phases.PassedPhases(said, self.top, self.cache)
+
+    def test_a_phase_that_passed_on_the_same_files_is_known_with_its_count(self):
+        self.passed().add("tsan", 17)
+        self.assertTrue(self.passed().has("tsan"))
+        self.assertEqual(17, self.passed().count("tsan"))
+        self.assertFalse(self.passed().has("tcp"))
+
+    def test_a_changed_or_a_new_file_makes_it_unknown(self):
+        self.passed().add("tsan", 17)
+        (self.top / "b.cc").write_text("int b;")
+        self.assertFalse(self.passed().has("tsan"))
+        (self.top / "b.cc").unlink()
+        self.assertTrue(self.passed().has("tsan"))
+        (self.top / "a.cc").write_text("int c;")
+        self.assertFalse(self.passed().has("tsan"))
+
+    def test_other_options_are_another_run(self):
+        self.passed().add("tsan", 17)
+        self.assertFalse(self.passed(all=False).has("tsan"))
+        self.assertFalse(self.passed(filter="A.*").has("tsan"))
+
+    def test_outside_of_git_nothing_is_remembered(self):
+        with tempfile.TemporaryDirectory() as elsewhere:
+            said = argparse.Namespace(all=True, filter=None, runs=1, targets=[], only=[])
+            outside = passed_phases.PassedPhases(said, elsewhere, self.cache)
+            outside.add("tsan", 17)
+            self.assertFalse(outside.has("tsan"))
 
 
 class GuestPhaseTest(unittest.TestCase):

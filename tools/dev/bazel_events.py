@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import urllib.parse
@@ -83,7 +84,7 @@ def _output(result, name):
 
 
 def _result_files(events):
-    # Label -> the test.xml of the last attempt of each run and shard.
+    # Label -> (test.xml, test.log) of the last attempt of each run and shard.
     attempts = {}
     for event in events:
         if "testResult" not in event or "testResult" not in event["id"]:
@@ -93,10 +94,11 @@ def _result_files(events):
         attempt = identity.get("attempt", 0)
         if key in attempts and attempts[key][0] > attempt:
             continue
-        attempts[key] = (attempt, _output(event["testResult"], "test.xml"))
+        result = event["testResult"]
+        attempts[key] = (attempt, (_output(result, "test.xml"), _output(result, "test.log")))
     files = {}
-    for (label, _, _), (_, xml) in attempts.items():
-        files.setdefault(label, []).append(xml)
+    for (label, _, _), (_, outputs) in attempts.items():
+        files.setdefault(label, []).append(outputs)
     return files
 
 
@@ -136,6 +138,45 @@ def cases_of(label, path):
     return outcome
 
 
+def cases_of_dead(label, log):
+    """The cases of a GoogleTest program that died and left no report, by the text of its log.
+
+    The case that it died in has failed, and so has each one that it did not reach.
+    """
+    outcome = Outcome()
+    total = re.search(r"^\[=+\] Running (\d+) tests? from", log, re.MULTILINE)
+    if total is None:
+        return outcome
+    ends = dict.fromkeys(re.findall(r"^\[ RUN      \] (\S+)", log, re.MULTILINE))
+    for result, name in re.findall(r"^\[ *(OK|FAILED|SKIPPED) *\] (\S+?),? (?:.*)\(\d+ ms\)", log,
+                                   re.MULTILINE):
+        ends[name] = result
+    for name, result in ends.items():
+        if result == "OK":
+            outcome.passed += 1
+        elif result == "SKIPPED":
+            outcome.skips.append(f"{label} {name}")
+        else:
+            outcome.failures.append(f"{label} {name}" + ("" if result else ": the program died"))
+    unreached = int(total.group(1)) - len(ends)
+    outcome.failures += [f"{label}: case {len(ends) + 1 + number} of {total.group(1)} not reached"
+                         for number in range(unreached)]
+    return outcome
+
+
+def _read(path):
+    try:
+        return pathlib.Path(path).read_text(errors="replace")
+    except (OSError, TypeError):
+        return ""
+
+
+def _ended_in_words(log):
+    """Whether a log of GoogleTest has its last lines, or is no log of GoogleTest."""
+    return ("Running" not in log or
+            re.search(r"^\[=+\] \d+ tests? from .* ran\.", log, re.MULTILINE) is not None)
+
+
 def count_cases(events):
     """Counts the test cases of `events`; a target that fails beyond its cases counts as one."""
     outcome = Outcome()
@@ -146,12 +187,14 @@ def count_cases(events):
         if label in unbuilt:
             continue
         cases = Outcome()
-        for path in files.get(label, []):
-            cases.add(cases_of(label, path))
+        for xml, log in files.get(label, []):
+            # Bazel writes a report of its own, of one case, for a program that died before its own.
+            dead = cases_of_dead(label, _read(log)) if not _ended_in_words(_read(log)) else Outcome()
+            cases.add(dead if dead.failures else cases_of(label, xml))
         # A crash, a leak found at exit or a time-out leaves a report that blames no case.
         if status not in ("PASSED", "FLAKY") and not cases.failures:
             cases.failures.append(f"{label}: {status.lower().replace('_', ' ')}")
-        elif status in ("PASSED", "FLAKY") and not any(files.get(label, [])):
+        elif status in ("PASSED", "FLAKY") and not any(xml for xml, _ in files.get(label, [])):
             cases.passed += 1
         outcome.add(cases)
     return outcome

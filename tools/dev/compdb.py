@@ -56,10 +56,11 @@ def main():
     parser.parse_args()
     try:
         print("Generating headers ...", file=sys.stderr)
-        bazel("build", "--ui_event_filters=-info", "--noshow_progress",
+        # By the configuration of ./dev lint, which compiles each source by itself.
+        bazel("build", "--config=lint", "--ui_event_filters=-info", "--noshow_progress",
               "--output_groups=compilation_prerequisites_INTERNAL_", "//...")
         print("Reading the commands ...", file=sys.stderr)
-        graph = bazel("aquery", "--noshow_progress", "--ui_event_filters=-info",
+        graph = bazel("aquery", "--config=lint", "--noshow_progress", "--ui_event_filters=-info",
                       "--output=jsonproto", "mnemonic('CppCompile', //...)")
         execroot = bazel("info", "execution_root").strip()
     except subprocess.CalledProcessError as error:

@@ -10,14 +10,18 @@ import time
 
 import bazel_events
 import guest_phase
+import passed_phases
 import racy
 
 # Tests that run Bazel themselves.
 SCRIPTS = ("tests/consumer/run.sh", "tests/new_service/run.sh", "tests/compdb/run.sh")
 
-# Per phase: its budget in minutes on two cores from a cold cache.
-PHASES = {"plain": 8, "asan": 16, "tsan": 8, "tcp": 3, "consumer": 6, "guest": 18, "fuzz": 5,
-          "profiles": 12}
+# Per phase: its budget in minutes on two cores, of a first run for the phases of every run, and with
+# everything built for the others.
+PHASES = {"asan": 11, "plain": 3, "consumer": 4, "smoke": 3,
+          "tsan": 12, "tcp": 4, "profiles": 10, "guest": 20, "fuzz": 3, "mutants": 20}
+# What a newcomer and CI run. The smoke phase is a part of the guest phase.
+SHORT = ("asan", "plain", "consumer", "smoke")
 FUZZ_SECONDS = 10
 
 # The tests of the profiles phase: those whose subject is a device that links and calls run on.
@@ -32,49 +36,53 @@ class Configuration:
     # Tests with this tag never run in the phase.
     without: str = ""
     # The only tests of a short run: those with this tag. Most of the time of a run is compiling, so
-    # a short run builds a test in the one configuration that finds most, and in others by its tags.
+    # a short run builds a test in the one configuration that finds most.
     short: str = ""
 
 
 CONFIGURATIONS = {
-    "plain": Configuration((), short="noasan"),
     "asan": Configuration(("--config=asan",), without="noasan"),
-    "tsan": Configuration(("--config=tsan",), without="notsan", short="threads"),
+    "plain": Configuration((), short="noasan"),
+    "tsan": Configuration(("--config=tsan",), without="notsan"),
 }
 
-
-# The tcp phase runs all of these, or in a short run those with the tag.
 TCP_TARGETS = "//tests/rpc/..."
-TCP_TAG = "tcp"
 TCP_WITHOUT = "notcp"
+
+# --all plants the faults of files that have changed, and as many others, taken at random.
+SAMPLED_MUTANTS = 40
 
 
 def arguments():
     parser = argparse.ArgumentParser(
         prog="./dev test", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Builds everything and runs every test.",
-        epilog="phases:\n"
-               "  plain     debug build of every target, and all tests\n"
-               "  asan      address and undefined behaviour sanitizers; not tests tagged noasan\n"
+        description="Builds everything and runs every test, once in the configuration that finds most.",
+        epilog="phases of every run:\n"
+               "  asan      address and undefined behaviour sanitizers: every target is built, and every\n"
+               "            test runs that is not tagged noasan\n"
+               "  plain     debug build: tests tagged noasan, with --only and --all every test\n"
+               "  consumer  separate workspaces build services against this one; clangd reads this one\n"
+               "  smoke     calls and payloads over an RDMA device in a virtual machine: tests tagged smoke\n"
+               "phases of --all:\n"
                "  tsan      thread sanitizer; not tests tagged notsan\n"
                "  tcp       tests of //tests/rpc once more, over the soft device's TCP wire; not tests tagged\n"
-               "            notcp. They are built by then\n"
-               "  consumer  separate workspaces build services against this one; clangd reads this one\n"
-               "  guest     in virtual machines: tests tagged rdma, rdma_cm, two_devices, lossy,\n"
-               "            two_hosts, disk or guest; with --all iwarp and two_networks\n"
-               "  fuzz      only with --all: ./dev fuzz, ten seconds for each target\n"
-               "  profiles  only with --all: tests of links and calls as if on poorer devices, once for\n"
-               "            each of tests/profiles; not tests tagged noprofile. Builds as plain does\n\n"
-               "Without --only, --all and targets the run is short: a test runs in asan, in plain only if\n"
-               "it is tagged noasan, in tsan only if it is tagged threads, and in tcp only if it is tagged\n"
-               "tcp. A test tagged manual runs only when it is named, one tagged long only with --all.\n"
+               "            notcp. asan has built them\n"
+               "  profiles  tests of links and calls as if on poorer devices, once for each of\n"
+               "            tests/profiles; not tests tagged noprofile. plain has built them\n"
+               "  guest     instead of smoke, in virtual machines: tests tagged rdma, rdma_cm, two_devices,\n"
+               "            lossy, two_hosts, disk or guest; with --all iwarp and two_networks\n"
+               "  fuzz      ./dev fuzz, ten seconds for each target\n"
+               "  mutants   ./dev mutants of what has changed, and of 40 others\n\n"
+               "A test tagged manual runs only when it is named, one tagged long only with --all.\n"
                "N counts test cases; a target that fails to build, times out or crashes is one failure.\n\n"
                "example: ./dev test --only asan //tests/transport/... --filter 'TaskTest.*'")
     parser.add_argument("--only", metavar="PHASE[,PHASE]", default="",
                         help="run these phases alone: " + ", ".join(PHASES))
     parser.add_argument("--all", action="store_true",
-                        help="every test in each of plain, asan and tsan, tests tagged long, too; the "
-                             "guest phase also over Soft-iWARP, whose module is built first")
+                        help="all phases; every test in each of plain, asan and tsan, tests tagged long, "
+                             "too; the guest phase also over Soft-iWARP, whose module is built first")
+    parser.add_argument("--resume", action="store_true",
+                        help="leave out phases that have passed with just these files and options")
     parser.add_argument("--filter", metavar="PATTERN",
                         help="run the GoogleTest cases that match; the others are not counted")
     parser.add_argument("--runs", type=int, default=1, metavar="N",
@@ -117,8 +125,8 @@ def run_bazel_phase(phase, options):
     flags = [*configuration.flags, "--keep_going"]
     start = time.monotonic()
     # Failures are ignored: the test command below builds again, and counts what does not build.
-    if phase == "plain":  # it also builds what is no test
-        bazel_events.run("build", flags + targets + (["-//tests/..."] if options.short else []))
+    if phase == "asan":  # it also builds what is no test
+        bazel_events.run("build", flags + targets)
     flags += ["--build_tests_only", f"--test_tag_filters={tag_filter(configuration, options)}"]
     bazel_events.run("build", flags + targets)
     build_s = time.monotonic() - start
@@ -148,10 +156,9 @@ def run_tests(flags, targets, options):
 
 def tcp_flags(options):
     """How the tcp phase selects its tests, in the configuration that has built them."""
-    configuration = CONFIGURATIONS["asan" if options.short else "plain"]
-    only = [TCP_TAG] if options.short else []
+    configuration = CONFIGURATIONS["asan"]
     kept_out = [TCP_WITHOUT, configuration.without, "guest", "" if options.all else "long"]
-    tags = ",".join(only + [f"-{tag}" for tag in kept_out if tag])
+    tags = ",".join(f"-{tag}" for tag in kept_out if tag)
     return [*configuration.flags, "--keep_going", "--build_tests_only", f"--test_tag_filters={tags}",
             "--test_env=VERBENA_DEVICE=soft:tcp"]
 
@@ -208,6 +215,17 @@ def run_profiles_phase(options):
     return total
 
 
+def run_mutants_phase():
+    outcome = bazel_events.Outcome()
+    mutants = bazel_events.TOP / "tools" / "dev" / "mutants.py"
+    for choice in (["--changed"], ["--sample", str(SAMPLED_MUTANTS)]):
+        if subprocess.run([mutants, *choice], check=False).returncode == 0:
+            outcome.passed += 1
+        else:
+            outcome.failures.append(f"./dev mutants {' '.join(choice)}: failed")
+    return outcome
+
+
 def run_phase(phase, options):
     if phase == "racy":
         return racy.run(options, run_tests)
@@ -215,13 +233,27 @@ def run_phase(phase, options):
         return run_profiles_phase(options)
     if phase == "fuzz":
         return run_fuzz_phase()
+    if phase == "mutants":
+        return run_mutants_phase()
     if phase == "tcp":
         return run_tcp_phase(options)
     if phase == "consumer":
         return run_consumer_phase()
-    if phase == "guest":
-        return guest_phase.run(options)
+    if phase in ("guest", "smoke"):
+        return guest_phase.run(options, smoke=phase == "smoke")
     return run_bazel_phase(phase, options)
+
+
+def phases_of(options):
+    """The phases of a run, in their order."""
+    if options.racy:
+        return ["racy"]
+    if options.only:
+        return options.only
+    chosen = [phase for phase in PHASES if phase != "smoke"] if options.all else list(SHORT)
+    if options.targets:  # without those that look at everything
+        chosen = [phase for phase in chosen if phase not in ("consumer", "fuzz", "mutants")]
+    return chosen
 
 
 def phase_line(phase, seconds, build_s):
@@ -234,20 +266,21 @@ def phase_line(phase, seconds, build_s):
 
 def main():
     options = arguments()
-    phases = ["racy"] if options.racy else options.only or [
-        phase for phase in PHASES
-        if (phase != "consumer" or not options.targets) and
-        (phase != "fuzz" or (options.all and not options.targets)) and
-        (phase != "profiles" or options.all) and
-        (phase != "tcp" or options.all or options.short)]
     total = bazel_events.Outcome()
     lines = []
-    for phase in phases:
+    passed = passed_phases.PassedPhases(options)
+    for phase in phases_of(options):
+        if options.resume and passed.has(phase):
+            lines.append(f"{phase:9} passed before, with the same files")
+            total.passed += passed.count(phase)
+            continue
         print(f"== {phase}", flush=True)
         start = time.monotonic()
         outcome = run_phase(phase, options)
         seconds = time.monotonic() - start
         lines.append(phase_line(phase, seconds, outcome.build_s))
+        if not outcome.failures:
+            passed.add(phase, outcome.passed)
         outcome.failures = [f"{phase}: {line}" for line in outcome.failures]
         outcome.skips = [f"{phase}: {line}" for line in outcome.skips]
         total.add(outcome)

@@ -47,6 +47,8 @@ def _precompiled_header_impl(ctx):
             "c++-header",
             # As in sources with layering_check, or the compiler refuses them.
             "-fmodules-strict-decluse",
+            # The templates that they instantiate are instantiated here, once.
+            "-fpch-instantiate-templates",
             # The same headers always give the same bytes.
             "-Xclang",
             "-fno-pch-timestamp",

@@ -4,14 +4,12 @@
 
 #include "absl/strings/cord.h"
 #include "fmt/format.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
 absl::Status Annotate(const absl::Status& status, std::string_view what) {
   if (status.ok()) return status;
   absl::Status annotated(status.code(), fmt::format("{}: {}", what, std::string(status.message())));
-  if (VERBENA_MUTANT(kAnnotationDropsPayloads)) return annotated;
   status.ForEachPayload([&annotated](absl::string_view url, const absl::Cord& payload) {
     annotated.SetPayload(url, payload);
   });

@@ -23,7 +23,6 @@
 #include "verbena/transport/executor/executor_gate.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -103,9 +102,7 @@ std::unique_ptr<internal::CallPolicies> PoliciesOf(const ServiceConfig& config, 
 }
 
 // The deadline of the Task that asks for memory, or for a loan.
-TimePoint AmbientDeadline(const TaskContext& context) {
-  return VERBENA_MUTANT(kMemoryOutwaitsTheTask) ? kNever : context.deadline();
-}
+TimePoint AmbientDeadline(const TaskContext& context) { return context.deadline(); }
 
 }  // namespace
 

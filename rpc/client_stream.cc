@@ -21,7 +21,6 @@
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -160,7 +159,7 @@ bool ChannelStream::BeginIn(CancelScope* scope) {
 
 // The call's context is complete: its own, and what it inherits.
 void ChannelStream::TakeOver(Scheduler& scheduler, const CancelScope* scope) {
-  if (!inherits_ && !VERBENA_MUTANT(kStreamInheritsAlways)) scope = nullptr;
+  if (!inherits_) scope = nullptr;
   StartClock(scheduler, scope, policy_ == nullptr ? Duration::zero() : policy_->timeout);
   const TraceContext* trace = scope == nullptr ? nullptr : scope->trace();
   CallContext context;
@@ -222,7 +221,7 @@ Task<void> ChannelStream::BeginOnceConnected() {
     }
     // Whoever awaits was cancelled, not the stream. The next await goes on.
     const bool is_cancelled = await != nullptr && await->requested();
-    if (is_cancelled && !VERBENA_MUTANT(kCancelledAwaitEndsStream)) break;
+    if (is_cancelled) break;
     // No message has left.
     std::optional<Duration> pause;
     if (retries.has_value()) {
@@ -262,7 +261,7 @@ StreamHandle::StreamHandle(Channel& channel, const MethodDescriptor& method,
     : stream_(new ChannelStream(channel, method, request, reply, options)) {}
 
 void StreamHandle::Deleter::operator()(ChannelStream* stream) const {
-  if (!VERBENA_MUTANT(kAbandonedStreamRuns)) stream->Abandon();
+  stream->Abandon();
   if (--stream->shares == 0) delete stream;
 }
 
@@ -279,8 +278,7 @@ bool BeginsStream::HasBegun(const PromiseBase& caller) {
   if (stream_.begun()) [[likely]]
     return true;
   const bool cancelled = caller.cancel != nullptr && caller.cancel->requested();
-  return (cancelled && !VERBENA_MUTANT(kCancelledTaskBeginsStream)) ||
-         stream_.BeginIn(caller.cancel);
+  return cancelled || stream_.BeginIn(caller.cancel);
 }
 
 Task<void> BeginsStream::Begin(StreamRef stream) {

@@ -62,7 +62,6 @@
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/trace_context.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
@@ -225,8 +224,7 @@ class InterceptorChain {
     ++reached_;
     const size_t count = interceptors_.size();
     if (index == count) return Last();
-    const size_t at = VERBENA_MUTANT(kInterceptorsReversed) ? count - 1 - index : index;
-    Task<absl::Status> interceptor = interceptors_[at]->Intercept(view_, {*this, index + 1});
+    Task<absl::Status> interceptor = interceptors_[index]->Intercept(view_, {*this, index + 1});
     return index == 0 ? std::move(interceptor) : Inner(std::move(interceptor));
   }
 

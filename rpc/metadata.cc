@@ -6,7 +6,6 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -30,8 +29,7 @@ bool IsKeyCharacter(char c) {
 }
 
 bool IsReserved(std::string_view key) {
-  return (key.starts_with("verbena-") && !VERBENA_MUTANT(kReservedKeyTaken)) ||
-         key == "traceparent" || key == "tracestate";
+  return key.starts_with("verbena-") || key == "traceparent" || key == "tracestate";
 }
 
 // A key for an error's text: a short beginning of it, in printable ASCII.
@@ -163,7 +161,7 @@ absl::Status MetadataCodec::Read(std::string_view bytes, Metadata& metadata) {
     const EntryHeader header = HeaderOf(left);
     left.remove_prefix(sizeof(header));
     const size_t entry_bytes = size_t{header.key_bytes} + header.value_bytes;
-    if (entry_bytes > left.size() && !VERBENA_MUTANT(kContextEntryUnchecked)) {
+    if (entry_bytes > left.size()) {
       return absl::InvalidArgumentError(fmt::format(
           "an entry of metadata of {} bytes, where {} are left", entry_bytes, left.size()));
     }

@@ -18,7 +18,6 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -84,12 +83,6 @@ class Runtime::Impl final : private internal::ExecutorDriver {
     if (std::exchange(shut_down_, true)) return;
     // From here on no device is opened, and no executor told of one.
     for (const std::unique_ptr<internal::DeviceKeeper>& keeper : keepers_) keeper->Stop();
-    if (VERBENA_MUTANT(kShardsEndOneByOne)) {
-      for (size_t i = 0; i < shards_.size(); ++i) {
-        for (auto step : kShutdownSteps) BlockOn((this->*step)(i), i);
-      }
-      return;
-    }
     for (auto step : kShutdownSteps) {
       for (size_t i = 0; i < shards_.size(); ++i) BlockOn((this->*step)(i), i);
     }
@@ -288,7 +281,7 @@ internal::SpawnSite Runtime::SiteOf(int executor_index) {
 void Runtime::LaunchSpawned(Task<void> task, int executor_index) {
   internal::Shard& shard = *impl_->shards_[executor_index];
   shard.executor().PostFunction([&shard, task = std::move(task)]() mutable {
-    if (shard.closing() && !VERBENA_MUTANT(kSpawnAfterShutdown)) return;
+    if (shard.closing()) return;
     shard.tasks().Spawn(std::move(task));
   });
 }

@@ -16,7 +16,6 @@
 #include "verbena/transport/link/register_memory.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
@@ -39,15 +38,9 @@ Task<absl::StatusOr<std::unique_ptr<RegisteredMemory>>> Runtime::RegisterMemory(
   const internal::DeviceContext& context = *opened->context;
   Scheduler* const home = options.for_files ? &shard->executor() : nullptr;
   const int access = UserMemoryAccess(context, endpoint->limits());
-  if (VERBENA_MUTANT(kUserMemoryOnExecutor)) {
-    co_return RegisteredMemory::Register(context.device(), context.pd(), memory, bytes, access,
-                                         home);
-  }
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> registered =
       co_await internal::RegisterMemory(context, memory, bytes, access, home);
-  if (registered.ok() && !VERBENA_MUTANT(kUserMemoryNotHeld)) {
-    (*registered)->HoldDevice(opened);
-  }
+  if (registered.ok()) (*registered)->HoldDevice(opened);
   co_return registered;
 }
 

@@ -21,7 +21,6 @@
 #include "verbena/transport/executor/join_logged.h"
 #include "verbena/transport/executor/run_on.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/log/throttled_log.h"
 
 namespace verbena {
@@ -261,7 +260,6 @@ class Server::Impl {
     registering_->RequestCancel();
     co_await internal::JoinLogged(*registering_, "the registration");
     registering_.reset();
-    if (VERBENA_MUTANT(kRegistrationOutlivesServer)) co_return;
     const absl::Status removed = co_await WithDeadline(registrar_->Remove(), kRemovalPatience);
     if (removed.ok()) co_return;
     Log(LogLevel::kWarning, fmt::format("the registration of {} stays until its time is over: {}",
@@ -289,7 +287,6 @@ class Server::Impl {
                                   co_await listener_->Accept());
       co_return gate_->Admit(std::move(stream));
     } catch (const std::exception& error) {
-      if (VERBENA_MUTANT(kAcceptExceptionEscapes)) throw;
       co_return absl::InternalError(fmt::format("the bootstrap threw: {}", error.what()));
     } catch (...) {
       co_return absl::InternalError("the bootstrap threw");

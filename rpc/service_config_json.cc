@@ -20,7 +20,6 @@
 #include "verbena/rpc/internal/located_json.h"
 #include "verbena/rpc/service_config.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace internal {
@@ -71,7 +70,6 @@ absl::Status ReadObject(const LocatedJson& object, std::initializer_list<Member>
       VERBENA_RETURN_IF_ERROR(known->read(each));
       continue;
     }
-    if (VERBENA_MUTANT(kUnknownConfigKeyTaken)) continue;
     std::string keys;
     for (const Member& member : members) {
       keys += fmt::format("{}{}", keys.empty() ? "" : ", ", member.key);

@@ -26,7 +26,6 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -199,7 +198,7 @@ Task<absl::Status> CallWithToken([[maybe_unused]] std::unique_ptr<DedupeToken> o
 
 // The earlier of the call's own deadline and that of the Task that makes it.
 Deadline EarlierOf(TimePoint own, const CancelScope* scope) {
-  if (scope == nullptr || VERBENA_MUTANT(kAmbientDeadlineIgnored)) return own;
+  if (scope == nullptr) return own;
   return std::min(own, scope->deadline());
 }
 
@@ -283,7 +282,7 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
                                            MessageLite& reply, PayloadSink payload) {
   VERBENA_CHECK(is_new()) << method_->full_name
                           << ": a call was awaited twice, or after it was moved from";
-  if (info_ != nullptr && !VERBENA_MUTANT(kTrailersOfTheCallBefore)) *info_ = {};
+  if (info_ != nullptr) *info_ = {};
   if (stage_ != Stage::kNew) [[unlikely]] {
     if (stage_ == Stage::kNewWithPolicy) return BeginWithPolicy(caller, request, reply, payload);
     return BeginWithOptions(channel_->ConnectionHere(route_key_), caller, request, reply, payload);

@@ -13,7 +13,6 @@
 #include "fmt/format.h"
 #include "verbena/rpc/log.h"
 #include "verbena/rpc/task.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace block_store {
 namespace {
@@ -93,7 +92,7 @@ absl::Status Catalog::Load() {
 }
 
 absl::Status Catalog::Sync() const {
-  if (VERBENA_MUTANT(kFoundNamesNotSynced) || fsync(fd_) == 0) return absl::OkStatus();
+  if (fsync(fd_) == 0) return absl::OkStatus();
   if (errno == EIO) return absl::DataLossError("EIO: fsync of " + directory_);
   return absl::ErrnoToStatus(errno, "fsync of " + directory_);
 }

@@ -13,7 +13,6 @@
 #include "verbena/rpc/file.h"
 #include "verbena/rpc/log.h"
 #include "verbena/rpc/task.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace block_store {
 
@@ -99,8 +98,8 @@ Task<absl::Status> MakeFile(Catalog::Claim& claim, bool reserve) {
 // Replaces nothing: a file of that name which the catalog does not know belongs to somebody else.
 Task<absl::Status> GiveName(Catalog::Claim& claim) {
   claim.Note(Step::kRenaming);
-  const unsigned flags = VERBENA_MUTANT(kVolumeReplacesFile) ? 0 : RENAME_NOREPLACE;
-  absl::Status renamed = co_await verbena::RenameFile(claim.temporary_path(), claim.path(), flags);
+  absl::Status renamed =
+      co_await verbena::RenameFile(claim.temporary_path(), claim.path(), RENAME_NOREPLACE);
   claim.Note(renamed.ok() ? Step::kRenamed : Step::kMade);
   if (!absl::IsAlreadyExists(renamed)) co_return renamed;
   co_return absl::AlreadyExistsError(
@@ -210,9 +209,7 @@ Task<absl::Status> VolumeStore::FlushHere(std::string name) {
   Volume& volume = *open->volume;
   // Only a flush that begins from now on covers what the caller wrote.
   const uint64_t covering = open->flushes_begun + 1;
-  if (!VERBENA_MUTANT(kFlushesOverlap)) {
-    VERBENA_CO_RETURN_IF_ERROR(co_await open->flush_turn.Acquire());
-  }
+  VERBENA_CO_RETURN_IF_ERROR(co_await open->flush_turn.Acquire());
   const verbena::SemaphoreHold hold(open->flush_turn);
   if (volume.flush_failed.load(std::memory_order_relaxed)) co_return FlushHasFailed(volume);
   if (open->flushes_begun >= covering) co_return absl::OkStatus();

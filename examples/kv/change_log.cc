@@ -4,7 +4,6 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace kv {
 namespace {
@@ -47,7 +46,7 @@ absl::StatusOr<std::vector<StoreChange>> ChangeLog::After(uint64_t& seen,
     const StoreChange& change = changes_[seen + 1 - first];
     if (change.key.starts_with(prefix)) {
       bytes += BytesOf(change);
-      if (!found.empty() && bytes > kMaxBatchBytes && !VERBENA_MUTANT(kWatcherHoldsMuch)) break;
+      if (!found.empty() && bytes > kMaxBatchBytes) break;
       found.push_back(change);
     }
     ++seen;

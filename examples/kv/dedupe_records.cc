@@ -8,7 +8,6 @@
 #include "examples/kv/limits.h"
 #include "fmt/format.h"
 #include "verbena/rpc/outcome.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace kv {
 
@@ -85,7 +84,6 @@ Task<absl::StatusOr<bool>> DedupeRecords::Write(StoreWrite write, Call call) {
 }
 
 Task<absl::StatusOr<std::optional<DedupeResult>>> DedupeRecords::Lookup(RequestId name) {
-  if (VERBENA_MUTANT(kRecordNotLookedUp)) co_return std::nullopt;
   DedupeResult result;
   absl::Status found = co_await store_.GetRecord(IdOf(name), result.reply);
   if (found.ok()) co_return result;
@@ -136,9 +134,8 @@ DedupeRecords::Client& DedupeRecords::ClientOf(const ClientId& id, uint64_t unpr
 
 void DedupeRecords::Acknowledge(const Call& call, Client& client, std::vector<RequestId>& removed) {
   // The lowest number that the client may still repeat is kept.
-  const uint64_t below = call.acknowledged_below + (VERBENA_MUTANT(kRepeatableForgotten) ? 1 : 0);
   while (removed.size() < kMaxRemoved && !client.numbers.empty() &&
-         *client.numbers.begin() < below) {
+         *client.numbers.begin() < call.acknowledged_below) {
     removed.push_back({.client = call.name.client, .number = *client.numbers.begin()});
     client.numbers.erase(client.numbers.begin());
     --names_;

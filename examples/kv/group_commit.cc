@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "verbena/transport/log/mutant.h"
-
 namespace kv {
 namespace {
 
@@ -42,7 +40,7 @@ void GroupCommit::Enter(Awaiter& awaiter) {
 void GroupCommit::Leave(Awaiter& awaiter) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (awaiter.state_ == Awaiter::State::kQueued) {
-    if (!VERBENA_MUTANT(kLeftWriteStaysQueued)) std::erase(queue_, &awaiter);
+    std::erase(queue_, &awaiter);
     // Nobody resumes it any more.
     awaiter.waiting_.destroy();
     return;
@@ -87,8 +85,7 @@ void GroupCommit::TakeBatch() {
 void GroupCommit::EndBatch(const absl::Status& status) {
   waiting_.clear();
   for (Awaiter* awaiter : batch_) {
-    const bool only_the_first_hears = VERBENA_MUTANT(kOneWriterHearsOfFailure);
-    if (awaiter == batch_.front() || !only_the_first_hears) awaiter->status_ = status;
+    awaiter->status_ = status;
     awaiter->state_ = Awaiter::State::kStored;
     waiting_.push_back(awaiter->waiting_);
   }

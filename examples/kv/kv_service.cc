@@ -18,7 +18,6 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/rpc/time.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace kv {
 
@@ -92,8 +91,7 @@ Task<absl::StatusOr<Buffer>> KvService::BufferFor(ServerContext& context, std::s
                                                   std::string& value) {
   const size_t bytes = value.size();
   const bool holds =
-      held_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= max_held_bytes_ ||
-      VERBENA_MUTANT(kWaitingValuesUnbounded);
+      held_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= max_held_bytes_;
   if (!holds) {
     held_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
     std::string().swap(value);

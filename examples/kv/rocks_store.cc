@@ -20,7 +20,6 @@
 #include "rocksdb/table.h"
 #include "rocksdb/version.h"
 #include "rocksdb/write_batch.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace kv {
 
@@ -163,7 +162,7 @@ absl::Status RocksStore::StoreBatch(absl::Span<PendingWrite* const> batch) {
         options_.directory));
   }
   absl::Status stored = StoreAll(batch);
-  ended_ = options_.ends_at_failure && !stored.ok() && !VERBENA_MUTANT(kWritesFollowALostOne);
+  ended_ = options_.ends_at_failure && !stored.ok();
   return stored;
 }
 
@@ -185,20 +184,15 @@ absl::Status RocksStore::AddToBatch(PendingWrite& pending, BatchKeys& keys,
                                     rocksdb::WriteBatch& changes) {
   const StoreWrite& write = *pending.write;
   VERBENA_ASSIGN_OR_RETURN(pending.existed, HasValue(write.key, keys));
-  const bool lost = VERBENA_MUTANT(kBatchMemberLost) && !keys.empty();
   keys[write.key] = write.value.has_value();
   rocksdb::Status added;
-  if (write.value.has_value() && !lost) {
+  if (write.value.has_value()) {
     added = changes.Put(data_, SliceOf(write.key), SliceOf(*write.value));
-  } else if (pending.existed && !lost) {
+  } else if (pending.existed) {
     added = changes.Delete(data_, SliceOf(write.key));
   }
   for (const StoreRecord& record : write.records) {
     if (!added.ok()) break;
-    if (VERBENA_MUTANT(kRecordInBatchOfItsOwn)) {
-      VERBENA_RETURN_IF_ERROR(WriteDown(changes, 1));
-      changes.Clear();
-    }
     const std::optional<std::string_view> bytes = record.bytes_for(pending.existed);
     added = bytes.has_value() ? changes.Put(records_, SliceOf(record.id), SliceOf(*bytes))
                               : changes.Delete(records_, SliceOf(record.id));
@@ -220,7 +214,7 @@ absl::Status RocksStore::WriteDown(rocksdb::WriteBatch& changes, size_t writes) 
   const std::string what = fmt::format("commit of {} writes", writes);
   if (write_failed_) VERBENA_RETURN_IF_ERROR(GoOn(what));
   rocksdb::WriteOptions options;
-  options.sync = options_.durable && !VERBENA_MUTANT(kBatchNotSynced);
+  options.sync = options_.durable;
   const rocksdb::Status written = db_->Write(options, &changes);
   write_failed_ = !written.ok();
   return Failed(written, what);

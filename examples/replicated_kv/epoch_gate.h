@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fmt/format.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
 
@@ -27,7 +26,6 @@ class EpochGate {
   // Lets a new stream in, and ends the one before. FAILED_PRECONDITION: its primary was replaced,
   // or etcd has not told of it.
   absl::StatusOr<uint64_t> Admit(uint64_t epoch) {
-    if (VERBENA_MUTANT(kStreamMakesEpoch)) Learn(epoch);
     if (absl::Status fresh = CheckEpoch(epoch); !fresh.ok()) return fresh;
     return ++pass_;
   }
@@ -45,7 +43,7 @@ class EpochGate {
 
  private:
   absl::Status CheckEpoch(uint64_t epoch) const {
-    if (epoch == epoch_ || VERBENA_MUTANT(kOlderEpochTaken)) return absl::OkStatus();
+    if (epoch == epoch_) return absl::OkStatus();
     return absl::FailedPreconditionError(fmt::format("epoch {} {}: this replica knows epoch {}",
                                                      epoch, epoch < epoch_ ? "is over" : "is none",
                                                      epoch_));

@@ -5,7 +5,6 @@
 #include "examples/replicated_kv/replicated_kv.verbena.pb.h"
 #include "fmt/format.h"
 #include "verbena/rpc/client_stream.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
 
@@ -114,7 +113,7 @@ class Follower {
         co_return absl::DataLossError(name_ + " says that it has lost its data");
       }
       // Said before the copy began: the backup has none of that any more.
-      if (PositionOf(has.durable()) == replaced_ && !VERBENA_MUTANT(kFormerDiskCounts)) continue;
+      if (PositionOf(has.durable()) == replaced_) continue;
       const uint64_t durable = has.durable().sequence();
       if (durable > sent_) {
         co_return absl::InternalError(

@@ -19,7 +19,6 @@
 #include <chrono>
 
 #include "verbena/rpc/time.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
 
@@ -44,11 +43,10 @@ class LeaseTerm {
   // The margin is that part of the lease's time to live.
   static constexpr int kMarginPart = 10;
 
-  // The lease was renewed for `ttl` by a request that was sent at `sent`. The answer came `now`.
-  void Renew(verbena::TimePoint sent, verbena::Duration ttl, verbena::TimePoint now) {
-    const verbena::TimePoint start = VERBENA_MUTANT(kLeaseCountsFromAnswer) ? now : sent;
+  // The lease was renewed for `ttl` by a request that was sent at `sent`.
+  void Renew(verbena::TimePoint sent, verbena::Duration ttl) {
     // An older answer that comes late does not shorten it.
-    until_ = std::max(until_, verbena::SaturatingAdd(start, ttl - ttl / kMarginPart));
+    until_ = std::max(until_, verbena::SaturatingAdd(sent, ttl - ttl / kMarginPart));
   }
   // The lease has ended.
   void End() { until_ = verbena::TimePoint(); }

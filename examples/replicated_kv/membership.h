@@ -26,7 +26,6 @@
 #include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/time.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
 
@@ -53,20 +52,15 @@ class CommitPoint {
   uint64_t sequence() const { return sequence_; }
   // Whether a replica's disk has all that may be committed, in this epoch or before it.
   bool HasAll(std::string_view name) const {
-    return DurableAt(name) >= std::max(sequence_, inherited_) ||
-           VERBENA_MUTANT(kLaggingReplicaJoins);
+    return DurableAt(name) >= std::max(sequence_, inherited_);
   }
 
  private:
   void Advance() {
     if (members_.empty()) return;
     uint64_t least = UINT64_MAX;
-    uint64_t most = 0;
-    for (const std::string& name : members_) {
-      least = std::min(least, DurableAt(name));
-      most = std::max(most, DurableAt(name));
-    }
-    sequence_ = std::max(sequence_, VERBENA_MUTANT(kCommitBeforeSlowest) ? most : least);
+    for (const std::string& name : members_) least = std::min(least, DurableAt(name));
+    sequence_ = std::max(sequence_, least);
   }
 
   const uint64_t inherited_;
@@ -87,7 +81,7 @@ class BackupProgress {
       awaited_ = sent;
       since_ = now;
     }
-    return durable < awaited_ && now - since_ > kDiskPatience && !VERBENA_MUTANT(kStuckBackupKept);
+    return durable < awaited_ && now - since_ > kDiskPatience;
   }
 
  private:
@@ -110,7 +104,6 @@ class Membership {
   verbena::Task<absl::Status> Remove(std::string name) {
     VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await changing_.Lock());
     if (!IsInSync(state(), name) && !unsure_) co_return absl::OkStatus();
-    if (VERBENA_MUTANT(kCommitBeforeRemoval)) point_.SetMembers(Without(state(), name).in_sync);
     VERBENA_CO_RETURN_IF_ERROR(co_await Change(name, /*joins=*/false));
     Count("");
     co_return absl::OkStatus();
@@ -140,8 +133,7 @@ class Membership {
       unsure_ = true;
       absl::StatusOr<SeenState> now = co_await directory_.Replace(seen_, next, lease_);
       // An answer from before what is seen proves nothing.
-      const bool stale =
-          now.ok() && now->revision < seen_.revision && !VERBENA_MUTANT(kStaleStateBelieved);
+      const bool stale = now.ok() && now->revision < seen_.revision;
       if (!now.ok() || stale) {
         VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(kPause));
         continue;

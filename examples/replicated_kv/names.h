@@ -30,7 +30,6 @@
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "fmt/format.h"
 #include "verbena/rpc/time.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
 
@@ -62,7 +61,7 @@ class Names {
         known == clients_.end() ? is_full() : number < known->second.unproven_below();
     absl::StatusOr<std::optional<uint64_t>> found = Find(client, number);
     const bool is_there = !found.ok() || found->has_value();
-    if (is_there || !unproven || VERBENA_MUTANT(kForgottenCallRunsAgain)) return found;
+    if (is_there || !unproven) return found;
     return absl::OutOfRangeError(
         fmt::format("call {} may have run: its client, or another one, was forgotten", number));
   }
@@ -71,7 +70,7 @@ class Names {
   bool HasRoomFor(std::string_view client, uint64_t sequence, uint64_t old) const {
     if (!is_full() || clients_.contains(client)) return true;
     const uint64_t last = Idlest()->second.last_sequence();
-    return last + kKeepEntries < sequence || (last <= old && !VERBENA_MUTANT(kIdleClientsStay));
+    return last + kKeepEntries < sequence || last <= old;
   }
 
   // An entry of the log has been taken. Taking it twice changes nothing. Returns the client that

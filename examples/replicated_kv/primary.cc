@@ -6,7 +6,6 @@
 #include "examples/replicated_kv/limits.h"
 #include "fmt/format.h"
 #include "verbena/rpc/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
 
@@ -36,7 +35,6 @@ Task<void> Primary::Run() {
     scope.Spawn(Follow(peer));
   }
   // Nobody would follow these, and each write would wait for them.
-  if (VERBENA_MUTANT(kStrangerStaysInSync)) strangers.clear();
   for (const std::string& name : strangers) scope.Spawn(Remove(name));
   co_await scope.Join();
   running_ = nullptr;

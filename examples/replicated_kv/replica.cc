@@ -99,7 +99,7 @@ Task<absl::Status> Replica::RenewLease() {
       lease_ == 0 ? co_await etcd_.GrantLease(options_.ttl) : co_await etcd_.KeepAlive(lease_));
   if (lease_ == 0) lease_ = lease.id;
   // An answer does not make the term longer than was asked for.
-  term_.Renew(sent, std::min(lease.ttl, options_.ttl), options_.clock->Now());
+  term_.Renew(sent, std::min(lease.ttl, options_.ttl));
   co_return absl::OkStatus();
 }
 

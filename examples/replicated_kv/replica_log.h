@@ -23,7 +23,6 @@
 #include "verbena/rpc/log.h"
 #include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
 
@@ -60,10 +59,9 @@ class ReplicaLog {
 
   // INVALID_ARGUMENT: no primary of `epoch` sends an entry, or begins a copy, of that position now.
   absl::Status CheckNext(LogPosition next, uint64_t epoch, bool copy_begins = false) const {
-    const bool in_order =
-        copy_begins ? next.sequence < kMaxSequence
-                    : next.sequence == last_.sequence + 1 &&
-                          (next.epoch >= last_.epoch || VERBENA_MUTANT(kEntryOfPastEpochTaken));
+    const bool in_order = copy_begins
+                              ? next.sequence < kMaxSequence
+                              : next.sequence == last_.sequence + 1 && next.epoch >= last_.epoch;
     if (in_order && next.epoch <= epoch) return absl::OkStatus();
     return absl::InvalidArgumentError(
         fmt::format("{} {} of epoch {} after {} of epoch {}, from a primary of epoch {}",

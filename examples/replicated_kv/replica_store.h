@@ -30,7 +30,6 @@
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "examples/replicated_kv/shard_state.h"
 #include "verbena/rpc/task.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
 
@@ -114,7 +113,6 @@ class ReplicaStore {
   // Batches are written in the order in which these Tasks start.
   verbena::Task<absl::Status> Write(Batch batch) {
     std::vector<kv::StoreRecord> records = {{.id = batch.names_id, .bytes = batch.names}};
-    if (VERBENA_MUTANT(kNameNotWithData)) records.clear();
     if (batch.forgotten_id.has_value()) records.push_back({.id = *batch.forgotten_id});
     if (batch.position.has_value())
       records.push_back({.id = kPositionId, .bytes = *batch.position});

@@ -11,7 +11,6 @@
 #include "examples/replicated_kv/limits.h"
 #include "fmt/format.h"
 #include "verbena/rpc/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
 
@@ -65,9 +64,7 @@ bool IsInSync(const ShardState& state, std::string_view name) {
   return std::find(state.in_sync.begin(), state.in_sync.end(), name) != state.in_sync.end();
 }
 
-bool MayLead(const ShardState& state, std::string_view name) {
-  return IsInSync(state, name) || VERBENA_MUTANT(kLostReplicaMayLead);
-}
+bool MayLead(const ShardState& state, std::string_view name) { return IsInSync(state, name); }
 
 ShardState TakenOver(ShardState state, std::string_view name) {
   VERBENA_CHECK(MayLead(state, name)) << name << " is not in sync";

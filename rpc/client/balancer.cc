@@ -14,7 +14,6 @@
 #include "verbena/transport/coro/random.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -91,9 +90,7 @@ Connection* Balancer::PickUsable(std::optional<uint64_t> route_key) {
 
 Connection* Balancer::PickOther(std::optional<uint64_t> route_key, const TriedServers& tried) {
   Connection* const picked = Pick(route_key);
-  if (picked == nullptr || !tried.Has(*picked) || VERBENA_MUTANT(kRetryOnTheSameServer)) {
-    return picked;
-  }
+  if (picked == nullptr || !tried.Has(*picked)) return picked;
   // The picker's members alone, so that zones and ejections hold. The first that is looked at is
   // random: otherwise one server would get the calls of each that fails.
   const size_t count = places_.size();
@@ -146,7 +143,7 @@ Task<void> Balancer::Judge() {
 
 void Balancer::OnReadiness() {
   settled_ = false;
-  if (!ending_ && !VERBENA_MUTANT(kStatesNotTold)) TellWaiters();
+  if (!ending_) TellWaiters();
 }
 
 void Balancer::OnReady(Subchannel& subchannel) {

@@ -13,7 +13,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/lease_awaiter.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/memory_region.h"
 
 namespace verbena::internal {
@@ -144,8 +143,7 @@ Task<absl::Status> AllocateMemory(Connection& connection, const MethodDescriptor
     request.SerializeWithCachedSizesToArray(
         reinterpret_cast<uint8_t*>(message + bulk.context_bytes));
   }
-  if (VERBENA_MUTANT(kSessionUsedAfterWait) ? WantsLanding(bulk, *session->link())
-                                            : wants_landing) {
+  if (wants_landing) {
     VERBENA_CO_ASSIGN_OR_RETURN(
         bulk.landing,
         co_await AllocateUntil(endpoint, endpoint.memory().landing(), options.max_response_payload,
@@ -351,7 +349,7 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
     absl::Status waited = co_await bulk.Settled();
     if (!waited.ok()) co_return Unsettled(status, std::move(waited));
   }
-  if (bulk.lacks_memory() && status.ok() && !VERBENA_MUTANT(kUnplacedPayloadLost)) {
+  if (bulk.lacks_memory() && status.ok()) {
     status = co_await PlaceResponse(connection, bulk, options.deadline);
   }
   co_return Settle(bulk, std::move(status), reply, to);
@@ -363,19 +361,17 @@ bool ContextFitsFrame(const CallContext& context, size_t request_bytes, size_t m
 }
 
 absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink received) {
-  if (!VERBENA_MUTANT(kUnsentPayloadKept)) {
-    if (options.returned_payload != nullptr) {
-      *options.returned_payload = std::move(options.request_payload);
-    }
-    received.Set(std::move(options.response_payload_into), false);
+  if (options.returned_payload != nullptr) {
+    *options.returned_payload = std::move(options.request_payload);
   }
+  received.Set(std::move(options.response_payload_into), false);
   return NotExecuted(std::move(status));
 }
 
 Task<absl::Status> FinishInLanding(ClientCall& call, MessageLite& reply, Deadline deadline,
                                    CallInfo* info) {
   // The call may have ended, and lost its link, since the server asked.
-  if (!call.landing_needed() && !VERBENA_MUTANT(kEndedCallGivesLanding)) co_return co_await call;
+  if (!call.landing_needed()) co_return co_await call;
   ClientBulk bulk;
   absl::Cleanup leave = [&call] { call.LeaveBulk(); };
   absl::Status status = co_await GiveLanding(call, bulk, deadline);

@@ -15,7 +15,6 @@
 #include "absl/status/status.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/clock.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -49,7 +48,7 @@ struct CallTally {
                           outcome == static_cast<uint8_t>(Outcome::kExecuted);
     const bool is_servers = code == static_cast<uint8_t>(absl::StatusCode::kUnavailable) ||
                             code == static_cast<uint8_t>(absl::StatusCode::kInternal);
-    return is_servers && (!is_known || VERBENA_MUTANT(kHandlersErrorsEject));
+    return is_servers && !is_known;
   }
 };
 

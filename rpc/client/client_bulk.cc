@@ -14,7 +14,6 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -39,9 +38,7 @@ bool ClientBulk::WantsLanding() const { return !payload.empty() && !message; }
 bool ClientBulk::PayloadInFrame(const Link& link) const {
   const size_t bytes = payload.size();
   return WantsLanding() && bytes <= link.endpoint().limits().largest_payload_in_frame &&
-         kRequestBulkBytes + bytes +
-                 (VERBENA_MUTANT(kMessageForgottenInFrame) ? 0 : frame_message_bytes) <=
-             link.max_body_bytes();
+         kRequestBulkBytes + bytes + frame_message_bytes <= link.max_body_bytes();
 }
 
 bool ClientBulk::RoomInFrame(const Link& link) const {
@@ -160,8 +157,7 @@ uint64_t ClientBulk::PayloadRoom(const ResponseBulk& response) const {
 absl::Status ClientBulk::OnResponse(ClientSession& session, const ResponseBulk& response,
                                     const char* in_frame) {
   const uint64_t payload_room = PayloadRoom(response);
-  const bool too_large =
-      response.payload_bytes > payload_room && !VERBENA_MUTANT(kFrameOverrunsCaller);
+  const bool too_large = response.payload_bytes > payload_room;
   if (too_large || response.message_bytes > wanted_.message_bytes) {
     return absl::InvalidArgumentError(fmt::format(
         "a response with a payload of {} bytes and a message of {}, for which {} and {} were "

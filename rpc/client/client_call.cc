@@ -13,7 +13,6 @@
 #include "verbena/rpc/internal/remaining_time.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 ClientCall::ClientCall(ClientSession& session, Scheduler& scheduler, const MethodDescriptor& method,
@@ -142,7 +141,7 @@ void ClientCall::Refuse(absl::Status status) {
   status_ = WithOutcome(std::move(status), Outcome::kNotExecuted);
   // A call that was cancelled before it began has read no clock.
   if (started_ == TimePoint()) started_ = scheduler_.now();
-  if (!VERBENA_MUTANT(kRefusedCallTellsNothing)) FillInfo();
+  FillInfo();
 }
 
 void ClientCall::SendRequest() {
@@ -170,7 +169,6 @@ void ClientCall::TimeForTally() {
 }
 
 void ClientCall::SetDeadlineOf(FrameHeader& request) const {
-  if (VERBENA_MUTANT(kDeadlineNotCarried)) return;
   request.set_deadline(RemainingUs(deadline_.when(), scheduler_.now()));
 }
 
@@ -217,7 +215,7 @@ void ClientCall::SendLanding(const RemoteRange& landing) {
 
 void ClientCall::LimitAnswer() {
   const TimePoint limit = SaturatingAdd(scheduler_.now(), kMaxLandingWait);
-  if (deadline_.when() <= limit || VERBENA_MUTANT(kLandingKeptUnanswered)) return;
+  if (deadline_.when() <= limit) return;
   if (deadline_.is_set()) scheduler_.StopTimer(*this);
   deadline_ = limit;
   answer_limited_ = true;
@@ -247,8 +245,7 @@ void ClientCall::SendRequestBehindPayload() {
 // Whoever makes the call may still reach the request while it waits. Its size was cached when the
 // call began, and serializing a larger request would write past the frame.
 bool ClientCall::RequestChanged() const {
-  return request_bytes_ > 0 && !VERBENA_MUTANT(kChangedRequestSent) &&
-         request_.ByteSizeLong() != request_bytes_;
+  return request_bytes_ > 0 && request_.ByteSizeLong() != request_bytes_;
 }
 
 void ClientCall::FailChanged() {
@@ -288,7 +285,7 @@ absl::StatusOr<size_t> ClientCall::ReadBulk(const char* body, size_t bytes) {
   if (bulk_ == nullptr) {
     return absl::InvalidArgumentError("a response tells of bulk, for which nothing was leased");
   }
-  if (bulk.has_payload && !method_.response_payload() && !VERBENA_MUTANT(kPayloadOfNoneTaken)) {
+  if (bulk.has_payload && !method_.response_payload()) {
     return absl::InvalidArgumentError(
         fmt::format("a response of {}, which has no payloads, has one", method_.full_name));
   }
@@ -319,7 +316,7 @@ void ClientCall::SetFailure(const FrameHeader& frame, const char* body, size_t s
 }
 
 absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) {
-  if (!sent_ && !VERBENA_MUTANT(kResponseBeforeRequest)) [[unlikely]]
+  if (!sent_) [[unlikely]]
     return Unasked(frame);
   AtStep(CallStep::kResponseArrived, session_.link());
   if (timed_) [[unlikely]]
@@ -355,9 +352,7 @@ absl::Status ClientCall::OnLandingNeeded(const LandingRequest& wanted) {
 
 void ClientCall::OnLinkDown(const absl::Status& reason) {
   if (bulk_ != nullptr) bulk_->OnLinkDown();
-  status_ =
-      WithOutcome(reason, sent_ && !VERBENA_MUTANT(kLostCallNotExecuted) ? Outcome::kMaybeExecuted
-                                                                         : Outcome::kNotExecuted);
+  status_ = WithOutcome(reason, sent_ ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
   End();
   Wake();
 }

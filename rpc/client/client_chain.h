@@ -14,7 +14,6 @@
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -45,7 +44,6 @@ class ClientChain : public InterceptorChain<ClientInterceptor, ClientCallView> {
  private:
   Task<absl::Status> Inner(Task<absl::Status> interceptor) override {
     absl::Status status = co_await std::move(interceptor);
-    if (VERBENA_MUTANT(kInnerRefusalHasNoOutcome)) co_return status;
     co_return Marked(std::move(status));
   }
 

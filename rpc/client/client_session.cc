@@ -9,7 +9,6 @@
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -105,9 +104,7 @@ void ClientSession::Drain() {
   listener_.OnSessionDraining(*this);
 }
 
-bool ClientSession::idle() const {
-  return in_flight_ == 0 && (settling_ == 0 || VERBENA_MUTANT(kDrainedBeforeSettled));
-}
+bool ClientSession::idle() const { return in_flight_ == 0 && settling_ == 0; }
 
 void ClientSession::EndSettling() {
   VERBENA_CHECK(settling_ > 0) << "calls in flight " << in_flight_;
@@ -180,7 +177,7 @@ StreamCall* ClientSession::AnsweredStream(const FrameHeader& frame) {
   if (frame.call_slot >= stream_calls_.size()) return nullptr;
   if (slots_[frame.call_slot].generation != frame.call_generation) return nullptr;
   StreamCall* const stream = stream_calls_[frame.call_slot];
-  if (stream != nullptr && !VERBENA_MUTANT(kStreamsAnswerNothing)) answered_ = true;
+  if (stream != nullptr) answered_ = true;
   return stream;
 }
 
@@ -260,7 +257,6 @@ void ClientSession::OnLinkDown(Link& link, const absl::Status& reason) {
 void ClientSession::SendCancel(CallId id) {
   if (link_ == nullptr || !link_->open()) return;
   if (link_->Append(CancelFrame(id), 0) != nullptr) return;
-  if (VERBENA_MUTANT(kCancelsDropped) && cancelled_slots_.size() >= 4096) return;
   if (cancelled_generations_.insert_or_assign(id.slot, id.generation).second) {
     cancelled_slots_.push_back(id.slot);
   }

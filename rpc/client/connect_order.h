@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "verbena/transport/connect/link_parameters.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -19,7 +18,7 @@ namespace verbena::internal {
 inline std::vector<size_t> ConnectOrder(const std::vector<LinkKind>& kinds, bool same_host) {
   const auto rank = [same_host](LinkKind kind) {
     if (kind == LinkKind::kSoft) return same_host ? 0 : 3;
-    return kind == LinkKind::kTcp && !VERBENA_MUTANT(kTcpBeforeRdma) ? 2 : 1;
+    return kind == LinkKind::kTcp ? 2 : 1;
   };
   std::vector<size_t> order;
   for (int place = 0; place <= 3; ++place) {

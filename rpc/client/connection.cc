@@ -15,7 +15,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -45,9 +44,7 @@ Connection::~Connection() = default;
 
 Task<absl::Status> Connection::Ready() {
   while (usable_session() == nullptr) {
-    if (closed_ && !VERBENA_MUTANT(kClosedConnectionConnects)) {
-      co_return Unused();
-    }
+    if (closed_) co_return Unused();
     if (!connecting_) {
       if (shard_.closing()) co_return absl::UnavailableError("the runtime is being destroyed");
       if (shard_.executor().now() < next_attempt_) co_return last_error_;
@@ -68,7 +65,6 @@ Task<void> Connection::Attempt() {
   try {
     last_error_ = co_await TryConnect().In(&*attempt_);
   } catch (const std::exception& error) {
-    if (VERBENA_MUTANT(kConnectExceptionEscapes)) throw;
     last_error_ = absl::InternalError(
         fmt::format("connecting to {} failed with an exception: {}", target_, error.what()));
   } catch (...) {
@@ -130,13 +126,13 @@ void Connection::Close() {
   VERBENA_CHECK(users_ == 0) << "users " << users_ << " of " << target_;
   closed_ = true;
   // Whoever still waits leaves before the attempt ends, and the connection with it.
-  if (!VERBENA_MUTANT(kCloseWakesNobody)) WakeWaiters();
+  WakeWaiters();
   CancelAttempt();
   CloseLinks();
 }
 
 void Connection::CancelAttempt() {
-  if (attempt_.has_value() && !VERBENA_MUTANT(kClosedAttemptGoesOn)) attempt_->Request();
+  if (attempt_.has_value()) attempt_->Request();
 }
 
 absl::Status Connection::Unused() const {
@@ -145,7 +141,6 @@ absl::Status Connection::Unused() const {
 }
 
 void Connection::CloseLinks() {
-  if (VERBENA_MUTANT(kLinkOfNoChannelStays)) return;
   const absl::Status unused = absl::CancelledError("no channel uses the link any more");
   // Closing moves the current link to retired_.
   if (current_ != nullptr) current_->CloseLink(unused);
@@ -157,10 +152,6 @@ void Connection::CloseLinks() {
 void Connection::Drain() {
   VERBENA_CHECK(users_ == 0) << "users " << users_ << " of " << target_;
   closed_ = true;
-  if (VERBENA_MUTANT(kLeavingServerCut)) {
-    CloseLinks();
-    return;
-  }
   draining_ = true;
   DrainLink();
 }
@@ -198,7 +189,6 @@ Task<absl::Status> Connection::TryConnect() {
   bool unavailable = absl::IsUnavailable(last);
   std::string failures(last.message());
   for (const std::string& address : others_) {
-    if (VERBENA_MUTANT(kFirstAddressOnly)) break;
     if (closed_) co_return Unused();
     last = co_await TryAddress(address);
     if (last.ok() || shard_.closing()) co_return last;
@@ -261,7 +251,7 @@ Task<absl::Status> Connection::ConnectOver(size_t device, bool only,
 void Connection::OnSessionDown(ClientSession& session, const absl::Status& reason) {
   late_responses_ += session.stats().late_responses;
   if (current_.get() != &session) return;
-  if (!WasOfUse() && ++useless_links_ > 1 && !VERBENA_MUTANT(kUselessLinksReplaced)) {
+  if (!WasOfUse() && ++useless_links_ > 1) {
     last_error_ = absl::UnavailableError(
         fmt::format("{} loses each link before it answers a call, {} by now, the last one by: {}",
                     target_, useless_links_, std::string(reason.message())));
@@ -289,14 +279,13 @@ void Connection::OnSessionDraining(ClientSession& session) {
 }
 
 bool Connection::WasOfUse() const {
-  return VERBENA_MUTANT(kGoAwayIsNoFailure) || current_->answered() ||
-         shard_.executor().now() - opened_ >= kMaxBackoff;
+  return current_->answered() || shard_.executor().now() - opened_ >= kMaxBackoff;
 }
 
 void Connection::Retire() {
   if (WasOfUse()) {
     backoff_.Reset();
-    if (!VERBENA_MUTANT(kUseEndsNoRow)) useless_links_ = 0;
+    useless_links_ = 0;
     failures_ = 0;
   }
   retired_.push_back(std::move(current_));
@@ -316,7 +305,7 @@ void Connection::CloseOldestDraining() {
     if (link == nullptr || !link->open()) continue;
     if (draining++ == 0) oldest = link;
   }
-  if (draining <= kMaxDraining || VERBENA_MUTANT(kDrainingLinksUnbounded)) return;
+  if (draining <= kMaxDraining) return;
   oldest->Close(absl::UnavailableError(fmt::format(
       "{} said GOAWAY on {} links that have calls left; the one that drained longest is "
       "closed, since at most {} drain at once",

@@ -9,7 +9,6 @@
 #include "verbena/rpc/client/dedupe_attempt.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -67,8 +66,7 @@ Task<absl::Status> ContextCall(Connection& connection, const MethodDescriptor& m
   absl::StatusOr<ClientSession*> session = connection.usable_session();
   // Lost since the call chose it, perhaps while interceptors ran.
   if (*session == nullptr) {
-    const bool waits = options.wait_for_ready && !VERBENA_MUTANT(kLostWhileItWaited);
-    session = co_await connection.Session(options.deadline, waits);
+    session = co_await connection.Session(options.deadline, options.wait_for_ready);
   }
   const size_t request_bytes = request.ByteSizeLong();
   absl::Status status;

@@ -6,7 +6,6 @@
 
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/outcome.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -20,12 +19,11 @@ absl::Status DedupeAttempt::Bind(DedupeToken& token, const std::shared_ptr<Dedup
 
 DedupeAttempt::DedupeAttempt(DedupeToken& token, CallContext& context) : token_(token) {
   DedupeClient& client = *token.client_;
-  if (token.number_ == 0 || VERBENA_MUTANT(kAttemptsHaveOwnNames)) token.number_ = client.Open();
+  if (token.number_ == 0) token.number_ = client.Open();
   DedupeName name{.id = *token.id(), .acknowledged_below = client.acknowledged_below()};
-  if (VERBENA_MUTANT(kResultsNeverAcknowledged)) name.acknowledged_below = 0;
   if (token.unsent_ > 0 || token.unknown_ || token.sent_.size() > 1) {
     name.earlier = DedupeName::kSeveral;
-  } else if (!token.sent_.empty() && !VERBENA_MUTANT(kEarlierAttemptForgotten)) {
+  } else if (!token.sent_.empty()) {
     name.earlier = token.sent_.front().incarnation;
   }
   context.dedupe = name;
@@ -69,10 +67,7 @@ void DedupeAttempt::End(const absl::Status& status) {
 }
 
 absl::Status StatusOfCall(const DedupeToken& token, absl::Status last) {
-  if (last.ok() || OutcomeOf(last) != Outcome::kNotExecuted || !token.may_have_run() ||
-      VERBENA_MUTANT(kLastAttemptSpeaksForAll)) {
-    return last;
-  }
+  if (last.ok() || OutcomeOf(last) != Outcome::kNotExecuted || !token.may_have_run()) return last;
   return WithOutcome(std::move(last), Outcome::kMaybeExecuted);
 }
 

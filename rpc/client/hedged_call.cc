@@ -13,7 +13,6 @@
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -103,7 +102,7 @@ void Hedges::Look() {
     if (!attempt.ended || attempt.seen) continue;
     attempt.seen = true;
     --running_;
-    if (attempt.status.ok() && !(decided_ && VERBENA_MUTANT(kGoodAnswerOvertaken))) {
+    if (attempt.status.ok()) {
       last_ = &attempt;
       call_.account.OnSuccess();
       decided_ = true;
@@ -120,9 +119,7 @@ void Hedges::OnFailure(const Attempt& attempt) {
     return;
   }
   call_.account.OnFailure();
-  if (RetryAfterOf(attempt.status).has_value() && !VERBENA_MUTANT(kHedgesDespitePushBack)) {
-    may_begin_ = false;
-  }
+  if (RetryAfterOf(attempt.status).has_value()) may_begin_ = false;
   next_is_due_ = true;
 }
 
@@ -146,7 +143,7 @@ Task<void> Hedges::Race() {
     changed_.Reset();
     (void)co_await WithDeadline(Changed(), may_begin() ? next : kNever);
   }
-  if (!VERBENA_MUTANT(kLosersRunOn)) running.RequestCancel();
+  running.RequestCancel();
   co_await running.Join();
   // Attempts that ended meanwhile may have won after all. If the caller gave up, their own failures
   // tell.

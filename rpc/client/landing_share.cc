@@ -7,7 +7,6 @@
 #include "fmt/format.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/size_class.h"
 
 namespace verbena::internal {
@@ -26,9 +25,6 @@ Task<absl::StatusOr<Buffer>> LandingShare::Allocate(const Endpoint& endpoint, si
   // The device may fail meanwhile.
   [[maybe_unused]] const auto use = endpoint.Use();
   BufferPool& pool = endpoint.memory().landing();
-  if (VERBENA_MUTANT(kOneServerTakesLandings)) {
-    co_return co_await AllocateUntil(endpoint, pool, bytes, wait);
-  }
   // As many bytes as OnBlockHome() will hear when the buffer's memory is free.
   const size_t share = ShareOf(SizeClassBytes(SizeClassOf(bytes)));
   if (!bytes_.TryAcquire(share)) {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -78,11 +77,11 @@ std::string Verdict(const EjectionOptions& options, const Interval& own, const M
   }
   if (options.failure_percent > 0 && own.calls >= options.min_calls &&
       own.failed_percent() >= options.failure_percent &&
-      (middle.failed_percent * 2 < options.failure_percent || VERBENA_MUTANT(kCommonFaultEjects))) {
+      middle.failed_percent * 2 < options.failure_percent) {
     return fmt::format("{} of {} calls failed", own.failed, own.calls);
   }
   if (options.latency_factor > 0 && own.timed >= kLeastTimed &&
-      own.mean_us > options.latency_factor * middle.mean_us && !VERBENA_MUTANT(kSlowServerStays)) {
+      own.mean_us > options.latency_factor * middle.mean_us) {
     return fmt::format(
         "its calls took {:.0f} us on average, and {:.0f} us is the median of the set", own.mean_us,
         middle.mean_us);
@@ -91,7 +90,6 @@ std::string Verdict(const EjectionOptions& options, const Interval& own, const M
 }
 
 Duration LengthOf(const EjectionOptions& options, uint32_t times) {
-  if (VERBENA_MUTANT(kEjectionsDoNotGrow)) times = 1;
   // Divided, since the product may be beyond a Duration.
   return options.longest_ejection / times < options.first_ejection ? options.longest_ejection
                                                                    : options.first_ejection * times;
@@ -123,7 +121,7 @@ bool ReadmitDue(TimePoint now, const std::vector<JudgedServer>& servers, size_t 
   });
   bool any = false;
   for (size_t i = 0; i < ejected.size(); ++i) {
-    const bool is_due = ejected[i]->record->until <= now && !VERBENA_MUTANT(kEjectedForEver);
+    const bool is_due = ejected[i]->record->until <= now;
     if (!is_due && ejected.size() - i <= most) continue;
     Readmit(now, *ejected[i]);
     any = true;
@@ -135,9 +133,7 @@ bool ReadmitDue(TimePoint now, const std::vector<JudgedServer>& servers, size_t 
 
 bool JudgeServers(const EjectionOptions& options, TimePoint now,
                   const std::vector<JudgedServer>& servers) {
-  const size_t most = VERBENA_MUTANT(kAllServersEjected)
-                          ? servers.size()
-                          : servers.size() * options.max_ejected_percent / 100;
+  const size_t most = servers.size() * options.max_ejected_percent / 100;
   bool changed = ReadmitDue(now, servers, most);
   std::vector<JudgedServer> judged;
   std::vector<Interval> intervals;

@@ -5,8 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "verbena/transport/log/mutant.h"
-
 namespace verbena::internal {
 
 void Picker::Set(const std::vector<Member>& members) {
@@ -38,7 +36,7 @@ void Picker::SetTurns(const std::vector<Member>& members) {
     turns_ = {members.front().id};
     return;
   }
-  if (policy_ != Balancing::kWeighted || VERBENA_MUTANT(kWeightsIgnored)) {
+  if (policy_ != Balancing::kWeighted) {
     for (const Member& each : members) turns_.push_back(each.id);
     return;
   }

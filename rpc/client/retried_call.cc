@@ -11,7 +11,6 @@
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -37,7 +36,7 @@ class CallersMemory {
   }
   // Whether another attempt can have it after one that failed.
   bool is_back() const {
-    return (!gave_payload_ || payload_.present() || VERBENA_MUTANT(kRetryWithoutPayload)) &&
+    return (!gave_payload_ || payload_.present()) &&
            (!gave_room_ || (received_.payload != nullptr && *received_.payload));
   }
   // Another attempt follows.
@@ -76,7 +75,7 @@ Task<absl::Status> RetriedCall(RetryableCall call, const RetryPolicy& policy, Ca
   for (;;) {
     CallOptions attempt = OptionsOfAttempt(options);
     TimePoint limit = kNever;
-    if (policy.attempt_timeout > Duration::zero() && !VERBENA_MUTANT(kAttemptsOutlastTheirTime)) {
+    if (policy.attempt_timeout > Duration::zero()) {
       limit = SaturatingAdd(scheduler.now(), policy.attempt_timeout);
     }
     // A server that heard of the limit would keep the end of a deduplicated call by it as its

@@ -13,7 +13,6 @@
 #include <cstdint>
 
 #include "verbena/rpc/retry.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -30,7 +29,7 @@ class RetryAccount {
   void OnFailure() { tokens_ = std::max<int64_t>(tokens_ - kToken, 0); }
   // Whether a further attempt may begin. If not, that is counted.
   bool MayTakeMore() {
-    if (max_ == 0 || tokens_ > max_ / 2 || VERBENA_MUTANT(kRetryBudgetIgnored)) return true;
+    if (max_ == 0 || tokens_ > max_ / 2) return true;
     Add(Count::kRefusedByBudget);
     return false;
   }

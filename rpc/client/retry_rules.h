@@ -13,15 +13,13 @@
 #include "absl/status/status.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/outcome.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
 // Whether a call of `method` may be sent a second time after it has run, perhaps in part. The
 // server runs a deduplicated one once, however often it is sent.
 inline bool MayRunTwice(const MethodDescriptor& method) {
-  return method.idempotency != Idempotency::kUnknown || method.dedupe ||
-         VERBENA_MUTANT(kMutationRetried);
+  return method.idempotency != Idempotency::kUnknown || method.dedupe;
 }
 
 // Whether a call of `method` may have a further attempt after one that ended with `failure`.
@@ -32,15 +30,14 @@ inline bool MayRunAgain(const MethodDescriptor& method, const absl::Status& fail
 // Whether a further attempt must go to the server of one that may have run: no other one knows that
 // the call is a repetition.
 inline bool StaysWithItsServer(const MethodDescriptor& method) {
-  if (method.dedupe) return !VERBENA_MUTANT(kRepeatedElsewhere);
+  if (method.dedupe) return true;
   return method.idempotency == Idempotency::kUnknown;
 }
 
 // Whether each further attempt would end with the same `failure`: the server keeps the result of a
 // deduplicated call.
 inline bool IsKept(const MethodDescriptor& method, const absl::Status& failure) {
-  return method.dedupe && OutcomeOf(failure) == Outcome::kExecuted &&
-         !VERBENA_MUTANT(kKeptFailureAskedAgain);
+  return method.dedupe && OutcomeOf(failure) == Outcome::kExecuted;
 }
 
 // Whether attempts of a call may run side by side. Two that are idempotent may still run one
@@ -48,8 +45,7 @@ inline bool IsKept(const MethodDescriptor& method, const absl::Status& failure) 
 // two servers.
 inline bool MayRunAtOnce(const MethodDescriptor& method) {
   if (method.dedupe) return false;
-  return method.idempotency == Idempotency::kNoSideEffects ||
-         (method.idempotency == Idempotency::kIdempotent && VERBENA_MUTANT(kMutationHedged));
+  return method.idempotency == Idempotency::kNoSideEffects;
 }
 
 inline bool HasCode(const std::vector<absl::StatusCode>& codes, const absl::Status& failure) {
@@ -66,7 +62,7 @@ class CombinedOutcome {
   bool may_have_run() const { return outcome_ != Outcome::kNotExecuted; }
   // `failure`, the call's, with that outcome.
   absl::Status Of(absl::Status failure) const {
-    if (VERBENA_MUTANT(kLastOutcomeAlone) || OutcomeOf(failure) == outcome_) return failure;
+    if (OutcomeOf(failure) == outcome_) return failure;
     return WithOutcome(std::move(failure), outcome_);
   }
 

@@ -6,7 +6,6 @@
 
 #include "verbena/rpc/client/retry_rules.h"
 #include "verbena/rpc/retry_after.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -36,10 +35,10 @@ Duration RetrySeries::NextBackoff() {
 Duration RetrySeries::PauseAfter(const absl::Status& failure) {
   const Duration backoff = NextBackoff();
   const auto fifth = static_cast<uint64_t>(backoff.count() / 5);
-  const Duration jitter(VERBENA_MUTANT(kRetriesInStep) ? fifth : random_.Below(2 * fifth + 1));
+  const Duration jitter(random_.Below(2 * fifth + 1));
   const Duration pause = backoff - Duration(fifth) + jitter;
   const std::optional<Duration> asked = RetryAfterOf(failure);
-  if (!asked.has_value() || VERBENA_MUTANT(kPushBackIgnored)) return pause;
+  if (!asked.has_value()) return pause;
   // Later than asked, at random, so that those who were refused together do not come together.
   return std::max(pause, std::min(*asked, kMaxPause) + jitter);
 }

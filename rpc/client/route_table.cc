@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -17,7 +16,7 @@ constexpr double kNoScore = -1;
 double ScoreOf(const RouteTable::Member& member, size_t slot) {
   const uint64_t mixed = MixBits(member.hash ^ MixBits(slot + 1));
   // With 53 bits, the highest number plus 0.5 rounds up, and u is 1: then the score is not above 0.
-  const int bits = VERBENA_MUTANT(kSlotOfNobody) ? 53 : 52;
+  const int bits = 52;
   const double u = std::ldexp(static_cast<double>(mixed >> (64 - bits)) + 0.5, -bits);
   return -static_cast<double>(member.weight) / std::log(u);
 }

@@ -16,7 +16,6 @@
 #include "verbena/transport/coro/yield.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -82,7 +81,7 @@ void ServerFeed::Unsubscribe(const std::shared_ptr<FeedSubscriber>& subscriber) 
 
 void ServerFeed::Refresh() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (runner_ == nullptr || refreshes_ || VERBENA_MUTANT(kFailureNotTold)) return;
+  if (runner_ == nullptr || refreshes_) return;
   refreshes_ = runner_->gate->Post([feed = shared_from_this()] {
     {
       std::lock_guard<std::mutex> lock(feed->mutex_);
@@ -105,11 +104,7 @@ Task<void> ServerFeed::Run(std::shared_ptr<ServerFeed> feed, Shard& shard) {
       feed->Publish(*std::move(servers));
       // A resolver that never waits keeps no executor busy. It says the newest set when it is asked
       // again.
-      if (VERBENA_MUTANT(kSetsWithoutPause)) {
-        (void)co_await Yield();
-      } else {
-        (void)co_await WithDeadline(feed->Stopped(), kPauseOfSets);
-      }
+      (void)co_await WithDeadline(feed->Stopped(), kPauseOfSets);
     } else {
       feed->PublishError(servers.status());
       (void)co_await WithDeadline(feed->Stopped(), backoff.Next());
@@ -163,7 +158,6 @@ void ServerFeed::PublishError(const absl::Status& error) {
                   servers_ == nullptr ? "" : ", and the last good set of servers stays", why));
   if (unresolved != error_) Log(LogLevel::kWarning, std::string(unresolved.message()));
   error_ = std::move(unresolved);
-  if (VERBENA_MUTANT(kBadSetEmptiesChannel)) servers_ = std::make_shared<const ServerSet>();
   for (const auto& subscriber : subscribers_) Tell(subscriber);
 }
 

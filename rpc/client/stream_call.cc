@@ -15,7 +15,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -37,7 +36,7 @@ StreamCall::~StreamCall() {
 void StreamCall::StartClock(Scheduler& scheduler, const CancelScope* scope, Duration timeout) {
   scheduler_ = &scheduler;
   TimePoint ambient = kNever;
-  if (scope != nullptr && !VERBENA_MUTANT(kStreamOutlastsItsTask)) ambient = scope->deadline();
+  if (scope != nullptr) ambient = scope->deadline();
   if (timeout > Duration::zero()) {
     ambient = std::min(ambient, SaturatingAdd(scheduler.now(), timeout));
   }
@@ -236,7 +235,7 @@ absl::Status StreamCall::OnResponse(const FrameHeader& frame, const char* body) 
     VERBENA_RETURN_IF_ERROR(SetFailure(frame, body, bytes));
   } else if (failure_ != nullptr) {
     return absl::InvalidArgumentError("a stream ended well whose failure came ahead");
-  } else if (!whole && !VERBENA_MUTANT(kStreamEndsMidMessage)) {
+  } else if (!whole) {
     return absl::InvalidArgumentError("a stream ended well in the middle of a message");
   } else {
     reply_apart_ = (frame.flags & kFrameMessageApart) != 0;
@@ -256,8 +255,7 @@ absl::Status StreamCall::Unparsed(const MessageLite& reply) const {
 }
 
 void StreamCall::OnLinkDown(const absl::Status& reason) {
-  const bool maybe_began = sent_ && !VERBENA_MUTANT(kLostStreamNotExecuted);
-  status_ = WithOutcome(reason, maybe_began ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
+  status_ = WithOutcome(reason, sent_ ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
   End();
 }
 
@@ -282,7 +280,7 @@ void StreamCall::GiveUp(absl::Status status) {
   ClientSession& session = *session_;
   const CallId id = id_;
   End();
-  if (sent_ && !VERBENA_MUTANT(kStreamLeftRunning)) session.SendCancel(id);
+  if (sent_) session.SendCancel(id);
 }
 
 void StreamCall::Abandon() {
@@ -293,7 +291,7 @@ void StreamCall::Abandon() {
 void StreamCall::End() {
   const bool registered = stage_ == Stage::kActive;
   stage_ = Stage::kEnded;
-  if (!VERBENA_MUTANT(kEndedStreamConnects)) connects_.Request();
+  connects_.Request();
   SendWaiter::Unlink();
   context_rest_.reset();
   failure_.reset();

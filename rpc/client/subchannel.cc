@@ -9,7 +9,6 @@
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -62,7 +61,6 @@ Task<void> Subchannel::KeepConnected() {
         lost_.Reset();
         (void)co_await lost_.Wait();
       }
-      if (VERBENA_MUTANT(kLostServerStaysLost)) break;
       const TimePoint next = PauseAfter(opened);
       if (!flapping_.ok()) owner_.OnFailed(*this);
       (void)co_await SleepUntil(next);
@@ -85,7 +83,6 @@ TimePoint Subchannel::PauseAfter(TimePoint opened) {
     flap_backoff_.Reset();
     return now;
   }
-  if (VERBENA_MUTANT(kFlappingUndamped)) return now;
   // One may be a restart.
   if (++flaps_ > 1) {
     flapping_ = absl::UnavailableError(

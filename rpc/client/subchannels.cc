@@ -8,22 +8,17 @@
 #include "fmt/format.h"
 #include "verbena/rpc/client/route_table.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
 
 // A set takes at most three quarters of an executor's links, so that other channels find some.
 // (start)
-size_t ShareOfLinks(uint32_t max_links) {
-  if (VERBENA_MUTANT(kSetTakesAllLinks)) return max_links;
-  return std::max<size_t>(size_t{max_links} * 3 / 4, 1);
-}
+size_t ShareOfLinks(uint32_t max_links) { return std::max<size_t>(size_t{max_links} * 3 / 4, 1); }
 
 }  // namespace
 
 uint64_t SubsetRank(uint64_t client, uint64_t server_hash) {
-  if (VERBENA_MUTANT(kSubsetsAllAlike)) client = 0;
   return MixBits(client ^ MixBits(server_hash));
 }
 
@@ -153,7 +148,7 @@ void Subchannels::Open(const Subchannel* caller) {
     ++open;
     --room.most;
     // A server that has not failed makes one behind it superfluous.
-    if (!Failed(server) || VERBENA_MUTANT(kSubsetNotRefilled)) --room.wanted;
+    if (!Failed(server)) --room.wanted;
   }
   if (refused && !refused_) Log(LogLevel::kWarning, std::string(Refusal(most).message()));
   refused_ = refused;
@@ -173,8 +168,7 @@ std::vector<Subchannel*> Subchannels::Callable() const {
   bool in_zone = false;
   for (const std::unique_ptr<Subchannel>& each : all_) {
     if (!each->ready()) continue;
-    const bool near =
-        !setup_.zone.empty() && each->server().zone == setup_.zone && !VERBENA_MUTANT(kZoneIgnored);
+    const bool near = !setup_.zone.empty() && each->server().zone == setup_.zone;
     if (near && !in_zone) {
       in_zone = true;
       callable.clear();

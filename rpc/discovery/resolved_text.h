@@ -17,7 +17,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
 #include "fmt/format.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -26,7 +25,6 @@ inline constexpr size_t kMaxResolvedText = 255;
 
 // The first bytes of `text`, at most `most`, with all but printable characters escaped.
 inline std::string Shown(std::string_view text, size_t most = 100) {
-  if (VERBENA_MUTANT(kErrorsShowAll)) most = text.size();
   std::string shown = absl::CHexEscape(std::string(text.substr(0, most)));
   if (text.size() > most) shown += fmt::format("... ({} bytes)", text.size());
   return shown;
@@ -34,7 +32,6 @@ inline std::string Shown(std::string_view text, size_t most = 100) {
 
 // `what` names the text, as in "a name".
 inline absl::Status CheckResolvedText(std::string_view what, std::string_view text) {
-  if (VERBENA_MUTANT(kResolvedTextUnchecked)) return absl::OkStatus();
   if (text.size() > kMaxResolvedText) {
     return absl::InvalidArgumentError(fmt::format("{} has {} bytes, but may have {}: \"{}\"", what,
                                                   text.size(), kMaxResolvedText, Shown(text)));

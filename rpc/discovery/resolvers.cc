@@ -21,7 +21,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/executor/blocking_pool.h"
 #include "verbena/transport/executor/run_blocking.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -140,9 +139,7 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> DnsResolver::Next() {
   VERBENA_CO_RETURN_IF_ERROR(co_await look_.Due());
   const auto look = [this] { return lookup_.Lookup(target_.name); };
   VERBENA_CO_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
-                              VERBENA_MUTANT(kLookupsTakeFilesThreads)
-                                  ? co_await RunBlocking(look)
-                                  : co_await RunBlockingOn(LookupPool(), look));
+                              co_await RunBlockingOn(LookupPool(), look));
   // The system rotates them; the same set is the same list here.
   std::sort(addresses.begin(), addresses.end());
   addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
@@ -167,7 +164,7 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> FileResolver::Next() {
       read_ = false;
       co_return content.status();
     }
-    if (read_ && (*content == content_ || VERBENA_MUTANT(kFileReadOnce))) continue;
+    if (read_ && *content == content_) continue;
     read_ = true;
     content_ = *std::move(content);
     co_return ParseServerList(path_, content_);

@@ -12,7 +12,6 @@
 #include "verbena/rpc/discovery/resolved_text.h"
 #include "verbena/rpc/discovery/target.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -103,7 +102,6 @@ absl::StatusOr<std::vector<ResolvedServer>> ParseServerList(std::string_view pat
     if (words.empty()) continue;
     absl::StatusOr<ResolvedServer> server = ParseLine(words);
     if (!server.ok()) {
-      if (VERBENA_MUTANT(kBadLineSkipped)) continue;
       wrong.Add(number, std::string(server.status().message()));
     } else if (!names.insert(server->name).second) {
       wrong.Add(number, fmt::format("{} is there twice", Shown(server->name)));

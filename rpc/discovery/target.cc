@@ -10,7 +10,6 @@
 #include "fmt/format.h"
 #include "verbena/rpc/discovery/resolved_text.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -228,9 +227,7 @@ absl::StatusOr<std::vector<std::string>> ParseAddresses(std::string_view text, s
   for (size_t begin = 0;;) {
     const size_t bar = std::min(text.find('|', begin), text.size());
     const std::string_view address = text.substr(begin, bar - begin);
-    if (!VERBENA_MUTANT(kTargetUnchecked)) {
-      VERBENA_RETURN_IF_ERROR(CheckAddress(address, first + begin));
-    }
+    VERBENA_RETURN_IF_ERROR(CheckAddress(address, first + begin));
     if (addresses.size() == ResolvedServer::kMaxAddresses) {
       return Wrong(first + begin, fmt::format("more than {} addresses of one server",
                                               ResolvedServer::kMaxAddresses));

@@ -7,7 +7,6 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/log/throttled_log.h"
 
 namespace verbena::internal {
@@ -60,7 +59,6 @@ absl::Status Exhausted(const Endpoint& endpoint, const BufferPool& pool, size_t 
 TimePoint WaitLimit(TimePoint now, const MemoryWait& wait) {
   const TimePoint longest = SaturatingAdd(now, wait.longest);
   if (wait.deadline == kNever) return longest;
-  if (VERBENA_MUTANT(kMemoryWaitUnbounded)) return wait.deadline;
   return std::min(longest, wait.deadline - (wait.deadline - now) / 8);
 }
 

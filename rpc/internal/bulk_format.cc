@@ -6,7 +6,6 @@
 #include "absl/status/status.h"
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/size_class.h"
 
 namespace verbena::internal {
@@ -95,9 +94,7 @@ absl::Status CheckPresence(uint32_t has_payload, uint64_t payload_bytes) {
 
 // `left` are the bytes of the body behind the header.
 absl::Status CheckInFrame(uint64_t payload_bytes, size_t left) {
-  if (payload_bytes > 0 && (payload_bytes <= left || VERBENA_MUTANT(kFramePayloadUnchecked))) {
-    return absl::OkStatus();
-  }
+  if (payload_bytes > 0 && payload_bytes <= left) return absl::OkStatus();
   return absl::InvalidArgumentError(
       fmt::format("a payload of {} bytes in a frame with {} for it", payload_bytes, left));
 }

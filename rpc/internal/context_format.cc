@@ -7,7 +7,6 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -88,8 +87,7 @@ absl::Status TakeDedupe(std::string_view& left, std::optional<DedupeName>& dedup
   VERBENA_RETURN_IF_ERROR(Take(left, wire));
   const bool named = wire.id.client != std::array<uint8_t, 16>{} && wire.id.number != 0 &&
                      wire.id.number != std::numeric_limits<uint64_t>::max();
-  if ((!named || wire.acknowledged_below > wire.id.number) &&
-      !VERBENA_MUTANT(kDedupeNameUnchecked)) {
+  if (!named || wire.acknowledged_below > wire.id.number) {
     return absl::InvalidArgumentError(
         fmt::format("a deduplicated call whose name is not valid, or acknowledges its own result: "
                     "number {}, acknowledged below {}",

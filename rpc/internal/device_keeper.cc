@@ -12,7 +12,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -64,7 +63,6 @@ std::unique_ptr<DeviceKeeper> DeviceKeeper::InReserve(std::string name, LinkKind
   keeper->name_ = std::move(name);
   keeper->kind_ = kind;
   keeper->in_reserve_ = true;
-  if (VERBENA_MUTANT(kTcpOpenedUnasked)) (void)keeper->Wake();
   return keeper;
 }
 
@@ -169,7 +167,7 @@ absl::Status DeviceKeeper::Absence() {
         fmt::format("{} has failed, or was removed, and its runtime ends", name_));
   }
   // The system may have a thread to spare by now.
-  if (reopening_ && !VERBENA_MUTANT(kRefusedThreadForGood)) EnsureThread(lines);
+  if (reopening_) EnsureThread(lines);
   std::string detail;
   if (const std::string obstacle = Obstacle(); !obstacle.empty()) {
     detail = fmt::format(" once this is over: {}", obstacle);
@@ -187,7 +185,7 @@ void DeviceKeeper::OnFailure(OpenedDevice& opened) {
   // A device of the program's is not opened again: its links report the loss.
   if (opened.failed || stopping_ || open_ == nullptr) return;
   opened.failed = true;
-  if (current_.get() != &opened || VERBENA_MUTANT(kDeviceNeverReopened)) return;
+  if (current_.get() != &opened) return;
   failed = std::move(current_);
   current_ = nullptr;
   failed->draining = users_.size();
@@ -230,7 +228,7 @@ void DeviceKeeper::Stop() {
     wake_.notify_all();
   }
   // Nobody starts another.
-  if (thread_.joinable() && !VERBENA_MUTANT(kReopenOutlivesRuntime)) thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 // --- the thread
@@ -308,7 +306,7 @@ void DeviceKeeper::CloseBuried(std::unique_lock<std::mutex>& lock) {
   const size_t closed = std::erase_if(closing, [this](const auto& opened) {
     if (opened->context == nullptr) return true;
     const absl::Status status = opened->context->Close();
-    if (status.ok() || VERBENA_MUTANT(kUnclosableClosed)) return true;
+    if (status.ok()) return true;
     Log(LogLevel::kWarning, fmt::format("{}, which has failed, stays open until its runtime ends: "
                                         "it does not let itself be closed: {}",
                                         name_, status.ToString()));

@@ -8,7 +8,6 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -41,7 +40,7 @@ class Builder {
     key_ = std::exchange(text_, {});
     key_place_ = token_;
     const std::vector<LocatedJson>& members = open_.back()->items;
-    if (members.size() == LocatedJson::kMaxMembers && !VERBENA_MUTANT(kConfigKeysUnbounded)) {
+    if (members.size() == LocatedJson::kMaxMembers) {
       return Refuse(fmt::format("an object has more than {} keys", LocatedJson::kMaxMembers),
                     error);
     }
@@ -158,9 +157,7 @@ class TokenFinder {
 }  // namespace
 
 absl::Status JsonPlace::Wrong(std::string_view what) const {
-  return absl::InvalidArgumentError(VERBENA_MUTANT(kConfigErrorWithoutPlace)
-                                        ? std::string(what)
-                                        : fmt::format("{}:{}: {}", line, column, what));
+  return absl::InvalidArgumentError(fmt::format("{}:{}: {}", line, column, what));
 }
 
 std::string Quoted(std::string_view text) {

@@ -15,7 +15,6 @@
 #include "verbena/rpc/internal/stream_receiver.h"
 #include "verbena/rpc/internal/stream_sender.h"
 #include "verbena/rpc/method.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -62,7 +61,6 @@ class MessageHooks final : private StreamListener {
   template <typename Function>
   void Tell(bool first_is_first, Function function) const {
     const size_t count = interceptors_.size();
-    if (VERBENA_MUTANT(kMessageHooksReversed)) first_is_first = !first_is_first;
     for (size_t i = 0; i < count; ++i) {
       Interceptor& each = *interceptors_[first_is_first ? i : count - 1 - i];
       if (each.sees_messages()) function(each);

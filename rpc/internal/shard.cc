@@ -8,7 +8,6 @@
 #include "fmt/ranges.h"
 #include "verbena/transport/connect/peer_address.h"
 #include "verbena/transport/executor/join_logged.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -41,8 +40,7 @@ absl::StatusOr<Endpoint*> Shard::EndpointOn(size_t device) {
 }
 
 bool Shard::MayConnectOver(size_t device, const MessageStream& stream) const {
-  return !devices_[device]->in_reserve() || IsBeyondLoopback(stream.peer()) ||
-         VERBENA_MUTANT(kLoopbackOpensTcp);
+  return !devices_[device]->in_reserve() || IsBeyondLoopback(stream.peer());
 }
 
 Task<absl::StatusOr<Endpoint*>> Shard::AwaitEndpointFor(LinkKind kind,

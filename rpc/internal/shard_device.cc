@@ -10,7 +10,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/control_pool.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -38,7 +37,6 @@ absl::StatusOr<Endpoint*> ShardDevice::UseEndpoint() {
 }
 
 Task<absl::StatusOr<Endpoint*>> ShardDevice::AwaitEndpoint() {
-  if (VERBENA_MUTANT(kEndpointMemoryOnExecutor)) co_return UseEndpoint();
   while (endpoint_ == nullptr) {
     if (tasks_.cancel_scope().requested()) co_return Ended();
     if (!arrived_.is_set()) {
@@ -127,9 +125,7 @@ absl::StatusOr<Endpoint*> ShardDevice::MakeEndpoint(EndpointMemory memory) {
 
 uint32_t ShardDevice::max_links() const {
   if (endpoint_ != nullptr) return endpoint_->limits().max_links;
-  if (opened_ == nullptr || VERBENA_MUTANT(kUnusedDeviceUncounted)) {
-    return options_.limits.max_links;
-  }
+  if (opened_ == nullptr) return options_.limits.max_links;
   // A device that can take none is not refused before somebody needs it.
   const absl::StatusOr<LinkLimits> derived =
       DeriveLimits(options_.limits, opened_->context->device(), kind() == LinkKind::kTcp);

@@ -3,7 +3,6 @@
 #include "absl/strings/cord.h"
 #include "fmt/format.h"
 #include "verbena/status.pb.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -72,14 +71,14 @@ absl::Status DecodeStatus(uint8_t code, const char* body_bytes_begin, size_t bod
   wire::StatusBody body;
   if (!body.ParseFromArray(body_bytes_begin, static_cast<int>(body_bytes))) {
     return absl::Status(
-        VERBENA_MUTANT(kFailureCodeLost) ? absl::StatusCode::kInternal : known,
+        known,
         fmt::format("the peer failed the call with code {} and a message that does not parse",
                     code));
   }
   absl::Status status(known, body.message());
   int details = 0;
   for (const wire::StatusBody::Detail& detail : body.details()) {
-    if (++details > kMaxDetails && !VERBENA_MUTANT(kFailuresUnbounded)) break;
+    if (++details > kMaxDetails) break;
     if (!IsLocal(detail.type_url()))
       status.SetPayload(detail.type_url(), absl::Cord(detail.value()));
   }

@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "verbena/rpc/internal/stream_memory.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
@@ -99,7 +98,7 @@ class StreamAssembly {
   // A string that grows by itself doubles, whatever it was asked to reserve.
   void GrowTo(size_t room) {
     room_ = room;
-    if (message_.capacity() >= room || VERBENA_MUTANT(kMessagesDoubleTheirRoom)) return;
+    if (message_.capacity() >= room) return;
     std::string larger;
     larger.reserve(room);
     larger.append(message_);

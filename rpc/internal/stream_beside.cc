@@ -5,7 +5,6 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/internal/frames.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -35,7 +34,7 @@ bool BesideSender::Send(Link& link, CallId id) {
 
 absl::Status BesideReceiver::Add(const FrameHeader& frame, const char* body) {
   const bool has_more = frame.flags != 0 || frame.argument != 0 || frame.deadline_us != 0;
-  const bool is_beyond = frame.body_bytes > most_ - received_ && !VERBENA_MUTANT(kBesideUnbounded);
+  const bool is_beyond = frame.body_bytes > most_ - received_;
   if (has_more || frame.body_bytes == 0 || is_beyond) {
     return absl::InvalidArgumentError(fmt::format(
         "{} bytes beside a stream's messages, with flags {} and argument {}, behind {} of at most "
@@ -57,9 +56,8 @@ bool BesideReceiver::MakeRoom(size_t bytes) {
   const size_t needed = bytes_.size() + bytes;
   if (needed <= room_) return true;
   const size_t room = std::min(most_, 2 * needed);
-  const size_t counted = VERBENA_MUTANT(kBesideCountsLate) ? needed : room;
-  if (!share_->TryReserve(counted - room_)) return false;
-  room_ = counted;
+  if (!share_->TryReserve(room - room_)) return false;
+  room_ = room;
   std::string larger;
   larger.reserve(room);
   larger.append(bytes_);

@@ -7,14 +7,12 @@
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
 absl::Status SendWindow::Open(uint32_t limit) {
   const auto forward = static_cast<int32_t>(limit - limit_);
-  const int32_t least = VERBENA_MUTANT(kIdleWindowsTaken) ? 0 : 1;
-  if (forward < least || limit - sent_ > kMaxWindowAhead) {
+  if (forward < 1 || limit - sent_ > kMaxWindowAhead) {
     return absl::InvalidArgumentError(fmt::format(
         "a stream's window moves from {} to {}, {} bytes were sent", limit_, limit, sent_));
   }
@@ -37,7 +35,7 @@ absl::Status StreamLink::OnReceived(const FrameHeader& frame) {
   const uint32_t cost = StreamCost(frame.body_bytes);
   const bool was_tight = is_tight();
   if (receive_.Receive(cost)) {
-    if (!was_tight && is_tight() && !VERBENA_MUTANT(kTightLinkUntold)) TellUntold();
+    if (!was_tight && is_tight()) TellUntold();
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
@@ -55,7 +53,6 @@ void StreamLink::TellUntold() {
   IntrusiveList<UntoldStream> streams;
   streams.Append(untold_);
   while (UntoldStream* stream = streams.PopFront()) {
-    if (VERBENA_MUTANT(kToldStreamsStayListed)) untold_.PushBack(*stream);
     stream->OnStreamLinkTight();
   }
 }
@@ -116,7 +113,7 @@ void StreamLink::OnTimer() {
   timer_running_ = false;
   if (room_waits_ == 0) return;
   const uint64_t sent = link_->stats().frames_sent;
-  if (frames_sent_ != sent || VERBENA_MUTANT(kUnsentMessagesKept)) {
+  if (frames_sent_ != sent) {
     frames_sent_ = sent;
     StartTimer();
     return;

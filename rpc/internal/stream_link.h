@@ -26,7 +26,6 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/waiter_queue.h"
 #include "verbena/transport/link/wire_format.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -176,7 +175,7 @@ class StreamLink final : private SendWaiter, private Timer {
   void Await(LinkWindowWaiter& sender) { senders_.Add(sender); }
   // A sender waits no more, or has given back: the next one may have room now.
   void WakeSenders() {
-    if (!senders_.serving() && !VERBENA_MUTANT(kWindowWakesNobody)) Wake();
+    if (!senders_.serving()) Wake();
   }
 
   // A sender or a reader begins or stops waiting for what the peer owes: window, room or a message.

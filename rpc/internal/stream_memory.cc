@@ -7,7 +7,6 @@
 #include "fmt/format.h"
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -63,7 +62,7 @@ void StreamShare::Free(StreamChunk* chunk) {
 bool StreamShare::TryReserve(size_t bytes) {
   if (bytes > memory_.budget_bytes_ - memory_.used_bytes_) return false;
   for (const StreamShare* share = this; share != nullptr; share = share->above_.get()) {
-    if (!share->has(bytes) && !VERBENA_MUTANT(kOneClientsStreamsTakeAll)) return false;
+    if (!share->has(bytes)) return false;
   }
   for (StreamShare* share = this; share != nullptr; share = share->above_.get()) {
     share->used_bytes_ += bytes;
@@ -94,7 +93,7 @@ absl::Status StreamShare::Exhausted(size_t bytes) const {
 
 void EmptyAndKeepLittle(std::string& bytes) {
   bytes.clear();
-  if (bytes.capacity() > kMaxKeptBytes && !VERBENA_MUTANT(kLargeMessagesLeaveMemory)) {
+  if (bytes.capacity() > kMaxKeptBytes) {
     // An assignment of an empty string would keep the memory.
     std::string().swap(bytes);
   }

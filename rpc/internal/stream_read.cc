@@ -4,7 +4,6 @@
 
 #include "verbena/rpc/internal/stream_receiver.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -12,15 +11,14 @@ void StreamReceiver::BeginMemoryWait(StreamMemoryWait& wait) {
   VERBENA_CHECK(memory_wait_ == nullptr) << "two Reads of one stream at once";
   memory_wait_ = &wait;
   // The message may be gone since its Read was told of it.
-  if ((!failure_.ok() || discards_) && !VERBENA_MUTANT(kFailedStreamAwaitsMemory)) wait.EndEarly();
+  if (!failure_.ok() || discards_) wait.EndEarly();
 }
 
 void StreamReceiver::DropCancelledRead() {
-  if (memory_wait_ != nullptr && memory_wait_->scope().requested() &&
-      !VERBENA_MUTANT(kCancelledMemoryWaitStays)) {
+  if (memory_wait_ != nullptr && memory_wait_->scope().requested()) {
     std::exchange(memory_wait_, nullptr)->Forget();
   }
-  if (reader_ == nullptr || reader_waits() || VERBENA_MUTANT(kCancelledReadStays)) return;
+  if (reader_ == nullptr || reader_waits()) return;
   StreamRead& read = *reader_;
   if (read.scope_ == nullptr || !read.scope_->requested()) return;
   Leave(read);
@@ -51,7 +49,7 @@ bool StreamReceiver::Start(StreamRead& read) {
   const Taken taken = failure_.ok() ? TakeKept(read) : Taken::kFailed;
   if (taken == Taken::kPart && !ended_) {
     read.state_ = StreamRead::State::kWaiting;
-    SetPeerOwes(!VERBENA_MUTANT(kReadsOweNothing));
+    SetPeerOwes(true);
     return true;
   }
   reader_ = nullptr;
@@ -73,10 +71,10 @@ bool StreamReceiver::Start(StreamRead& read) {
 void StreamReceiver::Leave(StreamRead& read) {
   reader_ = nullptr;
   SetPeerOwes(false);
-  if (read.state_ != StreamRead::State::kMessage || VERBENA_MUTANT(kDestroyedReadTakesItem)) return;
+  if (read.state_ != StreamRead::State::kMessage) return;
   returned_ = std::make_unique<Returned>();
   read.into_.SerializeToString(&returned_->message);
-  if (read.payload_ == nullptr || VERBENA_MUTANT(kLeftReadTakesPayload)) return;
+  if (read.payload_ == nullptr) return;
   returned_->has_payload = std::exchange(read.payload_->present, false);
   if (returned_->has_payload) returned_->payload = std::move(read.payload_->buffer);
 }

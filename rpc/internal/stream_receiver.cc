@@ -11,7 +11,6 @@
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/size_class.h"
 
 namespace verbena::internal {
@@ -62,9 +61,8 @@ absl::Status StreamReceiver::CheckPart(const FrameHeader& frame, Part& part) {
   part = {frame.body_bytes, 0, StreamPayloadOf(frame), frame.outcome == kCountsInStreamAlone};
   if (part_left_ > 0) {
     part.total = StreamPart::kRest;
-    if (frame.argument != 0 || (part.payload != 0 && !VERBENA_MUTANT(kLaterPayloadTaken)) ||
-        frame.body_bytes == 0 || frame.body_bytes > part_left_ ||
-        more != (frame.body_bytes < part_left_)) {
+    if (frame.argument != 0 || part.payload != 0 || frame.body_bytes == 0 ||
+        frame.body_bytes > part_left_ || more != (frame.body_bytes < part_left_)) {
       return absl::InvalidArgumentError(
           fmt::format("a part of {} bytes, the last one: {}, of a message of which {} are missing",
                       frame.body_bytes, !more, part_left_));
@@ -86,16 +84,16 @@ absl::Status StreamReceiver::CheckFirstPart(const FrameHeader& frame, Part& part
   }
   const uint32_t total = more ? frame.argument : frame.body_bytes;
   const uint32_t payload = part.payload_bytes();
-  if (part.payload != 0 && buffers_ == nullptr && !VERBENA_MUTANT(kStreamPayloadOfNoneTaken)) {
+  if (part.payload != 0 && buffers_ == nullptr) {
     return absl::InvalidArgumentError(fmt::format(
         "a payload of {} bytes with a message of a stream whose messages have none", payload));
   }
-  if (payload > total && !VERBENA_MUTANT(kStreamPayloadUnchecked)) {
+  if (payload > total) {
     return absl::InvalidArgumentError(fmt::format(
         "a payload of {} bytes with a message of {}, which include it", payload, total));
   }
   const bool is_beyond = payload > kMaxBufferBytes || total > kMaxBufferBytes + payload;
-  if (is_beyond && !VERBENA_MUTANT(kMessageSizeUnchecked)) {
+  if (is_beyond) {
     return absl::InvalidArgumentError(
         fmt::format("a stream's message of {} bytes, its payload of {} included; of each at most "
                     "{} travel",
@@ -109,17 +107,14 @@ absl::Status StreamReceiver::CheckFirstPart(const FrameHeader& frame, Part& part
 
 absl::Status StreamReceiver::OnMessage(const FrameHeader& frame, const char* body) {
   AtStep(CallStep::kMessageArrived, &stream_link_->link());
-  if (ended_ && !VERBENA_MUTANT(kMessageAfterEndTaken)) {
-    return absl::InvalidArgumentError("a message on a stream that its sender has ended");
-  }
-  if (frame.outcome == kCountsInStreamAlone && !BeginsInOwnWindow(window_.left()) &&
-      !VERBENA_MUTANT(kOwnWindowUnchecked)) {
+  if (ended_) return absl::InvalidArgumentError("a message on a stream that its sender has ended");
+  if (frame.outcome == kCountsInStreamAlone && !BeginsInOwnWindow(window_.left())) {
     return absl::InvalidArgumentError(
         fmt::format("a message beyond the {} bytes of its stream's window that do not count in "
                     "that of the link: {} bytes are left",
                     kOwnWindowBytes, window_.left()));
   }
-  if (!window_.Receive(StreamCost(frame.body_bytes)) && !VERBENA_MUTANT(kStreamWindowUnchecked)) {
+  if (!window_.Receive(StreamCost(frame.body_bytes))) {
     return absl::InvalidArgumentError(
         fmt::format("a stream's messages are beyond their window: {} bytes are unread",
                     window_.unread() + StreamCost(frame.body_bytes)));
@@ -127,7 +122,6 @@ absl::Status StreamReceiver::OnMessage(const FrameHeader& frame, const char* bod
   Part part;
   VERBENA_RETURN_IF_ERROR(CheckPart(frame, part));
   if (IsTooLarge(part)) [[unlikely]] {
-    if (VERBENA_MUTANT(kReadersLimitEndsTheLink)) return TooLarge(part);
     if (!discards_ && failure_.ok()) FailHere(TooLarge(part));
   }
   if (discards_ || !failure_.ok()) {
@@ -201,7 +195,7 @@ StreamReceiver::Taken StreamReceiver::TakeInto(const Part& part, const char* byt
   }
   // Bytes that have come count, not those that their sender claims. A payload has its own memory.
   const size_t more = assembly_.MoreRoomFor(part.bytes);
-  if (!share_->TryReserve(VERBENA_MUTANT(kClaimedMessagesReserved) ? assembly_.total() : more)) {
+  if (!share_->TryReserve(more)) {
     Consume(part);
     FailHere(share_->Exhausted(more));
     return Taken::kFailed;
@@ -236,7 +230,7 @@ StreamReceiver::Taken StreamReceiver::TakeAssembled(StreamRead& read) {
     read.payload_->present = true;
   }
   // Not so if the parse has failed the stream.
-  if (assembly_.begun() && !VERBENA_MUTANT(kLargeMessageUncounted)) {
+  if (assembly_.begun()) {
     counted_ = assembly_.room();
     assembly_.End();
   }
@@ -257,7 +251,7 @@ bool StreamReceiver::Parse(const char* bytes, size_t size, MessageLite& into) {
 
 void StreamReceiver::EndAssembly() {
   if (!assembly_.begun()) return;
-  if (!VERBENA_MUTANT(kAssemblyStaysReserved)) share_->EndReservation(assembly_.room());
+  share_->EndReservation(assembly_.room());
   assembly_.End();
 }
 
@@ -281,8 +275,7 @@ void StreamReceiver::OnTimer() {
   watch_ = nullptr;
   if (!assembly_.begun()) return;
   // Parts that were kept wait for their reader, and so the sender may wait.
-  if (first_ == nullptr && !assembly_.HasProgressed(kLeastBytesInTime) &&
-      !VERBENA_MUTANT(kStalledMessageKept)) {
+  if (first_ == nullptr && !assembly_.HasProgressed(kLeastBytesInTime)) {
     FailHere(absl::DeadlineExceededError(
         fmt::format("a stream's message of {} bytes comes too slowly, or no more: {} bytes have "
                     "come, and within {} s less than {}",
@@ -359,7 +352,7 @@ void StreamReceiver::Consume(const Part& part) {
 // While the link's window is used up, the peer goes on as far as the stream's own window reaches.
 bool StreamReceiver::MustTell() const {
   if (window_.due()) return true;
-  return stream_link_->is_tight() && has_untold() && !VERBENA_MUTANT(kOwnWindowsToldLate);
+  return stream_link_->is_tight() && has_untold();
 }
 
 void StreamReceiver::TellIfDue() {
@@ -410,11 +403,9 @@ void StreamReceiver::FailHere(const absl::Status& status) {
 
 void StreamReceiver::Discard() {
   discards_ = true;
-  if (memory_wait_ != nullptr && !VERBENA_MUTANT(kDiscardLeavesMemoryWait)) {
-    memory_wait_->EndEarly();
-  }
-  if (!VERBENA_MUTANT(kReturnedMessageOutlastsFinish)) returned_.reset();
-  if (!VERBENA_MUTANT(kLastMessageCountsOn)) EndCounted();
+  if (memory_wait_ != nullptr) memory_wait_->EndEarly();
+  returned_.reset();
+  EndCounted();
   DropKept();
 }
 
@@ -424,7 +415,7 @@ void StreamReceiver::OnStreamLinkLost() {
   SendWaiter::Unlink();
   IntrusiveNode<UntoldStream>::Unlink();
   // A Read that no cancellation reaches would wait for ever.
-  if (!ended_ && !VERBENA_MUTANT(kLostStreamStillRead)) {
+  if (!ended_) {
     Fail(absl::UnavailableError("the link was lost"));
   }
 }

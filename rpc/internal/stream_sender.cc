@@ -9,7 +9,6 @@
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -94,7 +93,7 @@ char* StreamSender::Reserve(FrameHeader frame, uint32_t bytes) {
     SetWait(Wait::kWindow);
     return nullptr;
   }
-  const bool is_own = BeginsInOwnWindow(window_.available()) && !VERBENA_MUTANT(kOwnWindowUnused);
+  const bool is_own = BeginsInOwnWindow(window_.available());
   if (!is_own && !stream_link_->TryTake(cost)) {
     cost_wanted = cost;
     SetWait(Wait::kLinkWindow);
@@ -166,13 +165,12 @@ bool StreamSender::SendMessage() {
     EndWriter(absl::OkStatus());
     return true;
   }
-  if (!share_->TryReserve(bytes) && !VERBENA_MUTANT(kLargeWriteUncounted)) {
+  if (!share_->TryReserve(bytes)) {
     EndWriter(share_->Exhausted(bytes));
     return true;
   }
   parts_counted_ = bytes;
   parts_.resize(bytes);
-  if (VERBENA_MUTANT(kPartedMessageUnseen)) message_listener_ = nullptr;
   Serialize(parts_.data());
   BeginParts(payload);
   writer_in_parts_ = true;
@@ -240,7 +238,7 @@ void StreamSender::OnWritable(Link& link) {
     CopyPart(link.Append(frame, bytes), bytes);
   } else if (writer_->message_.ByteSizeLong() + writer_->payload_.bytes() != bytes) {
     // Whoever writes may still reach the message while it waits.
-    VERBENA_MUTANT(kChangedMessageWakesNobody) ? GiveBackReserved() : StopWaiting();
+    StopWaiting();
     EndWriter(absl::FailedPreconditionError(
         fmt::format("a message on the stream of {} had {} bytes when its Write began, and has {} "
                     "now: it must not change before the Write has ended",
@@ -297,7 +295,7 @@ void StreamSender::SendEnd() {
 }
 
 void StreamSender::NoteLost(const absl::Status& status) {
-  if (closed_ || !lost_.ok() || VERBENA_MUTANT(kLostWriteEndsWell)) return;
+  if (closed_ || !lost_.ok()) return;
   lost_ = status;
 }
 
@@ -325,7 +323,7 @@ void StreamSender::Leave(StreamWrite& write) {
   writer_ = nullptr;
   NoteLost(write.status_.ok() ? CancelStatus(absl::StatusCode::kCancelled) : write.status_);
   // The parts that are left follow by themselves; the payload is the writer's.
-  if (std::exchange(writer_in_parts_, false) && !VERBENA_MUTANT(kLeftPayloadBorrowed)) {
+  if (std::exchange(writer_in_parts_, false)) {
     if (share_->TryReserve(tail_.size())) parts_counted_ += tail_.size();
     parts_.append(tail_.data(), tail_.size());
     tail_ = {};

@@ -8,7 +8,6 @@
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -95,8 +94,7 @@ CallClass Admission::ClassOf(Priority priority, const ClientQueue& client) const
   const uint32_t free = places - control_;
   const SourceQueue& source = client.source_;
   const bool source_full = source.bounded_ && source.control_ >= places - places / 4;
-  const bool has_place =
-      (client.control_ < free && !source_full) || VERBENA_MUTANT(kOneClientHasAllControlPlaces);
+  const bool has_place = client.control_ < free && !source_full;
   return has_place ? CallClass::kControl : CallClass::kNormal;
 }
 
@@ -174,7 +172,7 @@ void Admission::Wake() {
 // A hook that queues itself is called again in the same turn. The executor polls between two turns.
 void Admission::Flush() {
   const uint64_t turn = executor_.stats().turns;
-  if (turn != last_turn_ || VERBENA_MUTANT(kQueueRunsInOneTurn)) {
+  if (turn != last_turn_) {
     last_turn_ = turn;
     queue_->RunTurn();
   }

@@ -5,7 +5,6 @@
 
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -49,13 +48,12 @@ std::optional<RefusalReason> AdmissionQueue::Check(const ClientQueue& client,
   if (its_class != CallClass::kControl) {
     const uint32_t taken = classes_[1].waiting + classes_[2].waiting;
     const uint32_t free = max_queued_ - std::min(taken, max_queued_);
-    const bool share_taken = client.waiting_ >= free && !VERBENA_MUTANT(kOneClientFillsTheQueue);
+    const bool share_taken = client.waiting_ >= free;
     const bool background_full =
         its_class == CallClass::kBackground && classes_[2].waiting >= HalfOf(max_queued_);
     // A source with many runtime ids has many clients.
     const SourceQueue& source = client.source_;
-    const bool source_full = source.bounded_ && source.waiting_ >= ThreeQuartersOf(max_queued_) &&
-                             !VERBENA_MUTANT(kOneSourceFillsTheQueue);
+    const bool source_full = source.bounded_ && source.waiting_ >= ThreeQuartersOf(max_queued_);
     if (free == 0 || share_taken || source_full || background_full) {
       return RefusalReason::kQueueFull;
     }
@@ -75,8 +73,7 @@ uint64_t AdmissionQueue::CallsAhead(const ClientQueue& client, CallClass its_cla
   };
   if (its_class == CallClass::kBackground) add(CallClass::kNormal, kNormalInARow);
   if (its_class != CallClass::kControl) {
-    add(CallClass::kControl,
-        VERBENA_MUTANT(kClassesStarveAtTheDoor) ? uint64_t{1} << 32 : kControlInARow);
+    add(CallClass::kControl, kControlInARow);
   }
   return ahead;
 }
@@ -105,7 +102,7 @@ CallFlow& AdmissionQueue::FlowOf(const QueuedCall& call) const {
 }
 
 TimePoint AdmissionQueue::Due(const QueuedCall& call) const {
-  return VERBENA_MUTANT(kQueuedCallsNeverAge) ? kNever : SaturatingAdd(call.arrived_, max_age_);
+  return SaturatingAdd(call.arrived_, max_age_);
 }
 
 void AdmissionQueue::Push(QueuedCall& call) {
@@ -180,7 +177,6 @@ bool AdmissionQueue::IsHeld(CallClass its_class) const {
 }
 
 bool AdmissionQueue::AnyReady() const {
-  if (VERBENA_MUTANT(kBlockedCallsSetThePace)) return waiting_ > 0;
   for (size_t i = 0; i < kCallClasses; ++i) {
     if (classes_[i].ready > 0 && !IsHeld(static_cast<CallClass>(i))) return true;
   }
@@ -201,7 +197,7 @@ std::optional<CallClass> AdmissionQueue::NextClass() const {
   if (control && ((!normal && !background) || in_a_row_.control < kControlInARow)) {
     return CallClass::kControl;
   }
-  const bool starving = in_a_row_.normal >= kNormalInARow && !VERBENA_MUTANT(kBackgroundStarves);
+  const bool starving = in_a_row_.normal >= kNormalInARow;
   if (normal && (!background || !starving)) return CallClass::kNormal;
   if (background) return CallClass::kBackground;
   return std::nullopt;
@@ -223,11 +219,9 @@ QueuedCall* AdmissionQueue::Pick() {
 QueuedCall& AdmissionQueue::PickFrom(CallClass its_class) {
   SourceFlow& source = *classes_[IndexOf(its_class)].turns.Front();
   CallFlow& flow = *source.flows_.Front();
-  if (!VERBENA_MUTANT(kClientsTakeNoTurns)) {
-    // Unlink() puts both behind the others, if they have more calls.
-    source.Unlink();
-    flow.Unlink();
-  }
+  // Unlink() puts both behind the others, if they have more calls.
+  source.Unlink();
+  flow.Unlink();
   QueuedCall& call = *flow.calls_.Front();
   Unlink(call);
   Count(call);
@@ -250,7 +244,7 @@ void AdmissionQueue::EndRun(QueuedCall& call) {
   if (call.class_ == CallClass::kBackground) --running_background_;
   --call.client_->running_;
   --call.client_->source_.running_;
-  if (!VERBENA_MUTANT(kSourcesPlaceIsLost)) SettleBoth(*call.client_);
+  SettleBoth(*call.client_);
 }
 
 void AdmissionQueue::SettleBoth(ClientQueue& client) {

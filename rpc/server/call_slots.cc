@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -33,9 +32,7 @@ void CallSlots::AddPage(uint32_t index) {
 
 void CallSlots::DropPage(uint32_t index) {
   std::unique_ptr<Page> page(std::exchange(pages_[index], &no_page_));
-  if (VERBENA_MUTANT(kEmptyPagesKept)) {
-    pages_[index] = page.release();
-  } else if (spare_ == nullptr) {
+  if (spare_ == nullptr) {
     spare_ = std::move(page);
   }
 }

@@ -10,7 +10,6 @@
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -50,7 +49,7 @@ DedupeClaim DedupeShard::Begin(const DedupeRequest& request, Executor& executor,
   const auto known = records_.find(name.id.client);
   Record* record = known == records_.end() ? nullptr : known->second.get();
   if (record != nullptr) {
-    if (record->owner->runtime != request.runtime && !VERBENA_MUTANT(kForeignNameTaken)) {
+    if (record->owner->runtime != request.runtime) {
       return Refused(absl::PermissionDeniedError(
                          "the call has the name of a call of another client: a name is good for "
                          "calls of the runtime that made its channel"),
@@ -72,7 +71,7 @@ DedupeClaim DedupeShard::Begin(const DedupeRequest& request, Executor& executor,
 // A request that has ended, as with its link, leaves its waiter to the table alone. Each look is at
 // twice as many as the last one left, so that a request pays for few.
 void DedupeShard::DropGoneWaiters(Call& call) {
-  if (call.waiters.size() < call.next_look || VERBENA_MUTANT(kGoneWaitersKept)) return;
+  if (call.waiters.size() < call.next_look) return;
   const auto gone = std::remove_if(
       call.waiters.begin(), call.waiters.end(),
       [](const std::shared_ptr<DedupeWaiter>& each) { return each.use_count() == 1; });
@@ -82,7 +81,7 @@ void DedupeShard::DropGoneWaiters(Call& call) {
 
 DedupeClaim DedupeShard::Found(const DedupeRequest& request, Call& call, Executor& executor) {
   const bool same = call.method == request.method && call.fingerprint == request.fingerprint;
-  if (!same && !VERBENA_MUTANT(kReusedNameTaken)) {
+  if (!same) {
     return Refused(
         absl::InvalidArgumentError(fmt::format(
             "call {} was repeated with another {}: take a fresh DedupeToken for another call",
@@ -92,7 +91,6 @@ DedupeClaim DedupeShard::Found(const DedupeRequest& request, Call& call, Executo
   if (call.result != nullptr) {
     return {.verdict = DedupeClaim::Verdict::kKept, .result = call.result};
   }
-  if (VERBENA_MUTANT(kRunningCallNotJoined)) return {.verdict = DedupeClaim::Verdict::kRun};
   DropGoneWaiters(call);
   auto waiter = std::make_shared<DedupeWaiter>(executor);
   call.waiters.push_back(waiter);
@@ -102,10 +100,8 @@ DedupeClaim DedupeShard::Found(const DedupeRequest& request, Call& call, Executo
 DedupeClaim DedupeShard::BeginUnknown(const DedupeRequest& request, Record* record, TimePoint now) {
   const DedupeName& name = request.name;
   const bool repeated = name.earlier != 0;
-  const bool forgotten = record != nullptr && record->forgotten.Contains(name.id.number) &&
-                         !VERBENA_MUTANT(kDroppedResultRunsAgain);
-  const bool elsewhere =
-      repeated && name.earlier != incarnation_ && !VERBENA_MUTANT(kIncarnationIgnored);
+  const bool forgotten = record != nullptr && record->forgotten.Contains(name.id.number);
+  const bool elsewhere = repeated && name.earlier != incarnation_;
   const uint64_t unproven_below =
       record != nullptr ? record->unproven_below : UnprovenBelow(name.id, name.id.number + 1);
   const bool lost = repeated && name.id.number < unproven_below;
@@ -131,7 +127,7 @@ DedupeClaim DedupeShard::BeginUnknown(const DedupeRequest& request, Record* reco
   call.number = name.id.number;
   call.method = request.method;
   call.fingerprint = request.fingerprint;
-  const bool asks = limits_.has_store && (repeated || forgotten) && !VERBENA_MUTANT(kStoreNotAsked);
+  const bool asks = limits_.has_store && (repeated || forgotten);
   return {.verdict = asks ? DedupeClaim::Verdict::kLookUp : DedupeClaim::Verdict::kRun};
 }
 
@@ -140,7 +136,6 @@ void DedupeShard::Acknowledge(Record& record, uint64_t below, TimePoint now) {
   if (below <= before) return;
   record.acknowledged_below = below;
   record.forgotten.RemoveBelow(below);
-  if (VERBENA_MUTANT(kAcknowledgedResultsKept)) return;
   // Calls below `before` still run, and are not looked at each time.
   for (auto call = record.calls.lower_bound(before);
        call != record.calls.end() && call->first < below;) {
@@ -170,9 +165,7 @@ DedupeShard::Record* DedupeShard::AddRecord(const DedupeRequest& request, TimePo
   record->acknowledged_below = request.name.acknowledged_below;
   // A client whose record is not among the dropped ones any more is taken to have given greater
   // numbers to calls that come after this one.
-  if (!VERBENA_MUTANT(kForgottenClientIsNew)) {
-    record->unproven_below = UnprovenBelow(request.name.id, request.name.id.number);
-  }
+  record->unproven_below = UnprovenBelow(request.name.id, request.name.id.number);
   shares_.Add(*record->owner, entry_weight_);
   return (records_[request.name.id.client] = std::move(record)).get();
 }
@@ -186,8 +179,7 @@ DedupeWaiters DedupeShard::End(const RequestId& id, const std::shared_ptr<const 
   Call& call = found->second;
   DedupeWaiters waiters = std::move(call.waiters);
   call.waiters.clear();
-  const bool is_final = result->is_final || VERBENA_MUTANT(kRefusalsAreKept);
-  if (!is_final || id.number < call.record->acknowledged_below) {
+  if (!result->is_final || id.number < call.record->acknowledged_below) {
     RemoveCall(call, now);
   } else {
     Keep(call, result, now);
@@ -231,7 +223,7 @@ void DedupeShard::NoteIdle(Record& record, TimePoint now) {
 
 uint64_t DedupeShard::UnprovenBelow(const RequestId& id, uint64_t number) const {
   const std::optional<uint64_t> dropped = dropped_.Below(id.client);
-  if (dropped.has_value() && !VERBENA_MUTANT(kLaterNumbersAreNew)) return *dropped;
+  if (dropped.has_value()) return *dropped;
   return dropped.has_value() || !dropped_.complete() ? number : 0;
 }
 
@@ -243,14 +235,12 @@ void DedupeShard::DropRecord(Record& record) {
 }
 
 void DedupeShard::Expire(TimePoint now) {
-  if (VERBENA_MUTANT(kResultsKeptForever)) return;
-  const size_t most = VERBENA_MUTANT(kAllExpireAtOnce) ? SIZE_MAX : kMostExpired;
-  for (size_t dropped = 0; dropped < most && !by_age_.empty(); ++dropped) {
+  for (size_t dropped = 0; dropped < kMostExpired && !by_age_.empty(); ++dropped) {
     Call& call = *static_cast<Call*>(by_age_.Front());
     if (SaturatingAdd(call.ended, limits_.keep_for) > now) break;
     DropResult(call, /*forgets=*/true, now);
   }
-  for (size_t dropped = 0; dropped < most && !idle_by_age_.empty(); ++dropped) {
+  for (size_t dropped = 0; dropped < kMostExpired && !idle_by_age_.empty(); ++dropped) {
     Record& record = *static_cast<Record*>(idle_by_age_.Front());
     if (SaturatingAdd(record.idle_since, limits_.keep_for) > now) break;
     DropRecord(record);
@@ -259,8 +249,7 @@ void DedupeShard::Expire(TimePoint now) {
 
 void DedupeShard::EnforceBounds(TimePoint now) {
   const auto has_results = [](const DedupeOwner& owner) { return !owner.results.empty(); };
-  while ((results_ > limits_.max_results || bytes_ > limits_.max_bytes) &&
-         !VERBENA_MUTANT(kResultsUnbounded)) {
+  while (results_ > limits_.max_results || bytes_ > limits_.max_bytes) {
     DedupeOwner* owner = shares_.Heaviest(has_results);
     DropResult(*static_cast<Call*>(owner->results.Front()), /*forgets=*/true, now);
   }

@@ -17,7 +17,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "verbena/transport/connect/runtime_id.h"
 #include "verbena/transport/coro/intrusive_list.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -83,11 +82,6 @@ class DedupeShares {
   DedupeOwner* Heaviest(HasSome has_some) const {
     for (auto source = by_weight_.rbegin(); source != by_weight_.rend(); ++source) {
       const auto& owners = source->second->by_weight;
-      if (VERBENA_MUTANT(kLightestClientLoses)) {
-        for (const auto& [weight, owner] : owners) {
-          if (has_some(*owner)) return owner;
-        }
-      }
       for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner) {
         if (has_some(*owner->second)) return owner->second;
       }

@@ -7,7 +7,6 @@
 #include "absl/hash/hash.h"
 #include "fmt/format.h"
 #include "verbena/transport/connect/runtime_id.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -97,7 +96,7 @@ void DedupeTable::End(const RequestId& id, const std::shared_ptr<const KeptResul
 
 bool DedupeTable::TakeUnfinished(size_t bytes) {
   const size_t before = unfinished_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  if (before + bytes <= options_.max_bytes || VERBENA_MUTANT(kUnfinishedUnbounded)) return true;
+  if (before + bytes <= options_.max_bytes) return true;
   ReturnUnfinished(bytes);
   return false;
 }

@@ -16,7 +16,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/transfer_awaiter.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -49,7 +48,7 @@ void FetchedRequest::TakeFromFrame(const char* bytes) {
   const size_t size = call_.header.payload_bytes;
   const Endpoint& endpoint = call_.session->link()->endpoint();
   if (size <= endpoint.limits().max_payload_bytes &&
-      (VERBENA_MUTANT(kFramePayloadUncounted) || shares_.TryTake(call_.session->client(), size))) {
+      shares_.TryTake(call_.session->client(), size)) {
     absl::StatusOr<Buffer> memory = endpoint.memory().receive().TryAllocate(size);
     if (memory.ok()) {
       memory_ = *std::move(memory);
@@ -81,7 +80,7 @@ Task<absl::Status> FetchedRequest::Fetch() {
   if (!unplaced_.empty()) VERBENA_CO_RETURN_IF_ERROR(co_await Place());
   VERBENA_CO_RETURN_IF_ERROR(call_.OpenLink().status());
   earns_landing_ = !call_.header.payload_in_frame;
-  if (!checked_ || VERBENA_MUTANT(kRequestChecksumUnchecked)) co_return absl::OkStatus();
+  if (!checked_) co_return absl::OkStatus();
   const uint32_t arrived = ExtendChecksum(0, memory_.view());
   if (arrived == call_.header.checksum) co_return absl::OkStatus();
   co_return absl::DataLossError(
@@ -136,7 +135,7 @@ Task<absl::Status> FetchedRequest::AllocateMemory(Link& link, uint64_t bytes) {
     VERBENA_CO_RETURN_IF_ERROR(waited);
     // One limit for both waits.
     wait.deadline = kNever;
-    if (!VERBENA_MUTANT(kMemoryWaitsAddUp)) wait.longest = std::max(limit - now, Duration::zero());
+    wait.longest = std::max(limit - now, Duration::zero());
   }
   BufferPool& pool = endpoint.memory().receive();
   absl::StatusOr<Buffer> now = pool.TryAllocate(bytes);
@@ -175,7 +174,7 @@ Buffer FetchedRequest::TakePayload() {
 void FetchedRequest::Drop() {
   ReturnLanded();
   memory_.Reset();
-  if (!VERBENA_MUTANT(kSharesOutliveHandlers)) shares_.Return(call_.session->client());
+  shares_.Return(call_.session->client());
 }
 
 void FetchedRequest::ReturnLanded() {

@@ -21,7 +21,6 @@
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
@@ -57,7 +56,7 @@ class FetchedRequest final : private LeaseListener {
   size_t payload_bytes() const { return call_.header.payload_bytes; }
   // Once fetched, and until somebody takes it; then empty.
   BufferView payload() const {
-    if (!memory_ && !VERBENA_MUTANT(kTakenPayloadIsRead)) return {};
+    if (!memory_) return {};
     return memory_.Slice(0, call_.header.payload_bytes);
   }
   // RESOURCE_EXHAUSTED when it is larger than this server takes, or memory stays short; DATA_LOSS
@@ -70,10 +69,7 @@ class FetchedRequest final : private LeaseListener {
   // The bytes of the landing to grant for the next request; 0: none. A payload that never arrived
   // earns none, unless the link has no READs, so that only a landing can take it. Nor does one that
   // came in the frame.
-  size_t earned_landing_bytes() const {
-    return earns_landing_ || VERBENA_MUTANT(kClaimedPayloadsGranted) ? call_.header.payload_bytes
-                                                                     : 0;
-  }
+  size_t earned_landing_bytes() const { return earns_landing_ ? call_.header.payload_bytes : 0; }
 
  private:
   Task<absl::Status> Read();

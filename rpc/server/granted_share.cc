@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "verbena/transport/log/mutant.h"
-
 namespace verbena::internal {
 namespace {
 
@@ -31,7 +29,7 @@ class GrantShare final : public BlockListener {
 void ReturnWithMemory(Buffer landing, size_t bytes, ServerClient& client,
                       std::shared_ptr<MemoryHolders> holders) {
   auto* share = new GrantShare(bytes, client.shared_from_this(), std::move(holders));
-  if (landing && !VERBENA_MUTANT(kGrantSharesLeaveEarly)) {
+  if (landing) {
     landing.set_listener(*share);
   } else {
     share->OnBlockHome(bytes);

@@ -17,7 +17,6 @@
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/log/throttled_log.h"
 
 namespace verbena::internal {
@@ -218,7 +217,7 @@ class HandshakeGate::State {
     if (policy == ClaimedAddress::kIgnore) return absl::OkStatus();
     absl::Status claim = CheckClaimedAddress(peer, offer);
     if (claim.ok()) return claim;
-    if (policy == ClaimedAddress::kRefuse && !VERBENA_MUTANT(kClaimedAddressServed)) {
+    if (policy == ClaimedAddress::kRefuse) {
       return absl::PermissionDeniedError(
           fmt::format("{} (ServerOptions::handshakes.claimed_address is kRefuse): connect by the "
                       "network of the RDMA device, or set it to kLog",
@@ -251,10 +250,7 @@ class HandshakeGate::State {
 
   absl::Status CheckExecutor(const Ticket& ticket, size_t index) const {
     const uint32_t links = ticket.source->by_executor[index];
-    if (!ticket.bounded || links < source_links_on_executor_ ||
-        VERBENA_MUTANT(kOneSourceTakesExecutor)) {
-      return absl::OkStatus();
-    }
+    if (!ticket.bounded || links < source_links_on_executor_) return absl::OkStatus();
     return absl::ResourceExhaustedError(
         fmt::format("{} has {} links of executor {}, the most of one source address: {}",
                     ticket.source_name, links, index, RaiseLinks(false)));
@@ -298,7 +294,6 @@ class HandshakeGate::State {
       case ExecutorChoice::kAny:
         break;
     }
-    if (VERBENA_MUTANT(kLinksPiledOnOneExecutor)) return 0;
     // An executor that takes no more links of this source comes last, even if it has the fewest.
     size_t best = 0;
     const auto rank = [&](size_t i) {
@@ -318,10 +313,6 @@ class HandshakeGate::State {
     const auto rank = [](const TicketList& queue) {
       return std::pair(queue.size(), queue.empty() ? 0 : ~queue.front()->number);
     };
-    if (VERBENA_MUTANT(kPendingEvictedForSilent)) {
-      Source& most = Largest(&Source::under_way);
-      return most.silent.empty() ? most.pending : most.silent;
-    }
     TicketList& silent = Largest([&](const Source& source) { return rank(source.silent); }).silent;
     if (!silent.empty()) return silent;
     return Largest([&](const Source& source) { return rank(source.pending); }).pending;
@@ -339,7 +330,7 @@ class HandshakeGate::State {
 
   void EvictFrom(TicketList& queue, const std::string& why) {
     if (queue.empty()) return;
-    Ticket& ticket = VERBENA_MUTANT(kNewestHandshakeEvicted) ? *queue.back() : *queue.front();
+    Ticket& ticket = *queue.front();
     const bool silent = ticket.phase == Phase::kSilent;
     ++(silent ? stats_.evicted_silent : stats_.evicted_pending);
     log_.Write(LogLevel::kWarning, now(),

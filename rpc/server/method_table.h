@@ -15,7 +15,6 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/service.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -34,9 +33,7 @@ class MethodTable {
   // The index of the entry that a peer means by `number`, or -1.
   int IndexOf(uint16_t number) const {
     const int index = number - 1;
-    return index < static_cast<int>(entries_.size()) || VERBENA_MUTANT(kMethodNumberUnchecked)
-               ? index
-               : -1;
+    return index < static_cast<int>(entries_.size()) ? index : -1;
   }
   const Entry& entry(int index) const { return entries_[index]; }
   size_t size() const { return entries_.size(); }

@@ -15,7 +15,6 @@
 #include "verbena/rpc/server/refusal_reason.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/intrusive_list.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -102,7 +101,7 @@ class SourceQueue {
 class ClientQueue {
  public:
   explicit ClientQueue(SourceQueue& source) : source_(source) {
-    const bool alone = !source.bounded_ || VERBENA_MUTANT(kManyClientsManyTurns);
+    const bool alone = !source.bounded_;
     for (size_t i = 0; i < kCallClasses; ++i) {
       flows_[i].source_ = alone ? &alone_[i] : &source.flows_[i];
     }

@@ -13,7 +13,6 @@
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -79,7 +78,7 @@ class PayloadShare final : public BlockListener {
 };
 
 Buffer Counted(Buffer buffer, std::unique_ptr<PayloadShare> share) {
-  if (!VERBENA_MUTANT(kStreamPayloadUncounted)) buffer.set_listener(*share.release());
+  buffer.set_listener(*share.release());
   return buffer;
 }
 

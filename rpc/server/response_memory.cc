@@ -8,7 +8,6 @@
 #include "fmt/format.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/size_class.h"
 
 namespace verbena::internal {
@@ -68,7 +67,7 @@ Task<absl::StatusOr<Buffer>> ResponseMemory::Allocate(const Endpoint& endpoint, 
   [[maybe_unused]] const auto use = endpoint.Use();
   BufferPool& pool = endpoint.memory().send();
   // The pool refuses so many bytes, and names the number.
-  if (bytes > kMaxBufferBytes || VERBENA_MUTANT(kResponsesTakeAllMemory)) {
+  if (bytes > kMaxBufferBytes) {
     co_return co_await AllocateUntil(endpoint, pool, bytes, wait);
   }
   // As many bytes as OnBlockHome() will hear when the buffer's memory is free.

@@ -27,7 +27,6 @@
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -67,7 +66,6 @@ class ServedStream final : private StreamReceiver::Listener {
       // The link outlives its calls' Tasks.
       context_link_->BeginWait();
       absl::Cleanup end_wait = [link = context_link_] { link->EndWait(); };
-      if (VERBENA_MUTANT(kContextWaitUnseen)) std::move(end_wait).Invoke();
       VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(Arrival(context_arrived_), limit));
     }
     VERBENA_CO_RETURN_IF_ERROR(context_->kept());
@@ -101,8 +99,7 @@ class ServedStream final : private StreamReceiver::Listener {
   // The handler has ended: what was not read is dropped, and nothing more is sent. False if the
   // parts of a message have not all left.
   bool OnHandlerEnd() {
-    const bool is_whole =
-        !sender_.in_message() && (!sender_.cut_short() || VERBENA_MUTANT(kCutMessageForgotten));
+    const bool is_whole = !sender_.in_message() && !sender_.cut_short();
     receiver_.Discard();
     sender_.Close(absl::CancelledError("the handler has ended"));
     return is_whole;

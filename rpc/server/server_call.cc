@@ -10,7 +10,6 @@
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -197,26 +196,22 @@ void ServerCall::ClearParts() {
 }
 
 void ServerCall::Cancel(absl::StatusCode reason) {
-  if (step_ == Step::kQueued && !VERBENA_MUTANT(kQueuedCallIgnoresCancel)) {
+  if (step_ == Step::kQueued) {
     shard_.admission()->Leave(*this);
     step_ = Step::kHandler;
     Respond(CancelStatus(reason), Outcome::kNotExecuted);
     return;
   }
-  if (step_ == Step::kAskForLanding && VERBENA_MUTANT(kLandingOutwaitsItsCall)) return;
   if (cancel_.has_value()) cancel_->Request(reason);
 }
 
 void ServerCall::GiveUp(absl::StatusCode reason) {
   // Another request may wait for the call's result.
-  if (carried_.outlives_link() && reason == absl::StatusCode::kCancelled &&
-      !VERBENA_MUTANT(kNamedCallEndsWithItsCaller)) {
+  if (carried_.outlives_link() && reason == absl::StatusCode::kCancelled) {
     carried_.once().given_up = true;
     return;
   }
-  if (cancel_.has_value() && stream_.get() != nullptr && !VERBENA_MUTANT(kShieldedWaitsForCaller)) {
-    stream_.get()->OnGivenUp(reason);
-  }
+  if (cancel_.has_value() && stream_.get() != nullptr) stream_.get()->OnGivenUp(reason);
   Cancel(reason);
 }
 
@@ -238,7 +233,7 @@ void ServerCall::OnTimer() {
 
 void ServerCall::OnLinkDown() {
   if (cancel_.has_value()) {
-    if (carried_.outlives_link() && !VERBENA_MUTANT(kNamedCallEndsWithItsLink)) return;
+    if (carried_.outlives_link()) return;
     Cancel(absl::StatusCode::kCancelled);
   } else {
     Finish();

@@ -21,7 +21,6 @@
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/crc32c.h"
 
 namespace verbena::internal {
@@ -150,7 +149,7 @@ void ServerCall::EndNamed(RequestId id, const std::shared_ptr<const KeptResult>&
   CarriedContext::Once& once = carried_.once();
   once.outlives_link = false;
   // Nobody would answer if the response asked for a landing.
-  if (once.given_up && !VERBENA_MUTANT(kGivenUpCallAsksItsCaller)) {
+  if (once.given_up) {
     cancel_->Request(absl::StatusCode::kCancelled);
   }
 }
@@ -180,14 +179,12 @@ std::shared_ptr<const KeptResult> ServerCall::ResultOf(const absl::Status& statu
   kept.outcome = outcome;
   DedupeTable& table = *shard_.limits().dedupe;
   // A store may know, when the call is repeated, what the handler left open.
-  const bool is_open = context_->OutcomeGiven(status) == Outcome::kMaybeExecuted &&
-                       table.store() != nullptr && !VERBENA_MUTANT(kOpenResultKept);
+  const bool is_open =
+      context_->OutcomeGiven(status) == Outcome::kMaybeExecuted && table.store() != nullptr;
   kept.is_final = outcome != Outcome::kNotExecuted && !is_open;
   size_t index = 0;
   for (const auto& [key, value] : carried_.trailing()) {
-    if (index++ >= once.trailing_before && !VERBENA_MUTANT(kKeptTrailersLost)) {
-      kept.trailing.Add(key, value);
-    }
+    if (index++ >= once.trailing_before) kept.trailing.Add(key, value);
   }
   table.ReturnUnfinished(once.written.size());
   const size_t most = table.max_result_bytes();
@@ -197,7 +194,7 @@ std::shared_ptr<const KeptResult> ServerCall::ResultOf(const absl::Status& statu
   if (bytes > most) return TooLarge(status, outcome, bytes, most);
   if (has_payload && once.lacks_room) return NoRoom(status, outcome);
   if (status.ok()) messages_.reply().SerializeToString(&kept.reply);
-  if (has_payload && !VERBENA_MUTANT(kKeptPayloadLost)) {
+  if (has_payload) {
     std::string& payload = kept.payload.emplace(std::move(once.written));
     for (size_t i = 0; i < bulk->response().payload().part_count(); ++i) {
       const BufferView part = bulk->response().payload().part(i);

@@ -17,7 +17,6 @@
 #include "verbena/rpc/server/server_shard.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -120,7 +119,7 @@ Task<absl::Status> ServerCall::FetchAndRun() {
 Task<absl::Status> ServerCall::ReadAndRun(bool request_apart) {
   ServedStream& stream = *stream_.get();
   const TimePoint limit = SaturatingAdd(shard_.executor().now(), kMaxLandingWait);
-  if (stream.expects_context() && !VERBENA_MUTANT(kStreamContextUnawaited)) {
+  if (stream.expects_context()) {
     VERBENA_CO_ASSIGN_OR_RETURN(const std::string block, co_await stream.TakeContext(limit));
     VERBENA_CO_RETURN_IF_ERROR(TakeContext(block));
   }
@@ -136,7 +135,6 @@ Task<absl::Status> ServerCall::ReadAndRun(bool request_apart) {
 }
 
 absl::Status ServerCall::TakeContext(std::string_view block) {
-  if (VERBENA_MUTANT(kBroughtContextUnread)) return absl::OkStatus();
   absl::StatusOr<CallContext> context = ParseContext(block.data(), block.size());
   if (!context.ok()) {
     if (Link* link = session_->link()) link->Close(context.status());

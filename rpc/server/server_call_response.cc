@@ -14,7 +14,6 @@
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -27,8 +26,7 @@ Task<absl::Status> WriteReply(StreamSender& sender, const google::protobuf::Mess
 
 void ServerCall::EndTask(const absl::Status& status, Outcome outcome) {
   outcome = context_->OutcomeGiven(status).value_or(outcome);
-  const bool refused = (step_ == Step::kFetch && !VERBENA_MUTANT(kFetchedCallExecuted)) ||
-                       (step_ == Step::kIntercept && !VERBENA_MUTANT(kInterceptedCallIsExecuted));
+  const bool refused = step_ == Step::kFetch || step_ == Step::kIntercept;
   if (refused) outcome = Outcome::kNotExecuted;
   outcome = carried_.OutcomeOr(outcome);
   if (failure_ != nullptr) {
@@ -44,8 +42,7 @@ bool ServerCall::AskForFailure(const absl::Status& status, Outcome outcome) {
   const Link* link = session_->link();
   if (stream_.get() != nullptr || step_ == Step::kAskForLanding || link == nullptr ||
       !link->open() || cancel_->requested() ||
-      StatusFits(status, link->max_body_bytes() - carried_.outgoing_bytes()) ||
-      VERBENA_MUTANT(kLargeDetailsDropped)) {
+      StatusFits(status, link->max_body_bytes() - carried_.outgoing_bytes())) {
     return false;
   }
   auto failure = std::make_unique<LargeFailure>(status, outcome, StatusBodyOf(status));

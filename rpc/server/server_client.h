@@ -21,7 +21,6 @@
 #include "verbena/transport/connect/runtime_id.h"
 #include "verbena/transport/coro/semaphore.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -54,9 +53,7 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
   Semaphore& source_bytes() const { return source_->bytes(); }
   // True if the client, or its source, runs as many calls as it may.
   bool full() const { return takes_its_share() || source_->full(); }
-  bool takes_its_share() const {
-    return calls_ >= max_calls_ && !VERBENA_MUTANT(kOneClientTakesAll);
-  }
+  bool takes_its_share() const { return calls_ >= max_calls_; }
   void AddCall() {
     ++calls_;
     source_->AddCall();

@@ -20,7 +20,6 @@
 #include "verbena/rpc/server/server_shard.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -59,7 +58,6 @@ absl::Status ServerContext::Marked(absl::Status status, Outcome outcome) {
   if (status.ok()) return status;
   static std::atomic<uint64_t> last_mark{0};
   status = WithOutcome(std::move(status), outcome);
-  if (VERBENA_MUTANT(kHandlersRefusalExecuted)) return status;
   if (mark_ == 0) mark_ = last_mark.fetch_add(1, std::memory_order_relaxed) + 1;
   status.SetPayload(internal::kRefusalPayloadUrl, MarkOf(mark_, outcome));
   return status;
@@ -69,10 +67,7 @@ std::optional<Outcome> ServerContext::OutcomeGiven(const absl::Status& status) c
   if (status.ok() || mark_ == 0) return std::nullopt;
   const auto mark = status.GetPayload(internal::kRefusalPayloadUrl);
   for (const Outcome outcome : {Outcome::kNotExecuted, Outcome::kMaybeExecuted}) {
-    if (VERBENA_MUTANT(kForeignRefusalTaken) ? OutcomeOf(status) == outcome
-                                             : mark == MarkOf(mark_, outcome)) {
-      return outcome;
-    }
+    if (mark == MarkOf(mark_, outcome)) return outcome;
   }
   return std::nullopt;
 }
@@ -150,8 +145,7 @@ Task<absl::StatusOr<Buffer>> ServerContext::AllocateBuffer(size_t bytes) {
   const internal::Link* link = call_.session_->link();
   const internal::Endpoint* endpoint = link != nullptr ? &link->endpoint() : nullptr;
   // The result of a deduplicated call is kept, payload included, for whoever repeats it.
-  if (endpoint == nullptr && call_.carried_.outlives_link() &&
-      !VERBENA_MUTANT(kKeptPayloadWithoutMemory)) {
+  if (endpoint == nullptr && call_.carried_.outlives_link()) {
     endpoint = call_.shard_.AnyEndpoint();
   }
   if (endpoint == nullptr) co_return absl::UnavailableError("the caller's link was lost");

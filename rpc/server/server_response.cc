@@ -11,7 +11,6 @@
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -63,7 +62,7 @@ bool ServerResponse::SendFailure(const absl::Status& status, Outcome outcome) {
 
 bool ServerResponse::SendStreamFailure(const absl::Status& status, Outcome outcome) {
   const size_t room = session_->link()->max_body_bytes() - context_bytes();
-  if (!StatusFits(status, room) && !VERBENA_MUTANT(kStreamFailureCut)) {
+  if (!StatusFits(status, room)) {
     auto beside = std::make_unique<BesideSender>(StatusBodyOf(status)->SerializeAsString());
     if (beside->size() <= kMaxFailureBytes && beside->CountIn(session_->client().streams())) {
       beside_ = std::move(beside);
@@ -77,9 +76,7 @@ bool ServerResponse::SendStreamFailure(const absl::Status& status, Outcome outco
   shard_.NoteFailure();
   const TimePoint now = shard_.executor().now();
   const TimePoint due = deadline_ == kNever ? now : std::max(now, deadline_);
-  beside_until_ = VERBENA_MUTANT(kFailureDrawnOut)
-                      ? kNever
-                      : SaturatingAdd(due, shard_.limits().response_grace);
+  beside_until_ = SaturatingAdd(due, shard_.limits().response_grace);
   return SendBeside();
 }
 
@@ -145,7 +142,6 @@ void ServerResponse::AwaitRoom(Link& link) {
   if (reply_travels()) messages_.DropReplyBeyond(0);
   link.AwaitWritable(*this);
   session_->BeginWait();
-  if (VERBENA_MUTANT(kUnsentResponseKept)) return;
   const TimePoint until = SaturatingAdd(shard_.executor().now(), shard_.limits().response_grace);
   StartTimer(beside_ != nullptr ? std::min(until, beside_until_) : until);
 }
@@ -192,7 +188,7 @@ void ServerResponse::SetFailure(const absl::Status& status, Outcome outcome, siz
 // takes no more room than the reply.
 void ServerResponse::CheckReply() {
   const bool in_frame = frame_.status_code == 0 && !reply_travels();
-  if (!in_frame || VERBENA_MUTANT(kChangedReplySent)) return;
+  if (!in_frame) return;
   const size_t before = body_bytes - prefix_bytes();
   const size_t now = messages_.reply().ByteSizeLong();
   if (now == before) return;

@@ -11,7 +11,6 @@
 #include "verbena/rpc/server/server_shard.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -54,7 +53,7 @@ absl::Status ServerSession::OnStreamRequest(const FrameHeader& frame, const char
   const bool apart = (frame.flags & kFrameMessageApart) != 0;
   const Streams streams = StreamsOf(frame);
   // A method without streams would run on the request of the call before.
-  const bool is_none = streams == Streams::kNone && !VERBENA_MUTANT(kStreamOfNoneOpened);
+  const bool is_none = streams == Streams::kNone;
   if (!opens || is_none || (apart && streams != Streams::kServer) ||
       (frame.flags & kFrameHasBulk) != 0 || (apart && frame.body_bytes != 0)) {
     return absl::InvalidArgumentError(
@@ -77,7 +76,7 @@ absl::Status ServerSession::OnStreamFrame(Link& link, const FrameHeader& frame, 
     return call->OnStreamFrame(frame, body);
   }
   // Its stream was refused, or has ended.
-  if (is_message && !VERBENA_MUTANT(kLateMessagesUnread)) streams_.Drop(frame);
+  if (is_message) streams_.Drop(frame);
   return absl::OkStatus();
 }
 
@@ -106,7 +105,7 @@ bool ServerSession::MayUseSlot(const FrameHeader& frame) {
   ServerCall* before = by_slot_.Find(frame.call_slot);
   if (before == nullptr) return true;
   if (static_cast<int32_t>(frame.call_generation - before->id().generation) <= 0) return false;
-  if (!VERBENA_MUTANT(kReusedSlotKeepsCall)) before->GiveUp(absl::StatusCode::kCancelled);
+  before->GiveUp(absl::StatusCode::kCancelled);
   return true;
 }
 
@@ -122,8 +121,7 @@ absl::Status ServerSession::OnRequestWithPrefix(const FrameHeader& frame, const 
   IncomingContext context;
   VERBENA_ASSIGN_OR_RETURN(context.header, ParseContextHeader(body, frame.body_bytes));
   if (!context.header.travels) {
-    if (context.header.block_bytes > kMaxContextInFrame &&
-        !VERBENA_MUTANT(kLargeContextInFrameTaken)) {
+    if (context.header.block_bytes > kMaxContextInFrame) {
       return absl::InvalidArgumentError(
           fmt::format("a context block of {} bytes in a request's frame, which takes at most {}",
                       context.header.block_bytes, kMaxContextInFrame));
@@ -153,8 +151,7 @@ absl::Status ServerSession::OnBulkRequest(const FrameHeader& frame, const char* 
   VERBENA_RETURN_IF_ERROR(parsed.status());
   IncomingBulk bulk{*parsed, {}, body + parsed->encoded_bytes()};
   const size_t room = bulk.request.landing.bytes;
-  if (bulk.request.room_in_frame && room > link_->max_body_bytes() - ResponseBulk::kEncodedBytes &&
-      !VERBENA_MUTANT(kFrameRoomUnchecked)) {
+  if (bulk.request.room_in_frame && room > link_->max_body_bytes() - ResponseBulk::kEncodedBytes) {
     return absl::InvalidArgumentError(
         fmt::format("room for {} bytes in a frame, whose body takes at most {}", room,
                     link_->max_body_bytes()));
@@ -182,7 +179,7 @@ bool ServerSession::TakesMetadata(const IncomingContext& context) const {
 
 absl::Status ServerSession::StartCall(const FrameHeader& frame, const char* body,
                                       IncomingBulk* bulk, IncomingContext* context) {
-  if (context != nullptr && !TakesMetadata(*context) && !VERBENA_MUTANT(kContextUnbounded)) {
+  if (context != nullptr && !TakesMetadata(*context)) {
     return RefuseRequest(frame, bulk, shard_.RefusalOfMetadata());
   }
   ServerCall* call = shard_.Admit(frame.method, StreamsOf(frame), *client_);
@@ -208,8 +205,7 @@ absl::Status ServerSession::StartGuarded(const FrameHeader& frame, const char* b
     offer.pinned_bytes = request.payload_bytes + request.message_bytes;
     // The call would fail when it runs. Until then it must not count against the requests of
     // others.
-    if (offer.pinned_bytes > link_->endpoint().limits().max_payload_bytes &&
-        !VERBENA_MUTANT(kLargeClaimsPinned)) {
+    if (offer.pinned_bytes > link_->endpoint().limits().max_payload_bytes) {
       return RefuseRequest(frame, bulk, shard_.RefusalOfSize());
     }
   }
@@ -246,8 +242,7 @@ absl::Status ServerSession::OnLandingFrame(const FrameHeader& frame, const char*
 }
 
 absl::Status ServerSession::Refuse(CallId id, RefusalReason reason) {
-  const size_t most = VERBENA_MUTANT(kRefusalsCloseTheLink) ? 4096 : kMaxQueuedRefusals;
-  if (refusals_.size() >= most) {
+  if (refusals_.size() >= kMaxQueuedRefusals) {
     return absl::ResourceExhaustedError(
         fmt::format("the client gives up refused calls without taking their answers; {} wait",
                     refusals_.size()));
@@ -262,12 +257,12 @@ absl::Status ServerSession::Refuse(CallId id, RefusalReason reason) {
   refusals_.PushBack({id, reason});
   // Send it now if there is room: a queued call may be refused while no frame arrives, and then
   // nothing else would send the refusal.
-  if (!waits && !VERBENA_MUTANT(kRefusalAwaitsAFrame)) SendRefusal(*link_);
+  if (!waits) SendRefusal(*link_);
   if (refusals_.empty()) return absl::OkStatus();
   // A GOAWAY may wait already, which takes less room than the refusal that now goes first.
   body_bytes = RoomNeeded();
   if (!waits) AwaitRoom(*link_);
-  if (!timer_running_ && !VERBENA_MUTANT(kUnsentRefusalsKept)) StartRefusalTimer();
+  if (!timer_running_) StartRefusalTimer();
   return absl::OkStatus();
 }
 
@@ -393,13 +388,11 @@ bool ServerSession::ReleasePlace(ServerCall& call) {
 }
 
 void ServerSession::OnCallDoneWithoutLink() {
-  const bool undecided = going_down_ && !VERBENA_MUTANT(kLinkFreedWithAHandlerLeft);
-  if (!undecided && active_.empty()) shard_.OnSessionIdle(*this);
+  if (!going_down_ && active_.empty()) shard_.OnSessionIdle(*this);
 }
 
 bool ServerSession::ExpectsFrames() const {
-  return (waits_ > 0 || SendWaiter::linked() || streams_.has_waits()) &&
-         !VERBENA_MUTANT(kSilentClientKept);
+  return waits_ > 0 || SendWaiter::linked() || streams_.has_waits();
 }
 
 bool ServerSession::InUse(const Link& link) const {

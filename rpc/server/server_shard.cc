@@ -16,7 +16,6 @@
 #include "verbena/transport/executor/join_logged.h"
 #include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -162,7 +161,6 @@ Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParame
     accepted = co_await AcceptAs(number, std::move(stream), std::move(offer));
   } catch (const std::exception& error) {
     // The stream may be the program's.
-    if (VERBENA_MUTANT(kHandshakeExceptionEscapes)) throw;
     accepted = absl::InternalError(fmt::format("its handshake threw: {}", error.what()));
   } catch (...) {
     accepted = absl::InternalError("its handshake threw");
@@ -304,8 +302,7 @@ std::shared_ptr<ServerClient> ServerShard::ClientOf(const MessageStream& stream,
   ForgetExpired();
   std::weak_ptr<ServerClient>& known = clients_[std::pair(stream.source(), id)];
   if (std::shared_ptr<ServerClient> client = known.lock()) return client;
-  const std::string claim = VERBENA_MUTANT(kIdsMultiplyShares) ? id.ToString() : "";
-  std::shared_ptr<ServerSource> source = SourceOf(stream.source() + claim, stream.names_source());
+  std::shared_ptr<ServerSource> source = SourceOf(stream.source(), stream.names_source());
   StreamMemory& streams = shard_.stream_memory();
   auto share = std::make_shared<StreamShare>(streams, BytesPerClient(0, streams.budget_bytes()),
                                              "one client's streams", source->streams());
@@ -419,8 +416,7 @@ Task<void> ServerShard::CancelHandlers(TimePoint until) {
   // Before the walk over the sessions, since a call that waits ends at once.
   if (admission_ != nullptr) admission_->RefuseAll(RefusalReason::kShuttingDown);
   for (const auto& [number, session] : sessions_) session->CancelAll();
-  (void)co_await WithDeadline(WaitUntilIdle(),
-                              VERBENA_MUTANT(kShutdownWaitsForHandlers) ? kNever : until);
+  (void)co_await WithDeadline(WaitUntilIdle(), until);
 }
 
 Task<void> ServerShard::Shutdown(TimePoint deadline) {
@@ -429,9 +425,7 @@ Task<void> ServerShard::Shutdown(TimePoint deadline) {
   // Requests may be on their way to here while the GOAWAY is on its way to their client. A client
   // that knows makes no more calls, and closes its link once it has its last response.
   const TimePoint known = std::min(deadline, SaturatingAdd(executor().now(), kLeaveGrace));
-  if (executor().now() < known && !VERBENA_MUTANT(kCrossingCallsRefused)) {
-    (void)co_await WithDeadline(WaitUntilUnlinked(), known);
-  }
+  if (executor().now() < known) (void)co_await WithDeadline(WaitUntilUnlinked(), known);
   draining_ = true;
   absl::Status drained = co_await WithDeadline(WaitUntilIdle(), deadline);
   // A client closes its link once it has its last response, so the end of the link proves that it

@@ -131,7 +131,7 @@ class ServerShard {
   ServerCall* Admit(uint16_t method, Streams streams, ServerClient& client) {
     const int index = methods_.IndexOf(method);
     if (index < 0 || draining_ || active_ >= max_at_once_ || client.full() ||
-        (methods_.entry(index).streams != streams && !VERBENA_MUTANT(kStreamKindUnchecked))) {
+        methods_.entry(index).streams != streams) {
       return nullptr;
     }
     client.AddCall();

@@ -17,7 +17,6 @@
 #include "verbena/rpc/server/queued_call.h"
 #include "verbena/transport/coro/semaphore.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -47,9 +46,7 @@ class ServerSource {
   void RemoveCall() { --calls_; }
 
   bool TryQueueRefusal() {
-    if (queued_refusals_ >= max_queued_refusals_ && !VERBENA_MUTANT(kRefusalsOfLinksAlone)) {
-      return false;
-    }
+    if (queued_refusals_ >= max_queued_refusals_) return false;
     ++queued_refusals_;
     return true;
   }

@@ -2,13 +2,10 @@
 """./dev counts each test case once, installs only what is missing, and refuses in words."""
 
 import argparse
-import collections
 import contextlib
-import fnmatch
 import io
 import os
 import pathlib
-import re
 import stat
 import subprocess
 import sys
@@ -24,8 +21,6 @@ import case_report
 import guest_phase
 import includes
 import lint
-import mutant_table
-import mutants
 import passed_phases
 import test as whole_run
 import test_log
@@ -384,69 +379,6 @@ class InstallDepsTest(unittest.TestCase):
         self.installed(self.packages - {"clang-19"})
         self.fake("apt-get", "exit 100")
         self.assertNotEqual(0, self.run_script().returncode)
-
-
-class FaultTableTest(unittest.TestCase):
-    """Finds at once the names that ./dev mutants would refuse; nobody runs it for each change."""
-
-    CASE = re.compile(r"^\s*(TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_P)\(\s*(\w+),\s*(\w+)\)",
-                      re.MULTILINE)
-
-    def test_each_fault_is_declared_once_and_planted_in_one_place(self):
-        declared = collections.Counter(mutants.declared_faults())
-        self.assertEqual([], [fault for fault, count in declared.items() if count > 1])
-        places = mutants.places()
-        self.assertEqual(set(), places.keys() - declared.keys(), "planted, and not declared")
-        for fault in declared:
-            self.assertEqual(1, len(places.get(fault, [])), f"{fault}: {places.get(fault)}")
-
-    def test_each_declared_fault_has_one_row_and_no_other_has_any(self):
-        rows = collections.Counter(mutant.fault for mutant in mutant_table.MUTANTS)
-        self.assertEqual({fault: 1 for fault in mutants.declared_faults()}, dict(rows))
-
-    def test_each_row_names_a_test_that_there_is_and_cases_of_it(self):
-        for mutant in mutant_table.MUTANTS:
-            sources = self.sources_of(mutant.target)
-            self.assertTrue(sources, f"{mutant.fault}: there is no {mutant.target}")
-            text = "\n".join(tree.text(source) for source in sources)
-            self.assertTrue(self.has_case(text, mutant.filter),
-                            f"{mutant.fault}: {mutant.filter} matches no case of {mutant.target}")
-
-    def test_a_filter_matches_cases_with_and_without_parameters(self):
-        text = 'TEST_F(ATest, Works) {}\nTEST_P(ManyTest, Work) {} ... return "Large";\n'
-        for good in ("*Works", "ATest.Works", "*ManyTest.Work/Large", "*Large", "*Test*/0", "*"):
-            self.assertTrue(self.has_case(text, good), good)
-        for bad in ("*Work", "*Fails", "*ATest.Works/Large", "*ManyTest.Work/Small"):
-            self.assertFalse(self.has_case(text, bad), bad)
-
-    @staticmethod
-    def sources_of(target):
-        """The sources of a test, whether its rule names it or makes it from a list of names."""
-        package, name = target[2:].split(":")
-        build = tree.text(f"{package}/BUILD")
-        names = {name, name.removesuffix("_test")}
-        if not any(f'"{each}"' in build for each in names):
-            return []
-        rule = re.search(rf'name = "{name}",\n(.*?)\n *\)', build, re.DOTALL)
-        sources = {f"{name}.cc"}
-        for listed in re.findall(r"srcs = \[(.*?)\]", rule.group(1) if rule else build, re.DOTALL):
-            files = set(re.findall(r'"([^"]+)"', listed))
-            if rule or f"{name}.cc" in files:
-                sources |= files
-        paths = [f"{package}/{source}" for source in sorted(sources)]
-        return [path for path in paths if (tree.top() / path).is_file()]
-
-    @classmethod
-    def has_case(cls, text, gtest_filter):
-        """Whether a case matches. A parameter's name is any word in quotes, or a digit."""
-        parameters = {*re.findall(r'"(\w+)"', text), *"0123456789"}
-        for kind, suite, case in cls.CASE.findall(text):
-            name = f"{suite}.{case}"
-            full = [name] if kind in ("TEST", "TEST_F") else [
-                f"All/{name}/{parameter}" for parameter in parameters]
-            if any(fnmatch.fnmatchcase(each, gtest_filter) for each in full):
-                return True
-        return False
 
 
 COMMANDS = ("demo", "test", "bench", "vm", "soft", "doctor", "fmt", "lint", "mutants", "golden",

@@ -62,8 +62,6 @@ class TableTest(unittest.TestCase):
         self.refused("examples/kv/BUILD", 'cc_library(deps = ["//transport/executor:options"])')
         self.accepted("examples/kv/a.cc", '#include "verbena/rpc/task.h"\n#include "verbena/verbena.h"\n')
         self.accepted("examples/kv/BUILD", 'cc_library(deps = ["//rpc:task", "//:verbena"])')
-        # Faults can be planted in an example, too.
-        self.accepted("examples/kv/a.cc", '#include "verbena/transport/log/mutant.h"\n')
 
     def test_an_include_that_points_down_is_accepted(self):
         self.accepted("rpc/channel.cc", '#include "verbena/transport/link/link.h"\n')

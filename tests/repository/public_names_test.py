@@ -24,7 +24,7 @@ TESTING_LIST = "tests/repository/testing_names.txt"
 # Names that protobuf declares beside the class of a message; and parameters of concepts, which clang lists as if the
 # namespace held them.
 _NO_NAME_OF_OURS = re.compile(r"\w+DefaultTypeInternal|_\w+_default_instance_|swap|[A-Z]")
-_INTERNAL = re.compile(r'verbena/transport/(?!log/mutant\.h)[\w/]+\.h|@verbena//transport[\w/:]*')
+_INTERNAL = re.compile(r'verbena/transport/[\w/]+\.h|@verbena//transport[\w/:]*')
 
 
 def public_headers():

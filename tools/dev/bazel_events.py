@@ -32,15 +32,15 @@ class Outcome:
         self.skips += other.skips
 
 
-def run(command, arguments, quiet=False):
-    """Runs `bazel <command>`. Returns (exit status, events).
+def run(command, arguments, quiet=False, top=TOP):
+    """Runs `bazel <command>` in the tree at `top`. Returns (exit status, events).
 
     Its output goes where ours goes; a quiet run shows it only if something did not build.
     """
     with tempfile.TemporaryDirectory(prefix="verbena-") as directory:
         path = pathlib.Path(directory) / "events.json"
         result = subprocess.run(
-            [BAZEL, command, f"--build_event_json_file={path}"] + list(arguments), cwd=TOP,
+            [BAZEL, command, f"--build_event_json_file={path}"] + list(arguments), cwd=top,
             stdout=subprocess.PIPE if quiet else None, stderr=subprocess.STDOUT if quiet else None,
             text=True, check=False)
         lines = path.read_text().splitlines() if path.exists() else []

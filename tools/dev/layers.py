@@ -50,8 +50,8 @@ FOLDERS = {
     "rpc/admin": _EXECUTOR | {"rpc", "proto"},
     "rpc/codegen": {"proto", "rpc"},  # of rpc the version alone
     "rpc/testing": _CORO | {"rpc"},  # for users' tests; nothing but tests may use it
-    # Users include nothing below transport/. Programs of ours may plant faults (mutant.h).
-    "examples": {"rpc", "proto", "transport/log"},
+    # Users include nothing below transport/.
+    "examples": {"rpc", "proto"},
     "benchmarks": _ANYTHING,
     "benchmarks/harness": _ANYTHING,
     "tests": _ANYTHING,

@@ -20,7 +20,6 @@ import prose
 TOP = bazel_events.TOP
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / \
     "verbena-lint"
-FAULTS = "transport/log/fault.h"
 # In tests, a coroutine lambda ends before the variables that it captures by reference. Growing
 # vectors cost nothing there, nor do copies, which coroutines often need. A call gives the Payload
 # that was moved into it back to the same variable. The analyzer takes half of clang-tidy's time,
@@ -176,13 +175,9 @@ def tidy_arguments(compiler_arguments):
 
 
 def tidy_key(name, command):
-    """A digest of all that clang-tidy's findings depend on: file, our includes, flags, checks.
-
-    The list of faults (FAULTS) is left out, so that a new fault does not make every file be checked
-    again. No finding depends on it.
-    """
+    """A digest of all that clang-tidy's findings depend on: file, our includes, flags, checks."""
     digest = hashlib.sha256(repr(command).encode())
-    for path in [".clang-tidy", *sorted(includes.closure(name) - {FAULTS})]:
+    for path in [".clang-tidy", *sorted(includes.closure(name))]:
         digest.update(path.encode() + b"\0" + (TOP / path).read_bytes())
     return digest.hexdigest()
 

@@ -3,152 +3,221 @@
 
 import argparse
 import concurrent.futures
+import fnmatch
 import os
 import pathlib
-import re
+import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import xml.etree.ElementTree as ElementTree
 
 import bazel_events
-import mutant_table
+import mutant_blocks
+import mutant_switch
+import mutant_tree
 
-HEADER = "transport/log/fault.h"
-MACRO = "transport/log/mutant.h"
-FOLDERS = ("transport", "rpc", "tests", "examples", "benchmarks")
-CONFIG = "--config=mutants"
 TIMEOUT_S = 60
+# The plain build has compiled each header by itself.
+BUILD = ["--keep_going", "--features=-parse_headers"]
 
 
-def arguments():
-    parser = argparse.ArgumentParser(
-        prog="./dev mutants",
-        description="Runs the test that must catch each known fault, without the fault and with it. "
-                    "A fault that no test catches is a failure. One build holds all faults; the "
-                    "environment says which of them is planted. A fault is caught if its test "
-                    f"fails or runs longer than {TIMEOUT_S} s. Tests run in parallel, one per "
-                    "core. Exit status: 0 if all are caught, otherwise 1.")
-    parser.add_argument("--list", action="store_true", help="list the faults and their tests")
-    parser.add_argument("faults", nargs="*", metavar="fault", help="only these (default: all)")
-    options = parser.parse_args()
-    known = [mutant.fault for mutant in mutant_table.MUTANTS]
-    for fault in options.faults:
-        if fault not in known:
-            parser.error(f"there is no fault '{fault}'; faults: {', '.join(known)}")
-    return options
-
-
-def declared_faults():
-    """The enumerators of fault.h, in order: each must be in the table."""
-    body = re.search(r"enum class PlantedFault \{(.*?)\};", (bazel_events.TOP / HEADER).read_text(),
-                     re.DOTALL).group(1)
-    return re.findall(r"^\s*(k\w+)", body, re.MULTILINE)
-
-
-def places():
-    """PlantedFault -> the files in which it is planted."""
-    found = {}
-    for folder in FOLDERS:
-        for path in sorted((bazel_events.TOP / folder).rglob("*")):
-            if path.suffix not in (".h", ".cc"):
-                continue
-            name = str(path.relative_to(bazel_events.TOP))
-            if name == MACRO:
-                continue  # it shows an example
-            for fault in re.findall(r"VERBENA_MUTANT\((k\w+)\)", path.read_text()):
-                found.setdefault(fault, []).append(name)
+def parser():
+    description = (
+        f"Runs the test that must catch each known fault ({mutant_blocks.FOLDER}/README.md), "
+        "without the fault and with it. A fault that no test catches is a failure. The faults are "
+        "planted in a copy of the tree below the user's cache directory: one build holds nearly "
+        "all of them, and the environment says which is planted. A fault is caught if its test "
+        f"fails or runs longer than {TIMEOUT_S} s. Tests run in parallel, one per core. Exit "
+        "status: 0 if all are caught, otherwise 1.")
+    found = argparse.ArgumentParser(prog="./dev mutants", description=description)
+    found.add_argument("faults", nargs="*", metavar="fault", help="only these (default: all)")
+    found.add_argument("--changed", action="store_true",
+                       help="only those whose block, file or test has changed since they were "
+                            "caught; what these include does not count")
+    found.add_argument("--sample", type=int, metavar="N", help="N of them, by chance")
+    found.add_argument("--seed", type=int, metavar="S", help="chooses the sample of that seed")
+    found.add_argument("--list", action="store_true", help="list the faults and their tests")
     return found
 
 
-def build(targets):
-    """Builds the tests. Returns where their programs are, or None."""
-    status, events = bazel_events.run("build", [CONFIG, "--keep_going", "--", *targets])
-    if status != 0:
-        print("FAILED  does not build: " + " ".join(bazel_events.unbuilt_targets(events)))
-        return None
-    result = subprocess.run([bazel_events.BAZEL, "info", "--noshow_progress", CONFIG, "bazel-bin"],
-                            cwd=bazel_events.TOP, stdout=subprocess.PIPE,
-                            stderr=subprocess.DEVNULL, text=True, check=True)
-    return pathlib.Path(result.stdout.strip())
+def choose(faults, options, verdicts, refuse):
+    """The faults that the options name."""
+    known = {fault.name for fault in faults}
+    for name in options.faults:
+        if name not in known:
+            refuse(f"there is no fault '{name}'; ./dev mutants --list prints all")
+    if options.faults:
+        faults = [fault for fault in faults if fault.name in options.faults]
+    if options.changed:
+        faults = [fault for fault in faults if not verdicts.caught(fault)]
+    if options.sample is not None:
+        seed = random.randrange(1 << 32) if options.seed is None else options.seed
+        print(f"a sample of {options.sample} of {len(faults)} faults: --seed {seed}")
+        chosen = random.Random(seed).sample(faults, min(options.sample, len(faults)))
+        faults = [fault for fault in faults if fault in chosen]
+    return faults
 
 
-def run_test(mutant, binaries, planted):
-    """Runs the mutant's test as Bazel would. Returns ("passed", "failed" or "timeout", cases)."""
-    package, name = mutant.target[2:].split(":")
-    binary = binaries / package / name
-    with tempfile.TemporaryDirectory(prefix="verbena-mutant-") as directory:
-        report = pathlib.Path(directory) / "test.xml"
-        environment = dict(os.environ, TEST_TMPDIR=directory, VERBENA_DEVICE="soft",
-                           TEST_SRCDIR=f"{binary}.runfiles", TEST_WORKSPACE="verbena",
-                           GTEST_OUTPUT=f"xml:{report}", GTEST_FILTER=mutant.filter)
-        environment.pop("VERBENA_PLANTED_FAULT", None)
-        if planted is not None:
-            environment["VERBENA_PLANTED_FAULT"] = str(planted)
-        with subprocess.Popen([binary], cwd=f"{binary}.runfiles/verbena", env=environment,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, start_new_session=True) as process:
-            try:
-                status = "passed" if process.wait(TIMEOUT_S) == 0 else "failed"
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                status = "timeout"
-        return status, bazel_events.cases_of(mutant.target, report)
+class Build:
+    """The tests of some faults, built in the copy of the tree."""
+
+    def __init__(self, tree, targets):
+        _, events = bazel_events.run("build", [*BUILD, "--", *sorted(targets)], top=tree.path)
+        self.unbuilt = set(bazel_events.unbuilt_targets(events))
+        info = subprocess.run([bazel_events.BAZEL, "info", "--noshow_progress", "bazel-bin"],
+                              cwd=tree.path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              text=True, check=True)
+        self._binaries = pathlib.Path(info.stdout.strip())
+
+    def program(self, target):
+        package, name = target[2:].split(":")
+        return self._binaries / package / name
+
+    def run(self, target, cases, planted=None, timeout_s=TIMEOUT_S):
+        """Runs a test's cases as Bazel would. Returns ("passed", "failed" or "timeout", {case:
+        whether it passed})."""
+        program = self.program(target)
+        with tempfile.TemporaryDirectory(prefix="verbena-mutant-") as directory:
+            report = pathlib.Path(directory) / "test.xml"
+            environment = dict(os.environ, TEST_TMPDIR=directory, VERBENA_DEVICE="soft",
+                               TEST_SRCDIR=f"{program}.runfiles", TEST_WORKSPACE="verbena",
+                               GTEST_OUTPUT=f"xml:{report}", GTEST_FILTER=cases)
+            environment.pop(mutant_switch.ENVIRONMENT, None)
+            if planted is not None:
+                environment[mutant_switch.ENVIRONMENT] = str(planted)
+                environment["GTEST_FAIL_FAST"] = "1"
+            with subprocess.Popen([program], cwd=f"{program}.runfiles/verbena", env=environment,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL, start_new_session=True) as process:
+                try:
+                    status = "passed" if process.wait(timeout_s) == 0 else "failed"
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    status = "timeout"
+            return status, cases_of(report)
 
 
-def verdict(mutant, files, binaries, number):
-    """(whether the fault is caught, in words)."""
-    if len(files) != 1:
-        return False, f"planted {len(files)} times, not once: {' '.join(files)}"
-    status, cases = run_test(mutant, binaries, None)
-    if status != "passed" or not cases.passed:
-        package, name = mutant.target[2:].split(":")
-        return False, (f"{mutant.target} {mutant.filter} does not pass without the fault; run: "
-                       f"GTEST_FILTER='{mutant.filter}' {binaries / package / name}")
-    status, _ = run_test(mutant, binaries, number)
-    if status == "passed":
-        return False, f"not caught by {mutant.target} {mutant.filter}"
-    return True, f"caught by {mutant.target} {mutant.filter} ({status})"
+def cases_of(report):
+    """The cases of one report of GoogleTest that ran, and whether each passed."""
+    try:
+        root = ElementTree.parse(report).getroot()
+    except (OSError, ElementTree.ParseError):
+        return {}
+    return {f"{case.get('classname')}.{case.get('name')}":
+            case.find("failure") is None and case.find("error") is None
+            for case in root.iter("testcase")
+            if case.get("status") != "notrun" and case.get("result") != "suppressed" and
+            case.find("skipped") is None}
 
 
-def timed_verdict(*arguments):
+def matching(cases, gtest_filter):
+    """The cases that a filter takes."""
+    return {name: passed for name, passed in cases.items()
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in gtest_filter.split(":"))}
+
+
+def run_without(build, target, faults):
+    """One run of the cases of all `faults` of a test, none of them planted. Returns {fault name:
+    what is wrong, or ""}."""
+    filters = list(dict.fromkeys(fault.case for fault in faults))
+    _, cases = build.run(target, ":".join(filters), timeout_s=TIMEOUT_S * len(filters))
+    found = {}
+    for fault in faults:
+        own = matching(cases, fault.case)
+        if not own or not all(own.values()):
+            # Others may have taken the process with them.
+            status, alone = build.run(target, fault.case)
+            own = matching(alone, fault.case) if status == "passed" else {}
+        found[fault.name] = "" if own and all(own.values()) else (
+            f"{target} {fault.case} does not pass without the fault; run: "
+            f"GTEST_FILTER='{fault.case}' {build.program(target)}")
+    return found
+
+
+def verdict(build, fault, wrong, planted):
+    """(whether the fault is caught, in words). `wrong` is what the run without it said."""
+    if wrong:
+        return False, wrong
     start = time.monotonic()
-    caught, words = verdict(*arguments)
-    return caught, f"{words}, {time.monotonic() - start:.0f} s"
+    status, _ = build.run(fault.test, fault.case, planted)
+    words = f"{fault.test} {fault.case}"
+    if status == "passed":
+        return False, f"not caught by {words}"
+    return True, f"caught by {words} ({status}), {time.monotonic() - start:.0f} s"
+
+
+class Report:
+    def __init__(self, verdicts):
+        self._verdicts = verdicts
+        self.caught = self.failed = 0
+
+    def add(self, fault, caught, words):
+        self.caught += caught
+        self.failed += not caught
+        if caught:
+            self._verdicts.note_caught(fault)
+        print(f"{'caught ' if caught else 'FAILED '} {fault.name}: {words}", flush=True)
+
+
+def run(tree, every, faults, report):
+    """Plants each of `faults`; `every` fault has its switch, so that what is built stays so."""
+    alone = {fault.name for fault in tree.update(every)}
+    by_test = {}
+    for fault in faults:
+        by_test.setdefault(fault.test, []).append(fault)
+    build = Build(tree, by_test)
+    for test in sorted(build.unbuilt & set(by_test)):
+        for fault in by_test.pop(test):
+            report.add(fault, False, f"{test} does not build in {tree.path}: see above. If a "
+                                     "switch is why, name more of the code in the block, or add "
+                                     "a line 'alone:' that says why it has none")
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        runs = [pool.submit(run_without, build, test, its) for test, its in by_test.items()]
+        wrong = {name: words for each in runs for name, words in each.result().items()}
+        left = [fault for fault in faults if fault.name in wrong]
+        verdicts = [(fault, pool.submit(verdict, build, fault, wrong[fault.name],
+                                        mutant_switch.number_of(fault.name)))
+                    for fault in left if fault.name not in alone]
+        for fault, result in verdicts:
+            report.add(fault, *result.result())
+    for fault in left:
+        if fault.name in alone:
+            tree.plant(fault)
+            single = Build(tree, [fault.test])
+            if fault.test in single.unbuilt:
+                report.add(fault, False, f"{fault.test} does not build with the fault: see above")
+            else:
+                report.add(fault, *verdict(single, fault, wrong[fault.name], 0))
+            tree.update(every)
 
 
 def main():
-    options = arguments()
-    if options.list:
-        width = max(len(mutant.fault) for mutant in mutant_table.MUTANTS)
-        for mutant in mutant_table.MUTANTS:
-            print(f"{mutant.fault:{width}} {mutant.target} {mutant.filter}")
-        return 0
-    faults = declared_faults()
-    tabled = {mutant.fault for mutant in mutant_table.MUTANTS}
-    untabled = [fault for fault in faults if fault not in tabled]
-    for fault in untabled:
-        print(f"FAILED  {fault}: declared in {HEADER}, but not in tools/dev/mutant_table.py")
-    undeclared = [fault for fault in tabled if fault not in faults]
-    for fault in undeclared:
-        print(f"FAILED  {fault}: in tools/dev/mutant_table.py, but not declared in {HEADER}")
-    planted = places()
-    chosen = [mutant for mutant in mutant_table.MUTANTS
-              if mutant.fault in (options.faults or faults)]
-    binaries = build(sorted({mutant.target for mutant in chosen}))
-    caught_count = 0
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        verdicts = [] if binaries is None else [
-            pool.submit(timed_verdict, mutant, planted.get(mutant.fault, []), binaries,
-                        faults.index(mutant.fault)) for mutant in chosen]
-        for mutant, result in zip(chosen, verdicts):
-            caught, words = result.result()
-            caught_count += caught
-            print(f"{'caught ' if caught else 'FAILED '} {mutant.fault}: {words}", flush=True)
-    failed = len(chosen) - caught_count + len(untabled) + len(undeclared)
-    print(f"{caught_count} caught, {failed} failed")
-    return 1 if failed else 0
+    arguments = parser()
+    options = arguments.parse_args()
+    try:
+        every = mutant_blocks.load(bazel_events.TOP)
+        verdicts = mutant_tree.Verdicts(bazel_events.TOP)
+        faults = choose(every, options, verdicts, arguments.error)
+        if options.list:
+            width = max((len(fault.name) for fault in faults), default=0)
+            for fault in faults:
+                print(f"{fault.name:{width}} {fault.test} {fault.case}")
+            return 0
+        report = Report(verdicts)
+        if faults:
+            with mutant_tree.MutantTree(bazel_events.TOP).lock() as tree:
+                run(tree, every, faults, report)
+    except mutant_blocks.BlockError as error:
+        print(f"FAILED  {error}")
+        return 1
+    except BlockingIOError:
+        print("FAILED  another ./dev mutants runs for this tree: wait for its end")
+        return 1
+    print(f"{report.caught} caught, {report.failed} failed")
+    return 1 if report.failed else 0
 
 
 if __name__ == "__main__":

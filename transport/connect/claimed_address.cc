@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "verbena/transport/connect/peer_address.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -30,7 +29,7 @@ std::string TextOf(const in6_addr& address) {
 }  // namespace
 
 absl::Status CheckClaimedAddress(const std::string& peer, const LinkParameters& offer) {
-  const bool tcp = offer.kind == LinkKind::kTcp && !VERBENA_MUTANT(kTcpClaimUnchecked);
+  const bool tcp = offer.kind == LinkKind::kTcp;
   if (offer.kind != LinkKind::kRoce && !tcp) return absl::OkStatus();
   const std::optional<in6_addr> from = PeerAddress(peer);
   in6_addr claimed{};

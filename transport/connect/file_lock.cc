@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -46,11 +45,7 @@ bool FileLock::IsHeld(const std::string& path) {
   if (fd < 0) return false;
   struct flock lock = WriteLock();
   bool held = false;
-  if (VERBENA_MUTANT(kLookTakesTheLock)) {
-    held = ::fcntl(fd, F_OFD_SETLK, &lock) != 0;
-  } else {
-    held = ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-  }
+  held = ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
   ::close(fd);
   return held;
 }

@@ -16,7 +16,6 @@
 #include "verbena/transport/coro/random.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -122,7 +121,7 @@ absl::Status CheckPrivateDirectory(const std::string& path) {
   if (::lstat(path.c_str(), &found) != 0) return FileError("stat", path);
   const bool ours = S_ISDIR(found.st_mode) && found.st_uid == ::geteuid() &&
                     (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
-  if (ours || VERBENA_MUTANT(kSpoolOfOthersAccepted)) return absl::OkStatus();
+  if (ours) return absl::OkStatus();
   return absl::PermissionDeniedError(fmt::format(
       "{} has owner {} and mode {:o}, but must be a directory of user {} that nobody else may "
       "write to: remove it, or chmod 700",

@@ -5,7 +5,6 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -116,7 +115,6 @@ const std::string& FileStream::peer() const { return connection_->peer(); }
 
 const std::string& FileStream::source() const {
   static const auto* const source = new std::string("the shared directory");
-  if (VERBENA_MUTANT(kFilesHaveNoSource)) return peer();
   return *source;
 }
 

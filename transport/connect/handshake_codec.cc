@@ -9,7 +9,6 @@
 #include "verbena/handshake.pb.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -69,7 +68,7 @@ bool AllZero(const std::string& bytes) {
 absl::Status CheckAddress(const wire::LinkEnd& end) {
   if (end.gid().size() != 16) return Invalid("gid of {} bytes, not 16", end.gid().size());
   if (end.lid() > 0xffff) return Invalid("lid {} is over 65535", end.lid());
-  if (end.kind() == wire::LINK_KIND_TCP && end.lid() == 0 && !VERBENA_MUTANT(kTcpPortZeroTaken)) {
+  if (end.kind() == wire::LINK_KIND_TCP && end.lid() == 0) {
     return Invalid("lid 0 is no TCP port: it must be from 1 to 65535");
   }
   if (AllZero(end.gid()) && end.lid() == 0) return Invalid("neither a gid nor a lid");

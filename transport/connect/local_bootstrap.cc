@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "verbena/transport/connect/mailbox.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
@@ -48,7 +47,7 @@ class LocalNames {
   std::string NextFree(const std::string& wanted) {
     for (;;) {
       std::string name = fmt::format("{}{}", wanted.substr(0, wanted.size() - 1), ++last_number_);
-      if (!listeners_.contains(name) || VERBENA_MUTANT(kNumberTakenByNameRefused)) return name;
+      if (!listeners_.contains(name)) return name;
     }
   }
 

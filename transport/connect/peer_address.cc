@@ -6,7 +6,6 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/host_port.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -49,9 +48,7 @@ std::array<uint8_t, 16> ReachableAddress(const std::array<uint8_t, 16>& announce
   in6_addr address{};
   std::memcpy(&address, announced.data(), announced.size());
   const bool useless = IsLoopback(address) || IsUnspecified(address);
-  if (!useless || !IsBeyondLoopback(peer) || VERBENA_MUTANT(kAnnouncedLoopbackTaken)) {
-    return announced;
-  }
+  if (!useless || !IsBeyondLoopback(peer)) return announced;
   const in6_addr reached = *PeerAddress(peer);
   std::array<uint8_t, 16> taken{};
   std::memcpy(taken.data(), &reached, taken.size());

@@ -7,7 +7,6 @@
 
 #include "verbena/transport/connect/rdma_cm_status.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -77,7 +76,7 @@ absl::StatusOr<rdma_cm_id*> CmChannel::CreateId(CmEventListener& handler) {
 
 void CmChannel::DestroyId(rdma_cm_id* id) {
   const auto destroy = [id] { (void)rdma_destroy_id(id); };
-  if (VERBENA_MUTANT(kBoundIdDestroyedAnywhere) || !Post(destroy)) destroy();
+  if (!Post(destroy)) destroy();
 }
 
 void CmChannel::CloseOnThread() {

@@ -14,7 +14,6 @@
 #include "verbena/transport/connect/tcp_socket.h"
 #include "verbena/transport/connect/tcp_stream.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -91,7 +90,7 @@ void TcpAcceptor::CloseOnThread() {
   accepted_->Abort(Closed());
   error_code ignored;
   acceptor_.close(ignored);
-  if (!VERBENA_MUTANT(kReserveOutlivesListener)) ReleaseReserve();
+  ReleaseReserve();
   retry_.cancel();
   io_->Unregister(shared_from_this());
 }

@@ -1,7 +1,5 @@
 #include "verbena/transport/coro/cancel.h"
 
-#include "verbena/transport/log/mutant.h"
-
 namespace verbena {
 
 namespace internal {
@@ -21,10 +19,8 @@ absl::Status CancelStatus(absl::StatusCode reason) {
 
 CancelScope::CancelScope(CancelScope* parent) {
   if (parent == nullptr) return;
-  if (!VERBENA_MUTANT(kScopeForgetsContext)) {
-    deadline_ = parent->deadline_;
-    trace_ = parent->trace_;
-  }
+  deadline_ = parent->deadline_;
+  trace_ = parent->trace_;
   if (parent->requested()) {
     reason_ = parent->reason();
   } else {

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -24,9 +23,7 @@ void ForEachRun::Threw() {
   StopOthers();
 }
 
-void ForEachRun::StopOthers() {
-  if (!VERBENA_MUTANT(kForEachGoesOn)) scope_.RequestCancel();
-}
+void ForEachRun::StopOthers() { scope_.RequestCancel(); }
 
 absl::Status ForEachRun::TakeResult() {
   if (exception_) [[unlikely]]

@@ -36,7 +36,6 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
@@ -154,7 +153,7 @@ class [[nodiscard]] Generator<T>::NextAwaiter final {
         << "a Generator was asked on two executors";
     promise.continuation = parent;
     promise.scheduler = consumer.scheduler;
-    if (begins || !VERBENA_MUTANT(kGeneratorKeepsScope)) promise.cancel = consumer.cancel;
+    promise.cancel = consumer.cancel;
     generator_.awaited_ = waiting_ = true;
     return generator_.coroutine_;
   }

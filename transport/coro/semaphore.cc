@@ -1,12 +1,10 @@
 #include "verbena/transport/coro/semaphore.h"
 
-#include "verbena/transport/log/mutant.h"
-
 namespace verbena {
 
 Semaphore::Awaiter::~Awaiter() {
   LeaveQueue();
-  if (served_ && !VERBENA_MUTANT(kGrantDiesWithItsWaiter)) semaphore_.Release(permits_);
+  if (served_) semaphore_.Release(permits_);
 }
 
 // Waiters behind this one may fit now, because they need fewer permits.

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "verbena/transport/coro/frame_pool.h"
 #include "verbena/transport/coro/random.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -134,7 +133,7 @@ TraceContext TraceContext::Root(bool sampled) {
 
 TraceContext TraceContext::Child() const {
   TraceContext child = *this;
-  if (!VERBENA_MUTANT(kSpanIdReused)) FillRandom(child.span_id);
+  FillRandom(child.span_id);
   return child;
 }
 

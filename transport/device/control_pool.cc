@@ -7,7 +7,6 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -134,8 +133,7 @@ bool ControlPool::GiveUp(ControlJob& job) {
     std::lock_guard<std::mutex> lock(mutex_);
     // While the job is queued, no thread has it. Otherwise a thread may destroy it as soon as it is
     // abandoned.
-    const bool dropped = job.linked() && job.kind_ == ControlKind::kResolve && !job.must_run_ &&
-                         !VERBENA_MUTANT(kGivenUpJobStaysQueued);
+    const bool dropped = job.linked() && job.kind_ == ControlKind::kResolve && !job.must_run_;
     if (!job.Move(ControlJob::State::kAbandoned)) return false;
     --waiters_;
     if (!dropped) return true;
@@ -155,7 +153,7 @@ void ControlPool::Enqueue(ControlJob& job) {
   ++lanes_[static_cast<size_t>(job.kind_)].waiting;
   if (job.order_ != nullptr) {
     auto [found, first] = behind_.try_emplace(job.order_);
-    if (!first && !VERBENA_MUTANT(kControlOrderLost)) {
+    if (!first) {
       found->second.push_back(&job);
       return;
     }
@@ -226,7 +224,7 @@ void ControlPool::Serve(ControlJob& job, std::unique_lock<std::mutex>& lock) {
   --lane.waiting;
   if (!executed) ++(given_up ? lane.stats.dropped : lane.stats.run);
   lock.unlock();
-  if (!executed && (!given_up || VERBENA_MUTANT(kGivenUpConnectRuns))) job.ExecuteAndReturn();
+  if (!executed && !given_up) job.ExecuteAndReturn();
   // Nobody else refers to an abandoned job.
   if (job.state_.load(std::memory_order_acquire) == ControlJob::State::kAbandoned) {
     job.Destroy();

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "verbena/transport/log/mutant.h"
-
 namespace verbena::internal {
 
 bool ControlQueue::Push(Entry& entry) {
@@ -55,7 +53,6 @@ void ControlQueue::Remove(Entry& entry) {
 }
 
 size_t ControlQueue::StartableOf(const Source& source) const {
-  if (VERBENA_MUTANT(kOneSourceTakesResolvers)) return source.waiting;
   return std::min(source.waiting, most_running_ - source.running);
 }
 

@@ -7,7 +7,6 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace internal {
@@ -81,7 +80,7 @@ bool BlockingPool::TakeBack(BlockingCall& call) {
 
 void BlockingPool::Abandon(BlockingCall& call) {
   if (call.message_ == nullptr || TakeBack(call)) return;
-  if (!VERBENA_MUTANT(kBlockingCallNotAwaited)) {
+  {
     std::unique_lock lock(mutex_);
     returned_.wait(lock, [&call] { return call.state_ == BlockingCall::State::kReturned; });
   }

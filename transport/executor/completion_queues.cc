@@ -9,7 +9,6 @@
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -117,7 +116,6 @@ absl::Status CompletionQueues::Remove(ibv_cq* cq) {
     return absl::InvalidArgumentError("RemoveCq: this executor has no such CQ");
   }
   absl::Status destroyed = (*found)->Destroy();
-  if (!destroyed.ok() && VERBENA_MUTANT(kRefusedCqStaysPolled)) return destroyed;
   waiter_.Unwatch((*found)->channel_fd());
   polled_.erase(polled_.begin() + (found - queues_.begin()));
   // The owner, the device and what providers mapped for the CQ may be gone next.

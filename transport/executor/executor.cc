@@ -7,7 +7,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -75,7 +74,7 @@ void Executor::AbandonTasks() {
 void Executor::Run() {
   Impl& impl = *impl_;
   VERBENA_CHECK(!impl.running) << "Run() inside the loop of " << impl.options.name;
-  if (!VERBENA_MUTANT(kRunStaysArmed)) Disarm();
+  Disarm();
   internal::CpuPin pin(impl.options.cpu);
   CurrentScope current(this);
   impl.running = true;
@@ -131,7 +130,7 @@ void Executor::Disarm() {
 
 bool Executor::SetHostAlarm() {
   Impl& impl = *impl_;
-  if (&impl.clock != &Clock::Real() || VERBENA_MUTANT(kTimersNotInFd)) return true;
+  if (&impl.clock != &Clock::Real()) return true;
   const TimePoint next = NextTimer();
   if (impl.host_alarm == nullptr) {
     if (next == kNever) return true;
@@ -214,7 +213,7 @@ bool Executor::PrepareToSleep() {
   if (impl.ring != nullptr) impl.ring->Submit();
   if (impl.queues.Arm()) {
     // A completion that came between the last poll and the arming raises no event.
-    const int completions = VERBENA_MUTANT(kNoRepollAfterArm) ? 0 : impl.queues.Poll();
+    const int completions = impl.queues.Poll();
     if (completions == 0) return true;
     impl.stats.completions += completions;
   }

@@ -37,7 +37,6 @@
 #include "verbena/transport/executor/block_on.h"
 #include "verbena/transport/executor/join_state.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace internal {
@@ -141,9 +140,7 @@ class [[nodiscard]] JoinAwaiter final : private JoinState::Waiter, private Cance
   T await_resume() { return handle_.state_->Take(); }
 
  private:
-  void OnCancel(absl::StatusCode reason) override {
-    if (!VERBENA_MUTANT(kJoinKeepsCancellation)) handle_.state_->RequestCancel(reason);
-  }
+  void OnCancel(absl::StatusCode reason) override { handle_.state_->RequestCancel(reason); }
   void OnTaskEnded() override {
     waiting_ = false;
     CancelNode::Unlink();
@@ -169,7 +166,7 @@ class JoinableTask {
   JoinableTask& operator=(JoinableTask&&) = delete;
   ~JoinableTask() {
     if (state_ == nullptr) return;
-    if (!VERBENA_MUTANT(kJoinedBeforeFrame)) task_ = Task<T>();
+    task_ = Task<T>();
     state_->End();
   }
 

@@ -4,7 +4,6 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -12,7 +11,6 @@ Task<void> JoinLogged(TaskScope& scope, std::string owner) {
   try {
     co_await scope.Join();
   } catch (const std::exception& error) {
-    if (VERBENA_MUTANT(kShutdownRethrows)) throw;
     Log(LogLevel::kError, fmt::format("a task of {} threw: {}", owner, error.what()));
   } catch (...) {
     Log(LogLevel::kError, fmt::format("a task of {} threw", owner));

@@ -6,7 +6,6 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -16,7 +15,6 @@ void JoinState::Begin(CancelScope& scope) {
 }
 
 void JoinState::KeepException() {
-  if (VERBENA_MUTANT(kSpawnUnguarded)) throw;
   exception_ = std::current_exception();
   if (site_.failed_tasks != nullptr) {
     site_.failed_tasks->fetch_add(1, std::memory_order_relaxed);
@@ -40,7 +38,7 @@ void JoinState::End() {
     ended_.notify_one();
   }
   if (unheard) LogUnheard(unheard);
-  if (untaken && !VERBENA_MUTANT(kDetachedResultKept)) DropResult();
+  if (untaken) DropResult();
   Drop();
 }
 
@@ -98,7 +96,7 @@ void JoinState::Detach() {
       detached_ = true;
     }
   }
-  if (unheard && !VERBENA_MUTANT(kUntakenExceptionLost)) LogUnheard(unheard);
+  if (unheard) LogUnheard(unheard);
   if (ended) DropResult();
   Drop();
 }

@@ -7,7 +7,6 @@
 #include "transport/executor/idle_spin.h"
 #include "verbena/transport/executor/executor_options.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -23,7 +22,6 @@ bool PollAll(const std::vector<Executor*>& executors) {
   bool worked = false;
   for (Executor* executor : executors) {
     worked |= executor->Poll();
-    if (VERBENA_MUTANT(kOneExecutorPolled)) break;
   }
   return worked;
 }

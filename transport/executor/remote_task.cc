@@ -2,12 +2,9 @@
 
 #include <thread>
 
-#include "verbena/transport/log/mutant.h"
-
 namespace verbena::internal {
 
 void RemoteTask::TakeContext(const CancelScope& scope) {
-  if (VERBENA_MUTANT(kContextStaysHome)) return;
   scope_.LimitDeadline(scope.deadline());
   // A copy of its own: references to a trace belong to one thread.
   if (scope.trace() != nullptr) scope_.set_trace(*scope.trace());

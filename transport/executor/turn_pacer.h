@@ -21,7 +21,6 @@
 #include "verbena/transport/coro/semaphore.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/flush_queue.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -33,7 +32,7 @@ class TurnPacer final : private FlushHook {
 
   Semaphore::Awaiter Pass() {
     executor_.FlushLater(*this, FlushPriority::kSends);
-    return left_.Acquire(VERBENA_MUTANT(kAllStepsInOneTurn) ? 0 : 1);
+    return left_.Acquire(1);
   }
 
  private:

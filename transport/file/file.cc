@@ -18,7 +18,6 @@
 #include "verbena/transport/file/file_service.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -226,8 +225,7 @@ Task<absl::Status> File::Sync() const {
 }
 
 Task<absl::Status> File::Datasync() const {
-  const Kind kind = VERBENA_MUTANT(kDatasyncSkipped) ? Kind::kStat : Kind::kDatasync;
-  return Call({.kind = kind, .file = FileReference(&open_file())}, "fdatasync");
+  return Call({.kind = Kind::kDatasync, .file = FileReference(&open_file())}, "fdatasync");
 }
 
 Task<absl::Status> File::Fallocate(uint64_t offset, uint64_t bytes, int mode) const {

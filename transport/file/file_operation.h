@@ -13,16 +13,13 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/io_ring.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
@@ -44,15 +41,7 @@ struct OpenFile final : InboxItem {
   OpenFile(FileService& its_service, std::string its_path)
       : service(its_service), path(std::move(its_path)) {}
 
-  void Hold() {
-    if (VERBENA_MUTANT(kFileReferenceNotAtomic)) {
-      const uint32_t before = references.load(std::memory_order_relaxed);
-      std::this_thread::sleep_for(std::chrono::microseconds(1));  // the thread is preempted here
-      references.store(before + 1, std::memory_order_relaxed);
-      return;
-    }
-    references.fetch_add(1, std::memory_order_relaxed);
-  }
+  void Hold() { references.fetch_add(1, std::memory_order_relaxed); }
   void Drop();
   // Closes the file. Arrives by the inbox if another thread dropped the last reference.
   void Run() override;

@@ -12,7 +12,6 @@
 #include "verbena/transport/file/ring_backend.h"
 #include "verbena/transport/file/thread_backend.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -166,7 +165,7 @@ bool FileService::StartAgain(FileOperation& operation, int32_t result) {
     const bool wanted =
         request.file ? request.file->nonblocking : (request.flags & O_NONBLOCK) != 0;
     if (wanted || ++operation.refusals > kMaxRefusals) return false;
-  } else if (result != -EINTR || VERBENA_MUTANT(kInterruptedNotRetried)) {
+  } else if (result != -EINTR) {
     return false;
   }
   backend_->Start(operation);

@@ -11,7 +11,6 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/file/file_service.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -163,7 +162,7 @@ void RingBackend::OnClosing(OpenFile& file) {
 
 int RingBackend::IndexOf(MemoryRegion& region) {
   // Another thread may register a region of another home, or unmap it, at this moment.
-  if (!VERBENA_MUTANT(kForeignRegionRegistered) && region.home() != &executor_) return -1;
+  if (region.home() != &executor_) return -1;
   if (region.registrar() == this) [[likely]] {
     const uint32_t index = region.registered_index();
     return index == kRefused ? -1 : static_cast<int>(index);

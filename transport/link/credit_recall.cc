@@ -2,7 +2,6 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -16,7 +15,6 @@ void CreditRecall::Begin(const Counts& counts) {
 
 bool CreditRecall::IsAnswered(const Counts& counts) const {
   const uint32_t returned = counts.returned - returned_before_;
-  if (returned != 0 && VERBENA_MUTANT(kOneCreditAnswersARecall)) return true;
   const uint32_t received = counts.received - received_before_;
   return returned + received >= (returned != 0 ? asked_ : counts.window);
 }

@@ -9,7 +9,7 @@ namespace verbena::internal {
 
 uint32_t CreditPool::Borrow(uint32_t wanted, CreditShare& share, bool is_shared) {
   uint32_t borrowed = std::min(wanted, free_);
-  if (is_shared && !VERBENA_MUTANT(kOneSourceTakesCredits)) {
+  if (is_shared) {
     const uint32_t spare = free_ > share.borrowed ? free_ - share.borrowed : 0;
     borrowed = std::min(borrowed, (spare + 1) / 2);
   }
@@ -37,7 +37,7 @@ absl::Status SendCredits::Implausible(uint32_t issued, uint16_t reserve_seen) co
 }
 
 uint32_t SendCredits::GiveBackWithin(uint32_t limit) {
-  const uint32_t wanted = VERBENA_MUTANT(kRecallsAddUp) ? limit : limit - returned_;
+  const uint32_t wanted = limit - returned_;
   // A greater difference has wrapped around: a recall that has been answered already.
   if (wanted > kMaxWindow) return 0;
   const uint32_t count = std::min(wanted, available());

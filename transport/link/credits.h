@@ -23,7 +23,6 @@
 #include "absl/status/status.h"
 #include "verbena/transport/link/credit_recall.h"
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -116,18 +115,14 @@ class IssuedCredits {
   IssuedCredits(CreditPool& pool, CreditShare& share, uint32_t initial_window, uint32_t max_window);
   IssuedCredits(const IssuedCredits&) = delete;
   IssuedCredits& operator=(const IssuedCredits&) = delete;
-  ~IssuedCredits() {
-    if (!VERBENA_MUTANT(kCreditLeakedOnError)) pool_.GiveBack(surplus(), share_);
-  }
+  ~IssuedCredits() { pool_.GiveBack(surplus(), share_); }
 
   // A SEND arrived. RESOURCE_EXHAUSTED when the peer had no credit for it: no ordinary one, or
   // kReserveCredits of its SENDs on the reserve are not acknowledged yet.
   absl::Status OnSend(bool spends_reserve) {
     if (spends_reserve) {
       const auto unacknowledged = static_cast<uint16_t>(reserve_seen_ - reserve_advertised_);
-      if (unacknowledged >= kReserveCredits && !VERBENA_MUTANT(kReserveUnchecked)) {
-        return SentBeyondReserve();
-      }
+      if (unacknowledged >= kReserveCredits) return SentBeyondReserve();
       ++reserve_seen_;
     } else {
       if (outstanding() == 0) return SentWithoutCredit();

@@ -16,7 +16,6 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -196,7 +195,7 @@ void DeviceContext::OnEvent(const ibv_async_event& event, uint32_t qpn) {
     return;
   }
   if (!IsRoutine(type)) Log(LogLevel::kWarning, Describe(device_, event));
-  if (ChangesAddress(type) && !VERBENA_MUTANT(kAddressChangeIgnored)) RereadAddress();
+  if (ChangesAddress(type)) RereadAddress();
   switch (type) {
     case IBV_EVENT_CQ_ERR:
       DispatchToQueue(type, event.element.cq);
@@ -220,7 +219,7 @@ void DeviceContext::OnEvent(const ibv_async_event& event, uint32_t qpn) {
 absl::StatusOr<PortAddress> DeviceContext::ReadAddressAgain() {
   VERBENA_ASSIGN_OR_RETURN(DevicePort port, device_.ChoosePortAgain());
   absl::StatusOr<PortAddress> read = ReadPortAddress(device_, port);
-  if (!read.ok() || connector_ == nullptr || VERBENA_MUTANT(kConnectorStays)) return read;
+  if (!read.ok() || connector_ == nullptr) return read;
   VERBENA_RETURN_IF_ERROR(connector_->MoveTo(read->gid));
   return read;
 }
@@ -234,9 +233,7 @@ void DeviceContext::RereadAddress() {
   port_status_ = read.status();
   if (!read.ok()) {
     // An address that is missing may come back, whatever opening the device would say of it.
-    if (!VERBENA_MUTANT(kMissingAddressIsForGood)) {
-      port_status_ = absl::UnavailableError(std::string(read.status().message()));
-    }
+    port_status_ = absl::UnavailableError(std::string(read.status().message()));
     Log(LogLevel::kWarning, fmt::format("{}: no new links for now: {}", device_.name(),
                                         std::string(read.status().message())));
     return;

@@ -9,7 +9,6 @@
 #include "verbena/transport/link/wr_id.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -88,7 +87,7 @@ absl::Status Endpoint::Init(std::unique_ptr<ReceiveRing> receives,
 Endpoint::~Endpoint() {
   VERBENA_CHECK(links_.count() == 0)
       << links_.count() << " links are left: Shutdown() has not ended";
-  if (!VERBENA_MUTANT(kGateStaysOpen)) life_.gate()->Close();
+  life_.gate()->Close();
   liveness_.Stop();
   queues_.Close();
 }
@@ -221,7 +220,6 @@ Task<void> Endpoint::WatchStream(Link& link) {
             : absl::UnavailableError(fmt::format("{} closed the connection or died", link.peer()));
   } catch (const std::exception& error) {
     // The stream may be the program's.
-    if (VERBENA_MUTANT(kWatchExceptionEscapes)) throw;
     end = absl::InternalError(
         fmt::format("the bootstrap connection of {} threw: {}", link.peer(), error.what()));
   } catch (...) {

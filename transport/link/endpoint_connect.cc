@@ -14,7 +14,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -139,10 +138,6 @@ HandshakeOptions Endpoint::MyOptions(const MessageStream& stream) const {
 
 // RoCE resolves the peer's address inside, which may take a second.
 Task<absl::Status> Endpoint::ConnectQp(const Link& link, uint32_t psn, const LinkParameters& peer) {
-  if (VERBENA_MUTANT(kConnectsOnExecutor)) {
-    co_return ConnectLinkQp(context_.device(), link.qp().get(), AddressOf(link), psn,
-                            RemoteQpOf(peer));
-  }
   co_return co_await OnQp(
       ControlKind::kResolve, link,
       [&device = context_.device(), qp = link.qp().get(), address = AddressOf(link), psn,
@@ -152,7 +147,6 @@ Task<absl::Status> Endpoint::ConnectQp(const Link& link, uint32_t psn, const Lin
 // The server sends nothing to an address that has only been claimed.
 Task<absl::Status> Endpoint::ReceiveOnQp(const Link& link, uint32_t psn,
                                          const LinkParameters& peer) {
-  if (VERBENA_MUTANT(kServerSendsBeforeReady)) co_return co_await ConnectQp(link, psn, peer);
   co_return co_await OnQp(
       ControlKind::kResolve, link,
       [&device = context_.device(), qp = link.qp().get(), address = AddressOf(link),
@@ -239,11 +233,6 @@ Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, ExecutorW
   // and its credit with it.
   const bool first =
       link->qp().connection() != nullptr && link->qp().connection()->client_sends_first();
-  if (VERBENA_MUTANT(kClientOpensAfterReady)) {
-    absl::Status status = co_await ConfirmReady(stream);
-    link = Find(key);
-    if (link == nullptr || !status.ok()) co_return status;
-  }
   MarkOpen(*link, peer, stream.peer(), first ? FirstSend::kOurs : FirstSend::kAny);
   co_return co_await ConfirmReady(stream);
 }
@@ -271,9 +260,7 @@ Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stre
     // The client hears of it at once, but what its server bounds by streams counts until the link
     // has given back its slot.
     stream->Close();
-    if (link != nullptr && !VERBENA_MUTANT(kFailedHandshakeFree)) {
-      link->qp().stream().Keep(std::move(stream));
-    }
+    if (link != nullptr) link->qp().stream().Keep(std::move(stream));
     co_return status;
   }
   std::move(give_up).Cancel();

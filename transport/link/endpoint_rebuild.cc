@@ -8,7 +8,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -32,7 +31,7 @@ void Endpoint::CloseAll(const absl::Status& reason) {
 }
 
 void Endpoint::OnQueueEvent(ibv_event_type type, uint32_t queues) {
-  if (service_.shutting_down() || VERBENA_MUTANT(kQueueErrorIgnored)) return;
+  if (service_.shutting_down()) return;
   const bool device_failed = type == IBV_EVENT_DEVICE_FATAL;
   // Queues that were replaced may have failed more than once.
   if (!device_failed && (service_.failed() || queues != queues_.number())) return;

@@ -11,7 +11,6 @@
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -53,7 +52,7 @@ Task<void> Endpoint::Refill(LinkKey key, const void* order, uint32_t count,
 // Nothing is posted meanwhile, so the loop ends with the completions that are there at its start.
 // Otherwise a peer that sends whenever an answer brings it credits would keep the executor in here.
 void Endpoint::DrainCompletions() {
-  polled_.draining = !VERBENA_MUTANT(kDrainPosts);
+  polled_.draining = true;
   executor_.DrainCq(queues_.cq());
   polled_.draining = false;
 }

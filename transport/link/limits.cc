@@ -8,7 +8,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/size_class.h"
 
 namespace verbena::internal {
@@ -45,10 +44,10 @@ absl::Status CheckRanges(const LinkLimits& limits) {
   if (limits.max_credits < limits.initial_credits || limits.max_credits > kMaxWindow) {
     return OutOfRange("max_credits", limits.max_credits, limits.initial_credits, kMaxWindow);
   }
-  const uint32_t deepest =
-      VERBENA_MUTANT(kSendQueueTooDeep) ? kMaxSendQueueDepth + 1 : kMaxSendQueueDepth;
-  if (limits.send_queue_depth < 4 * kSignalInterval || limits.send_queue_depth > deepest) {
-    return OutOfRange("send_queue_depth", limits.send_queue_depth, 4 * kSignalInterval, deepest);
+  if (limits.send_queue_depth < 4 * kSignalInterval ||
+      limits.send_queue_depth > kMaxSendQueueDepth) {
+    return OutOfRange("send_queue_depth", limits.send_queue_depth, 4 * kSignalInterval,
+                      kMaxSendQueueDepth);
   }
   if (limits.send_buffers < 16 || limits.send_buffers > (1u << 20)) {
     return OutOfRange("send_buffers", limits.send_buffers, 16, 1u << 20);
@@ -145,15 +144,14 @@ absl::Status FitOwnReceives(const Device& device, LinkLimits& limits) {
       std::min({limits.receives_per_link, limits.srq_depth,
                 static_cast<uint32_t>(std::max(device.attributes().max_qp_wr, 0))});
   if (depth < kMinReceivesPerLink) return TooSmall(device);
-  const uint32_t completions =
-      limits.send_queue_depth + kDrainMarkers + (VERBENA_MUTANT(kOwnReceivesUncounted) ? 0 : depth);
+  const uint32_t completions = limits.send_queue_depth + kDrainMarkers + depth;
   const uint32_t max_cqe = AtLeastOne(device.attributes().max_cqe);
   limits.max_links = std::min(
       {limits.max_links, std::min(limits.srq_depth, kMaxReceives) / depth, max_cqe / completions});
   if (limits.max_links == 0) return TooSmall(device);
   limits.receives_per_link = depth;
   limits.srq_depth = limits.max_links * depth;
-  const uint32_t window = VERBENA_MUTANT(kWindowIsWholeQueue) ? depth : WindowOf(depth);
+  const uint32_t window = WindowOf(depth);
   limits.max_credits = std::min(limits.max_credits, window);
   limits.initial_credits = limits.max_credits;
   return absl::OkStatus();

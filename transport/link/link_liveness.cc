@@ -8,7 +8,6 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/link_sender.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -54,19 +53,19 @@ void Link::CheckUnwatched(TimePoint now) {
   // A link that is watched is checked anyway.
   if (!open() || WatchedLink::linked()) return;
   // Sending begins the watch, but a call may wait for its client before it has sent anything.
-  bool is_due = listener_->ExpectsFrames() && !VERBENA_MUTANT(kWaitBeforeSendUnwatched);
+  bool is_due = listener_->ExpectsFrames();
   if (endpoint_.limits().keep_alive_interval != Duration::zero()) {
     (void)liveness_.Check(now);
-    is_due = is_due || (KeepAliveDue(now) && !VERBENA_MUTANT(kIdleLinkNotPinged));
+    is_due = is_due || KeepAliveDue(now);
   }
   if (is_due) endpoint_.WatchLiveness(*this);
 }
 
 void Link::CheckIdle(TimePoint now) {
   const Duration timeout = endpoint_.limits().idle_timeout;
-  if (!open() || timeout == Duration::zero() || VERBENA_MUTANT(kIdleLinkStays)) return;
+  if (!open() || timeout == Duration::zero()) return;
   // Control frames are not use: the checks of either side could cause them for ever.
-  const uint64_t control = VERBENA_MUTANT(kPingsKeepIdleLinks) ? 0 : sender_.control_count();
+  const uint64_t control = sender_.control_count();
   const uint64_t traffic =
       stats().frames_sent + stats().frames_received - control + stats().transfers + stats().atomics;
   const bool in_use = sender_.transfers().outstanding() || listener_->InUse(*this);
@@ -79,10 +78,9 @@ void Link::CheckIdle(TimePoint now) {
 }
 
 absl::Status LinkSender::CheckRecall() {
-  if (!issued_.recalled() || VERBENA_MUTANT(kRecallUnanswered)) return absl::OkStatus();
+  if (!issued_.recalled()) return absl::OkStatus();
   if (control_.recall && OthersHoldBuffers()) return absl::OkStatus();
-  const bool is_due = control_.recall && !VERBENA_MUTANT(kUnsentRecallCounts);
-  absl::Status status = issued_.CheckRecall(is_due);
+  absl::Status status = issued_.CheckRecall(control_.recall);
   if (status.ok() && !issued_.recalled()) NoteRecallAnswered();
   return status;
 }
@@ -90,10 +88,8 @@ absl::Status LinkSender::CheckRecall() {
 absl::Status Link::CheckAcknowledged() {
   const LinkSendQueue& sends = sender_.queue();
   const SendSlots& slots = sends.slots();
-  const bool holds = sends.holds_posted() && !VERBENA_MUTANT(kUnacknowledgedSendsKept);
-  const bool is_full =
-      slots.in_flight() > 0 && !sender_.SlotsLeft() && !VERBENA_MUTANT(kFullQueueKept);
-  if (liveness_.CheckAcknowledged(slots, holds, is_full)) return absl::OkStatus();
+  const bool is_full = slots.in_flight() > 0 && !sender_.SlotsLeft();
+  if (liveness_.CheckAcknowledged(slots, sends.holds_posted(), is_full)) return absl::OkStatus();
   return absl::UnavailableError(
       fmt::format("{} has not taken a SEND for 4 x LinkLimits::ping_interval; {} work requests are "
                   "under way: its process is stopped, the path to it is broken, or it posts fewer "
@@ -103,8 +99,7 @@ absl::Status Link::CheckAcknowledged() {
 
 absl::Status Link::CheckTransfers() {
   const TransferQueue& transfers = sender_.transfers();
-  const bool outstanding = transfers.outstanding() && !VERBENA_MUTANT(kCrawlingTransfersKept);
-  if (liveness_.CheckTransfers(outstanding, transfers.ended())) return absl::OkStatus();
+  if (liveness_.CheckTransfers(transfers.outstanding(), transfers.ended())) return absl::OkStatus();
   return absl::UnavailableError(
       fmt::format("no READ, WRITE or atomic operation on memory of {} has ended for 4 x "
                   "LinkLimits::ping_interval, though {} bytes are under way: its process is "

@@ -8,7 +8,6 @@
 #include "verbena/transport/link/link_sender.h"
 #include "verbena/transport/link/wr_chain.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -111,7 +110,7 @@ bool LinkSender::PrepareTransfers(WrChain& ready) {
   if (!transfers_.CanGo()) return false;
   if (!endpoint_.MayPostBulk()) return true;
   // The SENDs that are there already do not wait for a slice.
-  if (!queue_.empty() && !VERBENA_MUTANT(kSendBehindBulk) && !PostAhead(ready)) return false;
+  if (!queue_.empty() && !PostAhead(ready)) return false;
   for (bool first = true; transfers_.CanGo() && endpoint_.MayPostBulk(); first = false) {
     // Posts the WRs prepared before: the next ones use the same memory.
     if (!first && !Ring(ready)) return false;

@@ -5,7 +5,6 @@
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/link/qp_setup.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -20,8 +19,7 @@ Task<void> LinkQp::MoveToError(ControlPool& control, Device& device) {
   // Until the queue pair is in ERR, the peer may use up receives of the endpoint: so this goes
   // ahead of others' destructions.
   absl::Status status = co_await control.Finish(
-      VERBENA_MUTANT(kErrorBehindTeardowns) ? ControlKind::kTeardown : ControlKind::kToError, qp,
-      [&device, qp] { return MoveQpToError(device, qp); });
+      ControlKind::kToError, qp, [&device, qp] { return MoveQpToError(device, qp); });
   if (!status.ok()) Log(LogLevel::kWarning, status.ToString());
   co_await stream_.AwaitUnread();
 }

@@ -7,7 +7,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -49,7 +48,7 @@ absl::Status LinkReceives::Begin(const LinkKey& key, ibv_qp* qp) {
 bool LinkReceives::OnCompletion(const WrId& id) {
   if (id.slot >= is_posted_.size() || !is_posted_[id.slot]) return false;
   Queue& queue = queues_[slot_of(id.slot)];
-  if (queue.generation != id.generation && !VERBENA_MUTANT(kReceiveOfEarlierLink)) return false;
+  if (queue.generation != id.generation) return false;
   is_posted_[id.slot] = false;
   --queue.posted;
   --posted_;
@@ -67,7 +66,7 @@ void LinkReceives::Release(uint32_t buffer) {
 
 absl::Status LinkReceives::Repost(uint32_t slot) {
   const Queue& queue = queues_[slot];
-  if (queue.free < batch_ || VERBENA_MUTANT(kLinkReceivesUsedOnce)) return absl::OkStatus();
+  if (queue.free < batch_) return absl::OkStatus();
   return Post(slot);
 }
 

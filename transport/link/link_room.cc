@@ -5,7 +5,6 @@
 #include "verbena/transport/link/link_sender.h"
 #include "verbena/transport/link/waiter_queue.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -52,7 +51,7 @@ void LinkSender::LackRoom() {
 
 // Its control frames and the credits that it returns leave with a flush.
 void LinkSender::OnRoom() {
-  if (lacks_room_ && !VERBENA_MUTANT(kOwedCreditsForgotten)) ScheduleFlush();
+  if (lacks_room_) ScheduleFlush();
   WakeWriters();
 }
 

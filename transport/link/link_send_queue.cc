@@ -22,7 +22,7 @@ uint32_t LinkSendQueue::TakeBuffer(SendUse use, uint32_t bindings_due) {
 
 void LinkSendQueue::DropPending() {
   GiveBackPending();
-  if (!VERBENA_MUTANT(kDroppedSendsHeld)) CountReleased(static_cast<uint32_t>(pending_.size()));
+  CountReleased(static_cast<uint32_t>(pending_.size()));
   pending_.Clear(/*kept=*/false);
 }
 

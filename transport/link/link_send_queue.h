@@ -32,7 +32,6 @@
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/link/wr_chain.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -104,7 +103,7 @@ class LinkSendQueue {
     stored = header;
     stored.body_bytes = static_cast<uint32_t>(body_bytes);
     // Padding goes out with the frame: it must not be what the buffer held before.
-    if (body_bytes % kFrameAlignment != 0 && !VERBENA_MUTANT(kPaddingNotCleared)) {
+    if (body_bytes % kFrameAlignment != 0) {
       std::memset(frame + frame_bytes - kFrameAlignment, 0, kFrameAlignment);
     }
     send.bytes += static_cast<uint32_t>(frame_bytes);
@@ -229,9 +228,8 @@ class LinkSendQueue {
   }
   // Whether the peer has yet to hear of a counter that a compact SEND has no room for.
   bool counters_changed(const SendHeader& header) const {
-    return (header.credits_returned != told_.credits_returned ||
-            header.reserve_seen != told_.reserve_seen) &&
-           !VERBENA_MUTANT(kCompactForgetsReturn);
+    return header.credits_returned != told_.credits_returned ||
+           header.reserve_seen != told_.reserve_seen;
   }
   void GiveBackPending() {
     for (const PendingSend& send : pending_) buffers_.GiveBack(send.buffer);

@@ -11,7 +11,6 @@
 #include "verbena/transport/link/send_buffers.h"
 #include "verbena/transport/link/wr_chain.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -76,7 +75,7 @@ char* LinkSender::Append(const FrameHeader& header, size_t body_bytes, uint32_t 
 
 bool LinkSender::OpenSend(SendUse use) {
   // A client that never says Ready must not keep the buffers of all others.
-  if (state_ == State::kUntilReady && !VERBENA_MUTANT(kBuffersWithoutReady)) [[unlikely]]
+  if (state_ == State::kUntilReady) [[unlikely]]
     return false;
   const uint32_t buffer = queue_.TakeBuffer(use, leases_.table().bindings_due());
   if (buffer == SendBuffers::kNone) {
@@ -169,8 +168,7 @@ bool LinkSender::IsGroup() {
 // receives are posted whose credits they return. Not inside a flush: what it has prepared holds
 // earlier positions of the send queue, and a completion of a later one would prove its end.
 bool LinkSender::MayPostEarly() {
-  if (VERBENA_MUTANT(kConvoy)) return false;
-  if (flushing_ && !VERBENA_MUTANT(kEarlySendOvertakes)) return false;
+  if (flushing_) return false;
   return state_ == State::kFree && refusal_ == 0 && !moves() && endpoint_.PrepareEarlySend();
 }
 
@@ -264,15 +262,14 @@ absl::Status LinkSender::OnControlFrame(const FrameHeader& frame) {
   if (frame.kind == FrameKind::kPing) control_.pong = true;
   if (frame.kind == FrameKind::kRecall) credits_.GiveBackWithin(frame.argument);
   // The answer must travel now, since the credits count as free only when it has.
-  if (frame.kind == FrameKind::kRecall) control_.answer = !VERBENA_MUTANT(kRecallAnswerForgotten);
+  if (frame.kind == FrameKind::kRecall) control_.answer = true;
   if (frame.kind != FrameKind::kPong) ScheduleFlush();
   return absl::OkStatus();
 }
 
 void LinkSender::WakeWriters() {
   // Frames that wait may go on taking each credit that comes.
-  if (control_.any_due() && !writers_.empty() && !writers_.serving() && open() &&
-      !VERBENA_MUTANT(kWritersPassControl)) {
+  if (control_.any_due() && !writers_.empty() && !writers_.serving() && open()) {
     AppendDue();
   }
   while (!writers_.empty() && may_send()) {

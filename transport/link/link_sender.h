@@ -33,7 +33,6 @@
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/waiter_queue.h"
 #include "verbena/transport/link/wire_format.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/onesided/transfer_queue.h"
 
 namespace verbena::internal {
@@ -102,8 +101,7 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   void OnHandled() {
     if (!writers_.empty()) WakeWriters();
     if (queue_.is_group()) PostEarly();
-    const bool pong = control_.pong && !VERBENA_MUTANT(kUncreditedPongForgotten);
-    if (issued_.ShouldAdvertise() || pong || control_.recall) ScheduleFlush();
+    if (issued_.ShouldAdvertise() || control_.pong || control_.recall) ScheduleFlush();
   }
   // `position` is that of the WR that has ended, and with it all earlier ones.
   void OnCompletion(const ibv_wc& completion, uint16_t position);
@@ -171,10 +169,7 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   [[gnu::cold, gnu::noinline]] void LackRoom();
   // Whether this link waits for a buffer and holds none itself. False for one that lacks slots: it
   // has used them up itself.
-  bool OthersHoldBuffers() const {
-    return lacks_room_ && queue_.held() == 0 &&
-           (SlotsLeft() || VERBENA_MUTANT(kFullQueueExcusesSilence));
-  }
+  bool OthersHoldBuffers() const { return lacks_room_ && queue_.held() == 0 && SlotsLeft(); }
   // The control frames that are due, as far as there is room.
   void AppendDue();
   [[gnu::cold, gnu::noinline]] void AppendControl(const FrameHeader& header);

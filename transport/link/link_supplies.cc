@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
-#include "verbena/transport/log/mutant.h"
-
 namespace verbena::internal {
 namespace {
 
 // The soft device's processor copies slices as they are posted.
 uint32_t BulkBytesPerTurn(const Device& device, const LinkLimits& limits) {
-  const bool copies = device.kind() == DeviceKind::kSoft && !VERBENA_MUTANT(kBulkTurnUnbounded);
+  const bool copies = device.kind() == DeviceKind::kSoft;
   return copies ? limits.bulk.slice_bytes : UINT32_MAX;
 }
 
@@ -34,7 +32,7 @@ void LinkSupplies::LeaveSource(PeerSource& source) {
   buffers().ShareAmong(sources_.size());
   // A source that is left alone may hold more than before.
   PeerSource* const alone = sources_.alone();
-  if (alone != nullptr && !VERBENA_MUTANT(kLoneSourceNotTold)) room_->Note(*alone);
+  if (alone != nullptr) room_->Note(*alone);
 }
 
 }  // namespace verbena::internal

@@ -26,7 +26,6 @@
 #include "verbena/transport/link/link_key.h"
 #include "verbena/transport/link/qp_setup.h"
 #include "verbena/transport/link/wr_id.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -96,7 +95,7 @@ class LinkTable {
     if (key.slot >= slots_.size()) return nullptr;
     const LinkSlot& found = slots_[key.slot];
     const bool current = (found.generation & WrId::kGenerationMask) == key.generation;
-    if (!current && !VERBENA_MUTANT(kStaleWrIdAccepted)) return nullptr;
+    if (!current) return nullptr;
     return found.link.get();
   }
   // The link of that queue pair, or nullptr. Remembers the last one: usually it is the next, too.

@@ -9,7 +9,6 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/log/throttled_log.h"
 
 namespace verbena::internal {
@@ -42,7 +41,6 @@ Task<void> Link::Drain(DeviceContext& context, TurnPacer& pacer) {
 
 Task<std::vector<BufferPin>> Link::Destroy(ControlPool& control) {
   LeaseTable::Remains remains = sender_.leases().table().TakeAll();
-  if (VERBENA_MUTANT(kWindowsFreedOnExecutor)) remains.windows.clear();
   co_await qp_.Destroy(control, std::move(remains.windows));
   state_ = LinkState::kClosed;
   co_return std::move(remains.pins);

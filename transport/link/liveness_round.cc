@@ -1,7 +1,6 @@
 #include "verbena/transport/link/liveness_round.h"
 
 #include "verbena/transport/link/endpoint_tasks.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -33,7 +32,7 @@ void LivenessRound::OnTimer() {
   if (checking_) {
     timer_running_ = true;
     executor_.StartTimer(*this, executor_.now());
-  } else if (links_.count() > 0 || VERBENA_MUTANT(kChecksWithoutLinks)) {
+  } else if (links_.count() > 0) {
     Start();
   }
 }

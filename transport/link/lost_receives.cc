@@ -6,7 +6,6 @@
 #include "absl/status/status.h"
 #include "fmt/format.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -39,7 +38,6 @@ void LostReceives::OnLinkFreed(LinkSlot& slot, bool told_of_last, QpIdentity qp)
   if (!std::exchange(slot.may_receive, false) || told_of_last) return;
   ForgetQuiesced();
   if (!device_.Quiesced(qp)) unquiesced_.push_back(qp);
-  if (VERBENA_MUTANT(kSwallowedReceivesLeak)) return;
   ring_->Doubt(slot.link->receives_held());
 }
 
@@ -69,7 +67,7 @@ void LostReceives::AskForProofs() {
 // sent to.
 void LostReceives::Check(LinkSlot& slot) {
   if (!asked() || !slot.owes_proof) return;
-  if (!slot.link->may_send() && !VERBENA_MUTANT(kConnectingOwesProof)) return;
+  if (!slot.link->may_send()) return;
   if (slot.link->ping_is_held_up()) return;
   if (++slot.proof_checks <= kMaxProofChecks) {
     slot.link->Ping();

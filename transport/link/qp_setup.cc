@@ -10,7 +10,6 @@
 #include "verbena/transport/coro/random.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -31,7 +30,6 @@ LinkKind KindOf(Device& device, const ibv_port_attr& port, bool roce_v1) {
 }  // namespace
 
 uint32_t NewPsn() {
-  if (VERBENA_MUTANT(kPredictablePsn)) return Random::Real().Next() & 0xffffff;
   uint32_t psn = 0;
   ssize_t got = 0;
   do {
@@ -136,7 +134,7 @@ absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t 
   attributes.sq_psn = local_psn;
   attributes.timeout = kAckTimeout;
   attributes.retry_cnt = kRetryCount;
-  attributes.rnr_retry = VERBENA_MUTANT(kUnreceivedSendsKept) ? 7 : kRnrRetry;
+  attributes.rnr_retry = kRnrRetry;
   attributes.max_rd_atomic = ReadsStarted(device, peer_reads);
   return device.ModifyQp(qp, attributes,
                          IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |

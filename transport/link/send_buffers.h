@@ -30,7 +30,6 @@
 #include "verbena/transport/coro/bounded_vector.h"
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/link/peer_source.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/arena.h"
 
 namespace verbena::internal {
@@ -55,7 +54,7 @@ class SendBuffers {
   }
   // Takes a buffer for a SEND that is posted inline before this turn ends. kNone if all are in use.
   uint32_t TakeSpare() {
-    if (spare_.empty() || VERBENA_MUTANT(kNoSpareForControl)) return kNone;
+    if (spare_.empty()) return kNone;
     const uint32_t index = spare_.PopBack();
     UnpoisonMemory(data(index), bytes_);
     return index;
@@ -72,8 +71,7 @@ class SendBuffers {
   void ShareAmong(size_t sources) { is_shared_ = sources > 1; }
   // Whether the links to `source` together hold what they may.
   bool IsFull(const PeerSource& source) const {
-    const size_t limit = VERBENA_MUTANT(kSourcesHaveHalf) ? count_ / 2 : free_.size();
-    return IsBounded(source) && source.held >= limit;
+    return IsBounded(source) && source.held >= free_.size();
   }
 
   char* data(uint32_t index) const { return arena_.data() + size_t{index} * stride_; }
@@ -87,12 +85,10 @@ class SendBuffers {
 
   SendBuffers(Arena arena, uint32_t count, uint32_t bytes, uint32_t max_links);
 
-  bool IsBounded(const PeerSource& source) const {
-    return is_shared_ && source.bounded && !VERBENA_MUTANT(kOneSourceTakesSends);
-  }
+  bool IsBounded(const PeerSource& source) const { return is_shared_ && source.bounded; }
   // Whether a link that holds `held` may take one more. Precondition: the source is not full.
   bool HasShare(uint32_t held, const PeerSource& source) const {
-    if (held == 0 || VERBENA_MUTANT(kOneLinkTakesSends)) return true;
+    if (held == 0) return true;
     // Each buffer that the source takes is also one fewer that is free.
     const size_t free = free_.size();
     const size_t room = IsBounded(source) ? (free - source.held + 1) / 2 : free;

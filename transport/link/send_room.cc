@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "verbena/transport/log/mutant.h"
-
 namespace verbena::internal {
 
 void SendRoom::Await(RoomWaiter& waiter, PeerSource& source) {
@@ -48,7 +46,7 @@ WaiterQueue<RoomWaiter>* SendRoom::Next() {
 // A link that is woken may post, which makes room again: the loop sees it. Whoever finds no room
 // waits at the end of the list that fits the reason.
 void SendRoom::Wake() {
-  if (waking_ || VERBENA_MUTANT(kRoomWakesNobody)) return;
+  if (waking_) return;
   waking_ = true;
   while (WaiterQueue<RoomWaiter>* waiters = Next()) {
     waiters->ServeFirst([](RoomWaiter& first) { first.OnRoom(); });

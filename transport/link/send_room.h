@@ -16,7 +16,6 @@
 #include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/send_buffers.h"
 #include "verbena/transport/link/waiter_queue.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -36,7 +35,7 @@ class SendRoom {
     if (is_full) [[unlikely]]
       List(source);
     const bool may_go = lowest_ < buffers_.free_count();
-    if (is_awaited() || (may_go && (is_full || !VERBENA_MUTANT(kOwnLinksWakeAlone)))) [[unlikely]]
+    if (is_awaited() || may_go) [[unlikely]]
       Wake();
   }
 

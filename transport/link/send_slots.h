@@ -26,7 +26,6 @@
 #include "verbena/transport/link/link_key.h"
 #include "verbena/transport/link/send_buffers.h"
 #include "verbena/transport/link/wr_id.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -58,7 +57,7 @@ class SendSlots {
   // send buffer. `last`: nothing follows it in its chain; then it is signalled if that is `wanted`,
   // too.
   [[gnu::always_inline]] bool CountSend(bool holds, bool last, bool wanted) {
-    holds_unsignalled_ |= holds && (last || !VERBENA_MUTANT(kBufferUnsignalled));
+    holds_unsignalled_ |= holds;
     const bool signal =
         ++since_signal_ >= kSignalInterval || (last && (holds_unsignalled_ || wanted));
     if (signal) MarkSignalled();

@@ -13,8 +13,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "verbena/transport/log/mutant.h"
-
 namespace verbena::internal {
 
 static_assert(std::endian::native == std::endian::little,
@@ -262,10 +260,7 @@ class FrameParser {
     }
     next_ += sizeof(header);
     if (has_deadline) {
-      if (size < sizeof(header) + sizeof(frame_.deadline_us) &&
-          !VERBENA_MUTANT(kCompactDeadlineUnchecked)) {
-        return WireFault::kTruncatedHeader;
-      }
+      if (size < sizeof(header) + sizeof(frame_.deadline_us)) return WireFault::kTruncatedHeader;
       std::memcpy(&frame_.deadline_us, next_, sizeof(frame_.deadline_us));
       next_ += sizeof(frame_.deadline_us);
     }

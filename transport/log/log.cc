@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "fmt/format.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -29,10 +28,6 @@ std::atomic<LogSink> log_sink{&PrintToStderr};
 void SetLogSink(LogSink sink) { log_sink.store(sink != nullptr ? sink : &PrintToStderr); }
 
 void Log(LogLevel level, const std::string& message) noexcept {
-  if (VERBENA_MUTANT(kSinkThrows)) {
-    log_sink.load()(level, message);
-    return;
-  }
   try {
     log_sink.load()(level, message);
   } catch (...) {  // NOLINT(bugprone-empty-catch): there is nowhere to tell of it

@@ -13,7 +13,6 @@
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -171,8 +170,7 @@ bool BufferPoolCore::has_control_threads() const {
 // A caller that may wait never blocks. A caller that may not wait blocks only on a thread that runs
 // no coroutines.
 bool BufferPoolCore::GrowsInBackground(bool may_wait) const {
-  return has_control_threads() && (may_wait || Scheduler::Current() != nullptr) &&
-         !VERBENA_MUTANT(kGrowthOnExecutor);
+  return has_control_threads() && (may_wait || Scheduler::Current() != nullptr);
 }
 
 // Registers room for a block of `bytes`. False when that fails, or goes on in the background.
@@ -302,7 +300,6 @@ void BufferPoolCore::Refuse(const absl::Status& refused, size_t retired_bytes) {
 }
 
 void BufferPoolCore::PauseGrowth() {
-  if (VERBENA_MUTANT(kRefusedGrowthRepeated)) return;
   retry_pause_ = std::clamp(2 * retry_pause_, kFirstRetryPause, kLongestRetryPause);
   retry_at_ = SaturatingAdd(scheduler_.now(), retry_pause_);
   refused_bytes_ = retiring_bytes_ > 0 ? growing_least_ : SIZE_MAX;

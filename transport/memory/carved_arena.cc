@@ -6,7 +6,6 @@
 
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -116,7 +115,6 @@ void BuddyLists::Give(Block& block) {
   while (left != 0) {
     const uint32_t order = static_cast<uint32_t>(std::bit_width(left / kMinBufferBytes)) - 1;
     GiveOne(arena, offset, order);
-    if (VERBENA_MUTANT(kBlockTailLost)) break;
     offset += OrderBytes(order);
     left -= OrderBytes(order);
   }

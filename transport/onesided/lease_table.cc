@@ -9,7 +9,6 @@
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/memory_region.h"
 #include "verbena/transport/onesided/check_registered.h"
 
@@ -162,7 +161,7 @@ absl::Status LeaseTable::CheckGrace(TimePoint now) {
     Lease* lease = open_[i];
     if (lease->abandoned_at_ == kNever || now - lease->abandoned_at_ < limits_.grace) continue;
     // Its invalidation is this side's work, and Link::CheckAcknowledged() sees if that is held up.
-    if (lease->ended_ && !VERBENA_MUTANT(kEndedLeaseBlamesPeer)) continue;
+    if (lease->ended_) continue;
     if (lease->use_ == LeaseUse::kLoan && lease->window_ != nullptr) {
       End(*lease, nullptr);
       continue;

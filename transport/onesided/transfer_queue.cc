@@ -4,7 +4,6 @@
 
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/onesided/bulk_limits.h"
 
 namespace verbena::internal {
@@ -17,7 +16,6 @@ TransferQueue::TransferQueue(TransferPool& pool, const Bounds& bounds)
                 bounds.slice_bytes <= bounds.bytes_ahead && bounds.max_reads <= kMaxReads)
       << "send_queue_slots " << bounds.send_queue_slots << ", slice_bytes " << bounds.slice_bytes
       << ", bytes_ahead " << bounds.bytes_ahead << ", max_reads " << bounds.max_reads;
-  if (VERBENA_MUTANT(kTransferUnbounded)) bounds_.bytes_ahead = UINT32_MAX;
   for (size_t i = 0; i < kMaxChain; ++i) {
     requests_[i].sg_list = &elements_[i];
     requests_[i].num_sge = 1;

@@ -9,7 +9,6 @@
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/log/throttled_log.h"
 
 namespace verbena::internal {
@@ -23,7 +22,6 @@ constexpr uint32_t kMaxBindings = 255;
 // like.
 void LogShortage(const std::string& message) {
   static thread_local ThrottledLog log({.lines = 1, .interval = std::chrono::seconds(10)});
-  if (VERBENA_MUTANT(kShortageFloodsLog)) return Log(LogLevel::kWarning, message);
   log.Write(LogLevel::kWarning, Clock::Real().Now(), message);
 }
 

@@ -17,12 +17,8 @@
 #ifndef VERBENA_TRANSPORT_SOFT_DOORBELL_H_
 #define VERBENA_TRANSPORT_SOFT_DOORBELL_H_
 
-#include <sched.h>
-
 #include <atomic>
 #include <cstdint>
-
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal::soft {
 
@@ -38,8 +34,7 @@ struct Doorbell {
   void Ring(Wake wake) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const uint32_t taking = takings.load(std::memory_order_seq_cst);
-    const bool was_rung = rung.exchange(1, std::memory_order_seq_cst) != 0;
-    if (VERBENA_MUTANT(kStoppedWakerStalls) && was_rung) return;
+    rung.exchange(1, std::memory_order_seq_cst);
     if (woken.load(std::memory_order_seq_cst) == taking) return;
     wake();
     woken.store(taking, std::memory_order_seq_cst);
@@ -49,12 +44,6 @@ struct Doorbell {
   bool IsRung() const { return rung.load(std::memory_order_relaxed) != 0; }
   // The engine, before it looks for what was published.
   void Take() {
-    if (VERBENA_MUTANT(kTakingCountedFirst)) {
-      takings.fetch_add(1, std::memory_order_seq_cst);
-      sched_yield();
-      rung.exchange(0, std::memory_order_seq_cst);
-      return;
-    }
     rung.exchange(0, std::memory_order_seq_cst);
     takings.fetch_add(1, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -18,7 +18,6 @@
 #include <memory>
 #include <vector>
 
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
 
@@ -93,7 +92,7 @@ void InLanes::ServeActive(Serve serve) {
     lane.set_referenced(true);
     if (serve(lane)) continue;
     next_hot_ = place + 1;
-    cold_first_ = !VERBENA_MUTANT(kColdLanesLast);
+    cold_first_ = true;
     return;
   }
   if (control_.activity_summary.load(std::memory_order_relaxed) != 0) ServeCold(serve);

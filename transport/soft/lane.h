@@ -23,7 +23,6 @@
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/intrusive_list.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/lane_geometry.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/ring.h"
@@ -123,9 +122,7 @@ class OutLane {
   void AwaitRoom(QueuePair& qp);
   // Queue pairs that wait for room get it in turn: true for the one whose turn it is, and for any
   // if none waits.
-  bool IsTurnOf(const QueuePair& qp) const {
-    return room_waiters_.empty() || served_ == &qp || VERBENA_MUTANT(kRoomOutOfTurn);
-  }
+  bool IsTurnOf(const QueuePair& qp) const { return room_waiters_.empty() || served_ == &qp; }
   // Holds back the next WR of `qp` until the target has consumed an earlier request of `qp`. Holds
   // up no other queue pair.
   void AwaitConsumed(QueuePair& qp);
@@ -295,7 +292,7 @@ class InLane {
   // One turn takes and answers a bounded part of what is here: a peer chooses how large its rings
   // are, and may fill them before it lets them go on. Other lanes have their turns meanwhile.
   void BeginTurn() { turn_end_ = lines() + kLinesPerTurn; }
-  bool turn_over() const { return lines() >= turn_end_ && !VERBENA_MUTANT(kTurnsUnbounded); }
+  bool turn_over() const { return lines() >= turn_end_; }
 
   // Cheap, and true at least whenever CanServe is.
   bool MayHaveWork() const { return pending_read_.active || !requests_.Empty(); }

@@ -8,7 +8,6 @@
 #include <span>
 #include <utility>
 
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane_pairs.h"
 
@@ -131,7 +130,7 @@ bool LanePair::BeginChunk() {
     }
     // Refusals come before the progress that they take back: they are in this chunk, or in earlier
     // ones, unless this one was cut short.
-    if (answers_sent_ == ring.position() || VERBENA_MUTANT(kProgressBeforeRefusal)) {
+    if (answers_sent_ == ring.position()) {
       told_consumed_ = in_->header().consumed.load(std::memory_order_relaxed);
     }
   }

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane_pair.h"
 #include "verbena/transport/soft/lane_pairs.h"
@@ -30,7 +29,7 @@ constexpr size_t kNextHead = TcpChunk::kBytes + kLineBytes;
 
 // `now` may have risen since `before`, but not beyond `bound`.
 bool IsProgress(uint64_t before, uint64_t now, uint64_t bound) {
-  return now - before <= bound - before || VERBENA_MUTANT(kTcpProgressUnchecked);
+  return now - before <= bound - before;
 }
 
 }  // namespace
@@ -182,7 +181,7 @@ bool LanePair::BeginArrival() {
   const bool answers = arriving_.answer_lines != 0 || (arriving_.flags & TcpChunk::kAnswerPad);
   // Nobody answers what was not asked.
   if (requests && in_lane_ == nullptr) return false;
-  if (answers && out_lane_ == nullptr) return VERBENA_MUTANT(kUnaskedAnswersTaken);
+  if (answers && out_lane_ == nullptr) return false;
   if (requests && !requests_.Begin(arriving_.request_lines, in_lane_->requests().position())) {
     return false;
   }

@@ -11,7 +11,6 @@
 #include "fmt/format.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/log/throttled_log.h"
 #include "verbena/transport/soft/completion_queue.h"
 
@@ -30,7 +29,6 @@ void LogClosed(const LanePair& pair) {
   static ThrottledLog& log = *new ThrottledLog({});
   const std::string text = fmt::format("soft device: a connection to {} is closed: {}",
                                        AddressText(pair.peer()->address()), pair.reason());
-  if (VERBENA_MUTANT(kClosedLanesLogged)) Log(LogLevel::kInfo, text);
   log.Write(LogLevel::kInfo, Clock::Real().Now(), text);
 }
 
@@ -85,7 +83,7 @@ void LanePairs::Receive(CompletionWriter& writer) {
 }
 
 void LanePairs::Look(LanePair& pair, CompletionWriter& writer) {
-  if (pair.blocked() && !VERBENA_MUTANT(kBlockedSocketForgotten)) {
+  if (pair.blocked()) {
     pair.Unblock();
     pair.Send();
     if (!pair.blocked()) WatchWritable(pair, false);
@@ -143,9 +141,7 @@ void LanePairs::CloseOne(LanePair& pair, CompletionWriter& writer) {
   closing->closed_.store(true, std::memory_order_release);
   LogClosed(*closing);
   if (closing->in_lane() != nullptr) closing->in_lane()->Orphan();
-  if (closing->out_lane() != nullptr && !VERBENA_MUTANT(kLostPairLeavesQps)) {
-    closing->out_lane()->Lose(writer);
-  }
+  if (closing->out_lane() != nullptr) closing->out_lane()->Lose(writer);
 }
 
 void LanePairs::LetEngineWatch(bool watch) {

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal::soft {
 
@@ -50,9 +49,7 @@ LentPayloads::Settlement LentPayloads::Settle(uint64_t unsent) {
   for (const Loan& loan : std::span(loans_).first(count_lent_)) {
     const uint64_t sent = loan.at >= unsent ? 0 : std::min<uint64_t>(unsent - loan.at, loan.bytes);
     const uint64_t left = loan.bytes - sent;
-    if (left != 0 && !VERBENA_MUTANT(kUnsentLoanForgotten)) {
-      std::memcpy(ByteAt(loan.at + sent), loan.from + sent, left);
-    }
+    if (left != 0) std::memcpy(ByteAt(loan.at + sent), loan.from + sent, left);
     settlement.sent += sent;
     settlement.copied += left;
   }

@@ -19,8 +19,6 @@
 #include <mutex>
 #include <optional>
 
-#include "verbena/transport/log/mutant.h"
-
 namespace verbena::internal::soft {
 
 // The memory that a key stands for. `key` is 0 while the entry stands for nothing; it is stored
@@ -71,8 +69,7 @@ class MemoryView {
     const uint64_t offset = address - entry.address.load(std::memory_order_relaxed);
     const uint64_t size = entry.bytes.load(std::memory_order_relaxed);
     const bool same_pd = entry.scope.load(std::memory_order_relaxed) == pd;
-    return (same_pd || VERBENA_MUTANT(kLkeyPdUnchecked)) && offset < size &&
-           bytes <= size - offset &&
+    return same_pd && offset < size && bytes <= size - offset &&
            (entry.access.load(std::memory_order_relaxed) & access) == access;
   }
 

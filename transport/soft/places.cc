@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/queue_pair.h"
 
@@ -20,7 +19,7 @@ Place Places::OfRequest(InLane& lane, CompletionQueue& cq, const RingIntake::Inc
   Responder::WriteCursor cursor;
   if (message.position == lane.requests().position()) {
     // An earlier READ has still to read what this WRITE may write over.
-    if (lane.pending_read().active && !VERBENA_MUTANT(kPlacedOutOfOrder)) return {.later = true};
+    if (lane.pending_read().active) return {.later = true};
     if (!qp->responder().CursorOfWrites(cursor)) return {};
     // Its first bytes arrived before the QP was reset.
     if (write_.number == number && write_.cursor.connection != cursor.connection) return {};

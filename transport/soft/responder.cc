@@ -5,7 +5,6 @@
 #include <cstring>
 #include <mutex>
 
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/lane_pair.h"
@@ -61,8 +60,7 @@ bool ContinueRead(InLane& lane, CompletionQueue& cq) {
     const uint64_t bytes = read.NextBytes();
     if (!lane.HasRoomForAnswer(bytes)) break;
     QueuePair* const qp = FindExecutor(lane, read.request, cq);
-    if ((qp == nullptr || qp->responder().connection() != read.connection) &&
-        !VERBENA_MUTANT(kReadOutlivesQp)) {
+    if (qp == nullptr || qp->responder().connection() != read.connection) {
       SendRefusal(lane, read.request, read.position, NakReason::kUnreachable, 0);
       read.active = false;
       break;
@@ -242,9 +240,7 @@ Responder::Execution Responder::Write(InLane& lane, const MessageHeader& request
     }
     if ((request.flags & kPlaced) != 0) written_ = write_.length;
   }
-  if (!IsOfThisWrite(request) && !VERBENA_MUTANT(kLateImmediateTaken)) {
-    return Refuse(NakReason::kInvalidRequest);
-  }
+  if (!IsOfThisWrite(request)) return Refuse(NakReason::kInvalidRequest);
   const bool last = (request.flags & kLast) != 0;
   if (bytes > write_.length - written_ || (last && bytes != write_.length - written_)) {
     return Refuse(NakReason::kInvalidRequest);
@@ -324,7 +320,6 @@ Responder::Execution Responder::Atomic(InLane& lane, const MessageHeader& reques
 
 bool Responder::RemoteAllowed(uint32_t rkey, uint64_t address, uint64_t bytes,
                               unsigned access) const {
-  if (VERBENA_MUTANT(kRkeyRangeUnchecked)) bytes = std::min<uint64_t>(bytes, 1);
   return (qp_.attributes().qp_access_flags & access) == access &&
          qp_.rnic().memory().view().CheckRemote(rkey, qp_.pd_handle(), qp_.qp_num, address, bytes,
                                                 access);

@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/lane_pair.h"
@@ -30,10 +29,9 @@ bool Responder::FindPlace(const MessageHeader& request, const std::byte* payload
   if (request.opcode != Opcode::kWrite || request.psn != cursor.psn || first == cursor.writing) {
     return false;
   }
-  if (cursor.connection != connection_ && !VERBENA_MUTANT(kPlaceOutlivesReset)) return false;
+  if (cursor.connection != connection_) return false;
   const auto allowed = [&](uint64_t begin, uint64_t length) {
-    return RemoteAllowed(cursor.range.rkey, begin, length, IBV_ACCESS_REMOTE_WRITE) ||
-           VERBENA_MUTANT(kPlaceKeyUnchecked);
+    return RemoteAllowed(cursor.range.rkey, begin, length, IBV_ACCESS_REMOTE_WRITE);
   };
   uint32_t bytes = request.length;
   if (first) {
@@ -62,7 +60,6 @@ bool Responder::StoreRest(InLane& lane, const std::byte* data, uint32_t bytes) {
   const uint32_t prefix = static_cast<uint32_t>(data - lane.requests().payload());
   PlacedBytes placed = lane.pair()->TakePlacedRequest(lane.requests().position());
   if (placed.withdrawn) return false;
-  if (VERBENA_MUTANT(kPlacedBytesCopied)) placed = {};
   if (placed.bytes != 0) placed.from -= prefix;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   auto* to = reinterpret_cast<std::byte*>(write_.address + written_);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/message.h"
 
 namespace verbena::internal::soft {
@@ -26,9 +25,7 @@ bool RingIntake::Begin(uint32_t lines, uint64_t consumed) {
   const uint64_t position = arrived_ / kLineBytes;
   const uint32_t to_end = count_ - static_cast<uint32_t>(position & (count_ - 1));
   if (lines > to_end) return false;
-  if (!HasRoom(position + lines, consumed) && !VERBENA_MUTANT(kUnconsumedLinesOverwritten)) {
-    return false;
-  }
+  if (!HasRoom(position + lines, consumed)) return false;
   end_ = arrived_ + uint64_t{lines} * kLineBytes;
   return true;
 }
@@ -58,8 +55,7 @@ bool RingIntake::Show() {
         return false;
       }
     }
-    if (lines == 0 ||
-        (arrived_ - shown_ < uint64_t{lines} * kLineBytes && !VERBENA_MUTANT(kHalfMessageShown))) {
+    if (lines == 0 || arrived_ - shown_ < uint64_t{lines} * kLineBytes) {
       keeping_ = have != 0;
       kept_back_ = control;
       line.control.store(0, std::memory_order_relaxed);

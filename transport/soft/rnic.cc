@@ -13,7 +13,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/local_devices.h"
 #include "verbena/transport/soft/tcp_source.h"
 
@@ -336,7 +335,7 @@ CopiedBytes Rnic::copied_bytes() {
 
 absl::StatusOr<ibv_srq*> Rnic::CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) {
   const ibv_srq_attr& wanted = attributes.attr;
-  if (!capabilities_.srq && !VERBENA_MUTANT(kWithheldSrqCreated)) {
+  if (!capabilities_.srq) {
     return ErrnoStatus(EOPNOTSUPP, "ibv_create_srq: this device has no shared receive queues");
   }
   if (wanted.max_wr == 0 || wanted.max_wr > static_cast<uint32_t>(attributes_.max_srq_wr) ||

@@ -8,7 +8,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/local_devices.h"
 #include "verbena/transport/soft/rnic.h"
 #include "verbena/transport/soft/two_locks.h"
@@ -49,7 +48,7 @@ absl::StatusOr<ibv_qp*> Rnic::CreateQp(ibv_pd* pd, ibv_qp_init_attr& init) {
   }
   const uint32_t qpn = free_qpns_.front();
   free_qpns_.pop_front();
-  const QpIdentity identity{VERBENA_MUTANT(kQuiescedByNumber) ? qpn : ++last_qp_identity_};
+  const QpIdentity identity{++last_qp_identity_};
   auto qp = std::make_unique<QueuePair>(*this, pd, init, qpn, identity, std::move(inline_data));
   ++pds_[pd]->users;
   ++qp->send_side().users();

@@ -7,7 +7,6 @@
 #include <iterator>
 #include <mutex>
 
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/lent_payloads.h"
@@ -138,8 +137,6 @@ int SendQueue::Enqueue(const ibv_send_wr& wr) {
     }
   }
   ++tail_;
-  const bool signalled = (wqe.flags & IBV_SEND_SIGNALED) != 0;
-  if (!signalled && VERBENA_MUTANT(kUnsignalledFreesSlot)) ++released_;
   return 0;
 }
 
@@ -188,7 +185,7 @@ bool SendQueue::LaunchOne(uint32_t index) {
     }
     if (NeedsAnswer(wqe) && outstanding_reads_ >= read_limit) return false;
     wqe.first_psn = next_psn_;
-  } else if (!LocalMemoryAllowed(wqe, index) && !VERBENA_MUTANT(kRestOfWrUnchecked)) {
+  } else if (!LocalMemoryAllowed(wqe, index)) {
     return FailLocally(index, IBV_WC_LOC_PROT_ERR);
   }
   if (!lane_->IsTurnOf(qp_) || !WriteFragments(wqe, index)) {
@@ -412,7 +409,6 @@ void SendQueue::LoseTarget(CompletionWriter& writer) {
 }
 
 void SendQueue::Flush(CompletionWriter& writer) {
-  if (VERBENA_MUTANT(kFlushNotDelivered)) done_ = tail_;
   if (done_ == launched_ && done_ != tail_) EndInvalidation(writer);
   for (; done_ != tail_; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, writer);
   launched_ = tail_;

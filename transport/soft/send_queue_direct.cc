@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/direct_copy.h"
 #include "verbena/transport/soft/lane.h"
@@ -96,7 +95,7 @@ bool SendQueue::CopyDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index) {
     direct_offset_ += bytes;
     skip += bytes;
   }
-  if (!VERBENA_MUTANT(kDirectCopyUnbounded)) direct_left_ -= end - start;
+  direct_left_ -= end - start;
   return true;
 }
 

@@ -13,7 +13,6 @@
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/device_tables.h"
 #include "verbena/transport/soft/receive_queue.h"
 #include "verbena/transport/soft/send_queue.h"
@@ -231,7 +230,7 @@ uint32_t PostableOpcodes(const DeviceCapabilities& capabilities) {
   uint32_t opcodes = 1u << IBV_WR_SEND | 1u << IBV_WR_RDMA_WRITE | 1u << IBV_WR_RDMA_READ;
   if (capabilities.send_with_immediate) opcodes |= 1u << IBV_WR_SEND_WITH_IMM;
   if (capabilities.write_with_immediate) opcodes |= 1u << IBV_WR_RDMA_WRITE_WITH_IMM;
-  if (capabilities.atomics || VERBENA_MUTANT(kWithheldAtomicsPosted)) {
+  if (capabilities.atomics) {
     opcodes |= 1u << IBV_WR_ATOMIC_CMP_AND_SWP | 1u << IBV_WR_ATOMIC_FETCH_AND_ADD;
   }
   if (capabilities.memory_windows) {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/device_address.h"
 #include "verbena/transport/soft/tcp_source.h"
 
@@ -62,7 +61,7 @@ bool TcpShares::Held::MayTake(const DeviceAddress& source, const Wanted& wanted)
   const uint64_t all = All(wanted);
   if (all > wanted.limit || wanted.amount > wanted.limit - all) return false;
   const uint64_t left = wanted.limit - all - wanted.amount;
-  return Of(source, wanted) + wanted.amount <= left || VERBENA_MUTANT(kSourceTakesAll);
+  return Of(source, wanted) + wanted.amount <= left;
 }
 
 // Held by whoever has the share.
@@ -77,7 +76,7 @@ class TcpShares::Taken {
     for (const Wanted& one : wanted_) {
       auto resource = held_->resources.find({one.kind, one.cq});
       auto source = resource->second.by_source.find(source_);
-      if (!VERBENA_MUTANT(kReturnedSharesCount)) resource->second.all -= one.amount;
+      resource->second.all -= one.amount;
       source->second -= one.amount;
       if (source->second == 0) resource->second.by_source.erase(source);
       if (resource->second.by_source.empty()) held_->resources.erase(resource);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/tcp_source.h"
 
 namespace verbena::internal::soft {
@@ -27,9 +26,8 @@ uint64_t TcpSilent::TakeOldestOfMost(const ibv_gid& newcomer) {
   };
   size_t most = count_of(range);
   for (const auto& [source, _] : counts_) most = std::max(most, count_of(source));
-  auto oldest = std::find_if(sockets_.begin(), sockets_.end(), [&](const Socket& socket) {
-    return count_of(socket.source) == most || VERBENA_MUTANT(kOldestMakesWay);
-  });
+  auto oldest = std::find_if(sockets_.begin(), sockets_.end(),
+                             [&](const Socket& socket) { return count_of(socket.source) == most; });
   const Socket taken = *oldest;
   sockets_.erase(oldest);
   Uncount(taken.source);

@@ -14,7 +14,6 @@
 #include <deque>
 #include <map>
 
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/device_address.h"
 
 namespace verbena::internal::soft {
@@ -28,7 +27,7 @@ class TcpSilent {
   void Forget(Gone gone) {
     std::erase_if(sockets_, [&](const Socket& socket) {
       if (!gone(socket.id)) return false;
-      if (!VERBENA_MUTANT(kGreetedSocketsCount)) Uncount(socket.source);
+      Uncount(socket.source);
       return true;
     });
   }

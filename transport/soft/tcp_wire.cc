@@ -16,7 +16,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/rnic.h"
 
@@ -135,7 +134,7 @@ void TcpWire::AcceptSome() {
 }
 
 void TcpWire::MakeRoomForSilent(const ibv_gid& newcomer) {
-  if (silent_.size() < MaxSilent() || VERBENA_MUTANT(kSilentSocketsUnbounded)) return;
+  if (silent_.size() < MaxSilent()) return;
   silent_.Forget([&](uint64_t id) {
     const TcpWireConnection* one = Find(id);
     return one == nullptr || one->phase != Phase::kGreeting;

@@ -12,7 +12,6 @@
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/rnic.h"
 #include "verbena/transport/soft/tcp_wire.h"
@@ -72,9 +71,7 @@ absl::StatusOr<TcpShares::Share> TcpWire::TakeSocket(const ibv_gid& source) {
 
 absl::StatusOr<TcpShares::Share> TcpWire::TakeLanes(const ibv_gid& source, uint64_t cq,
                                                     const LaneGeometry& theirs) {
-  const uint64_t bytes = VERBENA_MUTANT(kLaneBytesUncounted)
-                             ? 1
-                             : BytesOf(rnic_.tcp_lane_geometry()) + BytesOf(theirs);
+  const uint64_t bytes = BytesOf(rnic_.tcp_lane_geometry()) + BytesOf(theirs);
   return TakeShare(source, {{.kind = TcpShares::Kind::kSockets, .limit = MaxSockets()},
                             {.kind = TcpShares::Kind::kLanes, .limit = kMaxLanesOfCq, .cq = cq},
                             {.kind = TcpShares::Kind::kLaneBytes,
@@ -84,7 +81,7 @@ absl::StatusOr<TcpShares::Share> TcpWire::TakeLanes(const ibv_gid& source, uint6
 
 bool TcpWire::MayHaveThatName(const TcpWireConnection& connection, const TcpGreeting& greeting) {
   if (rnic_.tcp_options().any_source.value_or(false) ||
-      MayHaveName(connection.source, greeting.sender.gid) || VERBENA_MUTANT(kForeignGidTaken)) {
+      MayHaveName(connection.source, greeting.sender.gid)) {
     return true;
   }
   logs_.refused.Write(
@@ -97,7 +94,7 @@ bool TcpWire::MayHaveThatName(const TcpWireConnection& connection, const TcpGree
 
 // Somebody else says that it has the name of a peer. Whoever listens under that name knows.
 void TcpWire::Probe(TcpSession& session) {
-  if (session.dialing != 0 || now_ < session.probe_again || VERBENA_MUTANT(kSquatterStays)) return;
+  if (session.dialing != 0 || now_ < session.probe_again) return;
   session.probe_again = SaturatingAdd(now_, kProbePause);
   Dial(session, TcpGreeting::Kind::kControl, {});
 }

@@ -12,7 +12,6 @@
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/lane_pair.h"
 #include "verbena/transport/soft/rnic.h"
 #include "verbena/transport/soft/tcp_wire.h"
@@ -70,7 +69,7 @@ void TcpWire::StartRequest(const ConnectRequest& request) {
 
 void TcpWire::ForgetRequest(const ConnectRequest& request) {
   TcpSession* session = FindSession(request.address);
-  if (session == nullptr || session->control != 0 || VERBENA_MUTANT(kUnwantedDialsGoOn)) return;
+  if (session == nullptr || session->control != 0) return;
   std::erase_if(session->waiting, [&](const ConnectRequest& one) {
     return one.qpn == request.qpn && one.remote_qpn == request.remote_qpn;
   });
@@ -126,8 +125,7 @@ void TcpWire::OnDialFailed(TcpWireConnection& connection) {
     // A firewall may forbid our direction alone: the peer, which wants to reach us too, may dial.
     session->dialing = 0;
     if (connection.probe) return;
-    session->deadline =
-        SaturatingAdd(now_, VERBENA_MUTANT(kFailedDialEndsSession) ? Duration::zero() : kPeersTurn);
+    session->deadline = SaturatingAdd(now_, kPeersTurn);
     Until(session->deadline);
   }
 }
@@ -144,7 +142,7 @@ absl::Status TcpWire::AcceptControl(TcpWireConnection& connection, const TcpGree
     absl::StatusOr<TcpShares::Share> share = TakePeer(connection.source.address);
     if (!share.ok()) return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kShare);
     session = &AddSession(greeting.sender, *std::move(share));
-  } else if (session->control != 0 && !VERBENA_MUTANT(kPeersNameTaken)) {
+  } else if (session->control != 0) {
     // A stranger that takes a peer's name must not end its session.
     Probe(*session);
     return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kDuplicate);
@@ -201,10 +199,8 @@ absl::Status TcpWire::Resolve(TcpSession& session, const ConnectRequest& request
   const uint64_t id = next_id_++;
   TcpSession::Resolving& resolving = session.resolving[id];
   resolving.request = request;
-  if (!VERBENA_MUTANT(kUnansweredResolveWaits)) {
-    resolving.deadline = SaturatingAdd(now_, kAskPatience);
-    Until(resolving.deadline);
-  }
+  resolving.deadline = SaturatingAdd(now_, kAskPatience);
+  Until(resolving.deadline);
   return Say(session,
              {.kind = TcpControl::Kind::kResolve, .qpn = request.remote_qpn, .request = id});
 }
@@ -322,7 +318,7 @@ absl::Status TcpWire::HandleDial(TcpSession& session, const TcpControl& message)
 absl::Status TcpWire::AcceptLanes(TcpWireConnection& connection, const TcpGreeting& greeting) {
   TcpSession* session = FindSession(greeting.sender);
   if (session == nullptr || session->control == 0 || session->dialed ||
-      (session->our_secret != greeting.session && !VERBENA_MUTANT(kTcpSecretUnchecked))) {
+      session->our_secret != greeting.session) {
     return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kStranger);
   }
   const CqPair cqs{.ours = greeting.receiver_cq, .theirs = greeting.sender_cq};

@@ -14,7 +14,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/yield.h"
 #include "verbena/transport/executor/run_blocking.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {

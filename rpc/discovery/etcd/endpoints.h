@@ -12,7 +12,6 @@
 
 #include "verbena/transport/connect/host_port.h"
 #include "verbena/transport/coro/clock.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -34,7 +33,6 @@ class EtcdEndpoints {
   void Prefer(size_t index) { first_.store(index, std::memory_order_relaxed); }
   // Unless another one is preferred by now.
   void Avoid(size_t index) {
-    if (VERBENA_MUTANT(kEtcdEndpointKept)) return;
     first_.compare_exchange_strong(index, (index + 1) % size(), std::memory_order_relaxed);
   }
 

@@ -9,7 +9,6 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/executor/run_blocking.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -47,7 +46,6 @@ Task<void> EtcdRegistrar::Run() {
       registered_ = false;
       if (absl::IsNotFound(status)) {
         Log(LogLevel::kWarning, fmt::format("etcd's lease of {} has ended: register again", key_));
-        if (VERBENA_MUTANT(kLostLeaseForgotten)) co_return;
         continue;
       }
     }
@@ -101,7 +99,6 @@ Task<absl::Status> EtcdRegistrar::Keep() {
 
 Task<absl::Status> EtcdRegistrar::KeepOnce() {
   VERBENA_CO_RETURN_IF_ERROR((co_await client_->KeepAlive(lease_)).status());
-  if (VERBENA_MUTANT(kDeletedKeyStaysAway)) co_return absl::OkStatus();
   co_return (co_await client_->Commit(EtcdTxn().IfAbsent(key_).Put(key_, value_, lease_))).status();
 }
 

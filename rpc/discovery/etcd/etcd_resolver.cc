@@ -15,7 +15,6 @@
 #include "verbena/transport/coro/yield.h"
 #include "verbena/transport/executor/run_blocking.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -57,7 +56,7 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> EtcdResolver::Next() {
     if (changed.ok() && *changed) co_return Servers();
     if (changed.ok()) {
       VERBENA_CO_ASSIGN_OR_RETURN(const bool is_same, co_await Compare());
-      if (is_same || VERBENA_MUTANT(kSilentWatchBelieved)) continue;
+      if (is_same) continue;
       Log(LogLevel::kWarning,
           fmt::format("etcd has changed keys below {}, but its watch is silent: list them again",
                       prefix_));
@@ -71,7 +70,7 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> EtcdResolver::Next() {
                            std::string(changed.status().message())));
     // Compaction costs one list. Twice in a row, etcd compacts faster than it is listed.
     const bool compacted = absl::IsOutOfRange(changed.status());
-    const bool again = std::exchange(compacted_, compacted) && !VERBENA_MUTANT(kCompactionsAtOnce);
+    const bool again = std::exchange(compacted_, compacted);
     if (compacted && !again) continue;
     VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(pause_.Next()));
   }
@@ -131,7 +130,7 @@ Task<absl::StatusOr<bool>> EtcdResolver::Hear() {
     VERBENA_CO_RETURN_IF_ERROR(TakeOver(*changes, now));
     if (events >= kMostEventsOfASet || !watch_->HasMore()) break;
     (void)co_await WhenAny(TakeFromWatch(), Yielded());
-  } while (heard_.has_value() && !VERBENA_MUTANT(kEachChangeIsASet));
+  } while (heard_.has_value());
   co_return true;
 }
 
@@ -143,7 +142,7 @@ absl::Status EtcdResolver::TakeOver(const EtcdChanges& changes, TimePoint now) {
     newest_ = std::max(newest_, event.entry.mod_revision);
     if (!event.deleted) {
       Put(event.entry, now);
-    } else if (!VERBENA_MUTANT(kEtcdDeletionMissed)) {
+    } else {
       known_.erase(event.entry.key);
     }
   }

@@ -17,7 +17,6 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/transport/connect/tcp_socket.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -33,9 +32,7 @@ constexpr size_t kMostUntakenBytes = 2 * EtcdClient::kMaxAnswerBytes;
 constexpr size_t kBufferBytes = size_t{64} << 10;
 
 // The most bytes of an answer, and of each line of a watch.
-size_t MostAnswerBytes() {
-  return VERBENA_MUTANT(kEtcdAnswerUnbounded) ? SIZE_MAX : EtcdClient::kMaxAnswerBytes;
-}
+size_t MostAnswerBytes() { return EtcdClient::kMaxAnswerBytes; }
 
 }  // namespace
 
@@ -123,7 +120,6 @@ void HttpCall::ConnectNext(uint64_t attempt) {
 }
 
 void HttpCall::LeaveWay() {
-  if (VERBENA_MUTANT(kAttemptsAtEtcdPileUp)) return;
   if (way_.resolver != nullptr) way_.resolver->cancel();
   Error ignored;
   if (way_.socket != nullptr) way_.socket->close(ignored);
@@ -138,7 +134,7 @@ void HttpCall::OnReady(uint64_t attempt, const Error& error) {
   http_request_.set(http::field::host, endpoint());
   http_request_.set(http::field::content_type, "application/json");
   // A member that has lost its leader refuses, and ends its watches, instead of being silent.
-  if (!VERBENA_MUTANT(kLeaderNotDemanded)) http_request_.set("Grpc-Metadata-hasleader", "true");
+  http_request_.set("Grpc-Metadata-hasleader", "true");
   http_request_.keep_alive(false);
   http_request_.body() = request_.body;
   http_request_.prepare_payload();
@@ -165,7 +161,7 @@ void HttpCall::OnHeader(const Error& error) {
   if (parser_->is_done()) return Deliver();
   // Memory for all of the body is taken when its first byte comes, and a watch's has no limit.
   const auto length = parser_->content_length();
-  if (length.has_value() && *length > MostAnswerBytes() && !VERBENA_MUTANT(kEtcdLengthBelieved)) {
+  if (length.has_value() && *length > MostAnswerBytes()) {
     return ReadFailed("", http::error::body_limit);
   }
   ReadSome();

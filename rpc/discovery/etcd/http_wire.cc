@@ -20,7 +20,6 @@
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -63,7 +62,7 @@ class SharedThread {
  private:
   void Park() {
     // A child of fork() has no such thread, and perhaps a mutex that nobody unlocks.
-    if (process_ != getpid() || VERBENA_MUTANT(kOpenSslUsedAtExit)) return;
+    if (process_ != getpid()) return;
     std::shared_ptr<IoThread> thread;
     {
       std::lock_guard lock(mutex_);

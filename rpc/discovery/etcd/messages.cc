@@ -11,7 +11,6 @@
 #include "verbena/rpc/discovery/etcd/json.h"
 #include "verbena/rpc/discovery/resolved_text.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -187,7 +186,7 @@ absl::StatusOr<EtcdLease> DecodeKeepAlive(std::string_view text) {
   VERBENA_ASSIGN_OR_RETURN(const json::object answer, ResultOf(text));
   VERBENA_ASSIGN_OR_RETURN(const EtcdLease lease, ReadLease(answer));
   // etcd says so without an error.
-  if (lease.ttl == Duration::zero() && !VERBENA_MUTANT(kEndedLeaseKept)) {
+  if (lease.ttl == Duration::zero()) {
     return absl::NotFoundError(fmt::format("etcd's lease {} has ended", lease.id));
   }
   return lease;
@@ -203,7 +202,7 @@ absl::StatusOr<EtcdChanges> DecodeWatch(std::string_view text) {
   VERBENA_ASSIGN_OR_RETURN(const bool canceled, JsonBool(result, "canceled"));
   if (canceled) {
     VERBENA_ASSIGN_OR_RETURN(const int64_t compacted, JsonInteger(result, "compact_revision"));
-    if (compacted > 0 && !VERBENA_MUTANT(kCompactionIgnored)) {
+    if (compacted > 0) {
       return absl::OutOfRangeError(
           fmt::format("the watch begins before revision {}, the first that is kept", compacted));
     }

@@ -131,7 +131,7 @@ class FollowerTest : public testing::Test {
     VERBENA_CO_RETURN_IF_ERROR(co_await log.Drain());
     verbena::Clock& clock = verbena::Clock::Real();
     LeaseTerm term;
-    term.Renew(clock.Now(), std::chrono::hours(1), clock.Now());
+    term.Renew(clock.Now(), std::chrono::hours(1));
     Primary primary(PrimaryParts{.shard = 0,
                                  .name = "s1",
                                  .store = store,

@@ -39,7 +39,7 @@ class PrimaryTest : public testing::Test {
  protected:
   void Lead(std::vector<std::string> in_sync) {
     directory_.now.state.in_sync = std::move(in_sync);
-    term_.Renew(clock_.Now(), std::chrono::seconds(10), clock_.Now());
+    term_.Renew(clock_.Now(), std::chrono::seconds(10));
     EXPECT_TRUE(scheduler_.Run(store_.Load()).ok());
     EXPECT_TRUE(scheduler_.Run(store_.WritePosition({})).ok());
     log_.emplace(store_, scope_);

@@ -100,7 +100,7 @@ TEST(LeaseTermTest, HoldsForItsTimeLessTheMargin) {
   SetClock clock;
   LeaseTerm term;
   EXPECT_FALSE(term.Holds(clock.Now()));
-  term.Renew(clock.Now(), seconds(10), clock.Now());
+  term.Renew(clock.Now(), seconds(10));
   clock.now += milliseconds(8999);
   EXPECT_TRUE(term.Holds(clock.Now()));
   clock.now += milliseconds(1);
@@ -112,7 +112,7 @@ TEST(LeaseTermTest, ALeaseCountsFromBeforeItsRequestWasSent) {
   LeaseTerm term;
   const TimePoint sent = clock.Now();
   clock.now += seconds(4);  // the answer takes so long
-  term.Renew(sent, seconds(10), clock.Now());
+  term.Renew(sent, seconds(10));
   EXPECT_EQ(term.until(), sent + seconds(9));
 }
 
@@ -121,7 +121,7 @@ TEST(LeaseTermTest, AnAnswerAfterTheTimeRenewsNothing) {
   LeaseTerm term;
   const TimePoint sent = clock.Now();
   clock.now += seconds(20);
-  term.Renew(sent, seconds(10), clock.Now());
+  term.Renew(sent, seconds(10));
   EXPECT_FALSE(term.Holds(clock.Now()));
 }
 
@@ -130,16 +130,16 @@ TEST(LeaseTermTest, ALateAnswerToAnOlderRequestShortensNothing) {
   LeaseTerm term;
   const TimePoint older = clock.Now();
   clock.now += seconds(3);
-  term.Renew(clock.Now(), seconds(10), clock.Now());
+  term.Renew(clock.Now(), seconds(10));
   const TimePoint until = term.until();
-  term.Renew(older, seconds(10), clock.Now());
+  term.Renew(older, seconds(10));
   EXPECT_EQ(term.until(), until);
 }
 
 TEST(LeaseTermTest, EndsWhenEtcdSaysSo) {
   SetClock clock;
   LeaseTerm term;
-  term.Renew(clock.Now(), seconds(10), clock.Now());
+  term.Renew(clock.Now(), seconds(10));
   term.End();
   EXPECT_FALSE(term.Holds(clock.Now()));
 }

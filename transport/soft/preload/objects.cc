@@ -1,7 +1,5 @@
 #include "verbena/transport/soft/preload/objects.h"
 
-#include "verbena/transport/log/mutant.h"
-
 namespace verbena::internal::preload {
 
 // Never destroyed: threads of the program may still use it while the process ends.
@@ -33,7 +31,7 @@ void* Registry::BeginDestroying(Kind kind, const void* handle) {
 
 void Registry::EndDestroying(const void* handle, bool destroyed) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (destroyed && !VERBENA_MUTANT(kDestroyedStaysAlive)) {
+  if (destroyed) {
     entries_.erase(handle);
   } else {
     entries_[handle].being_destroyed = false;

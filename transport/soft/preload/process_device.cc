@@ -17,7 +17,6 @@
 #include "absl/status/status.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/preload/context.h"
 #include "verbena/transport/soft/preload/objects.h"
 #include "verbena/transport/soft/preload/preloaded_devices.h"
@@ -169,7 +168,7 @@ ibv_ah_attr ProcessDevice::Resolve(const ibv_ah_attr& address) const {
   if (addressed_by_lid_) return address;
   ibv_ah_attr resolved = address;
   resolved.dlid = 0;
-  if (address.is_global != 0 || VERBENA_MUTANT(kPeerLidIgnored)) return resolved;
+  if (address.is_global != 0) return resolved;
   resolved.is_global = 1;
   resolved.grh = {};
   resolved.grh.dgid = GidOfLid(address.dlid);

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/tcp_source.h"
 
 namespace verbena::internal::preload {
@@ -24,7 +23,7 @@ bool OutOfResources(int error) {
 
 CmAcceptor::Silent::Silent(CmAcceptor& acceptor, uint64_t id, soft::UniqueFd socket)
     : acceptor_(acceptor), id_(id), stream_(std::make_unique<CmStream>(std::move(socket), *this)) {
-  if (!VERBENA_MUTANT(kCmSilenceUnbounded)) stream_->SetTimeLimit(acceptor.request_time_);
+  stream_->SetTimeLimit(acceptor.request_time_);
 }
 
 void CmAcceptor::Silent::OnStreamMessage(const CmMessage& message) {
@@ -54,7 +53,6 @@ void CmAcceptor::OnReady(uint32_t /*events*/) {
     }
     return;
   }
-  if (VERBENA_MUTANT(kCmSilenceLocksOut) && silent_.size() >= kMostSilent) return;
   const absl::StatusOr<soft::TcpSource> source = soft::SourceOf(accepted.get());
   if (!source.ok()) return;
   MakeRoomFor(source->address);
@@ -64,7 +62,7 @@ void CmAcceptor::OnReady(uint32_t /*events*/) {
 }
 
 void CmAcceptor::MakeRoomFor(const ibv_gid& newcomer) {
-  if (sources_.size() < kMostSilent || VERBENA_MUTANT(kCmStrangersUnbounded)) return;
+  if (sources_.size() < kMostSilent) return;
   sources_.Forget([this](uint64_t id) { return !silent_.contains(id); });
   if (sources_.size() < kMostSilent) return;
   silent_.erase(sources_.TakeOldestOfMost(newcomer));

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "verbena/transport/log/log.h"
-#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/preload/rdma_cm_addresses.h"
 #include "verbena/transport/soft/preload/rdma_cm_devices.h"
 
@@ -107,7 +106,7 @@ void CmId::OnStreamMessage(const CmMessage& message) {
 }
 
 bool CmId::TakeReply(const CmMessage& message) {
-  if (guarded_.state != CmState::kConnecting && !VERBENA_MUTANT(kCmReplyOutOfTurn)) return false;
+  if (guarded_.state != CmState::kConnecting) return false;
   guarded_.stream->ClearTimeLimit();
   guarded_.state = CmState::kReplied;
   CmTerms& terms = guarded_.terms;
@@ -172,14 +171,11 @@ void CmId::OnStreamLost(int error) {
 }
 
 bool CmId::OnRequest(std::unique_ptr<CmStream>& stream, const CmMessage& message) {
-  if (guarded_.waiting_requests >= guarded_.backlog && !VERBENA_MUTANT(kCmBacklogUnbounded)) {
-    return false;
-  }
+  if (guarded_.waiting_requests >= guarded_.backlog) return false;
   ibv_gid named = {};
   std::ranges::copy(message.gid, named.raw);
   // The program's device would connect to whatever address a stranger names.
-  if (!MayNameGid(stream->fd(), CmDevices::Get().devices().front().gid, named) &&
-      !VERBENA_MUTANT(kCmForeignGidTaken)) {
+  if (!MayNameGid(stream->fd(), CmDevices::Get().devices().front().gid, named)) {
     return false;
   }
   // The program owns it once it has the event.

@@ -8,7 +8,6 @@
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal::preload {
 namespace {
@@ -85,7 +84,6 @@ absl::Status CheckKind(const CmMessage& message) {
   if (message.kind != CmKind::kReject && message.reason != 0) {
     return Wrong("reason", message.reason, "0 in a message that rejects nothing");
   }
-  if (VERBENA_MUTANT(kCmPrivateDataUnchecked)) return absl::OkStatus();
   return AtMost("private data's length", message.private_bytes,
                 static_cast<uint32_t>(CmPrivateLimit(message.kind)));
 }

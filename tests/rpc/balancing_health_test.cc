@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/server_set.h"
+#include "tests/support/watched.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/testing/fake_clock.h"
@@ -43,18 +44,8 @@ RuntimeOptions ClockedBy(testing::FakeClock& clock) {
 
 class BalancingHealthTest : public ServerSetTest {
  protected:
-  size_t CountOf(State state) {
-    const std::vector<ChannelServer> servers = Servers();
-    return static_cast<size_t>(
-        std::count_if(servers.begin(), servers.end(),
-                      [state](const ChannelServer& each) { return each.state == state; }));
-  }
-  // As Eventually(), which would sleep by a clock that stands still.
-  template <typename Condition>
-  bool Await(Condition condition) {
-    for (int i = 0; i < 20000 && !condition(); ++i) std::this_thread::sleep_for(milliseconds(1));
-    return condition();
-  }
+  using ServerSetTest::CountOf;
+  size_t CountOf(State state) { return CountOf(state, Servers()); }
 };
 
 TEST_F(BalancingHealthTest, ASubsetIsAsLargeAsItShouldBeAndReplacesAServerThatIsGone) {
@@ -73,17 +64,20 @@ TEST_F(BalancingHealthTest, ASubsetIsAsLargeAsItShouldBeAndReplacesAServerThatIs
   ASSERT_EQ(subset.size(), 2u);
   EXPECT_EQ(echoes[subset[0]], 5u);
   StopServer(subset[0]);
-  Eventually(
-      [&] { return CountOf(State::kReady) == 2 && Servers()[subset[0]].state != State::kReady; },
-      "another one takes its place");
+  // Another one takes its place.
+  AwaitServers([&](const std::vector<ChannelServer>& servers) {
+    return CountOf(State::kReady, servers) == 2 && servers[subset[0]].state != State::kReady;
+  });
   EchoOften(10);
   echoes = TakeEchoes();
   EXPECT_EQ(echoes[subset[0]], 0u);
   EXPECT_EQ(echoes[subset[1]], 5u);
   StartServer(subset[0]);
-  Eventually([&] { return Servers()[subset[0]].state == State::kReady; }, "it is back");
-  Eventually([&] { return CountOf(State::kReady) == 2 && CountOf(State::kIdle) == 4; },
-             "its substitute leaves");
+  // The first server comes back, and its substitute leaves.
+  AwaitServers([&](const std::vector<ChannelServer>& servers) {
+    return servers[subset[0]].state == State::kReady && CountOf(State::kReady, servers) == 2 &&
+           CountOf(State::kIdle, servers) == 4;
+  });
 }
 
 TEST_F(BalancingHealthTest, ASetLeavesLinksToOtherChannelsAndSaysSo) {
@@ -130,8 +124,6 @@ TEST_F(BalancingHealthTest, AWatcherOfTheServersHearsOfEachChange) {
   clock.Advance(*client_runtime_, Duration::zero());
   EXPECT_FALSE(watch.done());
   StopServer(1);
-  EXPECT_TRUE(Await([&] { return watch.done(); }));
-  watch.RequestCancel();
   EXPECT_TRUE(watch.Join().ok());
   EXPECT_EQ(CountOf(State::kReady), 1u);
   clock.Run();
@@ -159,11 +151,11 @@ class GateInterceptor final : public ClientInterceptor {
  public:
   Task<absl::Status> Intercept(ClientCallView&, ClientNext next) override {
     ++waiting;
-    while (!open) (void)co_await Sleep(milliseconds(1));
+    (void)co_await open.Until(true);
     co_return co_await next();
   }
-  std::atomic<bool> open{true};
-  std::atomic<int> waiting{0};
+  Watched<bool> open{true};
+  Watched<int> waiting;
 };
 
 TEST_F(BalancingHealthTest, ACallThatWaitsForReadyOutlastsALinkLostBehindItsInterceptors) {
@@ -174,12 +166,13 @@ TEST_F(BalancingHealthTest, ACallThatWaitsForReadyOutlastsALinkLostBehindItsInte
   gate->open = false;
   const int before = gate->waiting;
   JoinHandle<absl::Status> call = client_runtime_->Spawn(Echo({.wait_for_ready = true}));
-  Eventually([&] { return gate->waiting > before; }, "its server is chosen");
+  EXPECT_EQ(Run(gate->waiting.Until(before + 1)), absl::OkStatus()) << "its server is chosen";
   StopServer(0);
-  Eventually([&] { return Servers()[0].state == State::kFailing; }, "the server is gone");
+  AwaitServers([](const auto& servers) { return servers[0].state == State::kFailing; });
   const uint32_t failures = Servers()[0].failures;
   gate->open = true;
-  Eventually([&] { return Servers()[0].failures >= failures + 2; }, "the call goes on");
+  // The call goes on.
+  AwaitServers([&](const auto& servers) { return servers[0].failures >= failures + 2; });
   StartServer(0);
   EXPECT_EQ(call.Join(), absl::OkStatus());
 }
@@ -196,7 +189,7 @@ class MoodyService final : public testing::Testing::Service {
     }
     if (throws) throw std::runtime_error("out of cheese");
     ++waiting;
-    while (waits) (void)co_await Sleep(milliseconds(1));
+    (void)co_await waits.Until(false);
     --waiting;
     reply.set_number(request.number());
     co_return absl::OkStatus();
@@ -208,8 +201,8 @@ class MoodyService final : public testing::Testing::Service {
 
   std::atomic<uint64_t> echoes{0};
   std::atomic<bool> throws{false};
-  std::atomic<bool> waits{false};
-  std::atomic<int> waiting{0};
+  Watched<bool> waits;
+  Watched<int> waiting;
 
  private:
   std::mutex mutex_;
@@ -252,7 +245,7 @@ class MoodyServersTest : public BalancingHealthTest {
 TEST_F(MoodyServersTest, AServerThatThrowsTakesNoCallsForAWhile) {
   StartClient(StartMoody(3), {.ejection = {.interval = seconds(1)}}, ClockedBy(clock_));
   (void)Run(Echo());
-  ASSERT_TRUE(Await([&] { return CountOf(State::kReady) == 3; }));
+  AwaitReady(3);
   EXPECT_EQ(Call(30), (Counts{10, 10, 10}));
   services_[1]->throws = true;
   EXPECT_EQ(Call(30), (Counts{10, 10, 10})) << "not judged yet";
@@ -275,17 +268,21 @@ TEST_F(MoodyServersTest, AServerThatIsSlowTakesNoCallsForAWhile) {
   StartClient(StartMoody(3), {.ejection = {.interval = seconds(1), .latency_factor = 3}},
               ClockedBy(clock_));
   (void)Run(Echo());
-  ASSERT_TRUE(Await([&] { return CountOf(State::kReady) == 3; }));
+  AwaitReady(3);
   services_[2]->waits = true;
   // One in 16 of a server's calls is timed, and four must be.
   constexpr int kOfEach = 16 * 5;
   std::vector<JoinHandle<absl::Status>> calls;
-  for (int i = 0; i < 3 * kOfEach; ++i) calls.push_back(client_runtime_->Spawn(Echo()));
-  ASSERT_TRUE(Await([&] { return services_[2]->waiting == kOfEach; }));
-  const auto answered = [&] {
-    return std::count_if(calls.begin(), calls.end(), [](const auto& each) { return each.done(); });
+  Watched<int> answered;
+  const auto call = [&]() -> Task<absl::Status> {
+    absl::Status status = co_await Echo();
+    ++answered;
+    co_return status;
   };
-  ASSERT_TRUE(Await([&] { return answered() == 2 * kOfEach; })) << "the others answer theirs";
+  for (int i = 0; i < 3 * kOfEach; ++i) calls.push_back(client_runtime_->Spawn(call()));
+  // The others answer theirs.
+  EXPECT_EQ(Run(services_[2]->waiting.Until(kOfEach)), absl::OkStatus());
+  EXPECT_EQ(Run(answered.Until(2 * kOfEach)), absl::OkStatus());
   clock_.Advance(*client_runtime_, milliseconds(100));
   services_[2]->waits = false;
   for (JoinHandle<absl::Status>& each : calls) EXPECT_EQ(each.Join(), absl::OkStatus());

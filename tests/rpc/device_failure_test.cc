@@ -18,6 +18,7 @@
 #include "verbena/rpc/loan.h"
 #include "verbena/rpc/remote_memory.h"
 #include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/yield.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
@@ -433,7 +434,7 @@ TEST_F(DeviceFailureTest, ARuntimeEndsNoExecutorWhileItsDeviceIsBeingOpenedForIt
   auto watch = [&](Shard& shard) -> Task<void> {
     while (!ending) {
       const absl::Status absent = shard.EndpointOn(0).status();
-      cancelled = !(co_await Sleep(std::chrono::milliseconds(1))).ok();
+      cancelled = !(co_await Yield()).ok();
       ending = cancelled || absent.message().find("its runtime ends") != absl::string_view::npos;
     }
   };

@@ -19,6 +19,7 @@
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
+#include "tests/support/turn.h"
 #include "verbena/rpc/internal/bulk_format.h"
 #include "verbena/transport/coro/task_scope.h"
 
@@ -210,7 +211,7 @@ class FaultyServerTest : public PayloadFixture, public ::testing::WithParamInter
   // Until the client has noticed that its link is lost.
   Task<void> AwaitNoLink() {
     while (client_runtime_->shard(0).EndpointOn(0).value()->stats().links > 0) {
-      (void)co_await Sleep(milliseconds(1));
+      co_await Turn(client_runtime_->executor(0));
     }
   }
   // Buffers side by side: a write past the end of one lands in another.
@@ -452,7 +453,7 @@ TEST_P(FaultyServerTest, AServerThatNeverSaysThatItIsDoneLosesTheLinkAfterTheGra
       EXPECT_FALSE(got.buffer);
       ended = std::move(got.status);
     });
-    while (!told_.struck) (void)co_await Sleep(milliseconds(1));
+    while (!told_.struck) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());  // a process says it
     scope.RequestCancel();
     co_await scope.Join();
     EXPECT_GT(co_await LentNow(), 0u) << "until the grace is over";

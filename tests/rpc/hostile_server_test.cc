@@ -13,9 +13,12 @@
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
+#include "tests/support/turn.h"
+#include "tests/support/watched.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/task_scope.h"
 
@@ -71,13 +74,23 @@ class HostileServerTest : public PayloadFixture {
 
   // Nothing but the clock's move reaches a limit, and no silence ends a link.
   void StartClient(PayloadChecksum checksum = PayloadChecksum::kOff) {
+    StartClientOn(clock_, checksum);
+  }
+  void StartClientOn(Clock& clock, PayloadChecksum checksum = PayloadChecksum::kOff) {
     LinkLimits limits = RoguesLimits();
     limits.payload_checksum = checksum;
     limits.memory.landing_bytes = kMemory;
     limits.ping_interval = limits.connect_timeout = std::chrono::hours(1);
-    client_runtime_ = StartRuntime({.device = RogueDevice(), .limits = limits, .clock = &clock_});
+    client_runtime_ = StartRuntime({.device = RogueDevice(), .limits = limits, .clock = &clock});
     channel_ = std::make_unique<Channel>(*client_runtime_, hostile_.listener->address());
     stub_ = std::make_unique<testing::Payloads::Stub>(*channel_);
+  }
+
+  // Moves the client's clock, and returns when all timers that are due by then have run.
+  Task<void> LetPass(Duration time) {
+    const TimePoint then = client_runtime_->executor(0).now() + time;
+    clock_.moved_by = clock_.moved_by.load() + time;
+    (void)co_await SleepUntil(then);
   }
 
   // A call to the hostile server.
@@ -92,9 +105,7 @@ class HostileServerTest : public PayloadFixture {
     do {
       testing::GetReply reply;
       status = co_await stub_->Surprise(testing::GetRequest(), reply);
-      clock_.moved_by = clock_.moved_by.load() + 2 * Connection::kMaxBackoff;
-      // The executor reads its clock once a turn.
-      (void)co_await Sleep(milliseconds(1));
+      co_await LetPass(2 * Connection::kMaxBackoff);
     } while (OutcomeOf(status) == Outcome::kNotExecuted && !stops_);
     if (status.message().find("drain at once") != std::string::npos) ++closed_;
   }
@@ -105,15 +116,33 @@ class HostileServerTest : public PayloadFixture {
     }
   }
 
+  // Connects again and again until the server has had as many links. Nothing but the client's
+  // refusals lets time pass. Returns how much did.
+  Duration PassedWhileConnecting(const std::atomic<int>& links, int count, const char* refusal) {
+    Duration passed{};
+    bool told = false;
+    while (links < count) {
+      const absl::Status status = Run(channel_->Connect());
+      if (status.ok()) continue;
+      told |= status.message().find(refusal) != std::string::npos;
+      standing_.Advance(*client_runtime_, milliseconds(1));
+      passed += milliseconds(1);
+    }
+    EXPECT_TRUE(told) << "callers hear why they wait";
+    standing_.Run();
+    return passed;
+  }
+
   uint32_t ClientLinks() { return client_runtime_->endpoint_stats(0).links; }
 
   MovedClock clock_;
+  testing::FakeClock standing_;
   Hostile hostile_;
   std::thread script_;
   std::atomic<int> drained_{0};  // links on which the server said GOAWAY
   std::atomic<int> lost_{0};     // links that the server accepted and dropped
-  std::atomic<bool> has_landing_{false};
-  std::atomic<int> ended_{0};  // calls
+  Watched<bool> has_landing_;
+  Watched<int> ended_;  // calls
   std::atomic<bool> stops_{false};
   int closed_ = 0;  // calls whose link was one too many
 };
@@ -135,7 +164,7 @@ TEST_F(HostileServerTest, AServerThatAsksForLandingsLeavesHalfOfTheMemoryToOther
     TaskScope scope(client_runtime_->executor(0));
     scope.Spawn(Call(first));
     scope.Spawn(Call(second));
-    while (!has_landing_) (void)co_await Sleep(milliseconds(1));
+    (void)co_await has_landing_.Until(true);
     testing::GetRequest request;
     request.set_how(testing::EMPTY);
     request.set_filler_bytes(64 << 10);
@@ -143,7 +172,7 @@ TEST_F(HostileServerTest, AServerThatAsksForLandingsLeavesHalfOfTheMemoryToOther
     absl::Status status = co_await honest_stub.Get(request, reply);
     EXPECT_EQ(reply->filler().size(), size_t{64} << 10);
     clock_.moved_by = kMaxMemoryWait;
-    while (ended_ == 0) (void)co_await Sleep(milliseconds(1));
+    (void)co_await ended_.Until([](int calls) { return calls > 0; });
     const absl::Status& refused = first.ok() ? second : first;
     EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
     EXPECT_NE(refused.message().find(hostile_.listener->address() + " asked for"),
@@ -169,9 +198,8 @@ TEST_F(HostileServerTest, AServerThatGotItsLandingAndNeverAnswersLosesItsLink) {
     absl::Status status;
     TaskScope scope(client_runtime_->executor(0));
     scope.Spawn(Call(status));
-    while (!has_landing_) (void)co_await Sleep(milliseconds(1));
-    clock_.moved_by = kMaxLandingWait - std::chrono::seconds(10);
-    for (int i = 0; i < 20; ++i) (void)co_await Sleep(milliseconds(1));
+    (void)co_await has_landing_.Until(true);
+    co_await LetPass(kMaxLandingWait - std::chrono::seconds(10));
     EXPECT_EQ(ended_, 0) << "the server still has time: " << status;
     clock_.moved_by = kMaxLandingWait;
     co_await scope.Join();
@@ -219,32 +247,25 @@ TEST_F(HostileServerTest, AFailureWithAPayloadThatFindsNoMemoryIsToldAsLost) {
 
 TEST_F(HostileServerTest, AServerThatSaysGoAwayOnEachLinkIsConnectedToLessAndLessOften) {
   constexpr int kLinks = 7;
-  StartClient();
+  StartClientOn(standing_);
   script_ = std::thread([this] {
     for (int i = 0; i < kLinks; ++i) {
       Hostile::SayGoAway(hostile_.Accept());
       ++drained_;
     }
   });
-  const TimePoint began = Clock::Real().Now();
-  bool told = false;
-  while (drained_ < kLinks) {
-    const absl::Status status = Run(channel_->Connect());
-    told |= status.message().find("said GOAWAY before it answered") != std::string::npos;
-    (void)Run(Pause());
-  }
+  const Duration passed = PassedWhileConnecting(drained_, kLinks, "said GOAWAY before it answered");
   // Each pause is twice the one before, give or take a fifth.
   Duration least{};
   for (int i = 0; i < kLinks - 1; ++i) least += (1 << i) * Connection::kInitialBackoff * 4 / 5;
-  EXPECT_GE(Clock::Real().Now() - began, least);
-  EXPECT_TRUE(told) << "callers hear why they wait";
+  EXPECT_GE(passed, least);
   Eventually([this] { return ClientLinks() == 0; }, "idle links close");
 }
 
 // As a server that crashes on each first call: a thousand clients must not be its next trouble.
 TEST_F(HostileServerTest, AServerThatLosesEachLinkIsConnectedToLessAndLessOften) {
   constexpr int kLinks = 8;
-  StartClient();
+  StartClientOn(standing_);
   script_ = std::thread([this] {
     for (int i = 0; i < kLinks; ++i) {
       hostile_.Accept();
@@ -252,18 +273,12 @@ TEST_F(HostileServerTest, AServerThatLosesEachLinkIsConnectedToLessAndLessOften)
       ++lost_;
     }
   });
-  const TimePoint began = Clock::Real().Now();
-  bool told = false;
-  while (lost_ < kLinks) {
-    const absl::Status status = Run(channel_->Connect());
-    told |= status.message().find("loses each link before it answers a call") != std::string::npos;
-    (void)Run(Pause());
-  }
+  const Duration passed =
+      PassedWhileConnecting(lost_, kLinks, "loses each link before it answers a call");
   // A link may be lost once by chance. Each pause is twice the one before, give or take a fifth.
   Duration least{};
   for (int i = 0; i < kLinks - 2; ++i) least += (1 << i) * Connection::kInitialBackoff * 4 / 5;
-  EXPECT_GE(Clock::Real().Now() - began, least);
-  EXPECT_TRUE(told) << "callers hear why they wait";
+  EXPECT_GE(passed, least);
 }
 
 TEST_F(HostileServerTest, AServerThatSaysGoAwayOnEachLinkHasFewOfThem) {
@@ -287,7 +302,7 @@ TEST_F(HostileServerTest, AServerThatSaysGoAwayOnEachLinkHasFewOfThem) {
     constexpr size_t kMostLinks = Connection::kMaxDraining + 1;
     static_assert(kMostLinks < kLinks);
     while (Clock::Real().Now() < limit && (closed_ < kMore || ClientLinks() > kMostLinks)) {
-      (void)co_await Sleep(milliseconds(1));
+      co_await Turn(client_runtime_->executor(0));
     }
     EXPECT_LE(ClientLinks(), kMostLinks);
     stops_ = true;

@@ -13,6 +13,7 @@
 
 #include "tests/rpc/any_handler.h"
 #include "tests/rpc/context_service.h"
+#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
 #include "verbena/rpc/retry_after.h"
 #include "verbena/rpc/time.h"
@@ -56,13 +57,19 @@ const testing::EchoRequest& EchoOf(const google::protobuf::MessageLite& request)
 
 class InterceptorTest : public ContextTest {
  protected:
+  ~InterceptorTest() override {
+    stub_.reset();
+    channel_.reset();
+    client_runtime_.reset();  // before its clock
+  }
+
   void Start(std::vector<Client::Function> clients, std::vector<OfServer::Function> servers) {
     ServerOptions server;
     for (auto& each : servers) server.interceptors.push_back(std::make_shared<OfServer>(each));
     StartServer(std::move(server));
     ChannelOptions channel;
     for (auto& each : clients) channel.interceptors.push_back(std::make_shared<Client>(each));
-    StartClient(std::move(channel));
+    StartClient(std::move(channel), {.clock = &clock_});
     service_.handler = [this](ServerContext&, const testing::EchoRequest&,
                               testing::EchoReply&) -> Task<absl::Status> {
       ++handled_;
@@ -70,6 +77,7 @@ class InterceptorTest : public ContextTest {
     };
   }
 
+  MovedClock clock_;  // the client's
   std::atomic<int> handled_{0};
 };
 
@@ -188,7 +196,9 @@ TEST_F(InterceptorTest, ARefusalOfTheChannelSendsNothing) {
 TEST_F(InterceptorTest, ACallThatOneEndsFillsItsCallInfo) {
   bool goes_on = false;
   Start({[&](ClientCallView&, ClientNext next) -> Task<absl::Status> {
-          VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(2ms));
+          const TimePoint then = client_runtime_->executor(0).now() + 2ms;
+          clock_.moved_by = clock_.moved_by.load() + 2ms;
+          VERBENA_CO_RETURN_IF_ERROR(co_await SleepUntil(then));
           if (goes_on) co_return co_await next();
           co_return absl::UnavailableError("injected");
         }},

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/rpc/testing_service.h"
+#include "tests/support/watched.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task_scope.h"
@@ -35,13 +36,13 @@ class GatedService final : public testing::Testing::Service {
   Task<absl::Status> Echo(ServerContext&, const testing::EchoRequest& request,
                           testing::EchoReply& reply) override {
     ++begun;
-    while (!may_end) VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(milliseconds(1)));
+    VERBENA_CO_RETURN_IF_ERROR(co_await may_end.Until(true));
     reply.set_number(request.number());
     co_return absl::OkStatus();
   }
 
   std::atomic<int> begun{0};
-  std::atomic<bool> may_end{false};
+  Watched<bool> may_end;
 };
 
 class LifetimeTest : public RpcTest {
@@ -109,7 +110,7 @@ TEST_F(LifetimeTest, IdleCallsArePooledUpToABound) {
     for (int i = 0; i < kCalls; ++i) {
       scope.Spawn([this]() -> Task<void> { (void)co_await CallWait(0); });
     }
-    while (service_.waiting < kCalls) (void)co_await Sleep(milliseconds(1));
+    (void)co_await service_.waiting.Until(kCalls);
     scope.RequestCancel();
     co_await scope.Join();
     co_return absl::OkStatus();
@@ -135,7 +136,7 @@ TEST_F(LifetimeTest, CancellingACallReachesItsHandler) {
     TaskScope scope(client_runtime_->executor(0));
     absl::Status ended;
     scope.Spawn([this, &ended]() -> Task<void> { ended = co_await CallWait(0); });
-    while (service_.waiting == 0) (void)co_await Sleep(milliseconds(1));
+    (void)co_await service_.waiting.Until(1);
     scope.RequestCancel();
     co_await scope.Join();
     co_return ended;
@@ -362,7 +363,7 @@ TEST_F(LifetimeTest, TooManyCallsAtOnceAreRefusedAtOnce) {
   StartClient();
   auto overload = [this]() -> Task<int> {
     TaskScope scope(client_runtime_->executor(0));
-    int refused = 0;
+    Watched<int> refused;
     for (int i = 0; i < 5; ++i) {
       scope.Spawn([this, &refused]() -> Task<void> {
         absl::Status status = co_await CallWait(0);
@@ -371,7 +372,7 @@ TEST_F(LifetimeTest, TooManyCallsAtOnceAreRefusedAtOnce) {
         ++refused;
       });
     }
-    while (refused < 2) (void)co_await Sleep(milliseconds(1));
+    (void)co_await refused.Until(2);
     scope.RequestCancel();
     co_await scope.Join();
     co_return refused;

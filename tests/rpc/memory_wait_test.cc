@@ -8,6 +8,7 @@
 
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
+#include "tests/support/watched.h"
 
 namespace verbena::internal {
 namespace {
@@ -24,13 +25,13 @@ class KeepingService final : public testing::Payloads::Service {
                          testing::PutReply&) override {
     kept.push_back(context.TakeRequestPayload());
     ++begun;
-    while (!may_end) VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(std::chrono::milliseconds(1)));
+    VERBENA_CO_RETURN_IF_ERROR(co_await may_end.Until(true));
     co_return absl::OkStatus();
   }
 
   std::vector<Buffer> kept;  // read when no call runs
   std::atomic<int> begun{0};
-  std::atomic<bool> may_end{false};
+  Watched<bool> may_end;
 };
 
 class MemoryWaitTest : public PayloadFixture {

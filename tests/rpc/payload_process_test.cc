@@ -10,12 +10,13 @@
 
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/server_process.h"
+#include "tests/support/turn.h"
+#include "tests/support/watched.h"
 #include "verbena/transport/coro/task_scope.h"
 
 namespace verbena::internal {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -68,18 +69,25 @@ class PayloadProcessTest : public PayloadFixture {
     request.set_how(testing::RAW);
     for (absl::Status status; status.ok();) {
       absl::StatusOr<Buffer> buffer = co_await channel_->AllocateBuffer(kBytes);
-      if (!buffer.ok()) co_return;
+      if (!buffer.ok()) break;
       WithPayload<testing::GetReply> reply;
       status = co_await stub_->Get(
           request, reply, {.deadline = until, .response_payload_into = *std::move(buffer)});
+      ++raw_gets_;
       if (status.ok()) continue;
       EXPECT_TRUE(absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) << status;
     }
+    raw_gets_ = kEnoughRawGets;
   }
 
-  // Calls of both kinds, until `strike` has come `after`; how they ended.
+  // Lets turns of the client's executor pass.
+  Task<void> Pass(uint32_t turns) {
+    for (uint32_t i = 0; i < turns; ++i) co_await Turn(client_runtime_->executor(0));
+  }
+
+  // Calls of both kinds, until `strike` has come after so many turns; how they ended.
   template <typename Strike>
-  Task<std::vector<absl::Status>> StruckBy(microseconds after, Deadline deadline, Strike strike) {
+  Task<std::vector<absl::Status>> StruckBy(uint32_t turns, Deadline deadline, Strike strike) {
     std::vector<absl::Status> ended;
     TaskScope scope(client_runtime_->executor(0));
     for (int i = 0; i < 8; ++i) {
@@ -88,17 +96,20 @@ class PayloadProcessTest : public PayloadFixture {
                                    : co_await PutOnce(kBytes, deadline));
       });
     }
-    (void)co_await Sleep(after);
+    co_await Pass(turns);
     strike();
     co_await scope.Join();
     co_return ended;
   }
 
-  Task<absl::Status> Freeze(microseconds after) {
+  // Freezes the server so many turns after it is at work.
+  Task<absl::Status> Freeze(uint32_t turns) {
     TaskScope scope(client_runtime_->executor(0));
     const TimePoint until = Clock::Real().Now() + milliseconds(500);
+    raw_gets_ = 0;
     for (int i = 0; i < 4; ++i) scope.Spawn(GetRaw(until));
-    (void)co_await Sleep(after);
+    (void)co_await raw_gets_.Until([](int gets) { return gets >= kEnoughRawGets; });
+    co_await Pass(turns);
     process_->Signal(SIGSTOP);
     co_await scope.Join();
     co_return absl::OkStatus();
@@ -116,7 +127,11 @@ class PayloadProcessTest : public PayloadFixture {
                "the client's memory is home");
   }
 
+  // So many calls, or one that fails, show that the server is at work.
+  static constexpr int kEnoughRawGets = 8;
+
   std::unique_ptr<ServerProcess<PayloadService>> process_;
+  Watched<int> raw_gets_;  // that have ended
 };
 
 TEST_F(PayloadProcessTest, PayloadsArriveWhole) {
@@ -133,7 +148,7 @@ TEST_F(PayloadProcessTest, AServerThatIsKilledAmongTransfersLosesNoMemoryOfTheCl
   const auto seed = std::random_device()();
   std::mt19937 random(seed);
   for (const absl::Status& status :
-       Run(StruckBy(microseconds(random() % 4000), {}, [this] { process_->Kill(); }))) {
+       Run(StruckBy(random() % 1000, {}, [this] { process_->Kill(); }))) {
     if (!status.ok()) EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   }
   SCOPED_TRACE(seed);
@@ -151,7 +166,7 @@ TEST_F(PayloadProcessTest, AServerThatIsFrozenAmongTransfersWritesNowhereWhenItG
   for (int round = 0; round < 4; ++round) {
     // Connected, and the server's memory warm.
     Eventually([this] { return Run(GetOnce(kBytes, seconds(10))).ok(); }, "the channel is there");
-    (void)Run(Freeze(microseconds(20'000 + random() % 3000)));
+    (void)Run(Freeze(random() % 500));
     // Its silence ends the link, and what it provably cannot reach comes back.
     Eventually([this] { return HeldBy(*client_runtime_).leases == 0; }, "the link is gone");
     std::vector<Buffer> all = Run(TakeAllMemory());

@@ -22,6 +22,7 @@
 #include "verbena/rpc/server.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/coro/yield.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
@@ -208,7 +209,7 @@ class PayloadFixture : public RuntimePair {
       if (buffer.ok()) {
         all.push_back(*std::move(buffer));
       } else if (pool.stats().growing_bytes > 0) {
-        (void)co_await Sleep(std::chrono::milliseconds(1));
+        (void)co_await Yield();
       } else {
         break;
       }

@@ -87,7 +87,7 @@ TEST_F(ResolvedSetTest, AServerThatLeavesStaysConnectedForOthers) {
   Channel other(*client_runtime_, Address(0));
   ASSERT_EQ(Run(other.Connect()), absl::OkStatus());
   resolver_->Tell(*client_runtime_, std::vector<ResolvedServer>{Resolved(1)});
-  Eventually([&] { return Servers().size() == 1; }, "the set has changed");
+  AwaitServers([](const auto& servers) { return servers.size() == 1; });
   EXPECT_EQ(client_runtime_->endpoint_stats(0).links, 2u);
 }
 
@@ -101,7 +101,7 @@ TEST_F(ResolvedSetTest, SetsThatGrowAndShrinkKeepTheirServersApart) {
     std::vector<ResolvedServer> servers;
     for (int each : set) servers.push_back(Resolved(each));
     resolver_->Tell(*client_runtime_, servers);
-    Eventually([&] { return Servers().size() == set.size(); }, "the set has changed");
+    AwaitServers([&](const auto& servers) { return servers.size() == set.size(); });
     AwaitReady(set.size());
     TakeEchoes();
     EchoOften(12);

@@ -26,6 +26,7 @@
 #include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/version.h"
 #include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/yield.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/join_handle.h"
 #include "verbena/transport/executor/run_blocking.h"
@@ -54,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(, RuntimeTest, testing::Bool(), [](const auto& info) {
 });
 
 Task<int> ThrowLater() {
-  (void)co_await Sleep(std::chrono::microseconds(100));
+  (void)co_await Yield();
   throw std::runtime_error("out of cheese");
 }
 
@@ -142,7 +143,7 @@ TEST_P(RuntimeTest, ASpawnedCallableLivesUntilItsTaskHasEnded) {
   std::weak_ptr<int> alive = held;
   // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): Spawn keeps the capture
   JoinHandle<int> handle = runtime->Spawn([held = std::move(held)]() -> Task<int> {
-    (void)co_await Sleep(std::chrono::microseconds(100));
+    (void)co_await Yield();
     co_return *held;
   });
   EXPECT_EQ(handle.Join(), 7);

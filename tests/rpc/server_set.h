@@ -134,16 +134,22 @@ class ServerSetTest : public RuntimePair {
     }
   }
   std::vector<ChannelServer> Servers(int executor = 0) { return *Run(ServersHere(), executor); }
+  static size_t CountOf(ChannelServer::State state, const std::vector<ChannelServer>& servers) {
+    return static_cast<size_t>(
+        std::count_if(servers.begin(), servers.end(),
+                      [state](const ChannelServer& each) { return each.state == state; }));
+  }
+  // Waits until `holds` says yes of the channel's servers. The channel tells of each change.
+  template <typename Condition>
+  void AwaitServers(Condition holds, int executor = 0) {
+    ASSERT_EQ(Run(UntilServers(std::move(holds)), executor), absl::OkStatus());
+  }
   void AwaitReady(size_t count, int executor = 0) {
-    Eventually(
-        [&] {
-          const std::vector<ChannelServer> servers = Servers(executor);
-          return static_cast<size_t>(
-                     std::count_if(servers.begin(), servers.end(), [](const ChannelServer& each) {
-                       return each.state == ChannelServer::State::kReady;
-                     })) == count;
+    AwaitServers(
+        [count](const std::vector<ChannelServer>& servers) {
+          return CountOf(ChannelServer::State::kReady, servers) == count;
         },
-        "the servers are ready");
+        executor);
   }
   // The handlers of Echo that have run since the last call, by server.
   std::vector<uint64_t> TakeEchoes() {
@@ -163,6 +169,14 @@ class ServerSetTest : public RuntimePair {
 
  private:
   Task<absl::StatusOr<std::vector<ChannelServer>>> ServersHere() { co_return channel_->Servers(); }
+  template <typename Condition>
+  Task<absl::Status> UntilServers(Condition holds) {
+    for (uint64_t seen = 0;;) {
+      VERBENA_CO_ASSIGN_OR_RETURN(seen, co_await channel_->ServersChanged(seen));
+      VERBENA_CO_ASSIGN_OR_RETURN(const std::vector<ChannelServer> servers, channel_->Servers());
+      if (holds(servers)) co_return absl::OkStatus();
+    }
+  }
 
   std::vector<uint64_t> seen_;
 };

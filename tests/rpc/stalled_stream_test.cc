@@ -4,7 +4,6 @@
 #include <chrono>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -170,10 +169,12 @@ TEST_F(StalledStreamTest, AClientThatFallsSilentWhileAHandlerReadsLosesItsLink) 
 }
 
 // By the time that its call comes, the checks have found a link that waits for nothing.
-TEST_F(StalledStreamTest, AClientThatFallsSilentBeforeItIsSentAnythingLosesItsLink) {
-  Start(/*clock=*/nullptr, /*ping_interval=*/milliseconds(20));
-  std::this_thread::sleep_for(milliseconds(300));
+TEST_F(StandingClockTest, AClientThatFallsSilentBeforeItIsSentAnythingLosesItsLink) {
+  Start(&standing_, /*ping_interval=*/milliseconds(20));
+  standing_.Advance(*server_runtime_, milliseconds(300));
   Send(OnEcho({}));
+  Eventually([this] { return service_.running == 1; }, "the handler reads");
+  standing_.Advance(*server_runtime_, milliseconds(300));
   EXPECT_TRUE(rogue_->IsDropped());
   Eventually([this] { return service_.running == 0; }, "the handler ends");
 }

@@ -11,9 +11,9 @@
 
 #include "gtest/gtest.h"
 #include "tests/rpc/rogue_stream.h"
+#include "tests/support/turn.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/internal/stream_link.h"
-#include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
 namespace {
@@ -114,7 +114,7 @@ TEST_P(StreamAnswerTest, EndsTheLinkIfItIsAViolation) {
     // Finish() would drop what nobody reads.
     while (answer.closes && (co_await stream.WritesDone()).ok()) {
       if (Clock::Real().Now() > limit) co_return absl::InternalError("the link stays");
-      (void)co_await Sleep(std::chrono::milliseconds(1));
+      co_await Turn(client_runtime_->executor(0));
     }
     co_return co_await stream.Finish();
   };

@@ -9,6 +9,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/rpc/stream_service.h"
+#include "tests/support/watched.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
@@ -24,14 +25,14 @@ class GatedBootstrap final : public Bootstrap {
   explicit GatedBootstrap(LocalNetwork& network) : bootstrap_(network) {}
 
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override {
-    while (!open) VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(std::chrono::milliseconds(1)));
+    VERBENA_CO_RETURN_IF_ERROR(co_await open.Until(true));
     co_return co_await bootstrap_.Connect(std::move(target));
   }
   absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override {
     return bootstrap_.Listen(address);
   }
 
-  std::atomic<bool> open{false};
+  Watched<bool> open;
 
  private:
   LocalBootstrap bootstrap_;

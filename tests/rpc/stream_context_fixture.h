@@ -18,6 +18,7 @@
 #include "tests/rpc/any_handler.h"
 #include "tests/rpc/context_service.h"
 #include "tests/rpc/stream_service.h"
+#include "tests/support/watched.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/time.h"
 
@@ -78,7 +79,7 @@ class RecordingService final : public testing::Streaming::Service {
 
   Before before;                  // runs at the start of each handler
   std::vector<SeenContext> seen;  // one for each handler that began
-  std::atomic<int> waiting{0};
+  Watched<int> waiting;
   size_t filler_bytes = 0;
 
  private:

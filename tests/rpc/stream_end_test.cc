@@ -15,6 +15,7 @@
 #include "tests/rpc/abandonable.h"
 #include "tests/rpc/open_link.h"
 #include "tests/rpc/stream_service.h"
+#include "tests/support/watched.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/task_scope.h"
@@ -218,7 +219,7 @@ TEST_F(StreamTest, AServerThatShutsDownLetsStreamsEndAndThenCancelsThem) {
   testing::FakeClock standing;
   Start({}, {.clock = &standing});
   std::atomic<bool> open = false;
-  std::atomic<bool> go_on = false;
+  Watched<bool> go_on;
   std::atomic<bool> over = false;
   auto run = [&]() -> Task<absl::Status> {
     ClientReaderWriter<Item, Item> ends = stub_->Echo();
@@ -227,7 +228,7 @@ TEST_F(StreamTest, AServerThatShutsDownLetsStreamsEndAndThenCancelsThem) {
     EXPECT_EQ(co_await stays.Write(ItemOf(1)), absl::OkStatus());
     EXPECT_TRUE((co_await ends.Read()).has_value());
     open = true;
-    while (!go_on) (void)co_await Sleep(std::chrono::milliseconds(1));
+    (void)co_await go_on.Until(true);
     // The server says GOAWAY, and this stream still works.
     EXPECT_EQ(co_await ends.Write(ItemOf(2)), absl::OkStatus());
     EXPECT_TRUE((co_await ends.Read()).has_value());

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/rpc/stream_context_fixture.h"
+#include "tests/support/watched.h"
 #include "verbena/rpc/task.h"
 
 namespace verbena::internal {
@@ -192,7 +193,7 @@ TEST_F(StreamContextTest, ACancelledFinishEndsTheInterceptorsFirst) {
     ClientReaderWriter<StreamItem, StreamItem> stream = stub_->Ignore();
     const auto finish = [&]() -> Task<absl::Status> { co_return co_await stream.Finish(); };
     const auto cancel = [&]() -> Task<absl::Status> {
-      while (!early && service_.waiting == 0) (void)co_await Sleep(1ms);
+      if (!early) (void)co_await service_.waiting.Until(1);
       scope.Request();
       co_return absl::OkStatus();
     };
@@ -212,7 +213,7 @@ TEST_F(StreamContextTest, ACancelledFinishEndsTheInterceptorsFirst) {
 
 // The Task of the interceptors is destroyed, as that of a unary call is.
 TEST_F(StreamContextTest, AStreamThatIsDestroyedTakesItsInterceptorsAlong) {
-  int begun = 0;
+  Watched<int> begun;
   int ended = 0;
   int destroyed = 0;
   struct Guard {
@@ -231,7 +232,8 @@ TEST_F(StreamContextTest, AStreamThatIsDestroyedTakesItsInterceptorsAlong) {
     auto stream = std::make_unique<ClientReaderWriter<StreamItem, StreamItem>>(stub_->Ignore());
     Task<absl::Status> finish = stream->Finish();
     const auto destroy = [&]() -> Task<absl::Status> {
-      while (begun == 0 || (!early && service_.waiting == 0)) (void)co_await Sleep(1ms);
+      (void)co_await begun.Until(1);
+      if (!early) (void)co_await service_.waiting.Until(1);
       stream.reset();
       co_return absl::OkStatus();
     };
@@ -252,7 +254,9 @@ TEST_F(StreamContextTest, AStreamThatIsDestroyedTakesItsInterceptorsAlong) {
 
 TEST_F(StreamContextTest, AStreamMayBeDestroyedWhileItsFirstAwaitsWaitForInterceptors) {
   Event never;
+  Watched<int> begun;
   Start({[&](ClientCallView&, ClientNext next) -> Task<absl::Status> {
+    ++begun;
     VERBENA_CO_RETURN_IF_ERROR(co_await never.Wait());
     co_return co_await next();
   }});
@@ -261,7 +265,7 @@ TEST_F(StreamContextTest, AStreamMayBeDestroyedWhileItsFirstAwaitsWaitForInterce
     const auto read = [&]() -> Task<bool> { co_return (co_await stream->Read()).has_value(); };
     const auto write = [&]() -> Task<absl::Status> { co_return co_await stream->Write(ItemOf(1)); };
     const auto destroy = [&]() -> Task<absl::Status> {
-      VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(1ms));
+      (void)co_await begun.Until(1);
       stream.reset();
       co_return absl::OkStatus();
     };
@@ -278,7 +282,7 @@ TEST_F(StreamContextTest, AStreamMayBeDestroyedWhileItsFirstAwaitsWaitForInterce
 TEST_F(StreamContextTest, AnInterceptorThatGivesUpEndsTheStream) {
   Start({[&](ClientCallView&, ClientNext next) -> Task<absl::Status> {
     const auto served = [this]() -> Task<absl::Status> {
-      while (service_.waiting == 0) (void)co_await Sleep(1ms);
+      (void)co_await service_.waiting.Until(1);
       co_return absl::AbortedError("no patience");
     };
     auto first = co_await WhenAny(next(), served());

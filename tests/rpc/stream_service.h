@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/stream_testing.verbena.pb.h"
+#include "tests/support/watched.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
@@ -53,7 +54,7 @@ class StreamingService final : public testing::Streaming::Service {
   Task<absl::Status> Sum(ServerContext&, ServerReader<testing::StreamItem>& reader,
                          testing::Summary& reply) override {
     const Running running(*this);
-    while (reads_later) VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(std::chrono::milliseconds(1)));
+    VERBENA_CO_RETURN_IF_ERROR(co_await reads_later.Until(false));
     testing::StreamItem item;
     for (;;) {
       absl::StatusOr<bool> read =
@@ -62,7 +63,7 @@ class StreamingService final : public testing::Streaming::Service {
       VERBENA_CO_RETURN_IF_ERROR(read.status());
       if (!*read || item.number() == uint64_t{1} << 40) break;
       ++read_;
-      while (pauses) VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(std::chrono::milliseconds(1)));
+      VERBENA_CO_RETURN_IF_ERROR(co_await pauses.Until(false));
       reply.set_count(reply.count() + 1);
       reply.set_bytes(reply.bytes() + item.data().size());
     }
@@ -115,8 +116,8 @@ class StreamingService final : public testing::Streaming::Service {
   std::atomic<absl::StatusCode> fails_with{absl::StatusCode::kOk};  // the end of Sum and Echo
   std::atomic<size_t> message_bytes{0};  // of failures, beside "as was asked"
   std::atomic<size_t> detail_bytes{0};   // the same
-  std::atomic<bool> reads_later{false};  // Sum does not read as long as this is set
-  std::atomic<bool> pauses{false};       // Sum does not go on after a Read as long as this is set
+  Watched<bool> reads_later;             // Sum does not read as long as this is set
+  Watched<bool> pauses;                  // Sum does not go on after a Read as long as this is set
 
  private:
   static Task<absl::StatusOr<bool>> ReadOnce(ServerReader<testing::StreamItem>& reader,

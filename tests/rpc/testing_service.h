@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/testing.verbena.pb.h"
+#include "tests/support/watched.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/retry_after.h"
@@ -75,7 +76,7 @@ class TestingService final : public testing::Testing::Service {
   Task<absl::Status> Linger(ServerContext&, const testing::Empty&, testing::Empty&) override {
     ++lingering;
     CancelScope shield;
-    absl::Status ended = co_await UntilLetGo().In(&shield);
+    absl::Status ended = co_await let_go.Until(true).In(&shield);
     --lingering;
     co_return ended;
   }
@@ -106,21 +107,16 @@ class TestingService final : public testing::Testing::Service {
 
   uint64_t echoes() const { return echoes_; }
 
-  std::atomic<int> waiting{0};
+  Watched<int> waiting;
   std::atomic<int> cancelled{0};
-  std::atomic<int> lingering{0};
-  std::atomic<bool> let_go{false};  // Linger returns
+  Watched<int> lingering;
+  Watched<bool> let_go;  // Linger returns
   // The reply of the last Inflate, for tests of handlers that keep their reply too long. For the
   // server's executor only.
   testing::EchoReply* last_inflated = nullptr;
   std::atomic<int> last_cancel{0};
 
  private:
-  Task<absl::Status> UntilLetGo() {
-    while (!let_go) (void)co_await Sleep(std::chrono::milliseconds(1));
-    co_return absl::OkStatus();
-  }
-
   std::atomic<uint64_t> echoes_{0};
 };
 

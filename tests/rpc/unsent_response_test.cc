@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "tests/rpc/payload_service.h"
+#include "tests/support/watched.h"
 #include "verbena/transport/executor/executor.h"
 
 // Only with a sanitizer, whose allocator mallinfo2() does not know.
@@ -67,13 +68,13 @@ class GatedService final : public testing::Payloads::Service {
   };
   const Passed& gets() const { return gets_; }
   const Passed& puts() const { return puts_; }
-  std::atomic<bool> end_gets{false};
-  std::atomic<bool> end_puts{false};
+  Watched<bool> end_gets;
+  Watched<bool> end_puts;
 
  private:
-  static Task<absl::Status> Pass(Passed& passed, std::atomic<bool>& end) {
+  static Task<absl::Status> Pass(Passed& passed, Watched<bool>& end) {
     ++passed.begun;
-    while (!end) VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(std::chrono::milliseconds(1)));
+    VERBENA_CO_RETURN_IF_ERROR(co_await end.Until(true));
     ++passed.ended;
     co_return absl::OkStatus();
   }

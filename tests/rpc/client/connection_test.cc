@@ -159,7 +159,7 @@ Task<void> KeepAChannel(Runtime& runtime, std::string target, std::atomic<int>& 
     EXPECT_EQ(co_await RunOn(runtime.executor(i), channel.Connect()), absl::OkStatus());
   }
   ++connected;
-  (void)co_await Sleep(std::chrono::hours(1));
+  (void)co_await SleepUntil(kNever);
 }
 
 TEST_F(ConnectionTest, AChannelMayEndWithATaskThatItsRuntimeCancels) {

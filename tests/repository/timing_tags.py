@@ -21,7 +21,7 @@ _CPP = {
     "threads": (
         # Threads of the test, and what it synchronises them with.
         r"std::j?thread\b(?!::)", r"std::(?:async|latch|barrier|counting_semaphore)\b",
-        r"std::condition_variable\b", r"\bpthread_create\(",
+        r"\bpthread_create\(",
         r"\babsl::(?:Notification|BlockingCounter)\b",
         # Parts of Verbena that have threads of their own.
         r"\bRuntime::Start\(", r"\bExecutorThread\b", r"\bBlockingPool\b", r"\bRunBlocking\(",

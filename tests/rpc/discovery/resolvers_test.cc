@@ -12,12 +12,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "verbena/transport/coro/manual_scheduler.h"
+#include "tests/transport/connect/waiting_scheduler.h"
 #include "verbena/transport/executor/blocking_pool.h"
 
 namespace verbena::internal {
@@ -30,27 +29,23 @@ using Answer = absl::StatusOr<std::vector<ResolvedServer>>;
 // Runs Next() of a resolver, whose work is on a thread, while the test moves time.
 class Asking final : public TaskListener {
  public:
-  Asking(Resolver& resolver, ManualScheduler& scheduler)
+  Asking(Resolver& resolver, WaitingScheduler& scheduler)
       : scheduler_(scheduler), task_(resolver.Next()) {
     task_.StartLater(scheduler, &scope_, this);
-    scheduler.RunUntilIdle();
+    scheduler.RunPending();
   }
   bool done() const { return done_; }
   void Cancel() { scope_.Request(); }
   // Waits for the thread, but not for the scheduler's time.
   Answer Take() {
-    for (int i = 0; i < 20000 && !done_; ++i) {
-      scheduler_.RunUntilIdle();
-      if (!done_) std::this_thread::sleep_for(milliseconds(1));
-    }
-    EXPECT_TRUE(done_) << "Next() never ended";
-    return done_ ? task_.TakeResult() : Answer(absl::UnknownError("never ended"));
+    scheduler_.RunUntil([this] { return done_; });
+    return task_.TakeResult();
   }
 
  private:
   void OnTaskDone() override { done_ = true; }
 
-  ManualScheduler& scheduler_;
+  WaitingScheduler& scheduler_;
   CancelScope scope_;
   bool done_ = false;
   Task<Answer> task_;
@@ -79,7 +74,7 @@ std::vector<std::string> AddressesOf(const Answer& answer) {
 
 class DnsResolverTest : public ::testing::Test {
  protected:
-  ManualScheduler scheduler_;
+  WaitingScheduler scheduler_{WaitingScheduler::Time::kStanding};
   FakeLookup lookup_;
   DnsResolver resolver_{{.name = "storage.local", .port = 4000}, lookup_};
 };
@@ -143,7 +138,7 @@ class SlowLookup final : public NameLookup {
 };
 
 TEST(SlowLookupTest, LookupsThatHangStopNoOtherWorkThatBlocks) {
-  ManualScheduler scheduler;
+  WaitingScheduler scheduler(WaitingScheduler::Time::kStanding);
   SlowLookup lookup;
   std::vector<std::unique_ptr<DnsResolver>> resolvers;
   std::vector<std::unique_ptr<Asking>> asking;
@@ -182,15 +177,18 @@ class FileResolverTest : public ::testing::Test {
   // The next answer, after as many looks as it takes.
   Answer Next() {
     Asking asking(resolver_, scheduler_);
-    for (int i = 0; i < 20000 && !asking.done(); ++i) {
-      scheduler_.AdvanceBy(FileResolver::kPeriod);
-      std::this_thread::sleep_for(milliseconds(1));
-    }
+    while (!HasNews(asking)) scheduler_.AdvanceBy(FileResolver::kPeriod);
     return asking.Take();
+  }
+  // Waits for the look that is under way. Whether it found something new; otherwise the resolver
+  // sleeps.
+  bool HasNews(const Asking& asking) {
+    scheduler_.RunUntil([&] { return asking.done() || scheduler_.timer_count() > 0; });
+    return asking.done();
   }
 
   const std::string path_ = ::testing::TempDir() + "/servers." + std::to_string(getpid());
-  ManualScheduler scheduler_;
+  WaitingScheduler scheduler_{WaitingScheduler::Time::kStanding};
   FileResolver resolver_{path_};
 };
 
@@ -199,16 +197,12 @@ TEST_F(FileResolverTest, GivesEachNewContentOnce) {
   EXPECT_EQ(AddressesOf(Next()), std::vector<std::string>{"a:1"});
   Asking waits(resolver_, scheduler_);
   for (int i = 0; i < 5; ++i) {
+    EXPECT_FALSE(HasNews(waits)) << "nothing has changed";
     scheduler_.AdvanceBy(FileResolver::kPeriod);
-    std::this_thread::sleep_for(milliseconds(1));
-    scheduler_.RunUntilIdle();
   }
-  EXPECT_FALSE(waits.done()) << "nothing has changed";
+  EXPECT_FALSE(HasNews(waits));
   Write("b:1\n");
-  for (int i = 0; i < 20000 && !waits.done(); ++i) {
-    scheduler_.AdvanceBy(FileResolver::kPeriod);
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+  while (!HasNews(waits)) scheduler_.AdvanceBy(FileResolver::kPeriod);
   EXPECT_EQ(AddressesOf(waits.Take()), std::vector<std::string>{"b:1"});
 }
 

@@ -1,7 +1,7 @@
 // WaitingScheduler: a scheduler on the test's thread that sleeps until another thread posts to it.
 //
-// For tests of classes that have threads of their own. It uses the real clock. A wait that lasts a
-// minute throws, and so fails the test.
+// For tests of classes that have threads of their own. Its time is the machine's, or stands still
+// but for AdvanceBy(). A wait that lasts a minute throws, and so fails the test.
 //
 //   WaitingScheduler scheduler;
 //   auto stream = scheduler.Run(bootstrap->Connect(address));
@@ -28,7 +28,9 @@ namespace verbena::internal {
 
 class WaitingScheduler final : public Scheduler {
  public:
-  WaitingScheduler() { set_now(Clock::Real().Now()); }
+  enum class Time { kReal, kStanding };
+
+  explicit WaitingScheduler(Time time = Time::kReal) : time_(time) { set_now(Clock::Real().Now()); }
 
   // Work that was posted late must still run, as in an executor that ends properly.
   ~WaitingScheduler() override { RunPending(); }
@@ -50,6 +52,14 @@ class WaitingScheduler final : public Scheduler {
       if (!has_ready()) Sleep(limit);
     }
   }
+
+  // Lets standing time pass, and runs everything that can run then.
+  void AdvanceBy(Duration delay) {
+    set_now(SaturatingAdd(now(), delay));
+    RunPending();
+  }
+
+  size_t timer_count() const { return timers_.size(); }
 
   // Runs everything that can run now, without waiting.
   void RunPending() {
@@ -91,7 +101,7 @@ class WaitingScheduler final : public Scheduler {
  private:
   // True when it did something.
   bool RunTurn() {
-    set_now(Clock::Real().Now());
+    if (time_ == Time::kReal) set_now(Clock::Real().Now());
     bool worked = false;
     while (!timers_.empty() && timers_.begin()->first <= now()) {
       Timer* timer = timers_.begin()->second;
@@ -109,11 +119,14 @@ class WaitingScheduler final : public Scheduler {
   }
 
   void Sleep(TimePoint limit) {
-    if (!timers_.empty() && timers_.begin()->first < limit) limit = timers_.begin()->first;
+    if (time_ == Time::kReal && !timers_.empty() && timers_.begin()->first < limit) {
+      limit = timers_.begin()->first;
+    }
     std::unique_lock lock(mutex_);
     posted_.wait_until(lock, limit, [&] { return !inbox_.empty(); });
   }
 
+  const Time time_;
   std::mutex mutex_;
   std::condition_variable posted_;
   std::deque<InboxItem*> inbox_;  // under mutex_

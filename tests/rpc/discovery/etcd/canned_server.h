@@ -132,6 +132,7 @@ class CannedServer {
   }
   const std::string& address() const { return address_; }
   int requests() const { return requests_; }
+  void AwaitRequest() const { requests_.wait(0); }
 
  private:
   void Run() {
@@ -159,6 +160,7 @@ class CannedServer {
       request.append(chunk, static_cast<size_t>(got));
     }
     ++requests_;
+    requests_.notify_all();
     Connection connection(fd, tls, stopping_);
     handler_(connection, request);
   }

@@ -25,9 +25,10 @@
 #include "absl/status/statusor.h"
 #include "tests/rpc/discovery/etcd/canned_server.h"
 #include "tests/rpc/held_port.h"
+#include "tests/transport/connect/waiting_scheduler.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/rpc/outcome.h"
-#include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
@@ -40,7 +41,7 @@ constexpr const char* kEmptyRange = R"({"header":{"revision":"7"}})";
 
 // Waits for the thread of all clients; the scheduler's time stands still.
 template <typename T>
-T AwaitOn(ManualScheduler& scheduler, Task<T> task) {
+T AwaitOn(WaitingScheduler& scheduler, Task<T> task) {
   class Done final : public TaskListener {
    public:
     bool done = false;
@@ -49,11 +50,7 @@ T AwaitOn(ManualScheduler& scheduler, Task<T> task) {
     void OnTaskDone() override { done = true; }
   } completion;
   task.StartLater(scheduler, nullptr, &completion);
-  for (int i = 0; i < 60000 && !completion.done; ++i) {
-    scheduler.RunUntilIdle();
-    if (!completion.done) std::this_thread::sleep_for(milliseconds(1));
-  }
-  EXPECT_TRUE(completion.done) << "the Task never ended";
+  scheduler.RunUntil([&completion] { return completion.done; });
   return task.TakeResult();
 }
 
@@ -71,7 +68,7 @@ class HttpWireTest : public ::testing::Test {
     return AwaitOn(scheduler_, std::move(task));
   }
 
-  ManualScheduler scheduler_;
+  WaitingScheduler scheduler_{WaitingScheduler::Time::kStanding};
 };
 
 TEST_F(HttpWireTest, PostsJsonAndDemandsALeader) {
@@ -178,9 +175,8 @@ TEST_F(HttpWireTest, AnAttemptThatIsGivenUpConnectsNoMore) {
   const ptrdiff_t before = OpenDescriptors();
   for (int i = 0; i < 3; ++i) give_up();
   // The kernel would try for two minutes.
-  for (int i = 0; i < 5000 && OpenDescriptors() > before; ++i) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+  const TimePoint limit = Clock::Real().Now() + seconds(20);
+  while (OpenDescriptors() > before && Clock::Real().Now() < limit) std::this_thread::yield();
   EXPECT_LE(OpenDescriptors(), before);
 }
 
@@ -282,15 +278,13 @@ TEST_F(HttpWireTest, AWatchThatIsGivenUpCloses) {
       connection.Chunk("\n");
       connection.AwaitClose();
       closed = true;
+      closed.notify_all();
     });
     const auto client = Client({server.address()});
     auto watch = client->Watch("a", 8);
-    for (int i = 0; i < 20000 && server.requests() == 0; ++i) {
-      std::this_thread::sleep_for(milliseconds(1));
-    }
+    server.AwaitRequest();
     watch.reset();
-    for (int i = 0; i < 20000 && !closed; ++i) std::this_thread::sleep_for(milliseconds(1));
-    EXPECT_TRUE(closed);
+    closed.wait(false);
   }
 }
 
@@ -321,7 +315,7 @@ EtcdClient* g_client_at_exit = nullptr;
 // The thread that all clients share is at rest: a call ends at once, and no client begins.
 void ExpectRestAtExit() {
   if (EtcdClient::Start({.endpoints = {"127.0.0.1:1"}}).ok()) _exit(1);
-  ManualScheduler scheduler;
+  WaitingScheduler scheduler(WaitingScheduler::Time::kStanding);
   if (!absl::IsUnavailable(AwaitOn(scheduler, g_client_at_exit->Get("a")).status())) _exit(2);
 }
 

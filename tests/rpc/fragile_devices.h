@@ -11,6 +11,7 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -44,6 +45,7 @@ class FragileDevices {
     newest_ = device.get();
     ++alive_;
     ++opened_;
+    changed_.notify_all();
     return device;
   }
 
@@ -84,6 +86,11 @@ class FragileDevices {
     std::lock_guard<std::mutex> lock(mutex_);
     return opened_;
   }
+  // Waits until so many devices are alive.
+  void AwaitAlive(int count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return alive_ == count; });
+  }
   // Devices that were opened and are not closed yet.
   int alive() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -101,6 +108,7 @@ class FragileDevices {
     ~FragileDevice() override {
       std::lock_guard<std::mutex> lock(all_.mutex_);
       --all_.alive_;
+      all_.changed_.notify_all();
     }
 
     absl::Status DestroyCq(ibv_cq* cq) override {
@@ -139,6 +147,7 @@ class FragileDevices {
   const std::string name_;
   std::atomic<int> held_registrations_ = 0;
   absl::Notification released_;
+  std::condition_variable changed_;
   std::mutex mutex_;  // guards what follows
   FragileDevice* newest_ = nullptr;
   int alive_ = 0;

@@ -36,16 +36,6 @@ using Opened = std::shared_ptr<OpenedDevice>;
 
 constexpr std::chrono::seconds kLimit(20);
 
-// Polls, for conditions that wake nobody when they come true.
-template <typename Condition>
-void Eventually(Condition condition, const char* what) {
-  const TimePoint limit = Clock::Real().Now() + kLimit;
-  while (!condition()) {
-    ASSERT_LT(Clock::Real().Now(), limit) << "never came true: " << what;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
 class FakeUser final : public DeviceKeeper::User {
  public:
   // The user lets go of the failed devices, which the caller takes.
@@ -119,12 +109,8 @@ class DeviceKeeperTest : public ::testing::Test {
   std::string Absence() { return std::string(keeper_->Absence().message()); }
   // Collects what is logged.
   void AwaitLine(const std::string& part) {
-    Eventually(
-        [&] {
-          for (std::string& line : log_.Take()) lines_.push_back(std::move(line));
-          return ::testing::Matches(Contains(HasSubstr(part)))(lines_);
-        },
-        part.c_str());
+    if (!::testing::Matches(Contains(HasSubstr(part)))(lines_)) log_.Await(part);
+    for (std::string& line : log_.Take()) lines_.push_back(std::move(line));
   }
 
   CapturedLog log_;
@@ -186,7 +172,7 @@ TEST_F(DeviceKeeperTest, AnOpeningIsClosedWhenTheLastWhoHoldsItLetsGo) {
   user_.AwaitOpening(1);
   EXPECT_EQ(devices_.alive(), 2);
   held.reset();
-  Eventually([this] { return devices_.alive() == 1; }, "the failed device is closed");
+  devices_.AwaitAlive(1);
 }
 
 TEST_F(DeviceKeeperTest, ADeviceThatCannotBeClosedStaysUntilItsKeeperEnds) {
@@ -222,14 +208,11 @@ TEST_F(DeviceKeeperTest, StopWaitsForTheAttemptThatIsUnderWay) {
       keeper_->Stop();
       stopped.Notify();
     });
-    Eventually(
-        [&] {
-          return keeper_->Absence().message().find("its runtime ends") != absl::string_view::npos;
-        },
-        "the keeper is being stopped");
-    // A Stop() that does not wait returns by then.
-    EXPECT_FALSE(stopped.WaitForNotificationWithTimeout(absl::Milliseconds(100)))
-        << "users go while one of them is in use";
+    // The keeper tells nobody that it is being stopped.
+    while (Absence().find("its runtime ends") == std::string::npos) std::this_thread::yield();
+    // A Stop() that does not wait gets ample opportunity to return.
+    for (int i = 0; i < 10'000; ++i) std::this_thread::yield();
+    EXPECT_FALSE(stopped.HasBeenNotified()) << "users go while one of them is in use";
   };
   devices_.Fail();
   stopped.WaitForNotification();
@@ -250,13 +233,14 @@ TEST_F(DeviceKeeperTest, AThreadThatTheSystemRefusesIsStartedWhenACallAsksAgain)
   options.start_thread = [&](std::function<void()> work) {
     if (refuse) {
       ++refused;
+      refused.notify_all();
       throw std::system_error(EAGAIN, std::generic_category());
     }
     return std::thread(std::move(work));
   };
   Start(std::move(options));
   devices_.Fail();
-  Eventually([&] { return refused > 0; }, "a thread is refused");
+  refused.wait(0);
   EXPECT_THAT(Absence(), HasSubstr("the system starts no thread for it"));
   AwaitLine("the system starts no thread that opens fragile again");
   refuse = false;
@@ -284,9 +268,11 @@ class AskingSink {
     All().idle.wait(lock, [] { return All().asking == 0; });
   }
 
-  static std::vector<std::string> lines() {
-    std::lock_guard<std::mutex> lock(All().mutex);
-    return All().lines;
+  // Waits for a line with `part` in it.
+  static void Await(const std::string& part) {
+    std::unique_lock<std::mutex> lock(All().mutex);
+    All().grown.wait(
+        lock, [&part] { return ::testing::Matches(Contains(HasSubstr(part)))(All().lines); });
   }
   static std::vector<std::string> unanswered() {
     std::lock_guard<std::mutex> lock(All().mutex);
@@ -311,11 +297,13 @@ class AskingSink {
       const bool in_time = answered->WaitForNotificationWithTimeout(absl::Seconds(10));
       lock.lock();
       lines.push_back(line);
+      grown.notify_all();
       if (!in_time) unanswered.push_back(line);
     }
 
     std::mutex mutex;  // guards what follows
     std::condition_variable idle;
+    std::condition_variable grown;
     DeviceKeeper* keeper = nullptr;
     int asking = 0;
     std::vector<std::string> lines;
@@ -336,24 +324,20 @@ TEST_F(DeviceKeeperTest, ASinkThatIsHeldUpHoldsUpNobodyWhoAsksForTheDevice) {
   };
   Start(std::move(options));
   const AskingSink sink(*keeper_);
-  const auto await_line = [](const std::string& part) {
-    Eventually([&] { return ::testing::Matches(Contains(HasSubstr(part)))(AskingSink::lines()); },
-               part.c_str());
-  };
   (void)FailAndDrain();
-  await_line("the system starts no thread that opens fragile again");
+  AskingSink::Await("the system starts no thread that opens fragile again");
   devices_.Refuse(1);
   refuse = false;
   (void)keeper_->Absence();
   user_.AwaitOpening(1);
-  await_line("fragile is not reopened yet (attempt 1");
-  await_line("fragile was reopened after 2 attempts");
+  AskingSink::Await("fragile is not reopened yet (attempt 1");
+  AskingSink::Await("fragile was reopened after 2 attempts");
   devices_.Fail();
   const Opened first = user_.AwaitFailure();
   user_.AwaitOpening(2);
   devices_.Fail();
   const Opened second = user_.AwaitFailure();
-  await_line("fragile is not reopened yet: links of 2");
+  AskingSink::Await("fragile is not reopened yet: links of 2");
   keeper_->OnDrained(*first);
   user_.AwaitOpening(3);
   EXPECT_THAT(AskingSink::unanswered(), ::testing::IsEmpty());

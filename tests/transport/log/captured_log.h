@@ -3,6 +3,8 @@
 #ifndef VERBENA_TESTS_TRANSPORT_LOG_CAPTURED_LOG_H_
 #define VERBENA_TESTS_TRANSPORT_LOG_CAPTURED_LOG_H_
 
+#include <algorithm>
+#include <condition_variable>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -19,11 +21,22 @@ class CapturedLog {
     SetLogSink([](LogLevel, const std::string& message) {
       std::lock_guard lock(Shared().mutex);
       Shared().lines.push_back(message);
+      Shared().grown.notify_all();
     });
   }
   CapturedLog(const CapturedLog&) = delete;
   CapturedLog& operator=(const CapturedLog&) = delete;
   ~CapturedLog() { SetLogSink(nullptr); }
+
+  // Waits for a line with `part` in it among those that Take() would return.
+  void Await(const std::string& part) const {
+    std::unique_lock lock(Shared().mutex);
+    Shared().grown.wait(lock, [&part] {
+      return std::any_of(
+          Shared().lines.begin(), Shared().lines.end(),
+          [&](const std::string& line) { return line.find(part) != std::string::npos; });
+    });
+  }
 
   // The lines since the last call.
   std::vector<std::string> Take() {
@@ -34,6 +47,7 @@ class CapturedLog {
  private:
   struct Lines {
     std::mutex mutex;
+    std::condition_variable grown;
     std::vector<std::string> lines;
   };
   static Lines& Shared() {

@@ -22,8 +22,8 @@
 #include "examples/block_store/volume_store.h"
 #include "gmock/gmock.h"
 #include "tests/examples/block_store/store_fixture.h"
+#include "tests/support/turn.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/yield.h"
 #include "verbena/transport/executor/block_on.h"
@@ -114,9 +114,9 @@ using verbena::BlockOn;
 using verbena::CurrentContext;
 using verbena::Executor;
 using verbena::ExecutorThread;
-using verbena::Sleep;
 using verbena::Task;
 using verbena::TaskScope;
+using verbena::Turn;
 using verbena::Yield;
 
 class DurabilityTest : public StoreTest {
@@ -160,8 +160,8 @@ class DurabilityTest : public StoreTest {
     while (!IsHeld()) (co_await Yield()).IgnoreError();
   }
   // Lets the executor run everything that can go on without the held call.
-  static Task<void> Turns() {
-    for (int i = 0; i < 1000; ++i) (co_await Sleep(std::chrono::microseconds(10))).IgnoreError();
+  static Task<void> Turns(Executor& executor) {
+    for (int i = 0; i < 1000; ++i) co_await Turn(executor);
   }
   Task<void> FlushInto(absl::Status& status) { status = co_await store_->Flush(kVolume); }
 
@@ -244,7 +244,7 @@ TEST_F(DurabilityTest, AFlushThatOverlapsOneWhichFailsFailsToo) {
     scope.Spawn(FlushInto(first));
     co_await UntilHeld();
     scope.Spawn(FlushInto(second));
-    co_await Turns();
+    co_await Turns(*executor_);
     LetGo();
     co_await scope.Join();
   });
@@ -267,11 +267,15 @@ TEST_F(DurabilityTest, AFlushOnAnotherExecutorThatOverlapsOneWhichFailsFailsToo)
   absl::Status statuses[2];
   std::thread first([&] { BlockOn(*executors[0], FlushInto(statuses[0])); });
   while (!IsHeld()) std::this_thread::yield();
-  std::thread second([&] { BlockOn(*executors[1], FlushInto(statuses[1])); });
-  BlockOn(*executors[1], Turns());
-  LetGo();
+  const auto flush_beside = [&]() -> Task<void> {
+    TaskScope scope(co_await CurrentContext());
+    scope.Spawn(FlushInto(statuses[1]));
+    co_await Turns(*executors[1]);
+    LetGo();
+    co_await scope.Join();
+  };
+  BlockOn(*executors[1], flush_beside());
   first.join();
-  second.join();
   EXPECT_EQ(statuses[0].code(), StatusCode::kDataLoss) << statuses[0];
   EXPECT_EQ(statuses[1].code(), StatusCode::kFailedPrecondition) << statuses[1];
   store_.reset();
@@ -288,7 +292,7 @@ TEST_F(DurabilityTest, FlushesThatWaitForOneShareTheNext) {
     scope.Spawn(FlushInto(statuses[0]));
     co_await UntilHeld();
     for (size_t i = 1; i < statuses.size(); ++i) scope.Spawn(FlushInto(statuses[i]));
-    co_await Turns();
+    co_await Turns(*executor_);
     EXPECT_EQ(statuses[1].code(), StatusCode::kUnknown) << "it waits for the one before";
     LetGo();
     co_await scope.Join();
@@ -340,9 +344,7 @@ TEST_F(DurabilityTest, ACreateWhoseTaskIsDestroyedInItsRenameLeavesTheNameTakenA
       co_await UntilHeld();
     }
     LetGo();
-    while (!std::filesystem::exists(Path("v.volume"))) {
-      (co_await Sleep(std::chrono::milliseconds(1))).IgnoreError();
-    }
+    while (!std::filesystem::exists(Path("v.volume"))) co_await Turn(*executor_);
   });
   EXPECT_EQ(Create("v", 4).code(), StatusCode::kAlreadyExists);
   EXPECT_EQ(Await(store_->Flush("v")).code(), StatusCode::kNotFound);

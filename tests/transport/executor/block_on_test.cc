@@ -4,7 +4,6 @@
 #include "verbena/transport/executor/block_on.h"
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -17,8 +16,8 @@
 #include "gtest/gtest.h"
 #include "tests/transport/executor/slow_to_die.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/yield.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_thread.h"
 
@@ -37,13 +36,13 @@ TEST_F(BlockOnTest, RunsTheTaskOnTheExecutorAndReturnsItsResult) {
   EXPECT_EQ(BlockOn(executor(), WhereItRuns()), &executor());
 }
 
-Task<std::string> AfterSleep(std::string text) {
-  absl::Status slept = co_await Sleep(std::chrono::microseconds(200));
-  co_return slept.ok() ? text : slept.ToString();
+Task<std::string> AfterSuspension(std::string text) {
+  absl::Status yielded = co_await Yield();
+  co_return yielded.ok() ? text : yielded.ToString();
 }
 
 TEST_F(BlockOnTest, WaitsForATaskThatSuspends) {
-  EXPECT_EQ(BlockOn(executor(), AfterSleep("woken")), "woken");
+  EXPECT_EQ(BlockOn(executor(), AfterSuspension("woken")), "woken");
 }
 
 TEST_F(BlockOnTest, ManyThreadsMayBlockAtOnce) {
@@ -51,7 +50,7 @@ TEST_F(BlockOnTest, ManyThreadsMayBlockAtOnce) {
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([this] {
       for (int call = 0; call < 200; ++call) {
-        ASSERT_EQ(BlockOn(executor(), AfterSleep("woken")), "woken");
+        ASSERT_EQ(BlockOn(executor(), AfterSuspension("woken")), "woken");
       }
     });
   }

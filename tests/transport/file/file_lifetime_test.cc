@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/support/turn.h"
 #include "tests/transport/file/file_fixture.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/deadline.h"
@@ -56,6 +57,11 @@ class FileLifetimeTest : public FileTest {
     while (service.in_flight() + service.waiting() < operations) (co_await Yield()).IgnoreError();
   }
 
+  // Until the kernel and the threads have let go of all memory.
+  Task<void> UntilFree() {
+    while (InUse() > 0) co_await Turn(*executor_);
+  }
+
   int fifo_ = -1;
 };
 
@@ -87,7 +93,7 @@ TEST_F(FileLifetimeTest, ACancelledReadReturnsAtOnceAndItsMemoryStaysUntilTheKer
     EXPECT_EQ(result.code(), StatusCode::kCancelled);
     // Threads cannot be interrupted: they read what comes, into memory that nobody else has.
     EXPECT_EQ(write(fifo_, "late", 4), 4);
-    while (InUse() > 0) (co_await Sleep(milliseconds(1))).IgnoreError();
+    co_await UntilFree();
   });
 }
 
@@ -114,7 +120,7 @@ TEST_F(FileLifetimeTest, ATaskDestroyedWhileItReadsLeavesItsMemoryToTheKernel) {
     }
     *file = File();
     EXPECT_EQ(write(fifo_, "late", 4), 4);
-    while (InUse() > 0) (co_await Sleep(milliseconds(1))).IgnoreError();
+    co_await UntilFree();
     EXPECT_EQ(result.code(), StatusCode::kUnknown);
   });
 }
@@ -160,7 +166,7 @@ TEST_F(FileLifetimeTest, OperationsBeyondTheBoundWaitAndCanBeCancelledThere) {
     // The backend serves again, once threads that read the FIFO are through.
     EXPECT_EQ(write(fifo_, std::string(4096, 'w').data(), 4096), 4096);
     EXPECT_TRUE((co_await file->Stat()).ok());
-    while (InUse() > 0) (co_await Sleep(milliseconds(1))).IgnoreError();
+    co_await UntilFree();
   });
 }
 
@@ -186,22 +192,14 @@ TEST_F(FileLifetimeTest, ATaskMayBeDestroyedAtEveryAwait) {
     Run([&]() -> Task<void> {
       TaskScope scope(co_await CurrentContext());
       scope.Spawn(everything(ended));
-      for (int i = 0; i < turns && !ended; ++i) {
-        if (i % 8 == 7) {
-          (co_await Sleep(Duration(1000))).IgnoreError();
-        } else {
-          (co_await Yield()).IgnoreError();
-        }
-      }
+      for (int i = 0; i < turns && !ended; ++i) co_await Turn(*executor_);
       if (!ended) ++destroyed;
     });
   }
   EXPECT_GT(destroyed, 5);
   // Nothing is left open.
   Run([&]() -> Task<void> {
-    while (InUse() > 0 || CountDescriptors() > descriptors_before) {
-      (co_await Sleep(milliseconds(1))).IgnoreError();
-    }
+    while (InUse() > 0 || CountDescriptors() > descriptors_before) co_await Turn(*executor_);
   });
 }
 
@@ -240,7 +238,7 @@ TEST_F(FileLifetimeTest, AnExecutorMayGoOnAnotherThreadThanTheOneThatStartedItsO
     }
     (co_await Yield()).IgnoreError();
     executor.Stop();
-    (co_await Sleep(std::chrono::hours(1))).IgnoreError();
+    (co_await SleepUntil(kNever)).IgnoreError();
   };
   Spawn(*executor_, read_all(*executor_));
   std::thread([this] { executor_->Run(); }).join();
@@ -273,8 +271,11 @@ TEST_F(FileLifetimeTest, AnyThreadMayMakeTasksOfAFileAndTheFileKnowsHowManyThere
       });
     }
     for (std::thread& thread : threads) thread.join();
-    // A reference too few would have closed it, in the background.
-    for (int i = 0; i < 20; ++i) (co_await Sleep(milliseconds(1))).IgnoreError();
+    // A reference too few would have closed it, in the background: the threads have posted that.
+    const FileService& service = *FileService::Of(*executor_).value();
+    do {
+      co_await Turn(*executor_);
+    } while (service.in_flight() + service.waiting() > 0);
     EXPECT_EQ(CountDescriptors(), descriptors) << "it was closed while its File was there";
     const absl::Status closed = co_await file->Close();
     EXPECT_TRUE(closed.ok()) << closed << ": a reference is left over";
@@ -316,9 +317,7 @@ TEST_F(FileLifetimeTest, ATaskThatAnotherThreadDropsLastClosesTheFileOnItsExecut
     Task<absl::Status> never_awaited = file->Datasync();
     *file = File();
     std::thread([task = std::move(never_awaited)]() mutable { task = {}; }).join();
-    while (CountDescriptors() > descriptors_before) {
-      (co_await Sleep(milliseconds(1))).IgnoreError();
-    }
+    while (CountDescriptors() > descriptors_before) co_await Turn(*executor_);
   });
 }
 

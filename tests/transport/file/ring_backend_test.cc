@@ -19,7 +19,7 @@
 #include "tests/transport/file/file_fixture.h"
 #include "tests/transport/log/captured_log.h"
 #include "verbena/transport/coro/poison.h"
-#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/yield.h"
 #include "verbena/transport/file/file_service.h"
 #include "verbena/transport/memory/registered_memory.h"
 
@@ -186,7 +186,7 @@ TEST_F(RingBackendTest, UseOfAnOperationThatIsOverIsReported) {
   Run([&]() -> Task<void> {
     FileService& service = *FileService::Of(*executor_).value();
     operation = &service.Start({.kind = FileRequest::Kind::kOpen, .path = Path("none")}, nullptr);
-    while (service.in_flight() > 0) (co_await Sleep(Duration(1000))).IgnoreError();
+    while (service.in_flight() > 0) (co_await Yield()).IgnoreError();
   });
   EXPECT_DEATH([&] { return operation->started; }(), "use-after-poison");
 #else

@@ -126,11 +126,9 @@ TEST_F(DeviceEventsTest, ALinkBegunAfterItsPortChangedTellsThePeerTheNewAddress)
         IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_PORT_ACTIVE}) {
     raising().SetPort(IBV_PORT_ACTIVE, ++lid);
     raising().Raise(type);
-    // Reads it on a thread of its own.
-    for (int i = 0; i < 10'000 && device_context().address().lid != lid; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    ASSERT_EQ(device_context().address().lid, lid) << ibv_event_type_str(type);
+    // A thread of its own reads it.
+    ASSERT_TRUE(DoneInTime([&] { return device_context().address().lid == lid; }))
+        << ibv_event_type_str(type);
     ExpectThatNewLinksWork();
     EXPECT_EQ(last_offer().lid, lid);
     ExpectThatTheLinkServes();
@@ -176,10 +174,8 @@ TEST_F(DeviceEventsTest, ADeviceThatFailsWhileAQueueIsReplacedStaysOutOfService)
   PollUntil([&] { return refusal().find("has failed, or was removed") != std::string::npos; });
   WaitUntilNoLinks();
   // New queues would be there by now.
-  for (int turn = 0; turn < 100; ++turn) {
-    executor().Poll();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  int turns = 0;
+  PollUntil([&turns] { return ++turns > 10'000; });
   EXPECT_THAT(refusal(), HasSubstr("has failed, or was removed"));
 }
 

@@ -48,7 +48,10 @@ class CrashWriter {
 
   // Writes until a call fails.
   verbena::Task<void> Run(std::atomic<uint64_t>& acknowledged) {
-    while ((co_await WriteOnce()).ok()) ++acknowledged;
+    while ((co_await WriteOnce()).ok()) {
+      ++acknowledged;
+      acknowledged.notify_all();
+    }
   }
 
  private:

@@ -46,6 +46,7 @@ constexpr int kKills = 8;
 constexpr int kMinKills = 2;
 constexpr std::chrono::seconds kEnough(60);
 constexpr uint64_t kBlocksOfMadeVolume = 3;
+constexpr uint64_t kMostWrites = 300;  // before a kill
 
 // The volume, through the server.
 class Target {
@@ -85,8 +86,9 @@ class CrashTest : public ServerProcessTest {
     co_await scope.Join();
   }
 
-  // Writes until the server has been killed, after `delay`.
-  void WriteUntilKilled(std::mt19937& random, int round, std::chrono::milliseconds delay) {
+  // Writes until the server has been killed, after so many acknowledged writes, so that the kill
+  // meets a server at work.
+  void WriteUntilKilled(std::mt19937& random, int round, uint64_t count) {
     auto runtime = verbena::Runtime::Start({.mode = verbena::ExecutorMode::kEvent});
     ASSERT_TRUE(runtime.ok()) << runtime.status();
     verbena::Channel channel(**runtime, server_->address());
@@ -97,16 +99,17 @@ class CrashTest : public ServerProcessTest {
       writers.emplace_back(target, i, random(), absl::MakeSpan(blocks_));
     }
     std::atomic<uint64_t> acknowledged{0};
-    std::thread load([&] { (*runtime)->BlockOn(RunLoad(writers, channel, round, acknowledged)); });
-    // From the first acknowledged write on, so that the kill meets a server at work.
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (acknowledged == 0 && std::chrono::steady_clock::now() < limit) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    std::this_thread::sleep_for(delay);
+    constexpr uint64_t kNoMore = UINT64_MAX;
+    std::thread load([&] {
+      (*runtime)->BlockOn(RunLoad(writers, channel, round, acknowledged));
+      acknowledged = kNoMore;
+      acknowledged.notify_all();
+    });
+    uint64_t seen = acknowledged;
+    for (; seen < count; seen = acknowledged) acknowledged.wait(seen);
     KillServer();
     load.join();
-    ASSERT_GT(acknowledged, 0u);
+    ASSERT_NE(seen, kNoMore) << "the writes failed before the kill";
   }
 
   // Checks the blocks of a server that was started again.
@@ -166,7 +169,7 @@ TEST_F(CrashTest, AKillLosesNothingThatWasFlushedAndTearsNoBlock) {
     return kills >= kMinKills && std::chrono::steady_clock::now() >= end && ProvesSomething();
   };
   for (; kills < kKills && !is_enough(); ++kills) {
-    WriteUntilKilled(random, kills, std::chrono::milliseconds(random() % 120));
+    WriteUntilKilled(random, kills, 1 + random() % kMostWrites);
     ASSERT_FALSE(HasFatalFailure());
     StartServer();
     ASSERT_FALSE(HasFatalFailure());

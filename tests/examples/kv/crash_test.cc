@@ -51,6 +51,14 @@ constexpr int kKills = 6;
 constexpr int kMinKills = 2;
 constexpr std::chrono::seconds kEnough(40);
 constexpr std::chrono::seconds kCallTimeout(60);
+constexpr uint64_t kMostBetweenKills = 200;  // acknowledged writes
+
+// Stands in a counter once the load that counts has ended.
+constexpr uint64_t kNoMore = UINT64_MAX;
+
+void AwaitAtLeast(uint64_t count, const std::atomic<uint64_t>& counter) {
+  for (uint64_t seen = counter; seen < count; seen = counter) counter.wait(seen);
+}
 
 // The store, through the server.
 class Target {
@@ -76,12 +84,13 @@ class Target {
     co_return std::string(reply->payload.data(), reply->payload.size());
   }
   void OnAcknowledged() {
-    if (++acknowledged_ == 1) acknowledged_.notify_all();
+    ++acknowledged_;
+    acknowledged_.notify_all();
   }
-  // Waits for the first acknowledgement, or for End().
-  void AwaitFirst() { acknowledged_.wait(0); }
+  // Waits for so many acknowledgements, or for End().
+  void Await(uint64_t count) const { AwaitAtLeast(count, acknowledged_); }
   void End() {
-    acknowledged_ += 1;
+    acknowledged_ = kNoMore;
     acknowledged_.notify_all();
   }
 
@@ -117,9 +126,9 @@ class CrashTest : public testing::Test {
     return Runtime::Start({.mode = verbena::ExecutorMode::kEvent}).value();
   }
 
-  // Writes until the server has been killed, `delay` after the first acknowledgement, so that the
-  // kill meets a server at work.
-  void WriteUntilKilled(std::mt19937& random, std::chrono::milliseconds delay) {
+  // Writes until the server has been killed, after so many acknowledgements, so that the kill meets
+  // a server at work.
+  void WriteUntilKilled(std::mt19937& random, uint64_t acknowledgements) {
     const std::unique_ptr<Runtime> runtime = StartRuntime();
     Channel channel(*runtime, server_->address());
     Target target(channel);
@@ -136,8 +145,7 @@ class CrashTest : public testing::Test {
       runtime->BlockOn(run());
       target.End();
     });
-    target.AwaitFirst();
-    std::this_thread::sleep_for(delay);
+    target.Await(acknowledgements);
     server_.reset();  // by SIGKILL
     load.join();
   }
@@ -173,7 +181,7 @@ TEST_F(CrashTest, AKillLosesNoPutThatWasAcknowledged) {
   ASSERT_FALSE(HasFatalFailure());
   for (int kills = 0;
        kills < kMinKills || (kills < kKills && std::chrono::steady_clock::now() < end); ++kills) {
-    WriteUntilKilled(random, std::chrono::milliseconds(random() % 100));
+    WriteUntilKilled(random, 1 + random() % kMostBetweenKills);
     StartServer();
     ASSERT_FALSE(HasFatalFailure());
     EXPECT_GT(CheckKeys(), 0u);
@@ -274,18 +282,16 @@ TEST_F(CrashTest, ARepeatedCallRunsOnceThroughKills) {
     for (Repeater& repeater : repeaters) scope.Spawn(repeater.Run(ends, answered));
     co_await scope.Join();
   };
-  // Stands in `answered` once the load has ended.
-  constexpr uint64_t kNoMore = UINT64_MAX;
   std::thread load([&] {
     runtime->BlockOn(run());
     answered = kNoMore;
     answered.notify_all();
   });
   for (int kills = 0; kills < kKills && !HasFailure(); ++kills) {
-    // No kill before the server has calls: the client may take long to connect.
-    if (const uint64_t before = answered; before != kNoMore) answered.wait(before);
-    // Then at any moment.
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
+    // No kill before the server has calls: the client may take long to connect. Then at any moment.
+    if (const uint64_t before = answered; before != kNoMore) {
+      AwaitAtLeast(before + 1 + random() % kMostBetweenKills, answered);
+    }
     server_.reset();  // by SIGKILL
     StartServer(address);
   }

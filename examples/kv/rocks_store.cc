@@ -221,6 +221,15 @@ absl::Status RocksStore::WriteDown(rocksdb::WriteBatch& changes, size_t writes) 
 }
 
 absl::Status RocksStore::GoOn(std::string_view what) {
+  // Resume() begins a new log only together with a new memtable, and RocksDB ends the process at
+  // the next write to a log that has failed.
+  if (Property(data_, rocksdb::DB::Properties::kNumEntriesActiveMemTable) == 0 &&
+      Property(records_, rocksdb::DB::Properties::kNumEntriesActiveMemTable) == 0) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: RocksDB in {} cannot go on, since the first write to a file of its log "
+                    "failed: open the store anew",
+                    what, options_.directory));
+  }
   // If Resume() fails for want of room, RocksDB refuses writes until it is opened anew. So ask it
   // only when it can store what it has in memory.
   uint64_t free = 0;
@@ -300,9 +309,9 @@ Task<absl::StatusOr<StoreStats>> RocksStore::Stats() {
   StoreStats stats;
   // They take the lock of the database.
   VERBENA_CO_RETURN_IF_ERROR(co_await RunBlocking([&] {
-    stats.keys = Property(rocksdb::DB::Properties::kEstimateNumKeys);
-    stats.bytes = Property(rocksdb::DB::Properties::kEstimateLiveDataSize) +
-                  Property(rocksdb::DB::Properties::kCurSizeAllMemTables);
+    stats.keys = Property(data_, rocksdb::DB::Properties::kEstimateNumKeys);
+    stats.bytes = Property(data_, rocksdb::DB::Properties::kEstimateLiveDataSize) +
+                  Property(data_, rocksdb::DB::Properties::kCurSizeAllMemTables);
     return absl::OkStatus();
   }));
   stats.puts = counts_.puts;
@@ -314,9 +323,9 @@ Task<absl::StatusOr<StoreStats>> RocksStore::Stats() {
   co_return stats;
 }
 
-uint64_t RocksStore::Property(const std::string& name) const {
+uint64_t RocksStore::Property(rocksdb::ColumnFamilyHandle* family, const std::string& name) const {
   uint64_t value = 0;
-  return db_->GetIntProperty(data_, name, &value) ? value : 0;
+  return db_->GetIntProperty(family, name, &value) ? value : 0;
 }
 
 absl::Status RocksStore::Failed(const rocksdb::Status& status, std::string_view what) const {

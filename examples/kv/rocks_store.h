@@ -11,10 +11,10 @@
 // read the disk runs on the threads of RunBlocking().
 //
 // After a write that failed, the next batch first asks RocksDB to go on (Resume()) if the disk has
-// room for what RocksDB holds in memory. So writes go on once a full disk has room again. After
-// other failures of the disk they keep failing until the store is opened anew. Reads go on. With
-// `ends_at_failure` no batch follows one that failed: what the disk has is all writes up to one, as
-// a log must have it.
+// room for what RocksDB holds in memory. So writes go on once a full disk has room again. They keep
+// failing until the store is opened anew after other failures of the disk, and if the write that
+// failed was the first to a file of RocksDB's log. Reads go on. With `ends_at_failure` no batch
+// follows one that failed: what the disk has is all writes up to one, as a log must have it.
 //
 // One process opens a directory at a time. RocksDB keeps its log beside the data, as LOG.
 //
@@ -110,7 +110,7 @@ class RocksStore final : public Store, private BatchEngine {
                                    std::string& value);
   absl::StatusOr<ScanPage> ReadPage(rocksdb::ColumnFamilyHandle* family, std::string_view start_key,
                                     size_t max_bytes);
-  uint64_t Property(const std::string& name) const;
+  uint64_t Property(rocksdb::ColumnFamilyHandle* family, const std::string& name) const;
   absl::Status Failed(const rocksdb::Status& status, std::string_view what) const;
 
   const RocksOptions options_;

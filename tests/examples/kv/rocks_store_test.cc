@@ -139,6 +139,22 @@ TEST_F(RocksStoreTest, AFullDiskIsNamedAndWritesGoOnOnceItHasRoom) {
   EXPECT_EQ(Get("after").value_or("none"), "v");
 }
 
+// RocksDB cannot go on then: it would end the process.
+TEST_F(RocksStoreTest, AFullDiskAtTheFirstWriteNeedsANewOpening) {
+  Reopen();
+  files_->SetFull(true);
+  EXPECT_TRUE(absl::IsResourceExhausted(Put("first", "v").status()));
+  files_->SetFull(false);
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status refused = Put("second", "v").status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr(path_), HasSubstr("open")));
+  }
+  EXPECT_FALSE(Get("first").ok()) << "reads go on";
+  Reopen();
+  EXPECT_TRUE(Put("third", "v").ok());
+}
+
 // A replica's position would tell that it has an entry that it has not.
 TEST_F(RocksStoreTest, AStoreThatEndsAtAFailureStoresNoWriteBehindIt) {
   Reopen(/*durable=*/true, /*ends_at_failure=*/true);

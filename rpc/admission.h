@@ -27,7 +27,7 @@
 #include <map>
 #include <string>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena {
 

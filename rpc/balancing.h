@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/resolver.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena {
 

@@ -18,7 +18,7 @@
 #include "verbena/rpc/deadline.h"
 #include "verbena/rpc/metadata.h"
 #include "verbena/rpc/payload.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/client/balancer.h"
 #include "verbena/rpc/client/call_policies.h"
 #include "verbena/rpc/client/connection.h"
@@ -12,17 +13,16 @@
 #include "verbena/rpc/client/subchannel.h"
 #include "verbena/rpc/client/tried_servers.h"
 #include "verbena/rpc/dedupe.h"
-#include "verbena/rpc/discovery/resolvers.h"
-#include "verbena/rpc/discovery/target.h"
-#include "verbena/rpc/internal/allocate.h"
-#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/naming/resolvers.h"
+#include "verbena/rpc/naming/target.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/connect/runtime_id.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/executor/executor_gate.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena {
 namespace {

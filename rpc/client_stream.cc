@@ -14,13 +14,13 @@
 #include "verbena/rpc/client/intercepted_stream.h"
 #include "verbena/rpc/client/retry_series.h"
 #include "verbena/rpc/client/stream_call.h"
-#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/service_config.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/status_macros.h"
 
 namespace verbena::internal {
 namespace {

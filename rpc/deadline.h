@@ -13,9 +13,9 @@
 #include <chrono>
 #include <cstdint>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena {
 

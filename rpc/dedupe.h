@@ -31,7 +31,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/call_context.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {

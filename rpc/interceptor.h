@@ -59,9 +59,9 @@
 #include "verbena/rpc/metadata.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/server_context.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/trace_context.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena {
 

@@ -1,15 +1,15 @@
 #include "verbena/rpc/loan.h"
 
 #include "fmt/format.h"
-#include "verbena/rpc/internal/allocate.h"
+#include "verbena/rpc/call/allocate.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/event.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/lease.h"
 #include "verbena/transport/link/lease_awaiter.h"
-#include "verbena/transport/onesided/lease.h"
-#include "verbena/transport/onesided/lease_table.h"
+#include "verbena/transport/link/lease_table.h"
 
 namespace verbena {
 namespace {

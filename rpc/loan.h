@@ -37,10 +37,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/remote_memory.pb.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/lease_access.h"  // IWYU pragma: export
 #include "verbena/transport/memory/buffer.h"
-#include "verbena/transport/onesided/lease_access.h"  // IWYU pragma: export
 
 namespace verbena {
 

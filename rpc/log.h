@@ -6,7 +6,7 @@
 #ifndef VERBENA_RPC_LOG_H_
 #define VERBENA_RPC_LOG_H_
 
-#include "verbena/transport/log/check.h"  // IWYU pragma: export
-#include "verbena/transport/log/log.h"    // IWYU pragma: export
+#include "verbena/transport/base/check.h"  // IWYU pragma: export
+#include "verbena/transport/base/log.h"    // IWYU pragma: export
 
 #endif  // VERBENA_RPC_LOG_H_

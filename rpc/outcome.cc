@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/cord.h"
-#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/call/status_codec.h"
 
 namespace verbena {
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena {

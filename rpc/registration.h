@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena {
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/atomic_awaiter.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/local_memory.h"

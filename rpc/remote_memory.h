@@ -32,8 +32,8 @@
 #include "absl/status/statusor.h"
 #include "verbena/remote_memory.pb.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/lease_access.h"  // IWYU pragma: export
 #include "verbena/transport/memory/buffer.h"
-#include "verbena/transport/onesided/lease_access.h"  // IWYU pragma: export
 
 namespace verbena {
 

@@ -10,7 +10,7 @@
 
 #include <chrono>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena {
 

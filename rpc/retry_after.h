@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena {
 

@@ -29,7 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/reopen_backoff.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/task_function.h"
 #include "verbena/transport/executor/block_on.h"

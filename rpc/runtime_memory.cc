@@ -7,15 +7,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fmt/format.h"
-#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/executor/run_blocking.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/payload_memory.h"
 #include "verbena/transport/link/register_memory.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena {
 

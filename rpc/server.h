@@ -36,7 +36,7 @@
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server_context.h"
 #include "verbena/rpc/service.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena {
 

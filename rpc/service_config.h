@@ -24,7 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/retry.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena {
 

@@ -17,9 +17,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "fmt/format.h"
-#include "verbena/rpc/internal/located_json.h"
+#include "verbena/rpc/naming/located_json.h"
 #include "verbena/rpc/service_config.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 
 namespace verbena {
 namespace internal {

@@ -11,12 +11,12 @@
 #ifndef VERBENA_RPC_TASK_H_
 #define VERBENA_RPC_TASK_H_
 
+#include "verbena/transport/base/status_macros.h"     // IWYU pragma: export
 #include "verbena/transport/coro/cancel.h"            // IWYU pragma: export
 #include "verbena/transport/coro/context.h"           // IWYU pragma: export
 #include "verbena/transport/coro/for_each.h"          // IWYU pragma: export
 #include "verbena/transport/coro/generator.h"         // IWYU pragma: export
 #include "verbena/transport/coro/scheduler.h"         // IWYU pragma: export
-#include "verbena/transport/coro/status_macros.h"     // IWYU pragma: export
 #include "verbena/transport/coro/task.h"              // IWYU pragma: export
 #include "verbena/transport/coro/task_scope.h"        // IWYU pragma: export
 #include "verbena/transport/coro/trace_context.h"     // IWYU pragma: export

@@ -8,7 +8,7 @@
 #ifndef VERBENA_RPC_TIME_H_
 #define VERBENA_RPC_TIME_H_
 
-#include "verbena/transport/coro/clock.h"     // IWYU pragma: export
+#include "verbena/transport/base/clock.h"     // IWYU pragma: export
 #include "verbena/transport/coro/deadline.h"  // IWYU pragma: export
 #include "verbena/transport/coro/sleep.h"     // IWYU pragma: export
 

@@ -20,12 +20,12 @@
 #include "verbena/rpc/client/retried_call.h"
 #include "verbena/rpc/client/tried_servers.h"
 #include "verbena/rpc/dedupe.h"
-#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/service_config.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 namespace {

@@ -6,7 +6,7 @@
 #include "fmt/format.h"
 #include "verbena/benchmarks/rpc/drive.h"
 #include "verbena/rpc/client/client_call.h"
-#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task_scope.h"

@@ -20,7 +20,7 @@
 #include "verbena/benchmarks/parameters/comparison.h"
 #include "verbena/benchmarks/parameters/measure.h"
 #include "verbena/benchmarks/parameters/verbs_end.h"
-#include "verbena/rpc/internal/open_device.h"
+#include "verbena/rpc/shard/open_device.h"
 #include "verbena/transport/link/limits.h"
 
 namespace verbena::benchmarks {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "verbena/benchmarks/rpc/drive.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::benchmarks {

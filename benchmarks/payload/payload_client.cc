@@ -4,7 +4,7 @@
 
 #include "verbena/benchmarks/harness/cpu_time.h"
 #include "verbena/benchmarks/rpc/drive.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/executor.h"
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 
 namespace verbena::benchmarks {
 

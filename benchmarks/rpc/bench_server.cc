@@ -5,8 +5,8 @@
 #include "benchmarks/rpc/bench.verbena.pb.h"
 #include "verbena/benchmarks/harness/cpu_time.h"
 #include "verbena/benchmarks/rpc/allocation_count.h"
-#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::benchmarks {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::benchmarks {

@@ -8,12 +8,12 @@
 #include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/client/outliers.h"
 #include "verbena/rpc/client/route_table.h"
-#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/random.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/random.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/status_macros.h"
 
 namespace verbena::internal {
 

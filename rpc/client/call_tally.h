@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/outcome.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena::internal {
 

@@ -7,12 +7,12 @@
 #include "absl/container/inlined_vector.h"
 #include "fmt/format.h"
 #include "verbena/rpc/annotate.h"
+#include "verbena/rpc/call/bulk_checksum.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/client/landing_share.h"
-#include "verbena/rpc/internal/bulk_checksum.h"
-#include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/outcome.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {

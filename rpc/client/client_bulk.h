@@ -20,14 +20,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/client/client_session.h"
 #include "verbena/rpc/client/grants_held.h"
-#include "verbena/rpc/internal/bulk_format.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/transport/coro/event.h"
+#include "verbena/transport/link/lease.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer.h"
-#include "verbena/transport/onesided/lease.h"
 
 namespace verbena::internal {
 

@@ -5,14 +5,14 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/annotate.h"
+#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/call_step.h"
+#include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/remaining_time.h"
 #include "verbena/rpc/client/client_bulk.h"
 #include "verbena/rpc/client/failure_of.h"
-#include "verbena/rpc/internal/allocate.h"
-#include "verbena/rpc/internal/call_step.h"
-#include "verbena/rpc/internal/frames.h"
-#include "verbena/rpc/internal/remaining_time.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/status_macros.h"
 
 namespace verbena::internal {
 ClientCall::ClientCall(ClientSession& session, Scheduler& scheduler, const MethodDescriptor& method,

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "verbena/rpc/call/context_format.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/internal/context_format.h"
-#include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/task.h"
 

@@ -3,12 +3,12 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/client/landing_share.h"
 #include "verbena/rpc/client/stream_call.h"
-#include "verbena/rpc/internal/frames.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/status_macros.h"
 
 namespace verbena::internal {
 namespace {

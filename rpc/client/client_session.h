@@ -23,14 +23,14 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/call/call_id.h"
 #include "verbena/rpc/client/call_tally.h"
 #include "verbena/rpc/client/grants_held.h"
 #include "verbena/rpc/client/method_numbers.h"
-#include "verbena/rpc/internal/call_id.h"
-#include "verbena/rpc/internal/stream_link.h"
-#include "verbena/transport/coro/bounded_vector.h"
+#include "verbena/rpc/stream/stream_link.h"
+#include "verbena/transport/base/bounded_vector.h"
+#include "verbena/transport/link/lease.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/onesided/lease.h"
 
 namespace verbena::internal {
 

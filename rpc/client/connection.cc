@@ -7,14 +7,14 @@
 #include "fmt/format.h"
 #include "verbena/rpc/client/device_attempts.h"
 #include "verbena/rpc/client/landing_share.h"
-#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

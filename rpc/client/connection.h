@@ -31,11 +31,11 @@
 #include "verbena/rpc/client/call_tally.h"
 #include "verbena/rpc/client/client_session.h"
 #include "verbena/rpc/deadline.h"
+#include "verbena/transport/base/backoff.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/link_parameters.h"
-#include "verbena/transport/coro/backoff.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"
 

@@ -6,7 +6,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "verbena/rpc/client/balancer.h"
-#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/shard/shard.h"
 
 namespace verbena::internal {
 

@@ -7,8 +7,8 @@
 #include "verbena/rpc/client/bulk_call.h"
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/client/dedupe_attempt.h"
-#include "verbena/rpc/internal/shard.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/status_macros.h"
 
 namespace verbena::internal {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call/context_format.h"
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/client/connection.h"
-#include "verbena/rpc/internal/context_format.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/task.h"

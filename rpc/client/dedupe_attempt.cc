@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/outcome.h"
 
 namespace verbena::internal {

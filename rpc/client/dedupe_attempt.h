@@ -11,8 +11,8 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "verbena/rpc/call/context_format.h"
 #include "verbena/rpc/dedupe.h"
-#include "verbena/rpc/internal/context_format.h"
 
 namespace verbena::internal {
 

@@ -4,9 +4,9 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/client/connect_order.h"
-#include "verbena/rpc/internal/shard.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/log/log.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/log.h"
 
 namespace verbena::internal {
 

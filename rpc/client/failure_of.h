@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/link/wire_format.h"
 

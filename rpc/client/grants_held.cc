@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/internal/bulk_format.h"
-#include "verbena/rpc/internal/frames.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/frames.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/status_macros.h"
 
 namespace verbena::internal {
 namespace {

@@ -14,9 +14,9 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/onesided/transfer.h"
+#include "verbena/transport/link/transfer.h"
 
 namespace verbena::internal {
 

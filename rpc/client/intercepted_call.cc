@@ -7,7 +7,7 @@
 #include "verbena/rpc/client/client_chain.h"
 #include "verbena/rpc/client/context_call.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/coro/deadline.h"
 
 namespace verbena::internal {

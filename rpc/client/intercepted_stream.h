@@ -14,11 +14,11 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call/context_format.h"
 #include "verbena/rpc/client/intercepted_call.h"
 #include "verbena/rpc/client/stream_call.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/internal/context_format.h"
-#include "verbena/rpc/internal/message_hooks.h"
+#include "verbena/rpc/stream/message_hooks.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"

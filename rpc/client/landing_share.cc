@@ -5,8 +5,8 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/memory/size_class.h"
 
 namespace verbena::internal {

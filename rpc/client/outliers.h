@@ -18,7 +18,7 @@
 
 #include "verbena/rpc/balancing.h"
 #include "verbena/rpc/client/call_tally.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena::internal {
 

@@ -1,8 +1,8 @@
 #include "verbena/rpc/client/reply_buffers.h"
 
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/client/client_session.h"
 #include "verbena/rpc/client/landing_share.h"
-#include "verbena/rpc/internal/allocate.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {

@@ -11,8 +11,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "verbena/rpc/internal/stream_payloads.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/rpc/stream/stream_payloads.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 

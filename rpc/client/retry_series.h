@@ -11,8 +11,8 @@
 #include "verbena/rpc/client/retry_account.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/retry.h"
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/coro/random.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/random.h"
 
 namespace verbena::internal {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
 namespace {

@@ -7,15 +7,15 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/client/balancer.h"
-#include "verbena/rpc/discovery/resolved_text.h"
-#include "verbena/rpc/internal/shard.h"
-#include "verbena/transport/coro/backoff.h"
+#include "verbena/rpc/naming/resolved_text.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/backoff.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/when_any.h"
 #include "verbena/transport/coro/yield.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

@@ -5,16 +5,16 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/annotate.h"
+#include "verbena/rpc/call/call_step.h"
+#include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/remaining_time.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/client/failure_of.h"
-#include "verbena/rpc/internal/call_step.h"
-#include "verbena/rpc/internal/frames.h"
-#include "verbena/rpc/internal/remaining_time.h"
-#include "verbena/rpc/internal/shard.h"
-#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 

@@ -17,9 +17,9 @@
 #include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/client/outliers.h"
 #include "verbena/rpc/client/route_table.h"
+#include "verbena/transport/base/backoff.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/link_parameters.h"
-#include "verbena/transport/coro/backoff.h"
-#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"
 

@@ -7,7 +7,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/client/route_table.h"
-#include "verbena/transport/log/log.h"
+#include "verbena/transport/base/log.h"
 
 namespace verbena::internal {
 namespace {

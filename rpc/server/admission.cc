@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/status_macros.h"
 
 namespace verbena::internal {
 namespace {

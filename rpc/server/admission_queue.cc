@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena::internal {
 namespace {

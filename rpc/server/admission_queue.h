@@ -26,8 +26,8 @@
 #include "verbena/rpc/admission.h"
 #include "verbena/rpc/server/admission_pace.h"
 #include "verbena/rpc/server/queued_call.h"
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 
 namespace verbena::internal {

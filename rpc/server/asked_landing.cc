@@ -1,8 +1,8 @@
 #include "verbena/rpc/server/asked_landing.h"
 
 #include "fmt/format.h"
-#include "verbena/rpc/internal/call_step.h"
-#include "verbena/rpc/internal/frames.h"
+#include "verbena/rpc/call/call_step.h"
+#include "verbena/rpc/call/frames.h"
 
 namespace verbena::internal {
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/server/served_call.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"

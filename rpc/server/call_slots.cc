@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
 

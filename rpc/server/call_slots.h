@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/call/call_id.h"
 
 namespace verbena::internal {
 

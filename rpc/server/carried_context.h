@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-#include "verbena/rpc/internal/context_format.h"
+#include "verbena/rpc/call/context_format.h"
 #include "verbena/rpc/metadata.h"
 #include "verbena/rpc/outcome.h"
 

@@ -7,9 +7,9 @@
 
 #include "absl/strings/cord.h"
 #include "fmt/format.h"
-#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/call/status_codec.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 namespace {

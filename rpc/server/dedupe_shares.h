@@ -15,8 +15,8 @@
 
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/connect/runtime_id.h"
-#include "verbena/transport/coro/intrusive_list.h"
 
 namespace verbena::internal {
 

@@ -6,14 +6,14 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/internal/allocate.h"
-#include "verbena/rpc/internal/bulk_checksum.h"
+#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/bulk_checksum.h"
 #include "verbena/rpc/server/granted_share.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/transfer_awaiter.h"
 

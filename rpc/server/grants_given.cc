@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/internal/bulk_format.h"
-#include "verbena/rpc/internal/frames.h"
+#include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/server/granted_share.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/log/check.h"
 #include "verbena/transport/memory/size_class.h"
 
 namespace verbena::internal {

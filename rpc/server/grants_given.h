@@ -21,12 +21,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/rpc/internal/allocate.h"
-#include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/server/server_client.h"
+#include "verbena/transport/link/lease.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer.h"
-#include "verbena/transport/onesided/lease.h"
 
 namespace verbena::internal {
 

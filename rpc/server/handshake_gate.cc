@@ -12,12 +12,12 @@
 
 #include "absl/container/node_hash_map.h"
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/throttled_log.h"
 #include "verbena/transport/connect/claimed_address.h"
-#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/log/throttled_log.h"
 
 namespace verbena::internal {
 namespace {

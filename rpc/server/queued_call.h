@@ -13,8 +13,8 @@
 
 #include "verbena/rpc/call_context.h"
 #include "verbena/rpc/server/refusal_reason.h"
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/intrusive_list.h"
 
 namespace verbena::internal {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/call/call_id.h"
 #include "verbena/rpc/server/refusal_reason.h"
 
 namespace verbena::internal {

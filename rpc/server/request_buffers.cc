@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/internal/allocate.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {

@@ -10,8 +10,8 @@
 #include <cstddef>
 
 #include "absl/status/statusor.h"
-#include "verbena/rpc/internal/stream_payloads.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/rpc/stream/stream_payloads.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 

@@ -7,7 +7,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/rpc/server/server_session.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 
 namespace verbena::internal {
 

@@ -10,7 +10,7 @@
 #include <cstddef>
 
 #include "absl/status/status.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {

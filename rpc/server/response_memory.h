@@ -18,9 +18,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/rpc/internal/allocate.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/server/server_source.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/semaphore.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/endpoint.h"

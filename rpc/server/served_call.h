@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/rpc/internal/bulk_format.h"
-#include "verbena/rpc/internal/call_id.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/call_id.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {

@@ -8,13 +8,13 @@
 
 #include <cstddef>
 
-#include "verbena/rpc/internal/bulk_format.h"
-#include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/call_id.h"
 #include "verbena/rpc/server/fetched_request.h"
 #include "verbena/rpc/server/grants_given.h"
 #include "verbena/rpc/server/served_call.h"
 #include "verbena/rpc/server/written_response.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena::internal {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/internal/call_step.h"
+#include "verbena/rpc/call/call_step.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"

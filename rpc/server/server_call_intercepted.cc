@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/internal/message_hooks.h"
 #include "verbena/rpc/server/server_call.h"
 #include "verbena/rpc/server/server_shard.h"
+#include "verbena/rpc/stream/message_hooks.h"
 
 namespace verbena::internal {
 

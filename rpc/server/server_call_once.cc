@@ -14,13 +14,13 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "verbena/rpc/annotate.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/dedupe.h"
-#include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/server/dedupe_table.h"
 #include "verbena/rpc/server/server_call.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/memory/crc32c.h"
 
 namespace verbena::internal {

@@ -9,14 +9,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fmt/format.h"
-#include "verbena/rpc/internal/allocate.h"
-#include "verbena/rpc/internal/call_step.h"
+#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/call_step.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/server_call.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/status_macros.h"
 
 namespace verbena::internal {
 namespace {

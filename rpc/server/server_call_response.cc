@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
-#include "verbena/rpc/internal/allocate.h"
-#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/server_call.h"
 #include "verbena/rpc/server/server_session.h"

@@ -18,9 +18,9 @@
 #include "verbena/rpc/server/queued_call.h"
 #include "verbena/rpc/server/response_memory.h"
 #include "verbena/rpc/server/server_source.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/connect/runtime_id.h"
 #include "verbena/transport/coro/semaphore.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 

@@ -13,12 +13,12 @@
 
 #include "absl/strings/cord.h"
 #include "fmt/format.h"
-#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/server_call.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {

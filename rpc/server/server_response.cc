@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/internal/call_step.h"
-#include "verbena/rpc/internal/frames.h"
-#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/call/call_step.h"
+#include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
 

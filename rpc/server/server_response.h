@@ -13,13 +13,13 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/internal/call_id.h"
-#include "verbena/rpc/internal/context_format.h"
-#include "verbena/rpc/internal/stream_beside.h"
+#include "verbena/rpc/call/call_id.h"
+#include "verbena/rpc/call/context_format.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/call_messages.h"
 #include "verbena/rpc/server/server_bulk.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/rpc/stream/stream_beside.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/link/link.h"
 

@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/internal/call_step.h"
-#include "verbena/rpc/internal/frames.h"
+#include "verbena/rpc/call/call_step.h"
+#include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/server/granted_share.h"
 #include "verbena/rpc/server/server_shard.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/status_macros.h"
 
 namespace verbena::internal {
 

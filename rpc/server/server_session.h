@@ -13,8 +13,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
-#include "verbena/rpc/internal/call_id.h"
-#include "verbena/rpc/internal/stream_link.h"
+#include "verbena/rpc/call/call_id.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/call_slots.h"
@@ -22,7 +21,8 @@
 #include "verbena/rpc/server/refusal_queue.h"
 #include "verbena/rpc/server/server_call.h"
 #include "verbena/rpc/server/server_client.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/rpc/stream/stream_link.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/link/link.h"
 

@@ -6,16 +6,16 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/retry_after.h"
 #include "verbena/rpc/server/dedupe_table.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/poison.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/connect/link_parameters.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/poison.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/executor/join_logged.h"
 #include "verbena/transport/link/wire_format.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

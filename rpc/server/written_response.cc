@@ -9,17 +9,17 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "fmt/format.h"
-#include "verbena/rpc/internal/allocate.h"
-#include "verbena/rpc/internal/bulk_checksum.h"
-#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/bulk_checksum.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/link/check_registered.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/transfer_awaiter.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/onesided/check_registered.h"
 
 namespace verbena::internal {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
-#include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/rpc/server/asked_landing.h"

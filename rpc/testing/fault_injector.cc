@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::testing {
 namespace {

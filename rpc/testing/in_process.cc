@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::testing {
 namespace {

@@ -46,10 +46,10 @@
 #include "verbena/rpc/stream_interface.h"
 #include "verbena/rpc/testing/mocked_call.h"
 #include "verbena/rpc/with_payload.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "verbena/rpc/internal/context_format.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/rpc/call/context_format.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
 namespace {

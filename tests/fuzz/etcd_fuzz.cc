@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <string_view>
 
-#include "verbena/rpc/discovery/directory.h"
-#include "verbena/rpc/discovery/etcd/messages.h"
-#include "verbena/rpc/discovery/etcd/server_value.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/rpc/naming/directory.h"
+#include "verbena/rpc/naming/etcd/messages.h"
+#include "verbena/rpc/naming/etcd/server_value.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
 namespace {

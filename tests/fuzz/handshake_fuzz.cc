@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/connect/handshake_codec.h"
 #include "verbena/transport/connect/link_parameters.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 namespace {

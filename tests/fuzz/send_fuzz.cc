@@ -3,11 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "verbena/rpc/internal/bulk_format.h"
-#include "verbena/rpc/internal/context_format.h"
-#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/context_format.h"
+#include "verbena/rpc/call/status_codec.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/link/wire_format.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 namespace {

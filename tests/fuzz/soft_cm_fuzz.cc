@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/soft/preload/rdma_cm_message.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/preload/rdma_cm_message.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace preload = verbena::internal::preload;

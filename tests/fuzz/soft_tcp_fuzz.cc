@@ -10,7 +10,7 @@
 #include <memory>
 #include <span>
 
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/soft/message.h"
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/ring_intake.h"

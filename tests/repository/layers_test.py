@@ -38,7 +38,7 @@ class PictureTest(unittest.TestCase):
                 self.assertGreater(order.index(each), order.index(folders[-1]), each)
 
     def test_the_picture_leaves_out_arrows_that_follow_from_others(self):
-        self.assertRegex(layers.picture(), r"(?m)^transport/coro +─▶ transport/log$")
+        self.assertRegex(layers.picture(), r"(?m)^transport/coro +─▶ transport/base$")
         self.assertRegex(layers.picture(), r"(?m)^transport/device +─▶ transport/coro$")
 
 
@@ -72,7 +72,7 @@ class TableTest(unittest.TestCase):
         self.refused("rpc/BUILD", 'cc_library(deps = ["@boost//:asio"])')
 
     def test_loads_visibility_and_comments_are_no_dependencies(self):
-        self.accepted("transport/log/BUILD",
+        self.accepted("transport/base/BUILD",
                       'load("//rpc:x.bzl", "x")\n# "//rpc"\ncc_library(visibility = ["//rpc:y"])')
 
     def test_libraries_stay_in_their_folders(self):

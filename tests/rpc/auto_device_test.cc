@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tests/rpc/testing_service.h"
-#include "verbena/rpc/internal/open_device.h"
-#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/shard/open_device.h"
+#include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/connect/rdma_cm_address.h"
 
 namespace verbena::internal {

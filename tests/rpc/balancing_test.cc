@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/server_set.h"
-#include "tests/transport/log/captured_log.h"
+#include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/deadline.h"

@@ -17,7 +17,7 @@
 #include "tests/rpc/testing_service.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/metadata.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/when_all.h"
 
 namespace verbena {

@@ -11,9 +11,9 @@
 #include "tests/rpc/context_service.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
+#include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/context_format.h"
 #include "verbena/rpc/client/bulk_call.h"
-#include "verbena/rpc/internal/bulk_format.h"
-#include "verbena/rpc/internal/context_format.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/with_payload.h"
 

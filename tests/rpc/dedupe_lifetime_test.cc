@@ -12,9 +12,9 @@
 #include "absl/status/statusor.h"
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/link_breaker.h"
+#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/call_step.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/internal/allocate.h"
-#include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/task.h"
 #include "verbena/transport/coro/event.h"
 

@@ -15,7 +15,7 @@
 #include "absl/strings/cord.h"
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/link_breaker.h"
-#include "verbena/rpc/internal/call_step.h"
+#include "verbena/rpc/call/call_step.h"
 #include "verbena/rpc/task.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/when_all.h"

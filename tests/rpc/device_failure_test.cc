@@ -14,7 +14,7 @@
 #include "tests/rpc/fragile_devices.h"
 #include "tests/rpc/open_link.h"
 #include "tests/rpc/payload_service.h"
-#include "tests/transport/log/captured_log.h"
+#include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/loan.h"
 #include "verbena/rpc/remote_memory.h"
 #include "verbena/transport/coro/task_scope.h"

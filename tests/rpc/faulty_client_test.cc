@@ -11,7 +11,7 @@
 
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
-#include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/call/bulk_format.h"
 
 namespace verbena::internal {
 namespace {

@@ -20,7 +20,7 @@
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
 #include "tests/support/turn.h"
-#include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/transport/coro/task_scope.h"
 
 namespace verbena::internal {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/rpc/payload_service.h"
-#include "tests/transport/log/captured_log.h"
+#include "tests/transport/base/captured_log.h"
 
 namespace verbena::internal {
 namespace {

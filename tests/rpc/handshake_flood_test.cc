@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "tests/rpc/testing_service.h"
-#include "tests/transport/log/captured_log.h"
+#include "tests/transport/base/captured_log.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena {
 namespace {

@@ -14,7 +14,7 @@
 #include "tests/rpc/ledger_service.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/server_process.h"
-#include "verbena/rpc/internal/call_step.h"
+#include "verbena/rpc/call/call_step.h"
 #include "verbena/transport/coro/for_each.h"
 
 namespace verbena::internal {

@@ -19,7 +19,7 @@
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server_context.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/yield.h"
 
 namespace verbena {

@@ -11,7 +11,7 @@
 
 #include "tests/rpc/testing_service.h"
 #include "tests/support/watched.h"
-#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/yield.h"

@@ -10,8 +10,8 @@
 
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing_service.h"
-#include "tests/transport/log/captured_log.h"
-#include "verbena/rpc/internal/bulk_format.h"
+#include "tests/transport/base/captured_log.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/unary_call.h"
 
 namespace verbena::internal {

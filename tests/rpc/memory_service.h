@@ -17,8 +17,8 @@
 #include "verbena/rpc/loan.h"
 #include "verbena/rpc/remote_memory.h"
 #include "verbena/rpc/server.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/task_scope.h"
 
 namespace verbena::internal {

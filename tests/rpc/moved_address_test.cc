@@ -9,7 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "tests/rpc/testing_service.h"
-#include "tests/transport/log/captured_log.h"
+#include "tests/transport/base/captured_log.h"
 
 namespace verbena {
 namespace {

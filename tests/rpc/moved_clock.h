@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/runtime.h"
+#include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {

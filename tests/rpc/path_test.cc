@@ -12,7 +12,7 @@
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "tests/rpc/testing_service.h"
-#include "tests/transport/log/captured_log.h"
+#include "tests/transport/base/captured_log.h"
 #include "verbena/transport/coro/task_scope.h"
 
 namespace verbena {

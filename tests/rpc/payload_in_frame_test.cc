@@ -10,8 +10,8 @@
 
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
-#include "verbena/rpc/internal/allocate.h"
-#include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/task_scope.h"
 

@@ -17,11 +17,11 @@
 #include "tests/rpc/payload_testing.verbena.pb.h"
 #include "tests/rpc/runtime_pair.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/yield.h"
 #include "verbena/transport/link/endpoint.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "tests/rpc/payload_service.h"
-#include "verbena/rpc/internal/open_device.h"
+#include "verbena/rpc/shard/open_device.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/soft/soft_device.h"
 

@@ -24,8 +24,8 @@
 #include "verbena/rpc/retry.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/service_config.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/status_macros.h"
 
 namespace verbena {
 namespace {

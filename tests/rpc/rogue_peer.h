@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "verbena/rpc/internal/open_device.h"
-#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/runtime.h"
+#include "verbena/rpc/shard/open_device.h"
+#include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/device/handles.h"

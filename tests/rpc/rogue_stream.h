@@ -15,8 +15,8 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/stream_service.h"
-#include "verbena/rpc/internal/context_format.h"
-#include "verbena/rpc/internal/frames.h"
+#include "verbena/rpc/call/context_format.h"
+#include "verbena/rpc/call/frames.h"
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {

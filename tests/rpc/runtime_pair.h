@@ -11,8 +11,8 @@
 #include "gtest/gtest.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/server.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/status_macros.h"
 
 namespace verbena {
 

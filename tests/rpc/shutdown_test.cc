@@ -11,7 +11,7 @@
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/rpc/waiting_replies.h"
-#include "tests/transport/log/captured_log.h"
+#include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/testing/fake_clock.h"
 
 namespace verbena::internal {

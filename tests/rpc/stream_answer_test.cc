@@ -12,8 +12,8 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/rogue_stream.h"
 #include "tests/support/turn.h"
-#include "verbena/rpc/internal/shard.h"
-#include "verbena/rpc/internal/stream_link.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/rpc/stream/stream_link.h"
 
 namespace verbena::internal {
 namespace {

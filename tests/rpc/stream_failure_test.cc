@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/rpc/stream_service.h"
-#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/shard/shard.h"
 
 namespace verbena {
 namespace {

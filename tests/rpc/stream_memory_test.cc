@@ -2,7 +2,7 @@
 // there: messages that nobody reads, large messages that come or leave in parts, large requests. A
 // stream that finds the share used up fails alone, and its memory is free again.
 
-#include "verbena/rpc/internal/stream_memory.h"
+#include "verbena/rpc/stream/stream_memory.h"
 
 #include <algorithm>
 #include <memory>
@@ -12,10 +12,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/stream_service.h"
-#include "verbena/rpc/internal/frames.h"
-#include "verbena/rpc/internal/shard.h"
-#include "verbena/rpc/internal/stream_assembly.h"
-#include "verbena/rpc/internal/stream_beside.h"
+#include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/rpc/stream/stream_assembly.h"
+#include "verbena/rpc/stream/stream_beside.h"
 #include "verbena/transport/coro/when_any.h"
 
 namespace verbena {

@@ -18,11 +18,11 @@
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/stream_payload_testing.verbena.pb.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/with_payload.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/buffer.h"
 

@@ -19,8 +19,8 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/sync.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/status_macros.h"
 
 namespace verbena {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/rpc/testing_service.h"
-#include "tests/transport/log/captured_log.h"
+#include "tests/transport/base/captured_log.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 
 namespace verbena {

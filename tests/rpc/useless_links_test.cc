@@ -13,7 +13,7 @@
 #include "tests/rpc/stream_service.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/testing/fake_clock.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/yield.h"
 
 namespace verbena::internal {

@@ -13,7 +13,7 @@
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/rpc/waiting_replies.h"
-#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/coro/task_scope.h"
 
 namespace verbena::internal {

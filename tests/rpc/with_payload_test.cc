@@ -13,8 +13,8 @@
 
 #include "tests/rpc/payload_service.h"
 #include "tests/transport/coro/counted_new.h"
-#include "verbena/rpc/internal/bulk_format.h"
-#include "verbena/rpc/internal/context_format.h"
+#include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/context_format.h"
 #include "verbena/rpc/metadata.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/when_all.h"

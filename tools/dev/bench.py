@@ -17,7 +17,7 @@ TOP = bazel_events.TOP
 PEERS = TOP / "benchmarks/peers"
 PLOTS = TOP / ".bazel/plots"
 NOT_INSTALLED = 3
-SOFT_LIBRARY = "//transport/soft/preload:libverbena_soft.so"
+SOFT_LIBRARY = "//transport/preload:libverbena_soft.so"
 # Benchmarks without a target of their own that need the floor's program beside them.
 BESIDE_FLOOR = ("ucx", "soft_verbs")
 # Options that every benchmark knows; peers know no more.

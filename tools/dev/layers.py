@@ -11,11 +11,11 @@ import re
 
 _TOP = pathlib.Path(os.path.realpath(__file__)).parents[2]
 
-_CORO = {"transport/log", "transport/coro"}
+_CORO = {"transport/base", "transport/coro"}
 _DEVICE = _CORO | {"transport/device"}
 _MEMORY = _DEVICE | {"transport/memory"}
 _EXECUTOR = _MEMORY | {"transport/executor"}
-_LINK = _EXECUTOR | {"transport/onesided", "transport/link", "transport/connect", "proto"}
+_LINK = _EXECUTOR | {"transport/link", "transport/connect", "proto"}
 
 # Everything below the applications; what these may use is bounded by review, not by a table.
 _ANYTHING = None
@@ -24,28 +24,31 @@ _ANYTHING = None
 # a picture of this table.
 FOLDERS = {
     "proto": set(),
-    "transport/log": set(),
-    "transport/coro": {"transport/log"},
+    "transport/base": set(),
+    "transport/coro": {"transport/base"},
     "transport/device": _CORO,
     "transport/verbs": _DEVICE,  # verbs and soft implement Device, and do not know each other
     "transport/soft": _DEVICE,
+    "transport/preload": _DEVICE | {"transport/soft"},  # a library of its own; nobody uses it
     "transport/memory": _DEVICE,
     "transport/executor": _MEMORY,
     "transport/file": _EXECUTOR,
     "transport/connect": _EXECUTOR | {"transport/verbs", "transport/soft", "proto"},
-    "transport/onesided": _MEMORY,
-    "transport/link": _EXECUTOR | {"transport/onesided", "transport/connect"},
+    "transport/link": _EXECUTOR | {"transport/connect"},
     # A folder under rpc/ may use the descriptions of calls that rpc/ publishes, but none of its
     # other targets; visibility and Bazel's refusal of cycles keep that.
-    "rpc/internal": _LINK | {"rpc", "transport/verbs", "transport/soft"},  # it opens devices
-    "rpc/client": _LINK | {"rpc", "rpc/internal", "rpc/discovery"},
-    "rpc/server": _LINK | {"rpc", "rpc/internal"},
-    "rpc/discovery": _EXECUTOR | {"rpc"},  # of rpc what users see of resolvers and registration
+    "rpc/call": _LINK | {"rpc"},
+    "rpc/stream": _LINK | {"rpc", "rpc/call"},
+    # Opens devices.
+    "rpc/shard": _LINK | {"rpc", "rpc/call", "rpc/stream", "transport/verbs", "transport/soft"},
+    "rpc/client": _LINK | {"rpc", "rpc/call", "rpc/stream", "rpc/shard", "rpc/naming"},
+    "rpc/server": _LINK | {"rpc", "rpc/call", "rpc/stream", "rpc/shard"},
+    "rpc/naming": _EXECUTOR | {"rpc"},  # of rpc what users see of resolvers and registration
     # Optional (//rpc:etcd). It speaks HTTP on a thread of its own, as the bootstraps do: their
     # IoThread and Mailbox serve here, too.
-    "rpc/discovery/etcd": _EXECUTOR | {"rpc", "rpc/discovery", "transport/connect"},
-    "rpc": _LINK | {"transport/file", "rpc/client", "rpc/server", "rpc/internal", "rpc/discovery",
-                    "rpc/discovery/etcd"},
+    "rpc/naming/etcd": _EXECUTOR | {"rpc", "rpc/naming", "transport/connect"},
+    "rpc": _LINK | {"transport/file", "rpc/call", "rpc/stream", "rpc/shard", "rpc/client",
+                    "rpc/server", "rpc/naming", "rpc/naming/etcd"},
     "rpc/asio": _EXECUTOR | {"rpc", "proto"},
     "rpc/admin": _EXECUTOR | {"rpc", "proto"},
     "rpc/codegen": {"proto", "rpc"},  # of rpc the version alone
@@ -70,11 +73,11 @@ LIBRARIES = {
     # With Beast, which only etcd's gateway needs.
     "Asio": (
         r"boost/(asio|beast)", "boost",
-        {"transport/connect", "rpc/asio", "rpc/admin", "rpc/discovery/etcd", "benchmarks", "tests",
+        {"transport/connect", "rpc/asio", "rpc/admin", "rpc/naming/etcd", "benchmarks", "tests",
          "tools/pch"}),
     "Boost.JSON": (
         r"boost/json", "boost_json",
-        {"rpc/internal", "rpc/discovery/etcd", "tests"}),
+        {"rpc/naming", "tests"}),
     "liburing": (
         r"liburing", "uring",
         {"transport/executor", "transport/file", "transport/soft", "benchmarks", "tests"}),
@@ -86,10 +89,10 @@ LIBRARIES = {
         {"examples", "tests"}),
     "OpenSSL": (
         r"openssl/", "openssl",
-        {"transport/connect", "rpc/discovery/etcd", "examples", "tests"}),
+        {"transport/connect", "rpc/naming/etcd", "examples", "tests"}),
 }
 # Below folders that may use a library, these may not after all.
-EXCEPT = {("transport/log", "verbs"), ("transport/coro", "verbs")}
+EXCEPT = {("transport/base", "verbs"), ("transport/coro", "verbs")}
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 _LABEL = re.compile(r'"(?:@(\w+))?//([\w/.+-]*)(?::[^"]*)?"|"@(\w+)"')

@@ -15,7 +15,7 @@ import soft_pyverbs
 import soft_rows
 
 TOP = bazel_events.TOP
-LIBRARY = "//transport/soft/preload:libverbena_soft.so"
+LIBRARY = "//transport/preload:libverbena_soft.so"
 DOCUMENT = TOP / "docs/soft_device.md"
 BEGIN = "<!-- soft report: begin; written by ./dev soft --report --write -->"
 END = "<!-- soft report: end -->"

@@ -25,7 +25,7 @@ SHORT = ("asan", "plain", "consumer", "smoke")
 FUZZ_SECONDS = 10
 
 # The tests of the profiles phase: those whose subject is a device that links and calls run on.
-PROFILED_TESTS = ("//tests/transport/link/...", "//tests/transport/onesided/...", "//tests/rpc/...")
+PROFILED_TESTS = ("//tests/transport/link/...", "//tests/rpc/...")
 
 
 @dataclasses.dataclass(frozen=True)

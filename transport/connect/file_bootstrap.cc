@@ -10,14 +10,14 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/connect/file_lock.h"
 #include "verbena/transport/connect/file_poller.h"
 #include "verbena/transport/connect/file_spool.h"
 #include "verbena/transport/connect/file_stream.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/mailbox.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena {
 namespace {

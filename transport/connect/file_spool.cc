@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/random.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/connect/bootstrap.h"
-#include "verbena/transport/coro/random.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 namespace {

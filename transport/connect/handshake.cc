@@ -5,11 +5,11 @@
 #include <string>
 #include <utility>
 
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/log/log.h"
-#include "verbena/transport/log/throttled_log.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/throttled_log.h"
 
 namespace verbena::internal {
 namespace {

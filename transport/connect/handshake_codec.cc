@@ -7,8 +7,8 @@
 
 #include "absl/strings/escaping.h"
 #include "verbena/handshake.pb.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/status_macros.h"
 
 namespace verbena::internal {
 namespace {

@@ -24,9 +24,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/connect/remote_wake.h"
 #include "verbena/transport/coro/suspension.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/connect/host_port.h"
+#include "verbena/transport/base/host_port.h"
 
 namespace verbena::internal {
 namespace {

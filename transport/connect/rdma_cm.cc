@@ -7,12 +7,12 @@
 #include <optional>
 #include <utility>
 
-#include "verbena/transport/connect/host_port.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/host_port.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/connect/rdma_cm_private_data.h"
 #include "verbena/transport/connect/rdma_cm_status.h"
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

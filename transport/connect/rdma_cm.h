@@ -30,11 +30,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/throttled_log.h"
 #include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/connect/rdma_cm_address.h"
 #include "verbena/transport/connect/rdma_cm_channel.h"
 #include "verbena/transport/connect/rdma_cm_connection.h"
-#include "verbena/transport/log/throttled_log.h"
 
 namespace verbena::internal {
 

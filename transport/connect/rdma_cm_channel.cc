@@ -5,8 +5,8 @@
 
 #include <cerrno>
 
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/connect/rdma_cm_status.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

@@ -7,9 +7,9 @@
 #include <chrono>
 #include <utility>
 
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/connect/rdma_cm_status.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

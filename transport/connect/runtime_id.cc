@@ -5,7 +5,7 @@
 #include <cerrno>
 
 #include "fmt/format.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
 

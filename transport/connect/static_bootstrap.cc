@@ -1,5 +1,5 @@
 #include "verbena/transport/connect/static_bootstrap.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 
 #include <fmt/format.h>
 

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "verbena/transport/connect/host_port.h"
+#include "verbena/transport/base/host_port.h"
+#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/tcp_socket.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/tcp_connector.h"
 #include "verbena/transport/connect/tcp_listener.h"
-#include "verbena/transport/connect/tcp_socket.h"
-#include "verbena/transport/coro/status_macros.h"
 
 namespace verbena {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/connect/tcp_socket.h"
+#include "verbena/transport/base/tcp_socket.h"
 #include "verbena/transport/connect/tcp_stream.h"
 
 namespace verbena::internal {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/host_port.h"
 #include "verbena/transport/connect/bootstrap.h"
-#include "verbena/transport/connect/host_port.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/mailbox.h"
 

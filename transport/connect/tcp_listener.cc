@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "verbena/transport/connect/host_port.h"
-#include "verbena/transport/connect/tcp_socket.h"
+#include "verbena/transport/base/host_port.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/tcp_socket.h"
 #include "verbena/transport/connect/tcp_stream.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

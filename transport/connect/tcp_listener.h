@@ -18,12 +18,12 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/tcp_socket.h"
+#include "verbena/transport/base/throttled_log.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/mailbox.h"
-#include "verbena/transport/connect/tcp_socket.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/log/throttled_log.h"
 
 namespace verbena::internal {
 

@@ -8,9 +8,9 @@
 #include <boost/asio/write.hpp>
 #include <utility>
 
-#include "verbena/transport/connect/host_port.h"
-#include "verbena/transport/connect/tcp_socket.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/host_port.h"
+#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/tcp_socket.h"
 
 namespace verbena::internal {
 namespace {

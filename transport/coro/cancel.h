@@ -16,8 +16,8 @@
 #define VERBENA_TRANSPORT_CORO_CANCEL_H_
 
 #include "absl/status/status.h"
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/trace_context.h"
 
 namespace verbena {

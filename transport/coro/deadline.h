@@ -16,8 +16,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"

@@ -15,7 +15,7 @@
 #include <coroutine>
 
 #include "absl/status/status.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/coro/task.h"
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
 

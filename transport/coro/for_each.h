@@ -33,11 +33,11 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/generator.h"
 #include "verbena/transport/coro/semaphore.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/task_function.h"
 #include "verbena/transport/coro/task_scope.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <new>
 
-#include "verbena/transport/coro/poison.h"
+#include "verbena/transport/base/poison.h"
 
 namespace verbena::internal {
 namespace {

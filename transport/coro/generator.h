@@ -33,9 +33,9 @@
 #include <optional>
 #include <utility>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena {
 

@@ -24,7 +24,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 

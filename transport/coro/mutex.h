@@ -23,10 +23,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/semaphore.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena {
 

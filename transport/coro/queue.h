@@ -26,7 +26,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/coro/task.h"
 

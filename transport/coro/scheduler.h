@@ -10,8 +10,8 @@
 #include <coroutine>
 #include <cstddef>
 
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/intrusive_list.h"
 
 namespace verbena {
 

@@ -20,7 +20,7 @@
 #include <cstddef>
 
 #include "absl/status/status.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/coro/task.h"
 

@@ -13,7 +13,7 @@
 #include <coroutine>
 
 #include "absl/status/status.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/coro/task.h"

@@ -37,11 +37,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/foreign_await.h"
 #include "verbena/transport/coro/frame_pool.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/log/check.h"
 
 // A function that returns a Task without being a coroutine is a VERBENA_CORO_WRAPPER; one that
 // takes over its arguments (and moves them into a coroutine) is VERBENA_CORO_OWNS_ARGUMENTS too, so

@@ -26,9 +26,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/task_function.h"

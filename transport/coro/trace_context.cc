@@ -5,8 +5,8 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
+#include "verbena/transport/base/random.h"
 #include "verbena/transport/coro/frame_pool.h"
-#include "verbena/transport/coro/random.h"
 
 namespace verbena {
 namespace {

@@ -52,9 +52,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/device/control_queue.h"
 

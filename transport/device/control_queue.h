@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "absl/container/node_hash_map.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
 
 namespace verbena::internal {
 

@@ -1,7 +1,7 @@
 #include "verbena/transport/device/handles.h"
 
 #include "fmt/format.h"
-#include "verbena/transport/log/log.h"
+#include "verbena/transport/base/log.h"
 
 namespace verbena::internal {
 

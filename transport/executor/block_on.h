@@ -15,12 +15,12 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/carried_result.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/root_task.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena {
 namespace internal {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena {
 namespace internal {

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 
 namespace verbena {

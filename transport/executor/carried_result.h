@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 

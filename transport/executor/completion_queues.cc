@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 

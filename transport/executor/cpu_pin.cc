@@ -5,8 +5,8 @@
 #include <cerrno>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

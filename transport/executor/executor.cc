@@ -4,9 +4,9 @@
 
 #include "transport/executor/cpu_pin.h"
 #include "transport/executor/executor_impl.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/log/log.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 
 namespace verbena {
 namespace {

@@ -25,7 +25,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/executor/executor_options.h"

@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "transport/executor/idle_spin.h"
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/completion_queues.h"
 #include "verbena/transport/executor/executor.h"

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena {
 

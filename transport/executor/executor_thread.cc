@@ -1,5 +1,5 @@
 #include "verbena/transport/executor/executor_thread.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 
 #include <pthread.h>
 

@@ -6,7 +6,7 @@
 #ifndef VERBENA_TRANSPORT_EXECUTOR_FLUSH_QUEUE_H_
 #define VERBENA_TRANSPORT_EXECUTOR_FLUSH_QUEUE_H_
 
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
 
 namespace verbena::internal {
 

@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 

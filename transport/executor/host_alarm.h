@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/executor/waiter.h"
 
 namespace verbena::internal {

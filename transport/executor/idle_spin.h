@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena::internal {
 

@@ -6,8 +6,8 @@
 
 #include <cerrno>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 namespace {

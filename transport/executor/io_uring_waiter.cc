@@ -1,5 +1,5 @@
 #include "verbena/transport/executor/io_uring_waiter.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 
 #include <poll.h>
 

@@ -31,12 +31,12 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/block_on.h"
 #include "verbena/transport/executor/join_state.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena {
 namespace internal {

@@ -3,7 +3,7 @@
 #include <exception>
 
 #include "fmt/format.h"
-#include "verbena/transport/log/log.h"
+#include "verbena/transport/base/log.h"
 
 namespace verbena::internal {
 

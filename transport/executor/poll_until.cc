@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "transport/executor/idle_spin.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/executor/executor_options.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena {
 namespace {

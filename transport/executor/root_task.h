@@ -8,11 +8,11 @@
 #ifndef VERBENA_TRANSPORT_EXECUTOR_ROOT_TASK_H_
 #define VERBENA_TRANSPORT_EXECUTOR_ROOT_TASK_H_
 
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 

@@ -35,9 +35,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/blocking_pool.h"
 #include "verbena/transport/executor/executor.h"

@@ -17,8 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 
 namespace verbena::internal {

@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/executor/epoll_waiter.h"
 #include "verbena/transport/executor/io_uring_waiter.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/executor/executor_options.h"
 
 namespace verbena::internal {

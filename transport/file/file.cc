@@ -10,14 +10,14 @@
 
 #include "fmt/format.h"
 #include "transport/file/file_status.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/file/file_awaiter.h"
 #include "verbena/transport/file/file_operation.h"
 #include "verbena/transport/file/file_service.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena {
 namespace {

@@ -14,11 +14,11 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/file/file_operation.h"
 #include "verbena/transport/file/file_service.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <utility>
 
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/io_ring.h"
 #include "verbena/transport/memory/buffer.h"

@@ -6,12 +6,12 @@
 #include <cerrno>
 #include <utility>
 
-#include "verbena/transport/coro/poison.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/poison.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/file/file_awaiter.h"
 #include "verbena/transport/file/ring_backend.h"
 #include "verbena/transport/file/thread_backend.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 namespace {

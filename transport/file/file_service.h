@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_service.h"

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/file/file_service.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

@@ -11,8 +11,8 @@
 #include <system_error>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/file/file_service.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

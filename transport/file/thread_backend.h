@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/file/file_backend.h"
 

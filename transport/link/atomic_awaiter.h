@@ -16,10 +16,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/onesided/transfer.h"
+#include "verbena/transport/link/transfer.h"
 
 namespace verbena::internal {
 

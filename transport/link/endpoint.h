@@ -22,10 +22,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/random.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/qp_connector.h"
-#include "verbena/transport/coro/random.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_gate.h"

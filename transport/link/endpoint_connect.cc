@@ -9,11 +9,11 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/connect/peer_address.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

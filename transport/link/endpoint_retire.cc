@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

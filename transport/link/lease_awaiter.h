@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/link/link.h"
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/device/device.h"
-#include "verbena/transport/log/log.h"
 #include "verbena/transport/memory/size_class.h"
 
 namespace verbena::internal {

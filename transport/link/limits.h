@@ -25,10 +25,10 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/link/bulk_limits.h"
+#include "verbena/transport/link/lease_limits.h"
 #include "verbena/transport/memory/memory_budgets.h"
-#include "verbena/transport/onesided/bulk_limits.h"
-#include "verbena/transport/onesided/lease_limits.h"
 
 namespace verbena {
 

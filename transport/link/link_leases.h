@@ -14,11 +14,11 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "verbena/transport/base/waiter_queue.h"
+#include "verbena/transport/link/lease_limits.h"
+#include "verbena/transport/link/lease_table.h"
 #include "verbena/transport/link/link_send_queue.h"
 #include "verbena/transport/link/link_waiters.h"
-#include "verbena/transport/link/waiter_queue.h"
-#include "verbena/transport/onesided/lease_limits.h"
-#include "verbena/transport/onesided/lease_table.h"
 
 namespace verbena::internal {
 

@@ -2,12 +2,12 @@
 
 #include <utility>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/link_leases.h"
 #include "verbena/transport/link/link_sender.h"
 #include "verbena/transport/link/wr_chain.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 

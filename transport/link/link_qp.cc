@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/link/qp_setup.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/qp_connector.h"
-#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/device/control_pool.h"

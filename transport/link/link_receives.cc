@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/poison.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/poison.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 

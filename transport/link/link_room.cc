@@ -1,10 +1,10 @@
 // LinkSender: frames that wait for the peer's credits, for send queue slots, or for send buffers.
 
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/waiter_queue.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/link_sender.h"
-#include "verbena/transport/link/waiter_queue.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 

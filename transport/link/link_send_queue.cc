@@ -1,8 +1,8 @@
 #include "verbena/transport/link/link_send_queue.h"
 
 #include "fmt/format.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

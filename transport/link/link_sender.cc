@@ -5,12 +5,12 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/send_buffers.h"
 #include "verbena/transport/link/wr_chain.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 

@@ -21,7 +21,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/waiter_queue.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/control_frames.h"
 #include "verbena/transport/link/credits.h"
@@ -31,9 +32,8 @@
 #include "verbena/transport/link/link_waiters.h"
 #include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/stats.h"
-#include "verbena/transport/link/waiter_queue.h"
+#include "verbena/transport/link/transfer_queue.h"
 #include "verbena/transport/link/wire_format.h"
-#include "verbena/transport/onesided/transfer_queue.h"
 
 namespace verbena::internal {
 

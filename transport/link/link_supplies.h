@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "verbena/transport/device/device.h"
+#include "verbena/transport/link/atomic_scratch.h"
 #include "verbena/transport/link/bulk_budget.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/peer_source.h"
@@ -22,8 +23,7 @@
 #include "verbena/transport/link/send_buffers.h"
 #include "verbena/transport/link/send_chain.h"
 #include "verbena/transport/link/send_room.h"
-#include "verbena/transport/onesided/atomic_scratch.h"
-#include "verbena/transport/onesided/transfer.h"
+#include "verbena/transport/link/transfer.h"
 
 namespace verbena::internal {
 

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/throttled_log.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/log/log.h"
-#include "verbena/transport/log/throttled_log.h"
 
 namespace verbena::internal {
 

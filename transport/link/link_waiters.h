@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
 
 namespace verbena::internal {
 

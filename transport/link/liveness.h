@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/send_slots.h"
 

@@ -5,10 +5,10 @@
 #include <string>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/link/check_registered.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/memory_region.h"
-#include "verbena/transport/onesided/check_registered.h"
 
 namespace verbena::internal {
 namespace {

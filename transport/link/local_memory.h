@@ -5,8 +5,8 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/transfer.h"
 #include "verbena/transport/memory/buffer.h"
-#include "verbena/transport/onesided/transfer.h"
 
 namespace verbena::internal {
 

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
-#include "verbena/transport/log/log.h"
+#include "verbena/transport/base/log.h"
 
 namespace verbena::internal {
 namespace {

@@ -18,12 +18,12 @@
 #include <optional>
 #include <vector>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/throttled_log.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link_table.h"
 #include "verbena/transport/link/receive_ring.h"
-#include "verbena/transport/log/throttled_log.h"
 
 namespace verbena::internal {
 

@@ -13,9 +13,9 @@
 #include <string>
 #include <utility>
 
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
+#include "verbena/transport/base/waiter_queue.h"
 #include "verbena/transport/link/credits.h"
-#include "verbena/transport/link/waiter_queue.h"
 
 namespace verbena::internal {
 

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "verbena/transport/coro/bounded_vector.h"
+#include "verbena/transport/base/bounded_vector.h"
 #include "verbena/transport/link/limits.h"
 
 namespace verbena::internal {

@@ -7,9 +7,9 @@
 #include <cstring>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/random.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/random.h"
+#include "verbena/transport/base/status_macros.h"
 
 namespace verbena::internal {
 namespace {

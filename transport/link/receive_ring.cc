@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/wr_id.h"

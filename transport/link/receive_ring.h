@@ -18,8 +18,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/bounded_vector.h"
-#include "verbena/transport/coro/poison.h"
+#include "verbena/transport/base/bounded_vector.h"
+#include "verbena/transport/base/poison.h"
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/receive_doubt.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/link/limits.h"
 
 namespace verbena::internal {

@@ -27,8 +27,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/bounded_vector.h"
-#include "verbena/transport/coro/poison.h"
+#include "verbena/transport/base/bounded_vector.h"
+#include "verbena/transport/base/poison.h"
 #include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/memory/arena.h"
 

@@ -12,10 +12,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
+#include "verbena/transport/base/waiter_queue.h"
 #include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/send_buffers.h"
-#include "verbena/transport/link/waiter_queue.h"
 
 namespace verbena::internal {
 

@@ -19,7 +19,7 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/onesided/transfer.h"
+#include "verbena/transport/link/transfer.h"
 
 namespace verbena::internal {
 

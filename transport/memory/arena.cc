@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/device/numa.h"
 #include "verbena/transport/device/pages.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

@@ -21,7 +21,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/memory/block.h"
 #include "verbena/transport/memory/memory_region.h"
 

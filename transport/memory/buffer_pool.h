@@ -45,9 +45,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"

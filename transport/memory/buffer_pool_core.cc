@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/poison.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/poison.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/device/control_pool.h"
 #include "verbena/transport/device/device.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
 namespace {

@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/device/control_pool.h"
 #include "verbena/transport/memory/arena_growth.h"

@@ -4,8 +4,8 @@
 #include <new>
 #include <utility>
 
-#include "verbena/transport/coro/poison.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/poison.h"
 
 namespace verbena::internal {
 

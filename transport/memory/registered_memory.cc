@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/device/handles.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {

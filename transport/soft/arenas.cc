@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/soft/peer.h"
 
 namespace verbena::internal::soft {

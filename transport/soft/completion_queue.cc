@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/soft/lane_pair.h"
 #include "verbena/transport/soft/lane_pairs.h"
 #include "verbena/transport/soft/queue_pair.h"

@@ -3,8 +3,8 @@
 #include <chrono>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/log.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 
 namespace verbena::internal::soft {
 namespace {

@@ -19,8 +19,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/log/throttled_log.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/throttled_log.h"
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/device_address.h"
 

@@ -18,7 +18,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena::internal::soft {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/log/throttled_log.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/throttled_log.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane_pair.h"
 #include "verbena/transport/soft/queue_pair.h"

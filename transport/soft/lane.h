@@ -22,7 +22,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/base/intrusive_list.h"
 #include "verbena/transport/soft/lane_geometry.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/ring.h"

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/throttled_log.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/log/throttled_log.h"
 #include "verbena/transport/soft/completion_queue.h"
 
 namespace verbena::internal::soft {

@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal::soft {
 

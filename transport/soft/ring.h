@@ -23,7 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "verbena/transport/log/check.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/soft/message.h"
 
 namespace verbena::internal::soft {

@@ -27,7 +27,7 @@
 #include <span>
 #include <vector>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/soft/copies_under_way.h"
 #include "verbena/transport/soft/device_tables.h"
 #include "verbena/transport/soft/message.h"

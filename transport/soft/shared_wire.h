@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/log/throttled_log.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/throttled_log.h"
 #include "verbena/transport/soft/arenas.h"
 #include "verbena/transport/soft/connect_request.h"
 #include "verbena/transport/soft/control_listener.h"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/rnic.h"
 #include "verbena/transport/soft/tcp_shares.h"

@@ -29,7 +29,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/copied_bytes.h"
 #include "verbena/transport/soft/soft_profile.h"

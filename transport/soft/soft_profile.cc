@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/device_tables.h"
 #include "verbena/transport/soft/receive_queue.h"

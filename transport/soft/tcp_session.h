@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/soft/connect_request.h"
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/device_address.h"

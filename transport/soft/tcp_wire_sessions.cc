@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/log.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/soft/lane_pair.h"
 #include "verbena/transport/soft/rnic.h"
 #include "verbena/transport/soft/tcp_wire.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/verbs/gid_choice.h"
 
 namespace verbena::internal {

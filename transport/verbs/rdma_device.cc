@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/log/check.h"
-#include "verbena/transport/log/log.h"
 #include "verbena/transport/verbs/port_choice.h"
 #include "verbena/transport/verbs/port_info.h"
 #include "verbena/transport/verbs/probe.h"

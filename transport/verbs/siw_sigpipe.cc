@@ -3,7 +3,7 @@
 #include <signal.h>
 
 #include "fmt/format.h"
-#include "verbena/transport/log/log.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/verbs/siw.h"
 
 namespace verbena::internal {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/server/dedupe_table.h"
 #include "verbena/rpc/server/dropped_names.h"
 #include "verbena/rpc/server/sequence_set.h"

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "tests/rpc/runtime_pair.h"
-#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/rpc/server/server_source.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "tests/transport/log/captured_log.h"
-#include "verbena/transport/coro/clock.h"
+#include "tests/transport/base/captured_log.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/executor.h"

@@ -12,16 +12,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/transport/base/captured_log.h"
 #include "tests/transport/connect/handshake_sides.h"
 #include "tests/transport/connect/raw_peer.h"
 #include "tests/transport/connect/waiting_scheduler.h"
-#include "tests/transport/log/captured_log.h"
+#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/throttled_log.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/tcp_bootstrap.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/when_all.h"
-#include "verbena/transport/log/throttled_log.h"
 
 namespace verbena::internal {
 namespace {

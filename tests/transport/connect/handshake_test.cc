@@ -2,7 +2,7 @@
 // A side that stops, lies or talks about something else leaves the other with an error.
 
 #include "verbena/transport/connect/handshake.h"
-#include "verbena/transport/log/throttled_log.h"
+#include "verbena/transport/base/throttled_log.h"
 
 #include <algorithm>
 #include <chrono>
@@ -17,14 +17,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/transport/base/captured_log.h"
 #include "tests/transport/connect/handshake_sides.h"
 #include "tests/transport/coro/started.h"
-#include "tests/transport/log/captured_log.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/manual_scheduler.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/when_all.h"
 
 namespace verbena::internal {

@@ -25,13 +25,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/transport/base/captured_log.h"
 #include "tests/transport/connect/raw_peer.h"
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "tests/transport/coro/started.h"
-#include "tests/transport/log/captured_log.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/when_all.h"
 
 namespace verbena::internal {

@@ -19,8 +19,8 @@
 #include <utility>
 
 #include "tests/transport/coro/started.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 

@@ -20,13 +20,13 @@
 #include "gtest/gtest.h"
 #include "tests/transport/coro/counted_new.h"
 #include "tests/transport/coro/started.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/generator.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/yield.h"
 
 // ForEach keeps a callable, and with it what it captured, as long as its Tasks run.

@@ -13,10 +13,10 @@
 #include "gtest/gtest.h"
 #include "tests/transport/coro/counted_new.h"
 #include "tests/transport/coro/started.h"
+#include "verbena/transport/base/status_macros.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/manual_scheduler.h"
-#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/yield.h"
 
 namespace verbena::internal {

@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/device/fake_device.h"
-#include "verbena/transport/log/log.h"
+#include "verbena/transport/base/log.h"
 
 namespace verbena::internal {
 namespace {

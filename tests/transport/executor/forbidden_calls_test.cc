@@ -10,9 +10,9 @@
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/transport/base/captured_log.h"
 #include "tests/transport/executor/forbidden_call.h"
 #include "tests/transport/executor/test_support.h"
-#include "tests/transport/log/captured_log.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/transport/log/captured_log.h"
+#include "tests/transport/base/captured_log.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport/executor/slow_to_die.h"
 #include "tests/transport/executor/two_executors.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"

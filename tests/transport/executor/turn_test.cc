@@ -10,9 +10,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/transport/base/captured_log.h"
 #include "tests/transport/executor/fake_device.h"
 #include "tests/transport/executor/test_support.h"
-#include "tests/transport/log/captured_log.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/yield.h"

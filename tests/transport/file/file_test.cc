@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/transport/base/captured_log.h"
 #include "tests/transport/file/file_fixture.h"
-#include "tests/transport/log/captured_log.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/task_scope.h"
 

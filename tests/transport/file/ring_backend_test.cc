@@ -15,10 +15,10 @@
 #include <utility>
 
 #include "gmock/gmock.h"
+#include "tests/transport/base/captured_log.h"
 #include "tests/transport/executor/forbidden_call.h"
 #include "tests/transport/file/file_fixture.h"
-#include "tests/transport/log/captured_log.h"
-#include "verbena/transport/coro/poison.h"
+#include "verbena/transport/base/poison.h"
 #include "verbena/transport/coro/yield.h"
 #include "verbena/transport/file/file_service.h"
 #include "verbena/transport/memory/registered_memory.h"

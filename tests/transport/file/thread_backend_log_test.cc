@@ -4,8 +4,8 @@
 #include <fcntl.h>
 
 #include "gmock/gmock.h"
+#include "tests/transport/base/captured_log.h"
 #include "tests/transport/file/file_fixture.h"
-#include "tests/transport/log/captured_log.h"
 
 namespace verbena::internal {
 namespace {

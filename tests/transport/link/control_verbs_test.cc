@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
+#include "tests/transport/base/captured_log.h"
 #include "tests/transport/device/held_device.h"
 #include "tests/transport/link/links_fixture.h"
-#include "tests/transport/log/captured_log.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/device/control_pool.h"
 #include "verbena/transport/link/endpoint.h"

@@ -18,8 +18,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/transport/base/captured_log.h"
 #include "tests/transport/device/fake_device.h"
-#include "tests/transport/log/captured_log.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {

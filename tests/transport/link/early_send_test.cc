@@ -17,7 +17,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/payload_memory.h"
 #include "verbena/transport/link/stats.h"
-#include "verbena/transport/onesided/transfer.h"
+#include "verbena/transport/link/transfer.h"
 
 namespace verbena::internal {
 namespace {

@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "tests/transport/device/delegating_device.h"
+#include "verbena/transport/link/atomic_scratch.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/send_buffers.h"
-#include "verbena/transport/onesided/atomic_scratch.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {

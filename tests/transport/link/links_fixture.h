@@ -19,10 +19,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/connect/qp_connector.h"
-#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"

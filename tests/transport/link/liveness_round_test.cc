@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/transport/device/delegating_device.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/device_context.h"

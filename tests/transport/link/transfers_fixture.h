@@ -21,8 +21,8 @@
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/transfer.h"
 #include "verbena/transport/memory/buffer_pool.h"
-#include "verbena/transport/onesided/transfer.h"
 
 namespace verbena::internal {
 

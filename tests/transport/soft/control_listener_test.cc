@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "tests/transport/log/captured_log.h"
+#include "tests/transport/base/captured_log.h"
 #include "tests/transport/soft/manual_clock.h"
 #include "verbena/transport/soft/soft_device.h"
 

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <chrono>
 
-#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena::internal::soft {
 

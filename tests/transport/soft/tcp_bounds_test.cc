@@ -20,7 +20,7 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
-#include "tests/transport/log/captured_log.h"
+#include "tests/transport/base/captured_log.h"
 #include "tests/transport/soft/manual_clock.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/raw_tcp_peer.h"

@@ -1,0 +1,244 @@
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "fmt/format.h"
+#include "verbena/rpc/etcd.h"
+#include "verbena/rpc/naming/etcd/http_wire.h"
+#include "verbena/rpc/naming/etcd/messages.h"
+#include "verbena/rpc/naming/etcd/wire.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/executor/run_blocking.h"
+
+namespace verbena {
+namespace {
+
+using internal::EtcdAnswer;
+using internal::EtcdExchange;
+
+// Larger answers take an executor milliseconds to read.
+constexpr size_t kReadHere = size_t{64} << 10;
+
+// etcd's answers that leave open whether it did what was asked.
+Outcome OutcomeOfAnswer(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kResourceExhausted:
+      return Outcome::kNotExecuted;
+    default:
+      return Outcome::kMaybeExecuted;
+  }
+}
+
+absl::Status Explained(const EtcdAnswer& answer, const char* path, const absl::Status& status,
+                       Outcome outcome) {
+  return WithOutcome(absl::Status(status.code(), fmt::format("etcd at {}, {}: {}", answer.endpoint,
+                                                             path, std::string(status.message()))),
+                     outcome);
+}
+
+absl::Status NoAnswer(const EtcdAnswer& answer, const char* path) {
+  return Explained(answer, path, absl::UnavailableError(answer.text),
+                   answer.sent ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
+}
+
+// The next answer that is one.
+Task<absl::StatusOr<EtcdAnswer>> Take(EtcdExchange& exchange, const char* path) {
+  VERBENA_CO_ASSIGN_OR_RETURN(EtcdAnswer answer, co_await exchange.answers().Pop());
+  exchange.Took(answer.text.size());
+  if (answer.http_status == 0) co_return NoAnswer(answer, path);
+  if (answer.http_status != 200) {
+    const absl::Status why = internal::DecodeFailure(answer.http_status, answer.text);
+    // Such as an endpoint that has lost its leader.
+    if (absl::IsUnavailable(why)) exchange.Avoid();
+    co_return Explained(answer, path, why, OutcomeOfAnswer(why.code()));
+  }
+  co_return answer;
+}
+
+// Large ones on another thread, and to the end also when cancelled: what was taken is not lost.
+Task<absl::StatusOr<EtcdChanges>> DecodeChanges(const std::string& text) {
+  absl::StatusOr<EtcdChanges> changes;
+  const auto decode = [&] { changes = internal::DecodeWatch(text); };
+  if (text.size() <= kReadHere) {
+    decode();
+    co_return changes;
+  }
+  try {
+    co_await RunBlocking(decode);
+  } catch (const std::system_error&) {
+    // There is no other thread.
+    decode();
+  }
+  co_return changes;
+}
+
+constexpr const char* kRange = "/v3/kv/range";
+constexpr const char* kTxn = "/v3/kv/txn";
+constexpr const char* kWatch = "/v3/watch";
+
+std::string Base64(const std::string& bytes) { return absl::Base64Escape(bytes); }
+
+}  // namespace
+
+EtcdTxn& EtcdTxn::IfAbsent(std::string key) {
+  conditions_.push_back({std::move(key), Target::kVersion, "0"});
+  return *this;
+}
+EtcdTxn& EtcdTxn::IfModRevision(std::string key, int64_t revision) {
+  conditions_.push_back({std::move(key), Target::kModRevision, fmt::format("{}", revision)});
+  return *this;
+}
+EtcdTxn& EtcdTxn::IfValue(std::string key, std::string value) {
+  conditions_.push_back({std::move(key), Target::kValue, std::move(value)});
+  return *this;
+}
+EtcdTxn& EtcdTxn::IfLease(std::string key, int64_t lease) {
+  conditions_.push_back({std::move(key), Target::kLease, fmt::format("{}", lease)});
+  return *this;
+}
+EtcdTxn& EtcdTxn::Put(std::string key, std::string value, int64_t lease) {
+  changes_.push_back({.key = std::move(key), .value = std::move(value), .lease = lease});
+  return *this;
+}
+EtcdTxn& EtcdTxn::Delete(std::string key) {
+  changes_.push_back({.key = std::move(key), .deletes = true});
+  return *this;
+}
+EtcdTxn& EtcdTxn::OrGet(std::string key) {
+  reads_.push_back(std::move(key));
+  return *this;
+}
+
+std::string EtcdTxn::Encode() const {
+  // By Target.
+  constexpr const char* kTargets[] = {"VERSION", "MOD", "VALUE", "LEASE"};
+  constexpr const char* kFields[] = {"version", "mod_revision", "value", "lease"};
+  std::string body = R"({"compare":[)";
+  const char* comma = "";
+  for (const Condition& each : conditions_) {
+    const auto target = static_cast<size_t>(each.target);
+    body += fmt::format(R"({}{{"key":"{}","target":"{}","result":"EQUAL","{}":"{}"}})", comma,
+                        Base64(each.key), kTargets[target], kFields[target],
+                        each.target == Target::kValue ? Base64(each.value) : each.value);
+    comma = ",";
+  }
+  body += R"(],"success":[)";
+  comma = "";
+  for (const Change& each : changes_) {
+    body +=
+        each.deletes
+            ? fmt::format(R"({}{{"request_delete_range":{{"key":"{}"}}}})", comma, Base64(each.key))
+            : fmt::format(R"({}{{"request_put":{{"key":"{}","value":"{}","lease":"{}"}}}})", comma,
+                          Base64(each.key), Base64(each.value), each.lease);
+    comma = ",";
+  }
+  body += R"(],"failure":[)";
+  comma = "";
+  for (const std::string& each : reads_) {
+    body += fmt::format(R"({}{{"request_range":{{"key":"{}"}}}})", comma, Base64(each));
+    comma = ",";
+  }
+  return body + "]}";
+}
+
+absl::StatusOr<std::unique_ptr<EtcdClient>> EtcdClient::Start(const EtcdOptions& options) {
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<internal::EtcdWire> wire,
+                           internal::StartHttpWire(options));
+  return std::make_unique<EtcdClient>(std::move(wire));
+}
+
+EtcdClient::EtcdClient(std::unique_ptr<internal::EtcdWire> wire) : wire_(std::move(wire)) {}
+EtcdClient::~EtcdClient() = default;
+
+template <typename Result>
+Task<absl::StatusOr<Result>> EtcdClient::Ask(const char* path, std::string body,
+                                             absl::StatusOr<Result> (*decode)(std::string_view)) {
+  const std::unique_ptr<EtcdExchange> exchange =
+      wire_->Post({.path = path, .body = std::move(body)});
+  VERBENA_CO_ASSIGN_OR_RETURN(const EtcdAnswer answer, co_await Take(*exchange, path));
+  absl::StatusOr<Result> result;
+  if (answer.text.size() <= kReadHere) {
+    result = decode(answer.text);
+  } else {
+    result = co_await RunBlocking([&] { return decode(answer.text); });
+  }
+  if (!result.ok()) {
+    co_return Explained(answer, path, result.status(), OutcomeOfAnswer(result.status().code()));
+  }
+  co_return result;
+}
+
+Task<absl::StatusOr<EtcdRange>> EtcdClient::Get(std::string key) {
+  co_return co_await Ask(kRange, internal::EncodeRange(key, internal::EtcdRangeKind::kKey, 0),
+                         &internal::DecodeRange);
+}
+
+Task<absl::StatusOr<EtcdRange>> EtcdClient::List(std::string prefix, size_t most) {
+  co_return co_await Ask(kRange,
+                         internal::EncodeRange(prefix, internal::EtcdRangeKind::kPrefix, most),
+                         &internal::DecodeRange);
+}
+
+Task<absl::StatusOr<EtcdRange>> EtcdClient::Newest(std::string prefix) {
+  co_return co_await Ask(kRange, internal::EncodeRange(prefix, internal::EtcdRangeKind::kNewest, 1),
+                         &internal::DecodeRange);
+}
+
+Task<absl::StatusOr<EtcdTxnResult>> EtcdClient::Commit(EtcdTxn txn) {
+  co_return co_await Ask(kTxn, txn.Encode(), &internal::DecodeTxn);
+}
+
+Task<absl::StatusOr<EtcdLease>> EtcdClient::GrantLease(Duration ttl) {
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(ttl).count();
+  co_return co_await Ask("/v3/lease/grant", internal::EncodeGrant(std::max<int64_t>(seconds, 1)),
+                         &internal::DecodeGrant);
+}
+
+Task<absl::StatusOr<EtcdLease>> EtcdClient::KeepAlive(int64_t lease) {
+  co_return co_await Ask("/v3/lease/keepalive", internal::EncodeLease(lease),
+                         &internal::DecodeKeepAlive);
+}
+
+Task<absl::Status> EtcdClient::Revoke(int64_t lease) {
+  co_return (
+      co_await Ask("/v3/lease/revoke", internal::EncodeLease(lease), &internal::DecodeRevision))
+      .status();
+}
+
+std::unique_ptr<EtcdWatch> EtcdClient::Watch(std::string_view prefix, int64_t from_revision) {
+  return std::unique_ptr<EtcdWatch>(new EtcdWatch(wire_->Post(
+      {.path = kWatch, .body = internal::EncodeWatch(prefix, from_revision), .watches = true})));
+}
+
+EtcdWatch::EtcdWatch(std::unique_ptr<EtcdExchange> exchange) : exchange_(std::move(exchange)) {}
+EtcdWatch::~EtcdWatch() = default;
+
+Task<absl::StatusOr<EtcdChanges>> EtcdWatch::Next() {
+  for (;;) {
+    VERBENA_CO_ASSIGN_OR_RETURN(const EtcdAnswer answer, co_await Take(*exchange_, kWatch));
+    absl::StatusOr<EtcdChanges> changes = co_await DecodeChanges(answer.text);
+    if (!changes.ok()) {
+      if (absl::IsUnavailable(changes.status())) exchange_->Avoid();
+      co_return Explained(answer, kWatch, changes.status(), Outcome::kNotExecuted);
+    }
+    if (!changes->events.empty()) co_return changes;
+    // Such messages may come without end.
+    VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
+  }
+}
+
+bool EtcdWatch::HasMore() const { return !exchange_->answers().empty(); }
+
+}  // namespace verbena

@@ -1,0 +1,109 @@
+// Resolvers of targets: fixed sets, names of DNS, and files; and of others by their directory
+// (directory.h).
+//
+// Each serves one channel (resolver.h). What blocks never runs on an executor: files are read on
+// threads of RunBlocking, and names are looked up on two threads that the process has for this.
+
+#ifndef VERBENA_RPC_NAMING_RESOLVERS_H_
+#define VERBENA_RPC_NAMING_RESOLVERS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/naming/target.h"
+#include "verbena/rpc/resolver.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena::internal {
+
+// The resolver of a target, which is no PlainTarget. FAILED_PRECONDITION: the program does not link
+// the target's directory.
+absl::StatusOr<std::shared_ptr<Resolver>> MakeResolver(Target target);
+
+// A set that never changes.
+class StaticResolver final : public Resolver {
+ public:
+  explicit StaticResolver(std::vector<ResolvedServer> servers) : servers_(std::move(servers)) {}
+  Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() override;
+
+ private:
+  const std::vector<ResolvedServer> servers_;
+  bool given_ = false;
+};
+
+// Looks names up. Blocks; any thread.
+class NameLookup {
+ public:
+  virtual ~NameLookup() = default;
+  // Addresses without ports, as text ("10.0.0.7", "::1"), at least one. UNAVAILABLE: try again;
+  // NOT_FOUND: there is no such name.
+  virtual absl::StatusOr<std::vector<std::string>> Lookup(const std::string& name) = 0;
+  // getaddrinfo(), for addresses of TCP.
+  static NameLookup& System();
+};
+
+// One who looks now and then: after a period, or earlier if asked, but not again within a second.
+class PeriodicLook {
+ public:
+  explicit PeriodicLook(Duration period) : period_(period) {}
+  // Waits until it is time to look; at once the first time. Not OK when cancelled.
+  Task<absl::Status> Due();
+  // Look earlier.
+  void Hasten() { asked_.Set(); }
+  // Somebody has looked without being due: the next look is a period away.
+  void NoteLook(TimePoint now) {
+    last_ = now;
+    asked_.Reset();
+  }
+
+ private:
+  Task<absl::Status> Asked() { co_return co_await asked_.Wait(); }
+
+  const Duration period_;
+  TimePoint last_ = kNever;  // kNever: never yet
+  Event asked_;
+};
+
+class DnsResolver final : public Resolver {
+ public:
+  // `lookup` outlives it.
+  explicit DnsResolver(DnsTarget target, NameLookup& lookup = NameLookup::System())
+      : target_(std::move(target)), lookup_(lookup) {}
+  Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() override;
+  void Refresh() override { look_.Hasten(); }
+
+  static constexpr Duration kPeriod = std::chrono::seconds(30);
+
+ private:
+  const DnsTarget target_;
+  NameLookup& lookup_;
+  PeriodicLook look_{kPeriod};
+};
+
+class FileResolver final : public Resolver {
+ public:
+  explicit FileResolver(std::string path) : path_(std::move(path)) {}
+  // Returns only what differs from the set before.
+  Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() override;
+
+  static constexpr Duration kPeriod = std::chrono::milliseconds(500);
+  static constexpr size_t kMaxBytes = size_t{1} << 20;
+
+ private:
+  const std::string path_;
+  std::string content_;  // of the last good set, or of the last error
+  bool read_ = false;
+  PeriodicLook look_{kPeriod};
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_NAMING_RESOLVERS_H_

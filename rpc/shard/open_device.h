@@ -1,0 +1,44 @@
+// OpenDevices: the devices that a runtime's option names.
+//
+//   "soft"        the software device over shared memory: processes of this host and user
+//   "soft:tcp…"   the same over TCP; "soft:PORT" is both (soft_name.h)
+//   "rdma"        the first RDMA port that is active; iWARP only if there is no other
+//   "rdma:NAME"   that RDMA device, interface or address (transport/verbs/port_choice.h)
+//   "auto", ""    what the environment variable VERBENA_DEVICE says; without it the software device
+//                 and the first active port of each kind (InfiniBand, RoCE, iWARP); a port that
+//                 cannot be opened is left out. The software device over TCP is kept in reserve:
+//                 the runtime opens it when a link needs it
+//
+// Any other word is taken for the NAME of an RDMA device.
+
+#ifndef VERBENA_RPC_SHARD_OPEN_DEVICE_H_
+#define VERBENA_RPC_SHARD_OPEN_DEVICE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/device/device.h"
+
+namespace verbena::internal {
+
+// The name of the software device over TCP.
+inline constexpr char kTcpDeviceName[] = "tcp0";
+
+// One, or several of different kinds. Logs the choice; "auto" also logs the devices that it left
+// out. An error says if VERBENA_DEVICE gave the name.
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::string& name);
+
+// Whether `name`, or VERBENA_DEVICE in its place, leaves the choice to us: "auto".
+bool IsAutomatic(const std::string& name);
+
+// A name by which OpenDevice() opens `device` again, one of those that OpenDevices(name) gave.
+std::string NameToReopen(const std::string& name, const Device& device);
+
+// The first of them that is RDMA; if none is, the first: for programs that use a device alone.
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name);
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_SHARD_OPEN_DEVICE_H_

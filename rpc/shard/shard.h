@@ -1,0 +1,107 @@
+// Shard: the part of a Runtime that lives on one executor: an endpoint for each device that is in
+// use, and the tasks that belong to nobody else.
+//
+// Owned by the Runtime; used on its executor's thread, except published_stats().
+
+#ifndef VERBENA_RPC_SHARD_SHARD_H_
+#define VERBENA_RPC_SHARD_SHARD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/shard/published.h"
+#include "verbena/rpc/shard/shard_device.h"
+#include "verbena/rpc/stream/stream_memory.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/link/endpoint.h"
+
+namespace verbena::internal {
+
+class Shard {
+ public:
+  // `id` names the runtime to the servers that its connections reach.
+  Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index, const RuntimeId& id);
+
+  // Call it once, on the executor's thread or before it runs. `devices` has one of each kind. A
+  // single device, not counting those in reserve, is put to use at once, so that its faults show
+  // when the program starts.
+  absl::Status Init(const std::vector<DeviceKeeper*>& devices, const LinkLimits& limits,
+                    uint32_t shards);
+  // A runtime shuts its shards down in steps, each on all shards before the next begins: tasks of
+  // one shard use the others.
+  //
+  // Cancels the tasks. From now on no task begins here, and no connection is made.
+  void BeginShutdown();
+  // True since BeginShutdown().
+  bool closing() const { return closing_; }
+  // Ends every link.
+  Task<void> CloseLinks();
+  // Waits for the tasks.
+  Task<void> JoinTasks();
+  // Gives the endpoints back when nobody uses their memory any more. The last thing that runs on a
+  // shard.
+  Task<void> End();
+
+  Executor& executor() const { return executor_; }
+  Bootstrap& bootstrap() const { return bootstrap_; }
+  // The devices' kinds, by index.
+  const std::vector<LinkKind>& kinds() const { return kinds_; }
+  // Made when first asked for: an endpoint pins memory. UNAVAILABLE while the device, which has
+  // failed, is being opened again. A caller that keeps it beyond a wait must hold its Use().
+  absl::StatusOr<Endpoint*> EndpointOn(size_t device);
+  // Like EndpointOn(), but the executor serves others meanwhile: a control thread registers the
+  // memory.
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<Endpoint*>> AwaitEndpointOn(size_t device) {
+    return devices_[device]->AwaitEndpoint();
+  }
+  // On the device of that kind, for the peer of `stream`; FAILED_PRECONDITION when there is none,
+  // or the peer may not use it.
+  Task<absl::StatusOr<Endpoint*>> AwaitEndpointFor(LinkKind kind, const MessageStream& stream);
+  // False for a device in reserve if the bootstrap's connection goes over loopback, or tells no
+  // address: a process opens no port of its own accord for what stays on its host.
+  bool MayConnectOver(size_t device, const MessageStream& stream) const;
+  // The device of that name; "": the only one that is not in reserve. INVALID_ARGUMENT names those
+  // that there are.
+  absl::StatusOr<ShardDevice*> DeviceNamed(const std::string& device);
+  // The endpoint whose links use that protection domain; nullptr when there is none.
+  const Endpoint* EndpointWith(const ibv_pd* pd) const;
+  const std::vector<std::unique_ptr<ShardDevice>>& devices() const { return devices_; }
+  // Statistics, one for each device that was of use, or was passed over.
+  std::vector<DeviceStats> stats() const;
+  const LinkLimits& wanted_limits() const { return limits_; }
+  // The fewest links that one of the devices takes, also of those that are not in use yet.
+  uint32_t max_links() const;
+  uint32_t index() const { return index_; }
+  // The runtime's: random, and the same as long as that lives.
+  const RuntimeId& runtime_id() const { return runtime_id_; }
+  // Tasks that belong to nobody else: connection attempts, what Runtime::Spawn was given.
+  TaskScope& tasks() { return tasks_; }
+  // For messages of streams that nobody has read yet.
+  StreamMemory& stream_memory() { return stream_memory_; }
+  // stats(), kept for threads that cannot wait for this one. Published here, read anywhere.
+  void PublishStats();
+  std::vector<DeviceStats> published_stats() const { return published_.Get(); }
+
+ private:
+  Executor& executor_;
+  Bootstrap& bootstrap_;
+  const uint32_t index_;
+  const RuntimeId runtime_id_;
+  std::vector<LinkKind> kinds_;
+  LinkLimits limits_;
+  StreamMemory stream_memory_;
+  TaskScope tasks_;
+  bool closing_ = false;
+  std::vector<std::unique_ptr<ShardDevice>> devices_;
+  Published<std::vector<DeviceStats>> published_;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_SHARD_SHARD_H_

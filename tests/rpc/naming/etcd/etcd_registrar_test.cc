@@ -1,0 +1,136 @@
+// A registrar keeps a server's key in etcd under a lease, brings it back when it is lost, and takes
+// it away in the end.
+
+#include "verbena/rpc/naming/etcd/etcd_registrar.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "tests/rpc/naming/etcd/fake_etcd.h"
+#include "verbena/rpc/etcd.h"
+#include "verbena/transport/base/random.h"
+#include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/task_scope.h"
+
+namespace verbena::internal {
+namespace {
+
+using std::chrono::seconds;
+
+class EtcdRegistrarTest : public ::testing::Test {
+ protected:
+  ~EtcdRegistrarTest() override { Stop(); }
+
+  void Start() {
+    scope_.Spawn(registrar_.Run());
+    scheduler_.RunUntilIdle();
+  }
+  void Stop() {
+    scope_.RequestCancel();
+    scheduler_.RunUntilIdle();
+    EXPECT_EQ(scope_.size(), 0u);
+  }
+  bool there() const { return !etcd_.keys.empty(); }
+
+  ManualScheduler scheduler_;
+  FakeEtcd etcd_;
+  EtcdRegistrar registrar_{std::make_unique<EtcdClient>(etcd_.Wire()), "s/a", R"({"x":1})",
+                           seconds(9), Random::Real()};
+  TaskScope scope_{scheduler_};
+};
+
+TEST_F(EtcdRegistrarTest, PutsTheKeyUnderALeaseThatItKeepsAlive) {
+  Start();
+  EXPECT_TRUE(there());
+  EXPECT_TRUE(registrar_.registered());
+  EXPECT_NE(etcd_.last_body.find(R"("lease":"1")"), std::string::npos) << etcd_.last_body;
+  scheduler_.AdvanceBy(seconds(90));
+  // Three times in each time to live.
+  EXPECT_EQ(etcd_.Count("/v3/lease/keepalive"), 30);
+  EXPECT_EQ(etcd_.leases, 1);
+}
+
+TEST_F(EtcdRegistrarTest, RegistersAgainWhenItsLeaseHasEnded) {
+  Start();
+  etcd_.lease_alive = false;
+  etcd_.keys.clear();
+  scheduler_.AdvanceBy(seconds(4));
+  EXPECT_TRUE(there());
+  EXPECT_EQ(etcd_.leases, 2);
+  EXPECT_TRUE(registrar_.registered());
+}
+
+TEST_F(EtcdRegistrarTest, PutsAKeyAgainThatSomebodyDeleted) {
+  Start();
+  etcd_.keys.clear();
+  scheduler_.AdvanceBy(seconds(4));
+  EXPECT_TRUE(there());
+  EXPECT_EQ(etcd_.leases, 1);
+}
+
+TEST_F(EtcdRegistrarTest, RegistersWhenEtcdIsThere) {
+  etcd_.gone = true;
+  Start();
+  EXPECT_FALSE(registrar_.registered());
+  scheduler_.AdvanceBy(seconds(30));
+  // With pauses of 2 s at most, and not without any.
+  EXPECT_GT(etcd_.Count("/v3/lease/grant"), 10);
+  EXPECT_LT(etcd_.Count("/v3/lease/grant"), 40);
+  etcd_.gone = false;
+  scheduler_.AdvanceBy(seconds(3));
+  EXPECT_TRUE(there());
+  EXPECT_TRUE(registrar_.registered());
+}
+
+TEST_F(EtcdRegistrarTest, AShortLossOfEtcdCostsNoLease) {
+  Start();
+  etcd_.gone = true;
+  scheduler_.AdvanceBy(seconds(5));
+  etcd_.gone = false;
+  scheduler_.AdvanceBy(seconds(5));
+  EXPECT_EQ(etcd_.leases, 1);
+  EXPECT_GT(etcd_.Count("/v3/lease/keepalive"), 2);
+  EXPECT_TRUE(registrar_.registered());
+}
+
+TEST_F(EtcdRegistrarTest, GarbageIsTriedAgain) {
+  etcd_.garbage = R"({"header":{"revision":"1"},"ID":"7","TTL":"99999999999999"})";
+  Start();
+  EXPECT_FALSE(registrar_.registered());
+  etcd_.garbage.clear();
+  scheduler_.AdvanceBy(seconds(3));
+  EXPECT_TRUE(registrar_.registered());
+}
+
+TEST_F(EtcdRegistrarTest, RemovesItsKeyWithTheLease) {
+  Start();
+  Stop();
+  EXPECT_EQ(scheduler_.Run(registrar_.Remove()), absl::OkStatus());
+  EXPECT_FALSE(there());
+  EXPECT_FALSE(etcd_.lease_alive);
+  EXPECT_FALSE(registrar_.registered());
+}
+
+TEST_F(EtcdRegistrarTest, RemovesNothingIfItNeverRegistered) {
+  etcd_.gone = true;
+  Start();
+  Stop();
+  EXPECT_EQ(scheduler_.Run(registrar_.Remove()), absl::OkStatus());
+  EXPECT_EQ(etcd_.Count("/v3/lease/revoke"), 0);
+}
+
+TEST_F(EtcdRegistrarTest, SaysThatItsKeyStaysIfEtcdIsGone) {
+  Start();
+  Stop();
+  etcd_.gone = true;
+  EXPECT_TRUE(absl::IsUnavailable(scheduler_.Run(registrar_.Remove())));
+}
+
+}  // namespace
+}  // namespace verbena::internal

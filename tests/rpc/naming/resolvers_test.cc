@@ -1,0 +1,238 @@
+// Resolvers of names and files look at the right times, and give a set when it may have changed.
+
+#include "verbena/rpc/naming/resolvers.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tests/transport/connect/waiting_scheduler.h"
+#include "verbena/transport/executor/blocking_pool.h"
+
+namespace verbena::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Answer = absl::StatusOr<std::vector<ResolvedServer>>;
+
+// Runs Next() of a resolver, whose work is on a thread, while the test moves time.
+class Asking final : public TaskListener {
+ public:
+  Asking(Resolver& resolver, WaitingScheduler& scheduler)
+      : scheduler_(scheduler), task_(resolver.Next()) {
+    task_.StartLater(scheduler, &scope_, this);
+    scheduler.RunPending();
+  }
+  bool done() const { return done_; }
+  void Cancel() { scope_.Request(); }
+  // Waits for the thread, but not for the scheduler's time.
+  Answer Take() {
+    scheduler_.RunUntil([this] { return done_; });
+    return task_.TakeResult();
+  }
+
+ private:
+  void OnTaskDone() override { done_ = true; }
+
+  WaitingScheduler& scheduler_;
+  CancelScope scope_;
+  bool done_ = false;
+  Task<Answer> task_;
+};
+
+class FakeLookup final : public NameLookup {
+ public:
+  absl::StatusOr<std::vector<std::string>> Lookup(const std::string& name) override {
+    ++lookups;
+    last_name = name;
+    return answer;
+  }
+  absl::StatusOr<std::vector<std::string>> answer;
+  int lookups = 0;
+  std::string last_name;
+};
+
+std::vector<std::string> AddressesOf(const Answer& answer) {
+  std::vector<std::string> addresses;
+  EXPECT_TRUE(answer.ok()) << answer.status();
+  if (answer.ok()) {
+    for (const ResolvedServer& each : *answer) addresses.push_back(each.addresses.front());
+  }
+  return addresses;
+}
+
+class DnsResolverTest : public ::testing::Test {
+ protected:
+  WaitingScheduler scheduler_{WaitingScheduler::Time::kStanding};
+  FakeLookup lookup_;
+  DnsResolver resolver_{{.name = "storage.local", .port = 4000}, lookup_};
+};
+
+TEST_F(DnsResolverTest, MakesAServerOfEachAddress) {
+  lookup_.answer = {"10.0.0.8", "::1", "10.0.0.7", "10.0.0.8"};
+  EXPECT_EQ(AddressesOf(Asking(resolver_, scheduler_).Take()),
+            (std::vector<std::string>{"10.0.0.7:4000", "10.0.0.8:4000", "[::1]:4000"}));
+  EXPECT_EQ(lookup_.last_name, "storage.local");
+}
+
+TEST_F(DnsResolverTest, LooksAgainAfterItsPeriod) {
+  lookup_.answer = {"10.0.0.7"};
+  (void)Asking(resolver_, scheduler_).Take();
+  Asking again(resolver_, scheduler_);
+  scheduler_.AdvanceBy(DnsResolver::kPeriod - milliseconds(1));
+  EXPECT_EQ(lookup_.lookups, 1);
+  lookup_.answer = {"10.0.0.9"};
+  scheduler_.AdvanceBy(milliseconds(1));
+  EXPECT_EQ(AddressesOf(again.Take()), std::vector<std::string>{"10.0.0.9:4000"});
+  EXPECT_EQ(lookup_.lookups, 2);
+}
+
+TEST_F(DnsResolverTest, LooksEarlierWhenAServerFailsButNotAtEachFailure) {
+  lookup_.answer = {"10.0.0.7"};
+  (void)Asking(resolver_, scheduler_).Take();
+  resolver_.Refresh();
+  Asking again(resolver_, scheduler_);
+  EXPECT_FALSE(again.done());
+  EXPECT_EQ(lookup_.lookups, 1) << "the last lookup is less than a second old";
+  scheduler_.AdvanceBy(seconds(1));
+  EXPECT_TRUE(again.Take().ok());
+  EXPECT_EQ(lookup_.lookups, 2);
+}
+
+TEST_F(DnsResolverTest, GivesTheErrorOfALookup) {
+  lookup_.answer = absl::NotFoundError("no such name");
+  EXPECT_TRUE(absl::IsNotFound(Asking(resolver_, scheduler_).Take().status()));
+  lookup_.answer = std::vector<std::string>{};
+  Asking again(resolver_, scheduler_);
+  scheduler_.AdvanceBy(DnsResolver::kPeriod);
+  EXPECT_TRUE(absl::IsUnavailable(again.Take().status()));
+}
+
+TEST_F(DnsResolverTest, StopsWhenItIsCancelled) {
+  lookup_.answer = {"10.0.0.7"};
+  (void)Asking(resolver_, scheduler_).Take();
+  Asking again(resolver_, scheduler_);
+  again.Cancel();
+  EXPECT_TRUE(absl::IsCancelled(again.Take().status()));
+}
+
+// Answers once the test says so.
+class SlowLookup final : public NameLookup {
+ public:
+  absl::StatusOr<std::vector<std::string>> Lookup(const std::string&) override {
+    answer.wait(false);
+    return std::vector<std::string>{"10.0.0.7"};
+  }
+  std::atomic<bool> answer{false};
+};
+
+TEST(SlowLookupTest, LookupsThatHangStopNoOtherWorkThatBlocks) {
+  WaitingScheduler scheduler(WaitingScheduler::Time::kStanding);
+  SlowLookup lookup;
+  std::vector<std::unique_ptr<DnsResolver>> resolvers;
+  std::vector<std::unique_ptr<Asking>> asking;
+  for (int i = 0; i <= BlockingPool::kDefaultThreads; ++i) {
+    resolvers.push_back(
+        std::make_unique<DnsResolver>(DnsTarget{.name = "slow", .port = 1}, lookup));
+    asking.push_back(std::make_unique<Asking>(*resolvers.back(), scheduler));
+  }
+  const std::string path = ::testing::TempDir() + "/servers.slow." + std::to_string(getpid());
+  std::ofstream(path) << "10.0.0.9:4000\n";
+  FileResolver files(path);
+  EXPECT_EQ(AddressesOf(Asking(files, scheduler).Take()),
+            std::vector<std::string>{"10.0.0.9:4000"});
+  std::remove(path.c_str());
+  lookup.answer = true;
+  lookup.answer.notify_all();
+  for (const auto& each : asking) EXPECT_TRUE(each->Take().ok());
+}
+
+TEST(SystemLookupTest, FindsNumericAddresses) {
+  const auto found = NameLookup::System().Lookup("127.0.0.1");
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(*found, std::vector<std::string>{"127.0.0.1"});
+}
+
+class FileResolverTest : public ::testing::Test {
+ protected:
+  ~FileResolverTest() override { std::remove(path_.c_str()); }
+
+  // As an atomic replacement does it.
+  void Write(const std::string& text) {
+    const std::string fresh = path_ + ".new";
+    std::ofstream(fresh) << text;
+    ASSERT_EQ(std::rename(fresh.c_str(), path_.c_str()), 0);
+  }
+  // The next answer, after as many looks as it takes.
+  Answer Next() {
+    Asking asking(resolver_, scheduler_);
+    while (!HasNews(asking)) scheduler_.AdvanceBy(FileResolver::kPeriod);
+    return asking.Take();
+  }
+  // Waits for the look that is under way. Whether it found something new; otherwise the resolver
+  // sleeps.
+  bool HasNews(const Asking& asking) {
+    scheduler_.RunUntil([&] { return asking.done() || scheduler_.timer_count() > 0; });
+    return asking.done();
+  }
+
+  const std::string path_ = ::testing::TempDir() + "/servers." + std::to_string(getpid());
+  WaitingScheduler scheduler_{WaitingScheduler::Time::kStanding};
+  FileResolver resolver_{path_};
+};
+
+TEST_F(FileResolverTest, GivesEachNewContentOnce) {
+  Write("a:1\n");
+  EXPECT_EQ(AddressesOf(Next()), std::vector<std::string>{"a:1"});
+  Asking waits(resolver_, scheduler_);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_FALSE(HasNews(waits)) << "nothing has changed";
+    scheduler_.AdvanceBy(FileResolver::kPeriod);
+  }
+  EXPECT_FALSE(HasNews(waits));
+  Write("b:1\n");
+  while (!HasNews(waits)) scheduler_.AdvanceBy(FileResolver::kPeriod);
+  EXPECT_EQ(AddressesOf(waits.Take()), std::vector<std::string>{"b:1"});
+}
+
+TEST_F(FileResolverTest, NamesALineThatIsWrongAndGoesOn) {
+  Write("a:1\n");
+  EXPECT_TRUE(Next().ok());
+  Write("a:1\nb:x\n");
+  const absl::Status wrong = Next().status();
+  EXPECT_NE(wrong.message().find(path_ + ":2: "), std::string::npos) << wrong;
+  Write("a:1\nb:2\n");
+  EXPECT_EQ(AddressesOf(Next()), (std::vector<std::string>{"a:1", "b:2"}));
+}
+
+TEST_F(FileResolverTest, SaysThatTheFileIsNotThere) {
+  const absl::Status missing = Next().status();
+  EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
+  EXPECT_NE(missing.message().find(path_), std::string::npos) << missing;
+  Write("a:1\n");
+  EXPECT_TRUE(Next().ok());
+  // The same content after it was gone is news.
+  std::remove(path_.c_str());
+  EXPECT_TRUE(absl::IsNotFound(Next().status()));
+  Write("a:1\n");
+  EXPECT_TRUE(Next().ok());
+}
+
+TEST_F(FileResolverTest, RefusesAFileThatIsTooLong) {
+  Write(std::string(FileResolver::kMaxBytes + 1, '#'));
+  EXPECT_TRUE(absl::IsInvalidArgument(Next().status()));
+}
+
+}  // namespace
+}  // namespace verbena::internal

@@ -1,0 +1,126 @@
+// A named device is opened or refused, never replaced by another. Only "auto" reads VERBENA_DEVICE.
+// Without that variable, "auto" gives the soft device, and also the host's RDMA device if there is
+// one. The soft device over TCP is opened only by its name.
+
+#include "verbena/rpc/shard/open_device.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "verbena/transport/soft/soft_device.h"
+
+namespace verbena::internal {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class OpenDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const char* set = std::getenv("VERBENA_DEVICE");
+    if (set != nullptr) before_ = set;
+    unsetenv("VERBENA_DEVICE");
+  }
+  void TearDown() override {
+    if (!before_.empty()) setenv("VERBENA_DEVICE", before_.c_str(), 1);
+  }
+
+ private:
+  std::string before_;
+};
+
+TEST_F(OpenDeviceTest, SoftIsTheSoftDeviceWhateverTheHostHas) {
+  absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice("soft");
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ((*device)->kind(), DeviceKind::kSoft);
+}
+
+TEST_F(OpenDeviceTest, TheSoftDeviceOverTcpListensWhereItsNameSays) {
+  absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices =
+      OpenDevices("soft:tcp:127.0.0.1:0");
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(devices->size(), 1u);
+  const auto& tcp = static_cast<const SoftDevice&>(*devices->front());
+  EXPECT_TRUE(tcp.tcp());
+  EXPECT_NE(tcp.tcp_port(), 0);
+  EXPECT_EQ(devices->front()->name(), kTcpDeviceName);
+  const absl::StatusOr<ibv_gid> gid = devices->front()->QueryGid(1, 0);
+  ASSERT_TRUE(gid.ok()) << gid.status();
+  const uint8_t loopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+  EXPECT_EQ(std::memcmp(gid->raw, loopback, sizeof(loopback)), 0);
+  EXPECT_EQ(devices->front()->QueryPort(1)->lid, tcp.tcp_port());
+}
+
+TEST_F(OpenDeviceTest, APortBesideSharedMemoryMakesTwoDevices) {
+  absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = OpenDevices("soft:0");
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(devices->size(), 2u);
+  EXPECT_FALSE(static_cast<const SoftDevice&>(*(*devices)[0]).tcp());
+  EXPECT_TRUE(static_cast<const SoftDevice&>(*(*devices)[1]).tcp());
+  EXPECT_EQ(NameToReopen("soft:4791", *(*devices)[0]), "soft");
+  EXPECT_EQ(NameToReopen("soft:4791", *(*devices)[1]), "soft:tcp:4791");
+  EXPECT_EQ(NameToReopen("auto", *(*devices)[1]), "soft:tcp");
+}
+
+TEST_F(OpenDeviceTest, AWrongNameOfTheSoftDeviceIsRefusedAlsoFromTheEnvironment) {
+  setenv("VERBENA_DEVICE", "soft:tpc", 1);
+  EXPECT_THAT(OpenDevice("auto").status().ToString(),
+              AllOf(HasSubstr("INVALID_ARGUMENT: VERBENA_DEVICE: "), HasSubstr("\"soft:tpc\""),
+                    HasSubstr("soft:PORT")));
+  EXPECT_FALSE(IsAutomatic("auto"));
+  unsetenv("VERBENA_DEVICE");
+  EXPECT_TRUE(IsAutomatic("auto"));
+}
+
+TEST_F(OpenDeviceTest, AutoIsTheSoftwareDeviceAndWhatElseThereIs) {
+  for (const char* name : {"auto", ""}) {
+    absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = OpenDevices(name);
+    ASSERT_TRUE(devices.ok()) << devices.status();
+    EXPECT_EQ((*devices)[0]->kind(), DeviceKind::kSoft);
+    const bool has_rdma = OpenDevice("rdma").ok();
+    EXPECT_EQ(devices->size(), has_rdma ? 2u : 1u);
+    EXPECT_EQ((*OpenDevice(name))->kind(), has_rdma ? DeviceKind::kRdma : DeviceKind::kSoft);
+  }
+}
+
+TEST_F(OpenDeviceTest, TheEnvironmentDecidesWhatAutoIsAndNothingElse) {
+  setenv("VERBENA_DEVICE", "rdma:no_such_device", 1);
+  EXPECT_THAT(OpenDevice("auto").status().ToString(),
+              AllOf(HasSubstr("NOT_FOUND"), HasSubstr("\"no_such_device\"")));
+  EXPECT_TRUE(OpenDevice("soft").ok());
+}
+
+TEST_F(OpenDeviceTest, EachDeviceOfAutoIsFoundAgainByTheNameThatReopensIt) {
+  absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = OpenDevices("auto");
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  for (const std::unique_ptr<Device>& device : *devices) {
+    absl::StatusOr<std::unique_ptr<Device>> again = OpenDevice(NameToReopen("auto", *device));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ((*again)->name(), device->name());
+    EXPECT_EQ((*again)->kind(), device->kind());
+  }
+}
+
+TEST_F(OpenDeviceTest, AnEnvironmentThatSaysAutoDoesNotGoRound) {
+  setenv("VERBENA_DEVICE", "auto", 1);
+  EXPECT_TRUE(OpenDevice("auto").ok());
+}
+
+TEST_F(OpenDeviceTest, ADeviceThatWasNamedIsNotReplacedByAnother) {
+  EXPECT_EQ(OpenDevice("rdma:no_such_device").status().code(), absl::StatusCode::kNotFound);
+  const absl::Status status = OpenDevice("no_such_device").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("soft:tcp"), Not(HasSubstr("VERBENA_DEVICE"))));
+}
+
+}  // namespace
+}  // namespace verbena::internal

@@ -10,10 +10,9 @@
 #ifndef VERBENA_RPC_BOOTSTRAP_H_
 #define VERBENA_RPC_BOOTSTRAP_H_
 
-#include "verbena/transport/connect/bootstrap.h"         // IWYU pragma: export
-#include "verbena/transport/connect/file_bootstrap.h"    // IWYU pragma: export
-#include "verbena/transport/connect/local_bootstrap.h"   // IWYU pragma: export
-#include "verbena/transport/connect/static_bootstrap.h"  // IWYU pragma: export
-#include "verbena/transport/connect/tcp_bootstrap.h"     // IWYU pragma: export
+#include "verbena/transport/connect/bootstrap.h"        // IWYU pragma: export
+#include "verbena/transport/connect/file_bootstrap.h"   // IWYU pragma: export
+#include "verbena/transport/connect/local_bootstrap.h"  // IWYU pragma: export
+#include "verbena/transport/connect/tcp_bootstrap.h"    // IWYU pragma: export
 
 #endif  // VERBENA_RPC_BOOTSTRAP_H_

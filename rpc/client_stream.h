@@ -62,7 +62,7 @@
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/stream_awaits.h"
 #include "verbena/rpc/with_payload.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 

@@ -12,11 +12,9 @@
 #ifndef VERBENA_RPC_EXECUTOR_H_
 #define VERBENA_RPC_EXECUTOR_H_
 
-#include "verbena/transport/executor/block_on.h"          // IWYU pragma: export
-#include "verbena/transport/executor/blocking_pool.h"     // IWYU pragma: export
-#include "verbena/transport/executor/executor.h"          // IWYU pragma: export
-#include "verbena/transport/executor/executor_options.h"  // IWYU pragma: export
-#include "verbena/transport/executor/executor_thread.h"   // IWYU pragma: export
-#include "verbena/transport/executor/poll_until.h"        // IWYU pragma: export
+#include "verbena/transport/executor/blocking.h"  // IWYU pragma: export
+#include "verbena/transport/executor/executor.h"  // IWYU pragma: export
+#include "verbena/transport/executor/options.h"   // IWYU pragma: export
+#include "verbena/transport/executor/spawn.h"     // IWYU pragma: export
 
 #endif  // VERBENA_RPC_EXECUTOR_H_

@@ -7,7 +7,6 @@
 #ifndef VERBENA_RPC_FILE_H_
 #define VERBENA_RPC_FILE_H_
 
-#include "verbena/transport/file/file.h"        // IWYU pragma: export
-#include "verbena/transport/file/file_names.h"  // IWYU pragma: export
+#include "verbena/transport/file/file.h"  // IWYU pragma: export
 
 #endif  // VERBENA_RPC_FILE_H_

@@ -61,7 +61,7 @@
 #include "verbena/rpc/server_context.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/trace_context.h"
+#include "verbena/transport/coro/trace.h"
 
 namespace verbena {
 

@@ -8,8 +8,6 @@
 #ifndef VERBENA_RPC_LIMITS_H_
 #define VERBENA_RPC_LIMITS_H_
 
-#include "verbena/transport/link/bulk_limits.h"       // IWYU pragma: export
-#include "verbena/transport/link/lease_limits.h"      // IWYU pragma: export
 #include "verbena/transport/link/limits.h"            // IWYU pragma: export
 #include "verbena/transport/memory/memory_budgets.h"  // IWYU pragma: export
 

@@ -1,15 +1,13 @@
 #include "verbena/rpc/loan.h"
 
 #include "fmt/format.h"
-#include "verbena/rpc/call/allocate.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/rpc/call/memory.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/link/lease.h"
-#include "verbena/transport/link/lease_awaiter.h"
-#include "verbena/transport/link/lease_table.h"
+#include "verbena/transport/link/leases.h"
+#include "verbena/transport/link/one_sided_awaits.h"
 
 namespace verbena {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "fmt/format.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena {
 namespace {

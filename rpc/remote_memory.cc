@@ -5,12 +5,10 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/link/atomic_awaiter.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/link/local_memory.h"
-#include "verbena/transport/link/transfer_awaiter.h"
+#include "verbena/transport/link/one_sided_awaits.h"
 
 namespace verbena {
 namespace {

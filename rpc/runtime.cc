@@ -12,11 +12,9 @@
 #include "verbena/rpc/version.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/tcp_bootstrap.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/executor_thread.h"
-#include "verbena/transport/executor/poll_until.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena {

@@ -31,12 +31,9 @@
 #include "verbena/rpc/reopen_backoff.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/task_function.h"
-#include "verbena/transport/executor/block_on.h"
-#include "verbena/transport/executor/blocking_pool.h"
-#include "verbena/transport/executor/executor_options.h"
-#include "verbena/transport/executor/join_handle.h"
-#include "verbena/transport/executor/join_state.h"
+#include "verbena/transport/executor/blocking.h"
+#include "verbena/transport/executor/options.h"
+#include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/memory/registered_memory.h"
@@ -147,7 +144,7 @@ class Runtime {
   }
 
   // From any thread: starts `task` on an executor and returns a handle, to wait for its end, take
-  // its result or ask it to stop (join_handle.h). Dropping the handle lets the task run on alone.
+  // its result or ask it to stop (spawn.h). Dropping the handle lets the task run on alone.
   // The runtime's destructor cancels the task and waits until it has ended; the handle may live
   // longer. A task that one of these tasks spawns while the destructor runs is destroyed and never
   // begins: its handle gives CANCELLED. An exception is counted, and logged if nobody takes it from

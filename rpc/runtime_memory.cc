@@ -11,11 +11,11 @@
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/executor/run_blocking.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/executor/blocking.h"
+#include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/payload_memory.h"
-#include "verbena/transport/link/register_memory.h"
 
 namespace verbena {
 

@@ -6,22 +6,20 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/naming/directory.h"
-#include "verbena/rpc/naming/registrars.h"
+#include "verbena/rpc/naming/registrar.h"
 #include "verbena/rpc/server/admission.h"
-#include "verbena/rpc/server/dedupe_table.h"
+#include "verbena/rpc/server/dedupe.h"
 #include "verbena/rpc/server/handshake_gate.h"
 #include "verbena/rpc/server/method_table.h"
-#include "verbena/rpc/server/server_shard.h"
+#include "verbena/rpc/server/shard.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/base/throttled_log.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/handshake.h"
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/executor/join_logged.h"
 #include "verbena/transport/executor/run_on.h"
+#include "verbena/transport/executor/spawn.h"
 
 namespace verbena {
 namespace {

@@ -28,7 +28,7 @@
 #include "verbena/rpc/remote_memory.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/trace_context.h"
+#include "verbena/transport/coro/trace.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena {

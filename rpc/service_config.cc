@@ -3,7 +3,7 @@
 #include <set>
 
 #include "fmt/format.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
 namespace {

@@ -19,7 +19,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/naming/located_json.h"
 #include "verbena/rpc/service_config.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena {
 namespace internal {

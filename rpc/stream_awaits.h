@@ -16,7 +16,6 @@
 #include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/with_payload.h"
-#include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 

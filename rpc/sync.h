@@ -9,9 +9,6 @@
 #ifndef VERBENA_RPC_SYNC_H_
 #define VERBENA_RPC_SYNC_H_
 
-#include "verbena/transport/coro/event.h"      // IWYU pragma: export
-#include "verbena/transport/coro/mutex.h"      // IWYU pragma: export
-#include "verbena/transport/coro/queue.h"      // IWYU pragma: export
-#include "verbena/transport/coro/semaphore.h"  // IWYU pragma: export
+#include "verbena/transport/coro/sync.h"  // IWYU pragma: export
 
 #endif  // VERBENA_RPC_SYNC_H_

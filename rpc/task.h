@@ -11,22 +11,18 @@
 #ifndef VERBENA_RPC_TASK_H_
 #define VERBENA_RPC_TASK_H_
 
-#include "verbena/transport/base/status_macros.h"     // IWYU pragma: export
-#include "verbena/transport/coro/cancel.h"            // IWYU pragma: export
-#include "verbena/transport/coro/context.h"           // IWYU pragma: export
-#include "verbena/transport/coro/for_each.h"          // IWYU pragma: export
-#include "verbena/transport/coro/generator.h"         // IWYU pragma: export
-#include "verbena/transport/coro/scheduler.h"         // IWYU pragma: export
-#include "verbena/transport/coro/task.h"              // IWYU pragma: export
-#include "verbena/transport/coro/task_scope.h"        // IWYU pragma: export
-#include "verbena/transport/coro/trace_context.h"     // IWYU pragma: export
-#include "verbena/transport/coro/when_all.h"          // IWYU pragma: export
-#include "verbena/transport/coro/when_any.h"          // IWYU pragma: export
-#include "verbena/transport/coro/with_trace.h"        // IWYU pragma: export
-#include "verbena/transport/coro/yield.h"             // IWYU pragma: export
-#include "verbena/transport/executor/join_handle.h"   // IWYU pragma: export
-#include "verbena/transport/executor/run_blocking.h"  // IWYU pragma: export
-#include "verbena/transport/executor/run_on.h"        // IWYU pragma: export
-#include "verbena/transport/executor/spawn.h"         // IWYU pragma: export
+#include "verbena/transport/base/status.h"        // IWYU pragma: export
+#include "verbena/transport/coro/cancel.h"        // IWYU pragma: export
+#include "verbena/transport/coro/combinators.h"   // IWYU pragma: export
+#include "verbena/transport/coro/context.h"       // IWYU pragma: export
+#include "verbena/transport/coro/generator.h"     // IWYU pragma: export
+#include "verbena/transport/coro/scheduler.h"     // IWYU pragma: export
+#include "verbena/transport/coro/scope.h"         // IWYU pragma: export
+#include "verbena/transport/coro/sleep.h"         // IWYU pragma: export
+#include "verbena/transport/coro/task.h"          // IWYU pragma: export
+#include "verbena/transport/coro/trace.h"         // IWYU pragma: export
+#include "verbena/transport/executor/blocking.h"  // IWYU pragma: export
+#include "verbena/transport/executor/run_on.h"    // IWYU pragma: export
+#include "verbena/transport/executor/spawn.h"     // IWYU pragma: export
 
 #endif  // VERBENA_RPC_TASK_H_

@@ -8,8 +8,8 @@
 #ifndef VERBENA_RPC_TIME_H_
 #define VERBENA_RPC_TIME_H_
 
-#include "verbena/transport/base/clock.h"     // IWYU pragma: export
-#include "verbena/transport/coro/deadline.h"  // IWYU pragma: export
-#include "verbena/transport/coro/sleep.h"     // IWYU pragma: export
+#include "verbena/transport/base/clock.h"    // IWYU pragma: export
+#include "verbena/transport/coro/context.h"  // IWYU pragma: export
+#include "verbena/transport/coro/sleep.h"    // IWYU pragma: export
 
 #endif  // VERBENA_RPC_TIME_H_

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/executor/executor_options.h"
+#include "verbena/transport/executor/options.h"
 
 namespace verbena::benchmarks {
 

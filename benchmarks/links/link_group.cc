@@ -5,11 +5,11 @@
 #include "benchmarks/rpc/bench.verbena.pb.h"
 #include "fmt/format.h"
 #include "verbena/benchmarks/rpc/drive.h"
-#include "verbena/rpc/client/client_call.h"
+#include "verbena/rpc/client/call.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/endpoint.h"
 

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/benchmarks/harness/latency_histogram.h"
-#include "verbena/rpc/client/client_session.h"
+#include "verbena/rpc/client/session.h"
 #include "verbena/rpc/runtime.h"
 
 namespace verbena::benchmarks {

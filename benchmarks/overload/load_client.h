@@ -20,7 +20,7 @@
 #include "verbena/rpc/call_context.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena::benchmarks {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/link/qp_setup.h"
+#include "verbena/transport/link/qp.h"
 
 namespace verbena::benchmarks {
 namespace {

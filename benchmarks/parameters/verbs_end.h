@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/device/handles.h"
+#include "verbena/transport/device/device.h"
 
 namespace verbena::benchmarks {
 

@@ -4,8 +4,8 @@
 
 #include "verbena/benchmarks/harness/cpu_time.h"
 #include "verbena/benchmarks/rpc/drive.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::benchmarks {

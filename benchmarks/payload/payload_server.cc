@@ -9,7 +9,7 @@
 #include "verbena/benchmarks/harness/stamps.h"
 #include "verbena/rpc/loan.h"
 #include "verbena/rpc/server.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::benchmarks {

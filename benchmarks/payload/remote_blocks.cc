@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena::benchmarks {
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/transport/executor/executor_options.h"
+#include "verbena/transport/executor/options.h"
 #include "verbena/transport/link/limits.h"
 
 namespace verbena::benchmarks {

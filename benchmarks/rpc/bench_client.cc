@@ -4,7 +4,7 @@
 
 #include "verbena/benchmarks/rpc/allocation_count.h"
 #include "verbena/benchmarks/rpc/drive.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::benchmarks {

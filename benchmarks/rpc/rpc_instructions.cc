@@ -25,7 +25,7 @@
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/shard/open_device.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/executor.h"

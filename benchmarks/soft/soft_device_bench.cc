@@ -25,7 +25,7 @@
 #include "verbena/benchmarks/floor/floor.h"
 #include "verbena/benchmarks/harness/cores.h"
 #include "verbena/benchmarks/harness/median.h"
-#include "verbena/transport/device/handles.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::benchmarks {

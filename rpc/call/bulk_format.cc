@@ -5,8 +5,8 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/memory/size_class.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
 namespace {

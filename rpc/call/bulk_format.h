@@ -13,7 +13,10 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/link/transfer.h"
+#include "verbena/rpc/payload.h"
+#include "verbena/transport/link/transfers.h"
+#include "verbena/transport/memory/buffer.h"
+#include "verbena/transport/memory/crc32c.h"
 
 namespace verbena::internal {
 
@@ -89,6 +92,21 @@ absl::StatusOr<RequestBulk> ParseRequestBulk(const char* body, size_t bytes);
 absl::StatusOr<ResponseBulk> ParseResponseBulk(const char* body, size_t bytes);
 absl::StatusOr<LandingRequest> ParseLandingRequest(const char* body, size_t bytes);
 absl::StatusOr<RemoteRange> ParseLanding(const char* body, size_t bytes);
+
+// The checksum of what a call moves one-sided: CRC32C of its payload, then of its message.
+
+// Continues `checksum` with the bytes of a view; begin with 0.
+inline uint32_t ExtendChecksum(uint32_t checksum, const BufferView& view) {
+  return ExtendCrc32c(checksum, view.data(), view.size());
+}
+
+inline uint32_t ChecksumOf(const Payload& payload) {
+  uint32_t checksum = 0;
+  for (size_t i = 0; i < payload.part_count(); ++i) {
+    checksum = ExtendChecksum(checksum, payload.part(i));
+  }
+  return checksum;
+}
 
 }  // namespace verbena::internal
 

@@ -6,14 +6,28 @@
 #ifndef VERBENA_RPC_CALL_FRAMES_H_
 #define VERBENA_RPC_CALL_FRAMES_H_
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/call/call_id.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/link/link.h"
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
+
+// On one link. Slots are below this.
+inline constexpr uint32_t kMaxCallsInFlight = 1u << 16;
+
+// CallId: a call's slot in its client's table, and the slot's generation, which tells its frames
+// from late frames of an earlier call. Both travel in each frame of the call.
+struct CallId {
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+};
 
 // For the factories below.
 inline FrameHeader CallFrame(FrameKind kind, CallId id) {
@@ -62,7 +76,7 @@ inline FrameHeader StreamMessageFrame(CallId id, uint32_t payload = 0) {
 inline uint32_t StreamPayloadOf(const FrameHeader& frame) { return frame.deadline_us; }
 
 // A kStreamMessage counts in the windows of its stream and of the link, or in that of its stream
-// alone. One that comes beside the messages counts in none (stream_beside.h). A response has its
+// alone. One that comes beside the messages counts in none (beside.h). A response has its
 // outcome there.
 inline constexpr uint8_t kCountsInLink = 0;
 inline constexpr uint8_t kCountsInStreamAlone = 1;
@@ -113,6 +127,58 @@ inline FrameHeader GoAwayFrame() {
   FrameHeader frame;
   frame.kind = FrameKind::kGoAway;
   return frame;
+}
+
+// CallStep: the steps of a call at which a test may cut its link, or end its process.
+//
+// AtStep() calls the hook that a test has set, with the call's link, on the executor's thread. The
+// hook may break the link's queue pair, but must not close the link itself. Programs compiled with
+// NDEBUG have no hook, and pay nothing.
+enum class CallStep : uint8_t {
+  // The client's.
+  kRequestBegins,    // it has a slot, and nothing is in the link yet
+  kRequestAppended,  // it will leave with the next post
+  kLandingGiven,
+  kResponseArrived,  // and was not looked at
+  // The server's.
+  kRequestArrived,    // and was not looked at
+  kHandlerStarts,     // its payload has arrived
+  kHandlerEnded,      // and nothing of its result is in the link yet
+  kLandingAsked,      // for a response
+  kResponseAppended,  // it will leave with the next post
+  // Steps of streams alone, on either side.
+  kMessageAppended,  // or a part of one: it will leave with the next post
+  kMessageArrived,   // and was not looked at
+  kWindowAppended,
+  kWindowArrived,
+  kEndAppended,  // the client's
+  kEndArrived,
+};
+// The steps of calls that are no streams.
+inline constexpr int kCallSteps = 9;
+// The same with those of streams.
+inline constexpr int kAllSteps = 15;
+
+using StepHook = void (*)(CallStep step, Link& link);
+
+inline std::atomic<StepHook> step_hook = nullptr;
+
+// `link` is null once the link is lost.
+inline void AtStep([[maybe_unused]] CallStep step, [[maybe_unused]] Link* link) {
+#ifndef NDEBUG
+  const StepHook hook = step_hook.load(std::memory_order_acquire);
+  if (hook != nullptr && link != nullptr) [[unlikely]]
+    hook(step, *link);
+#endif
+}
+
+// The time that a call has left, as it travels in its request.
+
+// At least 1, since 0 means that there is no deadline.
+inline uint64_t RemainingUs(TimePoint deadline, TimePoint now) {
+  const int64_t left =
+      std::chrono::duration_cast<std::chrono::microseconds>(deadline - now).count();
+  return static_cast<uint64_t>(std::max<int64_t>(left, 1));
 }
 
 }  // namespace verbena::internal

@@ -6,13 +6,13 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/client/connections.h"
-#include "verbena/rpc/client/outliers.h"
-#include "verbena/rpc/client/route_table.h"
+#include "verbena/rpc/client/picker.h"
+#include "verbena/rpc/client/subchannels.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/random.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {

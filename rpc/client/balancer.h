@@ -3,9 +3,9 @@
 // Each server of the set is a Subchannel: a connection that is opened ahead, and opened again when
 // it was lost, with the connection's backoff. Subchannels says which of them are open. Those with a
 // usable link are ready, and the Picker chooses among these alone, but for servers that are ejected
-// (outliers.h). A server that leaves the set takes no new call, and its links close when the last
-// call on them has ended. Whatever a pick needs is prepared when something has changed. Owned by
-// the executor's Connections, for one channel; used on that executor's thread.
+// (subchannels.h). A server that leaves the set takes no new call, and its links close when the
+// last call on them has ended. Whatever a pick needs is prepared when something has changed. Owned
+// by the executor's Connections, for one channel; used on that executor's thread.
 
 #ifndef VERBENA_RPC_CLIENT_BALANCER_H_
 #define VERBENA_RPC_CLIENT_BALANCER_H_
@@ -22,12 +22,10 @@
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/picker.h"
 #include "verbena/rpc/client/server_feed.h"
-#include "verbena/rpc/client/subchannel.h"
 #include "verbena/rpc/client/subchannels.h"
-#include "verbena/rpc/client/tried_servers.h"
 #include "verbena/rpc/deadline.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {

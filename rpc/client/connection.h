@@ -1,7 +1,7 @@
 // Connection: one executor's way to one executor of a server, through links that come and go.
 //
 // The first call connects, over the first of the runtime's devices on which both sides reach each
-// other (connect_order.h). The next call replaces a link that was lost. While the server cannot be
+// other (connection.h). The next call replaces a link that was lost. While the server cannot be
 // reached, attempts back off exponentially, and calls fail at once with the last error. A server
 // that goes away gracefully says so (GOAWAY): new calls then take a new link, and the old one
 // closes when its last call has ended. A server that says GOAWAY on each link gains nothing: at
@@ -18,6 +18,8 @@
 #ifndef VERBENA_RPC_CLIENT_CONNECTION_H_
 #define VERBENA_RPC_CLIENT_CONNECTION_H_
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,15 +30,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/rpc/client/call_tally.h"
-#include "verbena/rpc/client/client_session.h"
+#include "verbena/rpc/client/session.h"
 #include "verbena/rpc/deadline.h"
-#include "verbena/transport/base/backoff.h"
+#include "verbena/rpc/retry.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/random.h"
 #include "verbena/transport/connect/bootstrap.h"
-#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
@@ -201,6 +203,87 @@ class ConnectionUse {
 
 // The error of a Channel's user on a thread that has no connection of it.
 [[gnu::cold]] absl::Status NotOnAnExecutor();
+
+// DeviceAttempts: the devices that one attempt to connect may go over, in their order, and how
+// those that were tried have failed.
+//
+// The log says which device was taken and why, once for each device of a runtime;
+// DeviceStats::passed_over says why not the others.
+//
+// A local of the attempt's coroutine, on its executor's thread.
+class DeviceAttempts {
+ public:
+  // `stream` is the bootstrap connection to the peer.
+  DeviceAttempts(Shard& shard, const MessageStream& stream);
+
+  // The devices to try, by index in the shard.
+  const std::vector<size_t>& order() const { return order_; }
+  // Device order()[i] does not reach the peer.
+  void AddFailure(size_t i, const absl::Status& why);
+  // Why no device reaches `address`, after a failure of each. With a single device, its own error.
+  absl::Status Failure(const std::string& address) const;
+  // The link to `target` goes over device order()[i].
+  void NoteChoice(size_t i, const std::string& target) const;
+
+ private:
+  std::string NameOf(size_t device) const;
+
+  Shard& shard_;
+  const bool same_host_;
+  std::vector<size_t> order_;
+  std::vector<absl::Status> failures_;  // of the first in order_
+};
+
+// ConnectOrder: which of a process's devices a connection tries, and in which order.
+//
+// On one host the software device's shared memory comes first: it is faster than any NIC's
+// loopback. Then come RDMA devices, then TCP. Between hosts shared memory comes last: it cannot
+// reach another host, and its error says so.
+
+// Indices into `kinds`, each once. Devices that are alike keep their order.
+inline std::vector<size_t> ConnectOrder(const std::vector<LinkKind>& kinds, bool same_host) {
+  const auto rank = [same_host](LinkKind kind) {
+    if (kind == LinkKind::kSoft) return same_host ? 0 : 3;
+    return kind == LinkKind::kTcp ? 2 : 1;
+  };
+  std::vector<size_t> order;
+  for (int place = 0; place <= 3; ++place) {
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      if (rank(kinds[i]) == place) order.push_back(i);
+    }
+  }
+  return order;
+}
+
+// TriedServers: the connections that a call has had attempts on, so that the next attempt goes
+// elsewhere, or stays where it was.
+//
+// Compares pointers to the earlier ones and never follows them: a connection may be gone, and
+// another one may have its address, which then waits for its turn. The last one is kept. A value in
+// the call's frame; one thread.
+class TriedServers {
+ public:
+  void Add(Connection& connection) {
+    last_ = ConnectionUse(connection);
+    if (size_ < connections_.size() && !Has(connection)) connections_[size_++] = &connection;
+  }
+  bool Has(const Connection& connection) const {
+    const auto end = connections_.begin() + size_;
+    return std::find(connections_.begin(), end, &connection) != end;
+  }
+  bool empty() const { return size_ == 0; }
+
+  // Only the last server knows whether the call has run: the next attempts go there, too.
+  void Stay() { stays_ = true; }
+  // The connection to stay with; nullptr: the next attempt goes elsewhere.
+  Connection* home() const { return stays_ && size_ > 0 ? &*last_ : nullptr; }
+
+ private:
+  std::array<const Connection*, RetryPolicy::kMaxAttempts> connections_{};
+  size_t size_ = 0;
+  ConnectionUse last_;
+  bool stays_ = false;
+};
 
 }  // namespace verbena::internal
 

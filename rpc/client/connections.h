@@ -14,8 +14,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "verbena/rpc/client/connection.h"
-#include "verbena/transport/connect/link_parameters.h"
-#include "verbena/transport/executor/executor_gate.h"
+#include "verbena/transport/connect/peer.h"
+#include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
 

@@ -5,7 +5,76 @@
 #include <numeric>
 #include <utility>
 
+#include "verbena/transport/base/check.h"
+
 namespace verbena::internal {
+namespace {
+
+// Below every score.
+constexpr double kNoScore = -1;
+
+// -weight / ln(u) with u uniform in (0, 1): the highest of such scores falls to each member in
+// proportion to its weight.
+double ScoreOf(const RouteTable::Member& member, size_t slot) {
+  const uint64_t mixed = MixBits(member.hash ^ MixBits(slot + 1));
+  // With 53 bits, the highest number plus 0.5 rounds up, and u is 1: then the score is not above 0.
+  const int bits = 52;
+  const double u = std::ldexp(static_cast<double>(mixed >> (64 - bits)) + 0.5, -bits);
+  return -static_cast<double>(member.weight) / std::log(u);
+}
+
+bool Holds(const std::vector<RouteTable::Member>& members, const RouteTable::Member& member) {
+  return std::find(members.begin(), members.end(), member) != members.end();
+}
+
+}  // namespace
+
+uint64_t StableHash(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return MixBits(hash);
+}
+
+void RouteTable::Add(const Member& member) {
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    const double score = ScoreOf(member, slot);
+    if (score <= scores_[slot]) continue;
+    scores_[slot] = score;
+    owners_[slot] = member.id;
+  }
+}
+
+void RouteTable::Set(const std::vector<Member>& members) {
+  VERBENA_CHECK(!members.empty()) << "a table of no members";
+  std::vector<Member> stay;
+  std::vector<uint32_t> gone;
+  for (const Member& each : members_) {
+    if (Holds(members, each)) {
+      stay.push_back(each);
+    } else {
+      gone.push_back(each.id);
+    }
+  }
+  if (owners_.empty()) {
+    owners_.resize(kSlots);
+    scores_.assign(kSlots, kNoScore);
+  }
+  std::sort(gone.begin(), gone.end());
+  for (size_t slot = 0; slot < kSlots && !gone.empty(); ++slot) {
+    if (!std::binary_search(gone.begin(), gone.end(), owners_[slot])) continue;
+    scores_[slot] = kNoScore;
+    for (const Member& each : stay) {
+      const double score = ScoreOf(each, slot);
+      if (score <= scores_[slot]) continue;
+      scores_[slot] = score;
+      owners_[slot] = each.id;
+    }
+  }
+  for (const Member& each : members) {
+    if (!Holds(stay, each)) Add(each);
+  }
+  members_ = members;
+}
 
 void Picker::Set(const std::vector<Member>& members) {
   count_ = members.size();

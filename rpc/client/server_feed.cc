@@ -9,13 +9,13 @@
 #include "verbena/rpc/client/balancer.h"
 #include "verbena/rpc/naming/resolved_text.h"
 #include "verbena/rpc/shard/shard.h"
-#include "verbena/transport/base/backoff.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/when_any.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/base/random.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/combinators.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
 namespace {

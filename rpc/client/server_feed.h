@@ -16,9 +16,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/resolver.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/executor/executor_gate.h"
+#include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
 

@@ -13,26 +13,55 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
-#include "verbena/rpc/call/context_format.h"
+#include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call_options.h"
-#include "verbena/rpc/client/client_session.h"
 #include "verbena/rpc/client/connection.h"
-#include "verbena/rpc/client/reply_buffers.h"
+#include "verbena/rpc/client/full_call.h"
+#include "verbena/rpc/client/session.h"
+#include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/outcome.h"
-#include "verbena/rpc/stream/stream_beside.h"
-#include "verbena/rpc/stream/stream_receiver.h"
-#include "verbena/rpc/stream/stream_sender.h"
+#include "verbena/rpc/stream/beside.h"
+#include "verbena/rpc/stream/receiver.h"
+#include "verbena/rpc/stream/sender.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/suspension.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
+
+class ClientSession;
+class Endpoint;
+class LandingShare;
+
+// ReplyBuffers: memory for the payloads of a stream's messages at its client.
+//
+// Landing memory, within the share of the connection's server (landings.h): the server chooses
+// how large its payloads are. Part of a StreamCall, on its executor's thread. Works on once the
+// link is lost, since what came before can still be read.
+class ReplyBuffers final : public StreamBuffers {
+ public:
+  // A stream begins on `session`, which has its link. `deadline` is the stream's.
+  void Begin(const ClientSession& session, TimePoint deadline);
+
+  absl::StatusOr<Buffer> TryAllocate(size_t bytes) override;
+  Task<absl::StatusOr<Buffer>> Allocate(size_t bytes) override;
+
+ private:
+  std::shared_ptr<LandingShare> share_;
+  const Endpoint* endpoint_ = nullptr;
+  std::weak_ptr<const bool> alive_;  // the endpoint
+  TimePoint deadline_ = kNever;
+};
 
 class StreamCall;
 
@@ -179,6 +208,69 @@ class StreamCall : private StreamReceiver::Listener, private SendWaiter, private
   std::string reply_;  // serialized
   bool reply_apart_ = false;
   absl::Status status_;
+};
+
+// The messages of a stream that interceptors see. A side that streams has an empty one.
+struct StreamMessages {
+  std::unique_ptr<google::protobuf::MessageLite> request;
+  std::unique_ptr<google::protobuf::MessageLite> reply;
+};
+
+// InterceptedStream: the interceptors of one stream of a channel, from the stream's first await to
+// its end.
+//
+// A Task of its own runs them, since no await of the stream lasts as long. The stream begins when
+// the last one calls next(), and next() returns when the stream has ended; the status that comes
+// out of the first one is the stream's. Owned by the stream, whose owner may be gone before the
+// interceptors have ended: then their Task is destroyed. On the stream's executor.
+class InterceptedStream final : private TaskListener {
+ public:
+  // All that is given by reference outlives this. Precondition: call.clock_started(),
+  // !call.begun().
+  InterceptedStream(InterceptedChannel channel, StreamBeginner& beginner, StreamCall& call,
+                    StreamMessages messages);
+  InterceptedStream(const InterceptedStream&) = delete;
+  InterceptedStream& operator=(const InterceptedStream&) = delete;
+  ~InterceptedStream() override = default;
+
+  // Runs the interceptors up to their first wait; once. `context` is the stream's before they have
+  // changed it, `trace` that of the Task that begins the stream; null if there is none.
+  void Start(Scheduler& scheduler, CallContext context, const TraceContext* trace);
+
+  // The stream has begun, or ended.
+  Event::Awaiter Begun() { return begun_.Wait(); }
+  // The interceptors have ended, and so has the stream. If the await is cancelled, so are they, and
+  // the Task goes on until they have ended.
+  Task<absl::Status> Finish();
+  // The reply of a stream that ended well, as the interceptors left it. Empty if it came
+  // as a message of the stream, apart from the response.
+  const google::protobuf::MessageLite& reply() const { return *messages_.reply; }
+  // The stream's owner is gone.
+  void Abandon();
+
+ private:
+  class Chain;
+
+  Task<absl::Status> Run();
+  void OnTaskDone() override;
+  absl::Status Thrown(const char* what) const;
+  void End(absl::Status status);
+  Task<void> AwaitDone();
+
+  const InterceptedChannel channel_;
+  StreamBeginner& beginner_;
+  StreamCall& call_;
+  const StreamMessages messages_;
+  CallInfo own_info_;  // interceptors read trailing metadata even if the caller does not
+  // From Start() on. Messages are read also after the interceptors have ended.
+  std::optional<ClientCallView> view_;
+  std::optional<MessageHooks<ClientInterceptor, ClientCallView>> hooks_;
+  CancelScope scope_;
+  Event begun_;
+  Event done_;
+  bool ended_well_ = false;  // next() of the last interceptor returned OK
+  absl::Status status_;
+  Task<absl::Status> task_;
 };
 
 }  // namespace verbena::internal

@@ -1,12 +1,8 @@
-// Subchannels: the servers of one channel's set, on one executor, and which of them are connected.
+// Subchannel: one server of a set, or one executor of it, and this executor's connection to it.
 //
-// Decides by set, policy and failures which subchannels are open: all of them, or the first that
-// can be reached (Balancing::kPickFirst), or a subset. A subset is chosen by rendezvous: each
-// client ranks the servers by hashes of its own id and of their names, and takes the first ones. So
-// the servers are covered evenly, each change of the set moves few links, and all executors of a
-// client agree. While a server of the subset cannot be reached, the next one in the ranking takes
-// its place. No set takes more than a share of the links that an executor may have.
-//
+// While it is open, a Task of its own keeps the connection connected: it connects at once, again
+// when the link is lost, and after a failure when the connection's backoff allows. A server whose
+// links open and are lost at once, again and again, counts as failed and gets growing pauses, too.
 // Owned by a Balancer; on its executor's thread.
 
 #ifndef VERBENA_RPC_CLIENT_SUBCHANNELS_H_
@@ -16,17 +12,143 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "verbena/rpc/balancing.h"
+#include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/connections.h"
+#include "verbena/rpc/client/picker.h"
 #include "verbena/rpc/client/server_feed.h"
-#include "verbena/rpc/client/subchannel.h"
-#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/rpc/client/session.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/random.h"
+#include "verbena/transport/connect/peer.h"
+#include "verbena/transport/coro/sync.h"
+#include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
+
+// Outliers: which servers of a set fail, or are slow, beside the others, and for how long they take
+// no calls.
+//
+// Judging is a function of numbers and times, made once in each EjectionOptions::interval. A server
+// that is ejected stays connected, and is readmitted by time alone; each further ejection lasts
+// longer. A fault that most servers share ejects none of them, and at most a share of the set is
+// ejected at once. Each balancer judges for itself. On its executor's thread.
+//
+//   std::vector<JudgedServer> servers = ...;   // those that calls may go to
+//   if (JudgeServers(options, now, servers)) Rebuild();
+
+// The judgements on one server. A value.
+struct OutlierRecord {
+  CallTally before;       // at the last judgement
+  uint64_t forgiven = 0;  // failures that no longer count as one after another
+  uint32_t times = 0;     // ejections that are not forgotten yet
+  bool ejected = false;
+  TimePoint changed{};  // when it was readmitted, or an ejection forgotten
+  TimePoint until{};    // while ejected
+  std::string why;      // of the last ejection
+};
+
+struct JudgedServer {
+  OutlierRecord* record;   // not null
+  const CallTally* tally;  // not null
+};
+
+// A server is judged by its latency once as many of its calls were timed in an interval.
+inline constexpr uint64_t kLeastTimed = 4;
+
+// Returns whether any server was ejected or readmitted.
+bool JudgeServers(const EjectionOptions& options, TimePoint now,
+                  const std::vector<JudgedServer>& servers);
+
+class Subchannel;
+
+class SubchannelOwner {
+ public:
+  virtual ~SubchannelOwner() = default;
+  // An attempt to connect has ended. Called from the subchannel's Task: the owner may open and
+  // close others, but not this one.
+  virtual void OnReady(Subchannel& subchannel) = 0;
+  virtual void OnFailed(Subchannel& subchannel) = 0;
+  // ready() may have changed. Called on any stack: the owner only takes note.
+  virtual void OnReadiness() = 0;
+};
+
+class Subchannel final : private ConnectionListener, private TaskListener {
+ public:
+  // `id` is the owner's name for it. `executor` is 0 for the first connection to the server, and
+  // counts further ones.
+  Subchannel(SubchannelOwner& owner, Connections& connections, ResolvedServer server, uint32_t id,
+             uint32_t executor = 0);
+  Subchannel(const Subchannel&) = delete;
+  Subchannel& operator=(const Subchannel&) = delete;
+  // Not from its own Task. An open one must be closed first.
+  ~Subchannel() override;
+
+  const ResolvedServer& server() const { return server_; }
+  // A new weight or zone. The name and the addresses stay.
+  void set_server(const ResolvedServer& server) { server_ = server; }
+  uint32_t id() const { return id_; }
+  uint32_t executor() const { return executor_; }
+  // The same for all clients; differs between the executors of a server.
+  uint64_t hash() const { return hash_; }
+  // Whether `server` is the same one, perhaps with another weight or zone.
+  bool Is(const ResolvedServer& server) const {
+    return server.name == server_.name && server.addresses == server_.addresses;
+  }
+
+  void Open(const ExecutorWish& wish);
+  // No new call may take the connection. Its links close as `end` says.
+  void Close(Connections::End end);
+  // nullptr: not open.
+  Connection* connection() const { return connection_; }
+  bool ready() const { return connection_ != nullptr && connection_->usable_session() != nullptr; }
+  // Open, and its last attempt failed, as error() says.
+  bool failed() const { return connection_ != nullptr && !ready() && !error().ok(); }
+  const absl::Status& error() const {
+    return flapping_.ok() ? connection_->last_error() : flapping_;
+  }
+  ChannelServer Describe() const;
+
+  // Why it is not open though the policy wants it; OK by default.
+  const absl::Status& refusal() const { return refusal_; }
+  void set_refusal(absl::Status refusal) { refusal_ = std::move(refusal); }
+  // For the owner's judgements (subchannels.h).
+  OutlierRecord& outlier() { return outlier_; }
+  const OutlierRecord& outlier() const { return outlier_; }
+
+ private:
+  Task<void> KeepConnected();
+  // The link has been lost, which was there since `opened`. Returns when the next attempt may
+  // begin.
+  TimePoint PauseAfter(TimePoint opened);
+  void OnReadiness(Connection& connection) override;
+  void OnTaskDone() override {}
+
+  SubchannelOwner& owner_;
+  Connections& connections_;
+  ResolvedServer server_;
+  const uint32_t id_;
+  const uint32_t executor_;
+  const uint64_t hash_;
+  Connection* connection_ = nullptr;
+  Event lost_;
+  // Links that did not last longer than the longest pause, one after another.
+  uint32_t flaps_ = 0;
+  Backoff flap_backoff_{Connection::kInitialBackoff, Connection::kMaxBackoff};
+  absl::Status flapping_;  // OK unless there were two of them
+  absl::Status refusal_;
+  OutlierRecord outlier_;
+  bool warned_ = false;  // the log says that the server cannot be reached, which it could before
+  Task<void> task_;
+};
+
+// A connection as Channel::Servers() shows it.
+ChannelServer DescribeConnection(const Connection& connection, ResolvedServer server);
 
 struct SubchannelsSetup {
   std::string target;  // for messages
@@ -44,6 +166,16 @@ struct SubchannelsSetup {
 // How high a client places a server in its ranking. The highest come first.
 uint64_t SubsetRank(uint64_t client, uint64_t server_hash);
 
+// Subchannels: the servers of one channel's set, on one executor, and which of them are connected.
+//
+// Decides by set, policy and failures which subchannels are open: all of them, or the first that
+// can be reached (Balancing::kPickFirst), or a subset. A subset is chosen by rendezvous: each
+// client ranks the servers by hashes of its own id and of their names, and takes the first ones. So
+// the servers are covered evenly, each change of the set moves few links, and all executors of a
+// client agree. While a server of the subset cannot be reached, the next one in the ranking takes
+// its place. No set takes more than a share of the links that an executor may have.
+//
+// Owned by a Balancer; on its executor's thread.
 class Subchannels {
  public:
   Subchannels(SubchannelOwner& owner, Connections& connections, SubchannelsSetup setup);

@@ -7,8 +7,7 @@
 
 #include "fmt/format.h"
 #include "google/protobuf/descriptor.pb.h"
-#include "verbena/rpc/codegen/cpp_names.h"
-#include "verbena/rpc/codegen/payload_options.h"
+#include "verbena/rpc/codegen/names.h"
 
 namespace verbena::codegen {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "google/protobuf/descriptor.h"
-#include "verbena/rpc/codegen/parameters.h"
+#include "verbena/rpc/codegen/names.h"
 
 namespace verbena::codegen {
 

@@ -5,11 +5,8 @@
 #include "google/protobuf/io/printer.h"
 #include "google/protobuf/io/zero_copy_stream.h"
 #include "verbena/rpc/codegen/check.h"
-#include "verbena/rpc/codegen/cpp_names.h"
-#include "verbena/rpc/codegen/header_writer.h"
-#include "verbena/rpc/codegen/mock_writer.h"
-#include "verbena/rpc/codegen/parameters.h"
-#include "verbena/rpc/codegen/source_writer.h"
+#include "verbena/rpc/codegen/names.h"
+#include "verbena/rpc/codegen/writers.h"
 
 namespace verbena::codegen {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
 namespace {

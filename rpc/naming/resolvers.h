@@ -1,5 +1,5 @@
 // Resolvers of targets: fixed sets, names of DNS, and files; and of others by their directory
-// (directory.h).
+// (registrar.h).
 //
 // Each serves one channel (resolver.h). What blocks never runs on an executor: files are read on
 // threads of RunBlocking, and names are looked up on two threads that the process has for this.
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,7 +20,7 @@
 #include "verbena/rpc/naming/target.h"
 #include "verbena/rpc/resolver.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
@@ -103,6 +104,19 @@ class FileResolver final : public Resolver {
   bool read_ = false;
   PeriodicLook look_{kPeriod};
 };
+
+// A list of servers as a file has it: a line each, with the addresses and what else is known.
+//
+//   # address            options
+//   10.0.0.7:4000        name=storage-7 weight=3 zone=a
+//   10.0.0.8:4000|10.1.0.8:4000
+//
+// A pure function. Names, zones and addresses are of at most 255 printable ASCII characters. Errors
+// name the file and the line, up to three of them, and show at most 100 bytes of each text.
+
+// INVALID_ARGUMENT also for a list without a server: a file that is being written may be empty.
+absl::StatusOr<std::vector<ResolvedServer>> ParseServerList(std::string_view path,
+                                                            std::string_view text);
 
 }  // namespace verbena::internal
 

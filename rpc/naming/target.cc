@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "fmt/format.h"
 #include "verbena/rpc/naming/resolved_text.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
 namespace {

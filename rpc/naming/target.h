@@ -3,7 +3,7 @@
 //   storage-7:4000              one server; so is every text that has none of the prefixes below
 //   static:a:4000,b:4000        these servers; "a:4000|a-rdma:4000" are two addresses of one
 //   dns:///storage.local:4000   one server for each address of the name
-//   file:///etc/storage.list    the servers of a file (server_list.h), read again when it changes
+//   file:///etc/storage.list    the servers of a file (resolvers.h), read again when it changes
 //   etcd://a:2379,b:2379/storage   the servers that etcd has under "storage/"; over TLS with
 //                               etcds://a:2379/storage?ca=/path&cert=/path&key=/path
 //

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/transport/memory/buffer.h"
 

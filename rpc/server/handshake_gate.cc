@@ -14,8 +14,8 @@
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/base/throttled_log.h"
-#include "verbena/transport/connect/claimed_address.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
 

@@ -25,7 +25,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/handshake_limits.h"
 #include "verbena/transport/connect/bootstrap.h"
-#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/connect/peer.h"
 
 namespace verbena {
 class Executor;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "fmt/format.h"
-#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/connect/peer.h"
 
 namespace verbena::internal {
 

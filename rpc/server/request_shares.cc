@@ -6,8 +6,8 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/server/server_client.h"
-#include "verbena/rpc/server/server_session.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/rpc/server/session.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
 

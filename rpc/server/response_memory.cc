@@ -6,9 +6,9 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/memory/size_class.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
 

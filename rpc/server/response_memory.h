@@ -18,10 +18,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/server/server_source.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/coro/semaphore.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/buffer.h"

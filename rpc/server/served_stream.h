@@ -13,22 +13,48 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/rpc/call/call_id.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/method.h"
-#include "verbena/rpc/server/request_buffers.h"
-#include "verbena/rpc/stream/stream_beside.h"
-#include "verbena/rpc/stream/stream_link.h"
-#include "verbena/rpc/stream/stream_receiver.h"
-#include "verbena/rpc/stream/stream_sender.h"
+#include "verbena/rpc/stream/beside.h"
+#include "verbena/rpc/stream/receiver.h"
+#include "verbena/rpc/stream/sender.h"
+#include "verbena/rpc/stream/windows.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
+
+class ServerSession;
+class ServerShard;
+
+// RequestBuffers: memory for the payloads of a stream's messages at its server.
+//
+// Receive memory, within what the client and its source may have for payloads of requests
+// (ServerOptions::max_bytes_per_client and max_bytes_per_source). A payload counts until its memory
+// is free, also while the handler keeps it. Part of a ServedStream, on its executor's thread.
+class RequestBuffers final : public StreamBuffers {
+ public:
+  // A stream begins. Both are used while its handler runs; `deadline` is the call's.
+  void Begin(ServerShard& shard, ServerSession& session, TimePoint deadline) {
+    shard_ = &shard;
+    session_ = &session;
+    deadline_ = deadline;
+  }
+
+  // UNAVAILABLE once the link is lost.
+  absl::StatusOr<Buffer> TryAllocate(size_t bytes) override;
+  Task<absl::StatusOr<Buffer>> Allocate(size_t bytes) override;
+
+ private:
+  ServerShard* shard_ = nullptr;
+  ServerSession* session_ = nullptr;
+  TimePoint deadline_ = kNever;
+};
 
 class ServedStream final : private StreamReceiver::Listener {
  public:

@@ -15,12 +15,12 @@
 #include <string>
 #include <utility>
 
-#include "verbena/rpc/server/queued_call.h"
+#include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/response_memory.h"
 #include "verbena/rpc/server/server_source.h"
 #include "verbena/transport/base/check.h"
-#include "verbena/transport/connect/runtime_id.h"
-#include "verbena/transport/coro/semaphore.h"
+#include "verbena/transport/connect/peer.h"
+#include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
 

@@ -15,10 +15,10 @@
 #include "fmt/format.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/outcome.h"
-#include "verbena/rpc/server/server_call.h"
-#include "verbena/rpc/server/server_session.h"
-#include "verbena/rpc/server/server_shard.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/rpc/server/call.h"
+#include "verbena/rpc/server/session.h"
+#include "verbena/rpc/server/shard.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {

@@ -13,10 +13,10 @@
 #include <memory>
 #include <utility>
 
-#include "verbena/rpc/server/queued_call.h"
-#include "verbena/rpc/stream/stream_memory.h"
+#include "verbena/rpc/server/admission.h"
+#include "verbena/rpc/stream/memory.h"
 #include "verbena/transport/base/check.h"
-#include "verbena/transport/coro/semaphore.h"
+#include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
 

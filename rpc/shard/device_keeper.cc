@@ -11,7 +11,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "verbena/transport/connect/peer_address.h"
-#include "verbena/transport/executor/join_logged.h"
+#include "verbena/transport/connect/peer.h"
+#include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {
 

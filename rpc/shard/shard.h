@@ -8,20 +8,45 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/rpc/shard/published.h"
 #include "verbena/rpc/shard/shard_device.h"
-#include "verbena/rpc/stream/stream_memory.h"
+#include "verbena/rpc/stream/memory.h"
 #include "verbena/transport/connect/bootstrap.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
+
+// Published: a value that its owner sets from time to time, and any thread reads.
+//
+// For statistics of one executor that another executor reads: the reader must not wait for the
+// owner.
+//
+//   published_.Set(stats());               // on the owner's thread
+//   DeviceStats before = published_.Get();  // on any thread
+template <typename T>
+class Published {
+ public:
+  void Set(T value) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::swap(value_, value);
+  }
+  T Get() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return value_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  T value_{};
+};
 
 class Shard {
  public:

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/base/backoff.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/random.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/device/control_pool.h"
 

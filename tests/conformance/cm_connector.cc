@@ -5,7 +5,7 @@
 #include "fmt/format.h"
 #include "tests/conformance/patience.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal::conformance {

@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "tests/conformance/objects.h"
 #include "tests/transport/connect/waiting_scheduler.h"
-#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/connect/peer.h"
 #include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/connect/rdma_cm.h"
 #include "verbena/transport/coro/task.h"

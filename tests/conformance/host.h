@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/conformance/objects.h"
-#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/connect/peer.h"
 
 namespace verbena::internal::conformance {
 

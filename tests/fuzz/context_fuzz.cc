@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "verbena/rpc/call/context_format.h"
+#include "verbena/rpc/call/context_block.h"
 #include "verbena/transport/base/check.h"
 
 namespace verbena::internal {

@@ -5,9 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "verbena/rpc/naming/directory.h"
 #include "verbena/rpc/naming/etcd/messages.h"
-#include "verbena/rpc/naming/etcd/server_value.h"
+#include "verbena/rpc/naming/registrar.h"
 #include "verbena/transport/base/check.h"
 
 namespace verbena::internal {

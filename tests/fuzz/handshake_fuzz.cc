@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/check.h"
-#include "verbena/transport/connect/handshake_codec.h"
-#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/connect/handshake.h"
+#include "verbena/transport/connect/peer.h"
 
 namespace verbena::internal {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/call/context_format.h"
+#include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/link/wire_format.h"

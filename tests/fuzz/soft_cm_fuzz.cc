@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "verbena/transport/base/check.h"
-#include "verbena/transport/preload/rdma_cm_message.h"
+#include "verbena/transport/preload/cm_message.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace preload = verbena::internal::preload;

@@ -11,9 +11,7 @@
 #include <span>
 
 #include "verbena/transport/base/check.h"
-#include "verbena/transport/soft/message.h"
 #include "verbena/transport/soft/ring.h"
-#include "verbena/transport/soft/ring_intake.h"
 #include "verbena/transport/soft/tcp_format.h"
 
 namespace verbena::internal::soft {

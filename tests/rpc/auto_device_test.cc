@@ -9,7 +9,7 @@
 #include "tests/rpc/testing_service.h"
 #include "verbena/rpc/shard/open_device.h"
 #include "verbena/rpc/shard/shard.h"
-#include "verbena/transport/connect/rdma_cm_address.h"
+#include "verbena/transport/connect/rdma_cm.h"
 
 namespace verbena::internal {
 namespace {

@@ -20,7 +20,7 @@
 #include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/testing/fake_clock.h"
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/context.h"
 
 namespace verbena {
 namespace {

@@ -17,8 +17,8 @@
 #include "tests/rpc/testing_service.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/metadata.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/coro/when_all.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/combinators.h"
 
 namespace verbena {
 namespace {

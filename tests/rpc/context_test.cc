@@ -12,8 +12,8 @@
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/call/context_format.h"
-#include "verbena/rpc/client/bulk_call.h"
+#include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/client/bulk.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/with_payload.h"
 

@@ -21,7 +21,7 @@
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena {
 

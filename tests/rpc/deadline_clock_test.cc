@@ -3,7 +3,7 @@
 #include <atomic>
 
 #include "tests/rpc/testing_service.h"
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena {

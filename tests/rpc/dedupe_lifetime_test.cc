@@ -12,11 +12,11 @@
 #include "absl/status/statusor.h"
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/link_breaker.h"
-#include "verbena/rpc/call/allocate.h"
-#include "verbena/rpc/call/call_step.h"
+#include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/task.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
 namespace {

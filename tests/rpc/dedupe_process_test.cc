@@ -28,12 +28,11 @@
 #include "tests/rpc/held_port.h"
 #include "tests/rpc/link_breaker.h"
 #include "tests/rpc/runtime_pair.h"
-#include "verbena/rpc/call/call_step.h"
+#include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/dedupe.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/coro/for_each.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/yield.h"
 
 namespace verbena::internal {
 namespace {

@@ -14,10 +14,10 @@
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/link_breaker.h"
 #include "tests/rpc/moved_clock.h"
-#include "verbena/rpc/call/call_step.h"
+#include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/retry.h"
 #include "verbena/rpc/service_config.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
 namespace {

@@ -15,10 +15,10 @@
 #include "absl/strings/cord.h"
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/link_breaker.h"
-#include "verbena/rpc/call/call_step.h"
+#include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/task.h"
-#include "verbena/transport/coro/event.h"
-#include "verbena/transport/coro/when_all.h"
+#include "verbena/transport/coro/combinators.h"
+#include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
 namespace {

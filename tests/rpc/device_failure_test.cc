@@ -17,8 +17,8 @@
 #include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/loan.h"
 #include "verbena/rpc/remote_memory.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/coro/scope.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer_pool.h"
 

@@ -21,7 +21,7 @@
 #include "tests/rpc/rogue_peer.h"
 #include "tests/support/turn.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
 namespace {

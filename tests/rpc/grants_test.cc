@@ -8,7 +8,7 @@
 
 #include "tests/rpc/payload_service.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
 namespace {

@@ -17,7 +17,7 @@
 #include <iostream>
 #include <string>
 
-#include "verbena/transport/connect/handshake_codec.h"
+#include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {

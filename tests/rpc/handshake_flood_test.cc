@@ -22,7 +22,7 @@
 #include "tests/rpc/testing_service.h"
 #include "tests/transport/base/captured_log.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/context.h"
 
 namespace verbena {
 namespace {

@@ -12,7 +12,7 @@
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/stream_payload_service.h"
-#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/memory.h"
 
 namespace verbena::internal {
 namespace {

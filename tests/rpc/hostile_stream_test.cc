@@ -9,8 +9,8 @@
 
 #include "gtest/gtest.h"
 #include "tests/rpc/rogue_stream.h"
-#include "verbena/rpc/call/context_format.h"
-#include "verbena/rpc/stream/stream_link.h"
+#include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/stream/windows.h"
 
 namespace verbena::internal {
 namespace {

@@ -8,8 +8,8 @@
 #include "tests/rpc/ledger_service.h"
 #include "tests/rpc/link_breaker.h"
 #include "tests/rpc/runtime_pair.h"
-#include "verbena/rpc/call/call_step.h"
-#include "verbena/transport/coro/for_each.h"
+#include "verbena/rpc/call/frames.h"
+#include "verbena/transport/coro/combinators.h"
 
 namespace verbena::internal {
 namespace {

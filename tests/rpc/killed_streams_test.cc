@@ -9,7 +9,7 @@
 #include "tests/rpc/link_breaker.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/stream_ledger.h"
-#include "verbena/transport/coro/for_each.h"
+#include "verbena/transport/coro/combinators.h"
 
 namespace verbena::internal {
 namespace {

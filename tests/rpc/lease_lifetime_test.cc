@@ -13,7 +13,7 @@
 #include "tests/rpc/payload_service.h"
 #include "tests/support/turn.h"
 #include "verbena/rpc/testing/fake_clock.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
 namespace {

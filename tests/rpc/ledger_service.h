@@ -19,8 +19,8 @@
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server_context.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/sleep.h"
 
 namespace verbena {
 

@@ -13,8 +13,8 @@
 #include "tests/support/watched.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/coro/scope.h"
+#include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
 namespace {

@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "gtest/gtest.h"
-#include "verbena/rpc/call/call_step.h"
+#include "verbena/rpc/call/frames.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {

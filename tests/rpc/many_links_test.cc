@@ -11,10 +11,10 @@
 #include "tests/rpc/testing_service.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/server.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/soft/soft_device.h"
 

@@ -17,9 +17,9 @@
 #include "verbena/rpc/loan.h"
 #include "verbena/rpc/remote_memory.h"
 #include "verbena/rpc/server.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
 

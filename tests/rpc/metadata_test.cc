@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "verbena/rpc/call/context_format.h"
+#include "verbena/rpc/call/context_block.h"
 
 namespace verbena::internal {
 namespace {

@@ -1,7 +1,7 @@
 // Misuse that the program could have seen aborts the process, and the message says what was wrong.
 
 #include "gtest/gtest.h"
-#include "verbena/rpc/client/grants_held.h"
+#include "verbena/rpc/client/landings.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/transport/memory/buffer.h"
 

@@ -16,7 +16,7 @@
 #include "tests/rpc/testing.verbena.pb.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena {

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/transport/base/captured_log.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena {
 namespace {

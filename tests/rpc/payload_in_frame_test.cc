@@ -10,10 +10,10 @@
 
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
-#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/with_payload.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
 namespace {

@@ -12,7 +12,7 @@
 #include "tests/rpc/server_process.h"
 #include "tests/support/turn.h"
 #include "tests/support/watched.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
 namespace {

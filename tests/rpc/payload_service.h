@@ -20,9 +20,8 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/shard/shard.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/yield.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {

@@ -9,7 +9,7 @@
 
 #include "tests/rpc/payload_service.h"
 #include "verbena/rpc/shard/open_device.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {

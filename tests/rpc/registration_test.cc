@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "tests/rpc/server_set.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/naming/directory.h"
+#include "verbena/rpc/naming/registrar.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
 #include "verbena/transport/coro/sleep.h"

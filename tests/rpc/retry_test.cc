@@ -24,7 +24,7 @@
 #include "verbena/rpc/retry.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/service_config.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena {

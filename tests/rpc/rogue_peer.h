@@ -20,12 +20,12 @@
 #include "verbena/rpc/shard/open_device.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/connect/handshake.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/device/handles.h"
-#include "verbena/transport/link/qp_setup.h"
-#include "verbena/transport/link/receive_ring.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/device/device.h"
+#include "verbena/transport/link/ids.h"
+#include "verbena/transport/link/qp.h"
+#include "verbena/transport/link/receives.h"
 #include "verbena/transport/link/wire_format.h"
-#include "verbena/transport/link/wr_id.h"
 #include "verbena/transport/memory/arena.h"
 
 namespace verbena::internal {

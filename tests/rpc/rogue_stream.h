@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/stream_service.h"
-#include "verbena/rpc/call/context_format.h"
+#include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/transport/link/wire_format.h"
 

@@ -18,9 +18,9 @@
 #include "verbena/rpc/balancing.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/outcome.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/task_scope.h"
 
 namespace verbena {
 namespace {

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/server.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena {

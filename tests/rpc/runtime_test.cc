@@ -26,11 +26,10 @@
 #include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/version.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/executor/blocking.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/join_handle.h"
-#include "verbena/transport/executor/run_blocking.h"
 #include "verbena/transport/executor/run_on.h"
+#include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {

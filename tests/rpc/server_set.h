@@ -24,8 +24,8 @@
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/resolver.h"
 #include "verbena/rpc/server.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/sync.h"
 
 namespace verbena {
 

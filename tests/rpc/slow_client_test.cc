@@ -8,7 +8,7 @@
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/rpc/waiting_replies.h"
-#include "verbena/rpc/call/call_id.h"
+#include "verbena/rpc/call/frames.h"
 
 namespace verbena::internal {
 namespace {

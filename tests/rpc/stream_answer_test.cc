@@ -13,7 +13,7 @@
 #include "tests/rpc/rogue_stream.h"
 #include "tests/support/turn.h"
 #include "verbena/rpc/shard/shard.h"
-#include "verbena/rpc/stream/stream_link.h"
+#include "verbena/rpc/stream/windows.h"
 
 namespace verbena::internal {
 namespace {

@@ -13,8 +13,8 @@
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/coro/scope.h"
+#include "verbena/transport/coro/sleep.h"
 
 namespace verbena {
 namespace {

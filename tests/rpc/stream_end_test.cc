@@ -17,9 +17,9 @@
 #include "tests/rpc/stream_service.h"
 #include "tests/support/watched.h"
 #include "verbena/rpc/testing/fake_clock.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/when_all.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "tests/rpc/ledger_service.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena {
 

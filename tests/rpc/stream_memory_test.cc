@@ -2,7 +2,7 @@
 // there: messages that nobody reads, large messages that come or leave in parts, large requests. A
 // stream that finds the share used up fails alone, and its memory is free again.
 
-#include "verbena/rpc/stream/stream_memory.h"
+#include "verbena/rpc/stream/memory.h"
 
 #include <algorithm>
 #include <memory>
@@ -14,9 +14,9 @@
 #include "tests/rpc/stream_service.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/shard/shard.h"
-#include "verbena/rpc/stream/stream_assembly.h"
-#include "verbena/rpc/stream/stream_beside.h"
-#include "verbena/transport/coro/when_any.h"
+#include "verbena/rpc/stream/beside.h"
+#include "verbena/rpc/stream/receiver.h"
+#include "verbena/transport/coro/combinators.h"
 
 namespace verbena {
 namespace {

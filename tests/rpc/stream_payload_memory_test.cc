@@ -12,11 +12,10 @@
 #include "tests/rpc/stream_payload_service.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/when_all.h"
-#include "verbena/transport/coro/when_any.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/coro/scope.h"
+#include "verbena/transport/coro/sleep.h"
 
 namespace verbena {
 namespace {

@@ -21,7 +21,7 @@
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/with_payload.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/buffer.h"

@@ -15,9 +15,9 @@
 #include "tests/rpc/abandonable.h"
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/stream_payload_service.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/when_all.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena {
 namespace {

@@ -11,7 +11,7 @@
 #include "tests/rpc/stream_service.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena {
 namespace {

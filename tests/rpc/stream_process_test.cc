@@ -8,7 +8,7 @@
 #include "tests/rpc/server_process.h"
 #include "tests/rpc/stream_service.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena {
 namespace {

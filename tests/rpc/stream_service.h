@@ -19,7 +19,7 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/sync.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena {

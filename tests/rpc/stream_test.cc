@@ -12,11 +12,9 @@
 #include "tests/rpc/abandonable.h"
 #include "tests/rpc/stream_service.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/when_all.h"
-#include "verbena/transport/coro/when_any.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena {
 namespace {

@@ -20,8 +20,8 @@
 #include "verbena/rpc/retry_after.h"
 #include "verbena/rpc/server.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/rpc/testing_service.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena {
 namespace {

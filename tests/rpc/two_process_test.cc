@@ -10,7 +10,7 @@
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/server_process.h"
 #include "tests/rpc/testing_service.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena {
 namespace {

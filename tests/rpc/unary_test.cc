@@ -10,8 +10,8 @@
 #include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/unary_call.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/coro/scope.h"
+#include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
 namespace {

@@ -13,8 +13,8 @@
 #include "tests/rpc/stream_service.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/testing/fake_clock.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
 namespace {

@@ -14,7 +14,7 @@
 #include "tests/rpc/testing_service.h"
 #include "tests/rpc/waiting_replies.h"
 #include "verbena/rpc/shard/shard.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
 namespace {

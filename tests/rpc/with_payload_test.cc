@@ -14,10 +14,10 @@
 #include "tests/rpc/payload_service.h"
 #include "tests/transport/coro/counted_new.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/call/context_format.h"
+#include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/metadata.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/when_all.h"
+#include "verbena/transport/coro/combinators.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
 namespace {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <thread>
 
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
 

@@ -22,8 +22,8 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {

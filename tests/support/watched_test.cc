@@ -13,8 +13,8 @@
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/manual_scheduler.h"
-#include "verbena/transport/executor/block_on.h"
-#include "verbena/transport/executor/executor_thread.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {
 namespace {

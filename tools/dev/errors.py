@@ -1,13 +1,13 @@
 """Refuses errors that rpc/ and transport/ return with an if instead of by the macros.
 
-transport/base/status_macros.h has a macro for each case. If errors are always handed on in one way,
+transport/base/status.h has a macro for each case. If errors are always handed on in one way,
 a reader can skip these places, and notices those that do more.
 """
 
 import re
 
 _CHECKED = ("rpc/", "transport/")
-_MACROS = "transport/base/status_macros.h"
+_MACROS = "transport/base/status.h"
 
 # The plugin of protoc is a program of its own, which does not link transport/.
 _FREE = ("rpc/codegen/", _MACROS)

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_join.h"
 #include "fmt/format.h"
-#include "verbena/transport/device/handles.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::doctor {

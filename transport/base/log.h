@@ -8,6 +8,9 @@
 #ifndef VERBENA_TRANSPORT_BASE_LOG_H_
 #define VERBENA_TRANSPORT_BASE_LOG_H_
 
+#include <chrono>
+#include <cstdint>
+#include <mutex>
 #include <string>
 
 namespace verbena {
@@ -26,5 +29,41 @@ void SetLogSink(LogSink sink);
 void Log(LogLevel level, const std::string& message) noexcept;
 
 }  // namespace verbena
+
+namespace verbena::internal {
+
+// ThrottledLog: a log for events that a peer can cause as often as it likes.
+//
+// In each interval it prints the first few lines and counts the others; the next line that is
+// printed says how many were left out. So a flood costs a few lines, with counts. Safe from any
+// thread.
+//
+//   ThrottledLog refusals({.lines = 4});
+//   refusals.Write(LogLevel::kWarning, executor.now(), fmt::format("{} is refused: …", peer));
+class ThrottledLog {
+ public:
+  using Time = std::chrono::time_point<std::chrono::steady_clock, std::chrono::nanoseconds>;
+
+  struct Limits {
+    int lines = 4;  // per interval
+    std::chrono::nanoseconds interval = std::chrono::seconds(5);
+  };
+
+  explicit ThrottledLog(const Limits& limits) : limits_(limits) {}
+
+  void Write(LogLevel level, Time now, const std::string& message);
+  // Begins a new interval, for tests that look at each line.
+  void Reset();
+
+ private:
+  const Limits limits_;
+  std::mutex mutex_;
+  // Under mutex_.
+  Time interval_begin_{};
+  int printed_ = 0;  // in this interval
+  uint64_t left_out_ = 0;
+};
+
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_BASE_LOG_H_

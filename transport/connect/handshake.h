@@ -20,14 +20,75 @@
 #ifndef VERBENA_TRANSPORT_CONNECT_HANDSHAKE_H_
 #define VERBENA_TRANSPORT_CONNECT_HANDSHAKE_H_
 
+#include <cstdint>
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/bootstrap.h"
-#include "verbena/transport/connect/handshake_codec.h"
-#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
+
+// The handshake's messages, between bytes and LinkParameters: pure functions
+// (proto/handshake.proto).
+//
+// The Parse functions are the only readers of what a peer sends here. They take any bytes, allocate
+// no more than a small multiple of them, and name the first value that is wrong. Peers' texts come
+// out escaped, so that they can be logged.
+
+// The versions of the protocol that this build speaks.
+inline constexpr uint32_t kMinProtocolVersion = 2;
+inline constexpr uint32_t kMaxProtocolVersion = 2;
+// Feature bits. The queue pairs are connected through rdma_cm. A side that has no connection
+// manager leaves this bit out.
+inline constexpr uint64_t kFeatureRdmaCm = 1u << 0;
+// This side leases memory through memory windows, and its device reports which window a
+// SEND_WITH_INV invalidated. A side that lacks either leaves the bit out, and gets no such SEND.
+inline constexpr uint64_t kFeatureInvalidation = 1u << 1;
+// Payloads carry a CRC32C.
+inline constexpr uint64_t kFeatureChecksum = 1u << 2;
+// The server grants landings for the payloads of requests to come.
+inline constexpr uint64_t kFeatureGrants = 1u << 3;
+// The features that this build knows.
+inline constexpr uint64_t kSupportedFeatures =
+    kFeatureRdmaCm | kFeatureInvalidation | kFeatureChecksum | kFeatureGrants;
+
+// The versions and features that this side offers in a handshake.
+struct HandshakeOptions {
+  uint32_t min_version = kMinProtocolVersion;
+  uint32_t max_version = kMaxProtocolVersion;
+  uint64_t features = kSupportedFeatures;
+  // A server refuses an offer whose executor_index is not less than this. A server that takes the
+  // index modulo its executors sets kMaxExecutors.
+  uint32_t executor_count = 1;
+};
+
+std::string EncodeHello(const LinkParameters& mine, const HandshakeOptions& options);
+// The client's parameters, with the version and features that both sides speak. INVALID_ARGUMENT,
+// or FAILED_PRECONDITION when no version is common.
+absl::StatusOr<LinkParameters> ParseHello(const std::string& bytes,
+                                          const HandshakeOptions& options);
+
+// `offer` is what ParseHello() returned. The acceptance keeps kFeatureRdmaCm of the offer only if
+// `mine.rdma_cm` has a port.
+std::string EncodeAcceptance(const LinkParameters& offer, const LinkParameters& mine);
+// `why` is an error.
+std::string EncodeRefusal(const absl::Status& why);
+// The server's parameters, or the Status that it refused with.
+absl::StatusOr<LinkParameters> ParseReply(const std::string& bytes,
+                                          const HandshakeOptions& options);
+
+std::string EncodeReady();
+absl::Status ParseReady(const std::string& bytes);
+
+// FAILED_PRECONDITION when queue pairs of `kind` cannot be connected with these features: iWARP
+// without kFeatureRdmaCm.
+absl::Status CheckConnectable(LinkKind kind, uint64_t features);
+
+// FAILED_PRECONDITION unless the two can be connected to each other.
+absl::Status CheckSameKind(LinkKind mine, LinkKind theirs);
 
 class ThrottledLog;
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/connect/mailbox.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/connect/io_thread.h"
 
 namespace verbena {
 

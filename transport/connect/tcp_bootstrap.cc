@@ -1,25 +1,149 @@
 #include "verbena/transport/connect/tcp_bootstrap.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <boost/asio/error.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "verbena/transport/base/host_port.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/base/tcp_socket.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/socket.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/io_thread.h"
-#include "verbena/transport/connect/tcp_connector.h"
-#include "verbena/transport/connect/tcp_listener.h"
+#include "verbena/transport/connect/tcp_stream.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena::internal {
+
+// TcpConnector: one attempt to reach a target: resolve, then connect to each address in turn.
+//
+// Shared by its handlers on the IoThread and by the coroutine that waits for the outcome, which may
+// go away at any time: a connection that nobody wants any more is closed.
+class TcpConnector final : public IoObject, public std::enable_shared_from_this<TcpConnector> {
+ public:
+  using Outcome = Mailbox<std::unique_ptr<MessageStream>>;
+
+  TcpConnector(std::shared_ptr<IoThread> io, HostPort target);
+
+  // For the executor. The outcome gets one stream, or ends with the reason why there is none.
+  std::shared_ptr<Outcome> Start();
+  void Cancel();
+
+  void CloseOnThread() override;
+
+ private:
+  // All of these on the thread.
+  void Resolve();
+  void ConnectNext();
+  void OnConnected(const boost::system::error_code& error);
+  void Fail(const absl::Status& why);
+  std::string What() const;
+
+  const std::shared_ptr<IoThread> io_;
+  const HostPort target_;
+  const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
+
+  // The rest belongs to the thread.
+  boost::asio::ip::tcp::resolver resolver_;
+  boost::asio::ip::tcp::socket socket_;
+  std::vector<boost::asio::ip::tcp::endpoint> addresses_;
+  size_t next_ = 0;
+  absl::Status last_error_;
+  bool ended_ = false;
+};
+
+// A listening TCP socket as a MessageListener.
+//
+// As with streams, TcpAcceptor lives on the IoThread and the listener is the user's half. The
+// acceptor takes connections from the kernel's queue on demand, at most kTcpAcceptedAhead ahead: a
+// flood waits in that queue, and does not take the descriptors of this process. When the process is
+// out of descriptors, the acceptor gives up one that it keeps in reserve. With that one it accepts
+// waiting connections and closes them, so that their clients hear of it at once. Then it waits a
+// while, and logs counts. The listener does not fail.
+
+inline constexpr size_t kTcpAcceptedAhead = 16;
+
+class TcpAcceptor final : public IoObject, public std::enable_shared_from_this<TcpAcceptor> {
+ public:
+  using Accepted = Mailbox<std::unique_ptr<MessageStream>>;
+
+  // From any thread. Takes the listening descriptor `fd`.
+  static absl::StatusOr<std::shared_ptr<TcpAcceptor>> Adopt(std::shared_ptr<IoThread> io, int fd);
+
+  // For the executor.
+  std::shared_ptr<Accepted> StartAccept();
+  void Close();
+  const std::string& address() const { return address_; }
+
+  void CloseOnThread() override;
+  ~TcpAcceptor() override;
+
+ private:
+  explicit TcpAcceptor(std::shared_ptr<IoThread> io);
+
+  // All of these on the thread.
+  void AcceptNext();
+  void TryAgainWhenReadable();
+  void TryAgainLater();
+  void OnStarved(const absl::Status& why);
+  size_t Shed();
+  void Reserve();
+  void ReleaseReserve();
+  void Take(AcceptedSocket accepted);
+
+  const std::shared_ptr<IoThread> io_;
+  const std::shared_ptr<Accepted> accepted_ = std::make_shared<Accepted>();
+  std::string address_;
+
+  // The rest belongs to the thread.
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::steady_timer retry_;
+  bool waiting_ = false;
+  bool closed_ = false;
+  int reserve_ = -1;   // a descriptor to give up when there is no other; -1 while there is none
+  uint64_t shed_ = 0;  // connections closed for want of descriptors
+  ThrottledLog log_{{.lines = 1}};
+};
+
+// The user's half.
+class TcpListener final : public MessageListener {
+ public:
+  explicit TcpListener(std::shared_ptr<TcpAcceptor> acceptor);
+  ~TcpListener() override;
+
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Accept() override;
+  void Close() override;
+  const std::string& address() const override;
+
+ private:
+  const std::shared_ptr<TcpAcceptor> acceptor_;
+};
+
+}  // namespace verbena::internal
 
 namespace verbena {
-namespace {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
+
+namespace {
+
 using StreamOr = absl::StatusOr<std::unique_ptr<MessageStream>>;
 
 // Gives the attempt up if the coroutine ends first, for whatever reason.
@@ -87,3 +211,264 @@ absl::StatusOr<std::unique_ptr<MessageListener>> TcpBootstrap::Listen(const std:
 }
 
 }  // namespace verbena
+
+namespace verbena::internal {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+using StreamOr = absl::StatusOr<std::unique_ptr<MessageStream>>;
+
+// How long an acceptor without descriptors waits: long enough not to spin, short for a client.
+constexpr auto kRetryDelay = std::chrono::milliseconds(100);
+
+// The most connections that are shed before the acceptor waits again, so that a flood does not keep
+// the thread.
+constexpr size_t kShedAtOnce = 64;
+
+absl::Status Closed() { return absl::CancelledError("the listener was closed"); }
+
+tcp FamilyOf(int fd) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes);
+  return address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4();
+}
+
+Task<StreamOr> AcceptFrom(std::shared_ptr<TcpAcceptor> acceptor) {
+  co_return co_await acceptor->StartAccept()->Pop();
+}
+
+}  // namespace
+
+TcpConnector::TcpConnector(std::shared_ptr<IoThread> io, HostPort target)
+    : io_(std::move(io)),
+      target_(std::move(target)),
+      resolver_(io_->context()),
+      socket_(io_->context()) {}
+
+std::shared_ptr<TcpConnector::Outcome> TcpConnector::Start() {
+  const bool posted = io_->Post([self = shared_from_this()] {
+    self->io_->Register(self);
+    self->Resolve();
+  });
+  if (!posted) outcome_->Finish(absl::CancelledError("the bootstrap was destroyed"));
+  return outcome_;
+}
+
+void TcpConnector::Cancel() {
+  io_->Post([self = shared_from_this()] { self->CloseOnThread(); });
+}
+
+void TcpConnector::CloseOnThread() { Fail(absl::CancelledError("the connection was given up")); }
+
+void TcpConnector::Resolve() {
+  error_code not_numeric;
+  const asio::ip::address address = asio::ip::make_address(target_.host, not_numeric);
+  if (!not_numeric) {
+    addresses_.emplace_back(address, target_.port);
+    return ConnectNext();
+  }
+  resolver_.async_resolve(
+      target_.host, fmt::format("{}", target_.port), tcp::resolver::numeric_service,
+      [self = shared_from_this()](const error_code& error,
+                                  const tcp::resolver::results_type& found) {
+        if (self->ended_) return;
+        if (error) {
+          return self->Fail(absl::UnavailableError(
+              fmt::format("cannot resolve \"{}\": {}", self->target_.host, error.message())));
+        }
+        for (const auto& entry : found) self->addresses_.push_back(entry.endpoint());
+        self->ConnectNext();
+      });
+}
+
+void TcpConnector::ConnectNext() {
+  while (next_ < addresses_.size()) {
+    const tcp::endpoint& address = addresses_[next_++];
+    absl::StatusOr<int> fd = OpenTcpSocket(address.protocol().family(), What());
+    if (!fd.ok()) {
+      last_error_ = fd.status();
+      continue;
+    }
+    error_code error;
+    socket_.assign(address.protocol(), *fd, error);
+    if (error) {
+      close(*fd);
+      last_error_ = SocketStatus(error.value(), What());
+      continue;
+    }
+    return socket_.async_connect(address, [self = shared_from_this()](const error_code& error) {
+      self->OnConnected(error);
+    });
+  }
+  Fail(last_error_);
+}
+
+void TcpConnector::OnConnected(const error_code& error) {
+  if (ended_) return;
+  if (error) {
+    last_error_ = SocketStatus(error.value(), What());
+    error_code ignored;
+    socket_.close(ignored);
+    return ConnectNext();
+  }
+  ended_ = true;
+  const tcp::endpoint& peer = addresses_[next_ - 1];
+  outcome_->Push(std::make_unique<TcpStream>(TcpConnection::Adopt(
+      io_, std::move(socket_), FormatHostPort(peer.address().to_string(), peer.port()))));
+  io_->Unregister(shared_from_this());
+}
+
+void TcpConnector::Fail(const absl::Status& why) {
+  if (std::exchange(ended_, true)) return;
+  outcome_->Finish(why);
+  resolver_.cancel();
+  error_code ignored;
+  socket_.close(ignored);
+  io_->Unregister(shared_from_this());
+}
+
+std::string TcpConnector::What() const {
+  return "connect to " + FormatHostPort(target_.host, target_.port);
+}
+
+TcpAcceptor::TcpAcceptor(std::shared_ptr<IoThread> io)
+    : io_(std::move(io)), acceptor_(io_->context()), retry_(io_->context()) {
+  Reserve();
+}
+
+TcpAcceptor::~TcpAcceptor() { ReleaseReserve(); }
+
+absl::StatusOr<std::shared_ptr<TcpAcceptor>> TcpAcceptor::Adopt(std::shared_ptr<IoThread> io,
+                                                                int fd) {
+  std::shared_ptr<TcpAcceptor> acceptor(new TcpAcceptor(std::move(io)));
+  error_code error;
+  acceptor->acceptor_.assign(FamilyOf(fd), fd, error);
+  if (error) {
+    close(fd);
+    return SocketStatus(error.value(), "listen");
+  }
+  const tcp::endpoint bound = acceptor->acceptor_.local_endpoint(error);
+  acceptor->address_ = FormatHostPort(bound.address().to_string(), bound.port());
+  const bool posted = acceptor->io_->Post([acceptor] { acceptor->io_->Register(acceptor); });
+  if (!posted) return Closed();
+  return acceptor;
+}
+
+std::shared_ptr<TcpAcceptor::Accepted> TcpAcceptor::StartAccept() {
+  // When it is refused the thread is closing everything, and the mailbox ends by that.
+  io_->Post([self = shared_from_this()] { self->AcceptNext(); });
+  return accepted_;
+}
+
+void TcpAcceptor::Close() {
+  accepted_->Abort(Closed());
+  // Waits, so that the port is free when this returns; the thread never blocks.
+  auto closed = std::make_shared<std::promise<void>>();
+  const bool posted = io_->Post([self = shared_from_this(), closed] {
+    self->CloseOnThread();
+    closed->set_value();
+  });
+  if (posted) closed->get_future().wait();
+}
+
+void TcpAcceptor::CloseOnThread() {
+  if (std::exchange(closed_, true)) return;
+  accepted_->Abort(Closed());
+  error_code ignored;
+  acceptor_.close(ignored);
+  ReleaseReserve();
+  retry_.cancel();
+  io_->Unregister(shared_from_this());
+}
+
+void TcpAcceptor::AcceptNext() {
+  while (!closed_ && !waiting_ && accepted_->size() < kTcpAcceptedAhead) {
+    absl::StatusOr<AcceptedSocket> accepted = AcceptTcp(acceptor_.native_handle());
+    if (accepted.ok()) {
+      Reserve();
+      Take(*std::move(accepted));
+      continue;
+    }
+    if (absl::IsUnavailable(accepted.status())) return TryAgainWhenReadable();
+    if (absl::IsCancelled(accepted.status())) continue;
+    return OnStarved(accepted.status());
+  }
+}
+
+void TcpAcceptor::OnStarved(const absl::Status& why) {
+  shed_ += Shed();
+  log_.Write(LogLevel::kWarning, std::chrono::steady_clock::now(),
+             fmt::format("{} keeps clients waiting: {}; {} connections were closed so far: raise "
+                         "RLIMIT_NOFILE",
+                         address_, why.ToString(), shed_));
+  TryAgainLater();
+}
+
+size_t TcpAcceptor::Shed() {
+  if (reserve_ < 0) return 0;
+  ReleaseReserve();
+  size_t count = 0;
+  for (; count < kShedAtOnce; ++count) {
+    absl::StatusOr<AcceptedSocket> accepted = AcceptTcp(acceptor_.native_handle());
+    if (!accepted.ok()) break;
+    close(accepted->fd);
+  }
+  Reserve();
+  return count;
+}
+
+// Another thread may have taken the last descriptor meanwhile: then there is no reserve for now.
+void TcpAcceptor::Reserve() {
+  if (reserve_ < 0) reserve_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+void TcpAcceptor::ReleaseReserve() {
+  if (reserve_ >= 0) close(std::exchange(reserve_, -1));
+}
+
+void TcpAcceptor::TryAgainWhenReadable() {
+  waiting_ = true;
+  acceptor_.async_wait(tcp::acceptor::wait_read, [self = shared_from_this()](const error_code&) {
+    self->waiting_ = false;
+    self->AcceptNext();
+  });
+}
+
+void TcpAcceptor::TryAgainLater() {
+  waiting_ = true;
+  retry_.expires_after(kRetryDelay);
+  retry_.async_wait([self = shared_from_this()](const error_code&) {
+    self->waiting_ = false;
+    self->AcceptNext();
+  });
+}
+
+void TcpAcceptor::Take(AcceptedSocket accepted) {
+  tcp::socket socket(io_->context());
+  error_code error;
+  socket.assign(acceptor_.local_endpoint(error).protocol(), accepted.fd, error);
+  if (error) {
+    close(accepted.fd);
+    return TryAgainLater();
+  }
+  accepted_->Push(std::make_unique<TcpStream>(
+      TcpConnection::Adopt(io_, std::move(socket), std::move(accepted.peer))));
+}
+
+TcpListener::TcpListener(std::shared_ptr<TcpAcceptor> acceptor) : acceptor_(std::move(acceptor)) {}
+
+// NOLINTNEXTLINE(bugprone-exception-escape): posting throws only when memory is out
+TcpListener::~TcpListener() { acceptor_->Close(); }
+
+VERBENA_CORO_WRAPPER Task<StreamOr> TcpListener::Accept() { return AcceptFrom(acceptor_); }
+
+void TcpListener::Close() { acceptor_->Close(); }
+
+const std::string& TcpListener::address() const { return acceptor_->address(); }
+
+}  // namespace verbena::internal

@@ -22,11 +22,13 @@
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 
-namespace internal {
 class IoThread;
-}  // namespace internal
+
+}  // namespace verbena::internal
+
+namespace verbena {
 
 class TcpBootstrap final : public Bootstrap {
  public:

@@ -8,9 +8,8 @@
 #include <boost/asio/write.hpp>
 #include <utility>
 
-#include "verbena/transport/base/host_port.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/base/tcp_socket.h"
+#include "verbena/transport/base/socket.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
 namespace {

@@ -25,7 +25,6 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/io_thread.h"
-#include "verbena/transport/connect/mailbox.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {

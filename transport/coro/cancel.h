@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/base/intrusive_list.h"
-#include "verbena/transport/coro/trace_context.h"
+#include "verbena/transport/base/list.h"
+#include "verbena/transport/coro/trace.h"
 
 namespace verbena {
 

@@ -12,10 +12,16 @@
 
 #include <concepts>
 #include <coroutine>
+#include <type_traits>
+#include <utility>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/trace.h"
 
 namespace verbena {
 
@@ -44,6 +50,96 @@ class [[nodiscard]] CurrentContext {
  private:
   TaskContext context_;
 };
+
+}  // namespace verbena
+
+namespace verbena::internal {
+
+// WithDeadline: runs a Task in a cancel scope that is requested with DEADLINE_EXCEEDED at a time.
+//
+// The Task is always awaited to its end, and its result is the result: after the deadline its
+// awaits return DEADLINE_EXCEEDED, and it usually returns that. A Task that ignores them delays its
+// caller. A deadline already past does not keep the Task from starting. An earlier deadline of an
+// outer scope holds too. kNever is no deadline. Calls that the Task makes have the deadline, too,
+// so their servers hear of it.
+//
+//   absl::StatusOr<GetReply> reply = co_await WithDeadline(stub.Get(request), 5ms);
+
+template <typename T>
+inline constexpr bool kCarriesStatus = std::is_same_v<T, absl::Status>;
+template <typename T>
+inline constexpr bool kCarriesStatus<absl::StatusOr<T>> = true;
+
+// A type that can report a passed deadline.
+template <typename T>
+concept CarriesStatus = kCarriesStatus<T>;
+
+}  // namespace verbena::internal
+
+namespace verbena {
+
+// A cancel scope with an alarm. Lives in the frame of the coroutine that set it; one thread.
+class DeadlineScope final : private internal::Timer {
+ public:
+  DeadlineScope(const TaskContext& context, TimePoint deadline);
+  DeadlineScope(const DeadlineScope&) = delete;
+  DeadlineScope& operator=(const DeadlineScope&) = delete;
+  ~DeadlineScope() override;
+
+  CancelScope& scope() { return scope_; }
+
+ private:
+  void OnTimer() override;
+
+  Scheduler& scheduler_;
+  CancelScope scope_;
+  bool running_ = false;
+};
+
+template <internal::CarriesStatus T>
+Task<T> WithDeadline(Task<T> task, TimePoint deadline) {
+  DeadlineScope limit(co_await CurrentContext(), deadline);
+  co_return co_await std::move(task).In(&limit.scope());
+}
+
+// The delay counts from the scheduler's time when the result is awaited.
+template <internal::CarriesStatus T>
+Task<T> WithDeadline(Task<T> task, Duration delay) {
+  const TaskContext context = co_await CurrentContext();
+  DeadlineScope limit(context, SaturatingAdd(context.scheduler->now(), delay));
+  co_return co_await std::move(task).In(&limit.scope());
+}
+
+// The same for a stub's call. Its own deadline (CallOptions) costs less.
+template <internal::TaskSource A, typename Limit>
+  requires internal::CarriesStatus<typename A::value_type>
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename A::value_type> WithDeadline(
+    A awaitable, Limit limit) {
+  return WithDeadline(internal::ToTask(std::move(awaitable)), limit);
+}
+
+// WithTrace: runs a Task as a part of a trace.
+//
+// Calls that the Task makes, and Tasks that it starts below its own scope, belong to the trace
+// instead of the one that the awaiting coroutine belongs to. The deadline and the cancellation of
+// the awaiting coroutine hold as before. A trace that is not valid (TraceContext::Check()) fails
+// each of these calls with INVALID_ARGUMENT.
+//
+//   co_await WithTrace(CopyVolume(store), TraceContext::Root(/*sampled=*/true));
+
+template <typename T>
+Task<T> WithTrace(Task<T> task, TraceContext trace) {
+  const TaskContext context = co_await CurrentContext();
+  CancelScope scope(context.cancel);
+  scope.set_trace(trace);
+  co_return co_await std::move(task).In(&scope);
+}
+
+template <internal::TaskSource A>
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename A::value_type> WithTrace(
+    A awaitable, TraceContext trace) {
+  return WithTrace(internal::ToTask(std::move(awaitable)), std::move(trace));
+}
 
 }  // namespace verbena
 

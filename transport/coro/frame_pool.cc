@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <new>
 
-#include "verbena/transport/base/poison.h"
+#include "verbena/transport/base/list.h"
 
 namespace verbena::internal {
 namespace {

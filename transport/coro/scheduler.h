@@ -11,7 +11,7 @@
 #include <cstddef>
 
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/base/intrusive_list.h"
+#include "verbena/transport/base/list.h"
 
 namespace verbena {
 

@@ -6,7 +6,7 @@
 // detach. That recurses, once per await in the chain: 10,000 fit a thread's usual 8 MiB. An
 // exception thrown inside comes out of the co_await (Verbena itself throws none). A Task may await
 // anything. If a foreign awaitable resumes it on another thread, it goes on where it belongs, on
-// its scheduler's thread (foreign_await.h).
+// its scheduler's thread (task.h).
 //
 // Locals may be over-aligned (alignas(64)): clang aligns frames as they need if it is given
 // -fcoro-aligned-allocation. No coroutine that returns a Task compiles without that option.
@@ -24,10 +24,7 @@
 #ifndef VERBENA_TRANSPORT_CORO_TASK_H_
 #define VERBENA_TRANSPORT_CORO_TASK_H_
 
-#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
-#error "Verbena needs clang 17 or newer, or gcc 13 or newer: older gcc miscompiles coroutines."
-#endif
-
+#include <atomic>
 #include <concepts>
 #include <coroutine>
 #include <cstddef>
@@ -37,11 +34,15 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/foreign_await.h"
 #include "verbena/transport/coro/frame_pool.h"
 #include "verbena/transport/coro/scheduler.h"
+
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
+#error "Verbena needs clang 17 or newer, or gcc 13 or newer: older gcc miscompiles coroutines."
+#endif
 
 // A function that returns a Task without being a coroutine is a VERBENA_CORO_WRAPPER; one that
 // takes over its arguments (and moves them into a coroutine) is VERBENA_CORO_OWNS_ARGUMENTS too, so
@@ -56,12 +57,117 @@
 #define VERBENA_CORO_OWNS_ARGUMENTS
 #endif
 
+namespace verbena::internal {
+
+// The way home of one foreign await. Shared by the awaiter and the bridge; the last deletes it.
+class ForeignReturn final : private InboxItem {
+ public:
+  ForeignReturn(Scheduler& home, ReadyNode& waiting) : home_(home), waiting_(&waiting) {}
+
+  // From any thread, once: the bridge was resumed. Drops the bridge's reference.
+  void Arrive();
+  // From any thread, instead: the bridge is destroyed and was never resumed.
+  void Drop();
+  // On the home's thread: the awaiter is gone. Drops its reference.
+  void Leave();
+
+ private:
+  enum class State {
+    kWaiting,
+    kReturning,  // the bridge is posting to the home, which must not vanish
+    kReturned,
+    kLeft,  // the awaiter is gone: nothing may be posted to the home
+  };
+
+  // On the home's thread.
+  void Run() override;
+
+  Scheduler& home_;
+  ReadyNode* waiting_;  // the home's thread; null once the awaiter is gone
+  std::atomic<State> state_{State::kWaiting};
+  std::atomic<int> references_{2};
+};
+
+// A coroutine whose handle a foreign awaitable resumes. It destroys itself after that.
+std::coroutine_handle<> MakeForeignBridge(ForeignReturn& way_home);
+
+template <typename Awaitable>
+decltype(auto) GetAwaiter(Awaitable&& awaitable) {
+  if constexpr (requires { std::forward<Awaitable>(awaitable).operator co_await(); }) {
+    return std::forward<Awaitable>(awaitable).operator co_await();
+  } else if constexpr (requires { operator co_await(std::forward<Awaitable>(awaitable)); }) {
+    return operator co_await(std::forward<Awaitable>(awaitable));
+  } else {
+    return std::forward<Awaitable>(awaitable);
+  }
+}
+
+// An awaitable that takes any coroutine's handle. Ours take those of Tasks alone.
+template <typename Awaitable>
+concept ForeignAwaitable = requires(Awaitable&& awaitable, std::coroutine_handle<> any) {
+  GetAwaiter(std::forward<Awaitable>(awaitable)).await_suspend(any);
+};
+
+// ForeignAwaiter: brings a Task back to its scheduler after it awaited something that is not ours.
+//
+// Our own awaits resume a Task through its scheduler. A foreign awaitable (of another library, or
+// of the application) resumes the handle that it was given, on whatever thread it likes. So it is
+// given the handle of a bridge: a small coroutine that, when resumed, posts the Task to its
+// scheduler. A foreign await costs two allocations. It cannot be cancelled. If the Task is
+// destroyed while it waits, the foreign side may still resume or destroy its handle later, which
+// then does nothing; a handle that it never touches again leaks about 200 bytes.
+//
+// Task's promise applies this by itself (await_transform), so nobody names it.
+template <typename Awaitable>
+class ForeignAwaiter final {
+ public:
+  explicit ForeignAwaiter(Awaitable&& awaitable)
+      : awaiter_(GetAwaiter(std::forward<Awaitable>(awaitable))) {}
+  ForeignAwaiter(const ForeignAwaiter&) = delete;
+  ForeignAwaiter& operator=(const ForeignAwaiter&) = delete;
+  ~ForeignAwaiter() {
+    if (way_home_ != nullptr) way_home_->Leave();
+  }
+
+  bool await_ready() { return awaiter_.await_ready(); }
+  // Returns the handle to go on with.
+  template <typename Promise>
+  std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> coroutine) {
+    Promise& promise = coroutine.promise();
+    way_home_ = new ForeignReturn(*promise.scheduler, promise);
+    // From here on the bridge may be resumed on any thread. This object lives on at least until
+    // this thread returns to its loop.
+    const std::coroutine_handle<> bridge = MakeForeignBridge(*way_home_);
+    using Suspended = decltype(awaiter_.await_suspend(bridge));
+    if constexpr (std::same_as<Suspended, bool>) {
+      if (awaiter_.await_suspend(bridge)) return std::noop_coroutine();
+      bridge.destroy();
+      return coroutine;
+    } else if constexpr (std::is_void_v<Suspended>) {
+      awaiter_.await_suspend(bridge);
+      return std::noop_coroutine();
+    } else {
+      return awaiter_.await_suspend(bridge);
+    }
+  }
+  decltype(auto) await_resume() { return awaiter_.await_resume(); }
+
+ private:
+  // A reference if the awaitable is its own awaiter: it lives until the await has ended.
+  decltype(GetAwaiter(std::declval<Awaitable>())) awaiter_;
+  ForeignReturn* way_home_ = nullptr;
+};
+
+}  // namespace verbena::internal
+
 namespace verbena {
 
 template <typename T>
 class Task;
 
-namespace internal {
+}  // namespace verbena
+
+namespace verbena::internal {
 
 // Hears that a Task which nobody awaits has ended (a scope, a server call, a thread in BlockOn).
 // The Task is suspended for the last time and may be destroyed inside.
@@ -166,7 +272,9 @@ class Promise<void> final : public PromiseBase {
   void TakeResult() { RethrowIfFailed(); }
 };
 
-}  // namespace internal
+}  // namespace verbena::internal
+
+namespace verbena {
 
 template <typename T = void>
 class VERBENA_CORO_TASK [[nodiscard]] Task {
@@ -288,7 +396,9 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
   std::coroutine_handle<promise_type> coroutine_;
 };
 
-namespace internal {
+}  // namespace verbena
+
+namespace verbena::internal {
 
 template <typename T>
 inline constexpr bool kIsTask = false;
@@ -326,7 +436,110 @@ inline Task<void> Promise<void>::get_return_object() noexcept {
   return Task<void>(self);
 }
 
-}  // namespace internal
-}  // namespace verbena
+// TaskFunction: a callable that returns a Task, or an awaitable that a Task can be made of. A
+// lambda that is a coroutine is one; one that returns a stub's call is another.
+//
+// A coroutine does not keep the lambda that it was made by: its captures die with the lambda.
+// RunFunction() keeps the callable until the Task has ended and its frame is destroyed.
+//
+//   scope.Spawn(RunFunction([&channel, name]() -> Task<void> { … }));
+
+template <typename Function, typename... Arguments>
+concept TaskFunction = std::invocable<Function&, Arguments...> &&
+                       TaskOrSource<std::invoke_result_t<Function&, Arguments...>>;
+
+// The type of the result of a TaskFunction's Task.
+template <typename Function, typename... Arguments>
+using TaskFunctionResult = typename std::invoke_result_t<Function&, Arguments...>::value_type;
+
+// The callable is called when the Task that this returns is run.
+template <TaskFunction Function>
+Task<TaskFunctionResult<Function>> RunFunction(Function function) {
+  co_return co_await function();
+}
+
+// Suspension: the part that all leaf awaits share, namely how a coroutine stops, hears of
+// cancellation and is queued again.
+//
+// An awaiter derives from it. It lives in the awaiting coroutine's frame, so destroying the Task
+// destroys it: a derived destructor takes it off whatever it waits on. One thread.
+//
+//   class SleepAwaiter : Suspension, Timer {
+//     bool await_ready() { return false; }
+//     template <typename P> bool await_suspend(std::coroutine_handle<P> h) {
+//       if (!Suspend(h)) return false;           // cancelled already: goes on at once
+//       scheduler().StartTimer(*this, when_);
+//       return true;
+//     }
+//     absl::Status await_resume() { return cancel_status(); }
+class Suspension : public CancelNode {
+ protected:
+  // Records the coroutine. False when its scope was cancelled already: it must not suspend.
+  template <typename Promise>
+    requires std::derived_from<Promise, PromiseBase>
+  bool Suspend(std::coroutine_handle<Promise> coroutine) {
+    return Suspend(coroutine.promise());
+  }
+  bool Suspend(PromiseBase& promise) {
+    promise_ = &promise;
+    CancelScope* cancel = promise_->cancel;
+    if (cancel == nullptr) return true;
+    if (cancel->requested()) {
+      reason_ = cancel->reason();
+      return false;
+    }
+    cancel->Add(*this);
+    return true;
+  }
+
+  // Records the coroutine and tells whether its scope was cancelled already. For an await that may
+  // find nothing to wait for: cancellation comes first, so that a loop over a queue which is never
+  // empty ends.
+  template <typename Promise>
+    requires std::derived_from<Promise, PromiseBase>
+  bool Cancelled(std::coroutine_handle<Promise> coroutine) {
+    return Cancelled(coroutine.promise());
+  }
+  bool Cancelled(PromiseBase& promise) {
+    promise_ = &promise;
+    if (promise_->cancel != nullptr) reason_ = promise_->cancel->reason();
+    return reason_ != absl::StatusCode::kOk;
+  }
+
+  // Queues the coroutine. Called once per Suspend() that returned true; cancellation counts as the
+  // call.
+  void Resume() {
+    CancelNode::Unlink();
+    promise_->scheduler->Ready(*promise_);
+  }
+
+  // Instead of Resume(): returns the suspended coroutine, which the caller resumes in its own way.
+  PromiseBase& Release() {
+    CancelNode::Unlink();
+    return *promise_;
+  }
+
+  // Called on cancellation before the coroutine is queued: take the awaiter off what it waits on.
+  virtual void Detach() = 0;
+
+  Scheduler& scheduler() const { return *promise_->scheduler; }
+  // kOk unless the await ended by cancellation.
+  absl::StatusCode cancel_reason() const { return reason_; }
+  absl::Status cancel_status() const {
+    return reason_ == absl::StatusCode::kOk ? absl::OkStatus() : CancelStatus(reason_);
+  }
+
+ private:
+  void OnCancel(absl::StatusCode reason) final {
+    reason_ = reason;
+    Detach();
+    Resume();
+  }
+
+  PromiseBase* promise_ = nullptr;
+  absl::StatusCode reason_ = absl::StatusCode::kOk;
+};
+
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CORO_TASK_H_

@@ -13,7 +13,7 @@
 // address that nobody has delays no queue pair's making. Jobs of one `order` run one after the
 // other, in the order in which they were handed over, whatever their kinds; those of one kind and
 // source begin in that order, too. Sources take turns, and jobs of kResolve that run for one source
-// leave half of the threads to others (control_queue.h). A kind whose first thread the system
+// leave half of the threads to others (control_pool.h). A kind whose first thread the system
 // refuses to start is served by another's. While the pool has no thread at all, Run() is refused
 // and Finish() runs where it is awaited.
 //
@@ -41,6 +41,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -50,15 +51,79 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/list.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/device/control_queue.h"
 
 namespace verbena::internal {
+
+// ControlQueue: jobs of one kind that wait for a thread, served in turn by source.
+//
+// A source is the address of the peer for which a job runs, or empty. Each source has a queue of
+// its own, and the queues take turns: a job waits for one job of each other source, however many
+// jobs these have handed over. One source runs at most `most_running` jobs at once, also while the
+// others have none, so that a thread is free when another source comes.
+//
+// Guarded by the mutex of its ControlPool. It owns no job, and keeps a source while that has jobs.
+class ControlQueue {
+ public:
+  class Source;
+
+  // A job. Its owner takes it off the queue before it destroys it.
+  class Entry : public IntrusiveNode<Entry> {
+   public:
+    explicit Entry(std::string source) : source_name_(std::move(source)) {}
+
+   private:
+    friend class ControlQueue;
+    const std::string source_name_;
+    Source* source_ = nullptr;  // once it was queued
+  };
+
+  // The jobs of one address.
+  class Source : public IntrusiveNode<Source> {
+    friend class ControlQueue;
+    ControlQueue* queue = nullptr;
+    const std::string* name = nullptr;
+    IntrusiveList<Entry> ready;
+    size_t waiting = 0;  // in `ready`
+    size_t running = 0;
+  };
+
+  // A job that begins. Its source must hear of its end.
+  struct Begun {
+    Entry* entry = nullptr;
+    Source* source = nullptr;
+  };
+
+  // Before the first job.
+  void set_most_running(size_t jobs) { most_running_ = jobs; }
+
+  // False when it may not begin yet, because its source runs enough.
+  bool Push(Entry& entry);
+  // Returns the next job, which then counts as running until End(); no entry if none may begin.
+  Begun Take();
+  void End(Source& source);
+  // Takes a job off whichever queue it is in.
+  static void Remove(Entry& entry);
+  // Jobs that may begin now.
+  size_t startable() const { return startable_; }
+
+ private:
+  size_t StartableOf(const Source& source) const;
+  void Forget(Source& source);
+
+  size_t most_running_ = std::numeric_limits<size_t>::max();
+  size_t startable_ = 0;
+  absl::node_hash_map<std::string, Source> sources_;
+  // Sources of which a job may begin; the first is served next.
+  IntrusiveList<Source> turns_;
+};
 
 class ControlPool;
 

@@ -10,7 +10,7 @@
 //
 // Objects are destroyed in the order that verbs demands (MRs and MWs before their PD, MWs before
 // the MR that they are bound to, QPs before their CQ and SRQ); destroying one too early returns
-// FAILED_PRECONDITION with EBUSY in the message. handles.h has owners that do it. A Device outlives
+// FAILED_PRECONDITION with EBUSY in the message. device.h has owners that do it. A Device outlives
 // its objects. All calls are safe from any thread; they may block for milliseconds, and belong to
 // set-up and teardown.
 
@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -150,6 +151,91 @@ class Device {
   virtual absl::StatusOr<ibv_async_event> GetAsyncEvent() = 0;
   virtual void AckAsyncEvent(ibv_async_event& event) = 0;
 };
+
+// Owners of verbs objects: each destroys its object through the Device that made it.
+//
+// Move-only, single owner, destroyed on any thread. A destruction that verbs refuses (an object
+// still in use: our own bug) is logged and the object leaks, since nothing safe can be done with
+// it.
+//
+//   absl::StatusOr<ibv_pd*> pd = device.AllocPd();
+//   PdHandle owner(device, *pd);
+
+// Logs that an object could not be destroyed.
+void LogLeakedObject(const Device& device, const char* kind, const absl::Status& status);
+
+template <typename T, absl::Status (Device::*kDestroy)(T*)>
+class DeviceHandle {
+ public:
+  DeviceHandle() = default;
+  DeviceHandle(Device& device, T* object) : device_(&device), object_(object) {}
+  DeviceHandle(DeviceHandle&& other) noexcept
+      : device_(other.device_), object_(std::exchange(other.object_, nullptr)) {}
+  DeviceHandle& operator=(DeviceHandle&& other) noexcept {
+    if (this != &other) {
+      Reset();
+      device_ = other.device_;
+      object_ = std::exchange(other.object_, nullptr);
+    }
+    return *this;
+  }
+  ~DeviceHandle() { Reset(); }
+
+  T* get() const { return object_; }
+  T* operator->() const { return object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+  Device& device() const { return *device_; }
+
+  // Leaves the object to the caller.
+  T* Release() { return std::exchange(object_, nullptr); }
+  void Reset() {
+    T* object = std::exchange(object_, nullptr);
+    if (object == nullptr) return;
+    absl::Status status = (device_->*kDestroy)(object);
+    if (!status.ok()) LogLeakedObject(*device_, "verbs object", status);
+  }
+
+ private:
+  Device* device_ = nullptr;
+  T* object_ = nullptr;
+};
+
+using PdHandle = DeviceHandle<ibv_pd, &Device::DeallocPd>;
+using MrHandle = DeviceHandle<ibv_mr, &Device::DeregMr>;
+using MwHandle = DeviceHandle<ibv_mw, &Device::DeallocMw>;
+using CompChannelHandle = DeviceHandle<ibv_comp_channel, &Device::DestroyCompChannel>;
+using CqHandle = DeviceHandle<ibv_cq, &Device::DestroyCq>;
+using SrqHandle = DeviceHandle<ibv_srq, &Device::DestroySrq>;
+using QpHandle = DeviceHandle<ibv_qp, &Device::DestroyQp>;
+
+// NUMA: memory near the device that reads and writes it.
+//
+// Any thread. Nothing here fails: without a known node, or without leave to ask for one, memory
+// lies where the kernel puts it.
+
+// The node of the device whose directory in sysfs is `sysfs_path` (ibv_device::ibdev_path); -1 when
+// it has none, or none is known.
+int NumaNodeOf(const char* sysfs_path);
+
+// Asks the kernel to take the pages of [memory, memory + bytes) that are not there yet from `node`,
+// or from another node when that is full. `memory` is aligned to pages; `node` -1 does nothing.
+// True when the kernel agreed.
+bool PreferNumaNode(void* memory, size_t bytes, int node);
+
+// Pages: zeroed memory straight from the kernel, in huge pages if there are any.
+//
+// For regions that are registered with a device: few and large. From 2 MiB on, the memory begins at
+// a huge page, and its size is rounded up to whole huge pages. The administrator's pool (hugetlb)
+// serves them while it has some. Otherwise the kernel is asked for transparent huge pages. Without
+// those everything works, with more TLB misses. Any thread.
+//
+//   VERBENA_ASSIGN_OR_RETURN(std::byte* pages, MapPages(bytes));
+//   UnmapPages(pages, bytes);
+
+// At least `bytes`, which is not 0. RESOURCE_EXHAUSTED when there is no memory.
+absl::StatusOr<std::byte*> MapPages(size_t bytes);
+// `bytes` is what the pages were mapped with.
+void UnmapPages(std::byte* pages, size_t bytes);
 
 }  // namespace verbena::internal
 

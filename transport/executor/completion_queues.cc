@@ -6,8 +6,8 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/device/handles.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/device/verbs_status.h"
 
 namespace verbena::internal {

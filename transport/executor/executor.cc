@@ -1,14 +1,166 @@
 #include "verbena/transport/executor/executor.h"
 
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <system_error>
 #include <utility>
 
-#include "transport/executor/cpu_pin.h"
-#include "transport/executor/executor_impl.h"
+#include "fmt/format.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/list.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/executor/completion_queues.h"
+#include "verbena/transport/executor/inbox.h"
+#include "verbena/transport/executor/io_ring.h"
+#include "verbena/transport/executor/options.h"
+#include "verbena/transport/executor/timer_wheel.h"
+#include "verbena/transport/executor/waiter.h"
+
+namespace verbena::internal {
+
+// Executor::Impl: the parts that the loop drives. Internal to transport/executor.
+
+// Ends Run() from within the loop, so that Stop() is one push to the inbox.
+class StopItem final : public InboxItem {
+ public:
+  void Run() override { reached = true; }
+  // Taken by whoever sends the item, until Run() has returned.
+  std::atomic<bool> sent{false};
+  bool reached = false;
+};
+
+// IdleSpin: how long an adaptive executor polls in vain before it sleeps.
+//
+// Measured in real time, since it spends a real core. The clock is read in one of kTurnsPerRead
+// idle turns, and the time counts from the first read. Owned by its executor; one thread.
+class IdleSpin {
+ public:
+  explicit IdleSpin(Duration limit) : limit_(limit) {}
+
+  // There was work: the next idle turn begins anew.
+  void Reset() { turns_ = 0; }
+
+  // Counts an idle turn. True when it is time to sleep.
+  bool Over() {
+    if (limit_ <= Duration::zero()) return true;
+    if (++turns_ % kTurnsPerRead != 0) return false;
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (turns_ == kTurnsPerRead) since_ = now;
+    return now - since_ >= limit_;
+  }
+
+ private:
+  static constexpr uint64_t kTurnsPerRead = 16;
+
+  const Duration limit_;
+  uint64_t turns_ = 0;
+  TimePoint since_{};
+};
+
+// CpuPin: keeps the calling thread on one core while it lives.
+//
+// The thread gets its earlier set of cores back when the pin is destroyed, on the same thread. A
+// core that cannot be had is logged, and the thread stays where it was.
+class CpuPin {
+ public:
+  // -1 pins to nothing.
+  explicit CpuPin(int cpu);
+  CpuPin(const CpuPin&) = delete;
+  CpuPin& operator=(const CpuPin&) = delete;
+  ~CpuPin();
+
+ private:
+  bool pinned_ = false;
+  cpu_set_t before_ = {};
+};
+
+namespace {
+
+// Returns an errno.
+int Pin(int cpu, cpu_set_t& before) {
+  if (cpu >= CPU_SETSIZE) return EINVAL;
+  const int error = pthread_getaffinity_np(pthread_self(), sizeof(before), &before);
+  if (error != 0) return error;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  return pthread_setaffinity_np(pthread_self(), sizeof(one), &one);
+}
+
+}  // namespace
+
+CpuPin::CpuPin(int cpu) {
+  if (cpu < 0) return;
+  const int error = Pin(cpu, before_);
+  pinned_ = error == 0;
+  if (pinned_) return;
+  Log(LogLevel::kError,
+      ErrnoStatus(error,
+                  fmt::format("an executor cannot be pinned to core {}; it runs unpinned", cpu))
+          .ToString());
+}
+
+CpuPin::~CpuPin() {
+  if (pinned_) pthread_setaffinity_np(pthread_self(), sizeof(before_), &before_);
+}
+
+}  // namespace verbena::internal
 
 namespace verbena {
+
+class Executor::Impl {
+ public:
+  Impl(ExecutorOptions given, std::unique_ptr<internal::Waiter> its_waiter,
+       std::unique_ptr<internal::Inbox> its_inbox)
+      : options(std::move(given)),
+        clock(options.clock != nullptr ? *options.clock : Clock::Real()),
+        waiter(std::move(its_waiter)),
+        inbox(std::move(its_inbox)),
+        queues(*waiter),
+        timers(clock.Now()),
+        spin(options.spin) {}
+
+  // Members that each turn touches come first.
+  ExecutorStats stats;
+  // How much has been done since timers were compared with the clock.
+  int work_since_clock = 0;
+  // The host sleeps on fd().
+  bool armed = false;
+  // Inside Run(), or inside one Poll().
+  bool running = false;
+  // The executor is being destroyed: nothing starts any more.
+  bool closing = false;
+
+  // Null until somebody uses it.
+  internal::IoRing* ring = nullptr;
+
+  const ExecutorOptions options;
+  Clock& clock;
+  const std::unique_ptr<internal::Waiter> waiter;
+  const std::unique_ptr<internal::Inbox> inbox;
+  internal::CompletionQueues queues;
+  internal::FlushQueue flushes;
+  internal::TimerWheel timers;
+  // Null until a host sleeps while a timer runs.
+  std::unique_ptr<internal::HostAlarm> host_alarm;
+  internal::IdleSpin spin;
+  internal::StopItem stop;
+  internal::IntrusiveList<internal::RootTask> roots;
+  std::unique_ptr<internal::ExecutorService> file_service;
+};
+
 namespace {
 
 // (start) What one turn runs at most, so that completions are polled and receives reposted while
@@ -36,6 +188,35 @@ class FunctionItem final : public internal::InboxItem {
   absl::AnyInvocable<void()> function_;
   const bool& dropped_;
 };
+
+bool MaySleep(const std::vector<Executor*>& executors) {
+  return std::ranges::all_of(executors, [](const Executor* executor) {
+    const ExecutorOptions& options = executor->options();
+    return options.mode != ExecutorMode::kBusy && options.clock == nullptr;
+  });
+}
+
+bool PollAll(const std::vector<Executor*>& executors) {
+  bool worked = false;
+  for (Executor* executor : executors) {
+    worked |= executor->Poll();
+  }
+  return worked;
+}
+
+// Sleeps until one of them has work.
+void SleepOn(const std::vector<Executor*>& executors) {
+  std::vector<pollfd> descriptors;
+  for (Executor* executor : executors) {
+    if (!executor->Arm()) return;
+    descriptors.push_back({.fd = executor->fd(), .events = POLLIN, .revents = 0});
+  }
+  // A signal, too, ends it: the next round finds nothing to do.
+  poll(descriptors.data(), descriptors.size(), -1);
+}
+
+// The kernel keeps this much of a thread's name.
+constexpr size_t kMaxNameBytes = 15;
 
 }  // namespace
 
@@ -279,4 +460,56 @@ const ExecutorStats& Executor::stats() const { return impl_->stats; }
 const ExecutorOptions& Executor::options() const { return impl_->options; }
 const char* Executor::waiter_name() const { return impl_->waiter->name(); }
 
+void PollUntil(const std::vector<Executor*>& executors, absl::FunctionRef<bool()> done) {
+  VERBENA_CHECK(!executors.empty()) << "nobody would ever be done";
+  const bool may_sleep = MaySleep(executors);
+  internal::IdleSpin spin(executors.front()->options().mode == ExecutorMode::kEvent
+                              ? Duration::zero()
+                              : executors.front()->options().spin);
+  while (!done()) {
+    if (PollAll(executors)) {
+      spin.Reset();
+    } else if (may_sleep && spin.Over()) {
+      SleepOn(executors);
+      spin.Reset();
+    }
+  }
+}
+
+absl::StatusOr<std::unique_ptr<ExecutorThread>> ExecutorThread::Start(ExecutorOptions options) {
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+                           Executor::Create(std::move(options)));
+  try {
+    return std::unique_ptr<ExecutorThread>(new ExecutorThread(std::move(executor)));
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(std::string("an executor's thread: ") + error.what());
+  }
+}
+
+ExecutorThread::ExecutorThread(std::unique_ptr<Executor> executor)
+    : executor_(std::move(executor)), thread_([this] {
+        pthread_setname_np(pthread_self(),
+                           executor_->options().name.substr(0, kMaxNameBytes).c_str());
+        executor_->Run();
+      }) {}
+
+ExecutorThread::~ExecutorThread() {
+  executor_->Stop();
+  thread_.join();
+}
+
 }  // namespace verbena
+
+namespace verbena::internal {
+
+void RootTask::Run() {
+  Executor::Impl& impl = *executor_->impl_;
+  if (impl.closing) {
+    Abandon();
+    return;
+  }
+  impl.roots.PushBack(*this);
+  StartTask();
+}
+
+}  // namespace verbena::internal

@@ -21,27 +21,107 @@
 #define VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_H_
 
 #include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/completion_listener.h"
-#include "verbena/transport/executor/executor_options.h"
-#include "verbena/transport/executor/executor_service.h"
-#include "verbena/transport/executor/flush_queue.h"
+#include "verbena/transport/executor/options.h"
 
 // Declared here so that users of executors do not include verbs' headers.
 struct ibv_cq;
 
-namespace verbena {
+namespace verbena::internal {
 
-namespace internal {
+// ExecutorService: an object of a higher layer that an executor has at most once, and that ends
+// with the executor.
+//
+// Owned by the executor and used on its thread.
+class ExecutorService {
+ public:
+  virtual ~ExecutorService() = default;
+  // The executor is being destroyed, on this thread; its tasks are gone. Blocks until nothing is
+  // under way. The inbox is emptied once more before the service itself is destroyed.
+  virtual void Stop() = 0;
+};
+
+// Something with work to push out at the end of a turn. Queued by Executor::FlushLater for one turn
+// at a time, so that a turn costs nothing for what is idle. Its destructor takes it off the queue.
+class FlushHook : public IntrusiveNode<FlushHook> {
+ public:
+  virtual ~FlushHook() = default;
+  // May queue hooks, this one too.
+  virtual void Flush() = 0;
+};
+
+// Receives are reposted before the SENDs that return their credits.
+enum class FlushPriority { kReceives = 0, kSends = 1 };
+
+// FlushQueue: the hooks that want to push work out at the end of this turn.
+//
+// Two intrusive lists, one per priority: receives are reposted before the SENDs that return their
+// credits. It owns no hook; one thread.
+class FlushQueue {
+ public:
+  bool empty() const { return receives_.empty() && sends_.empty(); }
+
+  void Push(FlushHook& hook, FlushPriority priority) {
+    if (hook.linked()) return;
+    (priority == FlushPriority::kReceives ? receives_ : sends_).PushBack(hook);
+  }
+
+  // Flushes every hook, and those queued meanwhile, for kMaxRounds rounds; what is queued after
+  // that waits for the next turn. Returns how many were flushed.
+  int Run() {
+    int flushed = 0;
+    for (int round = 0; round < kMaxRounds && !empty(); ++round) {
+      if (!receives_.empty()) flushed += FlushOnce(receives_);
+      if (!sends_.empty()) flushed += FlushOnce(sends_);
+    }
+    return flushed;
+  }
+
+ private:
+  // A repost may let a SEND go, and posting that SEND may queue one more repost.
+  static constexpr int kMaxRounds = 4;
+
+  static int FlushOnce(IntrusiveList<FlushHook>& hooks) {
+    FlushHook* hook = hooks.PopFront();
+    if (hooks.empty()) {  // one link is busy: the common case
+      hook->Flush();
+      return 1;
+    }
+    IntrusiveList<FlushHook> round;
+    round.Append(hooks);
+    int flushed = 0;
+    for (; hook != nullptr; hook = round.PopFront()) {
+      hook->Flush();
+      ++flushed;
+    }
+    return flushed;
+  }
+
+  IntrusiveList<FlushHook> receives_;
+  IntrusiveList<FlushHook> sends_;
+};
+
 class Device;
 class IoRing;
 class RootTask;
-}  // namespace internal
+
+}  // namespace verbena::internal
+
+namespace verbena {
 
 class Executor final : public Scheduler {
  public:
@@ -128,5 +208,121 @@ class Executor final : public Scheduler {
 };
 
 }  // namespace verbena
+
+namespace verbena::internal {
+
+// ExecutorGate: a way to an executor that is open as long as its owner lives.
+//
+// Some objects may be dropped on any thread, and later than the executor. The owner of a gate lives
+// on the executor, closes the gate as it ends, and shares it with such objects. They reach the
+// executor by Post() alone. That is safe, because Close() waits for a Post() that is under way, and
+// the executor outlives the gate's owner.
+//
+//   gate->Post([gate, owner] { if (gate->open()) owner->Forget(); });
+class ExecutorGate {
+ public:
+  explicit ExecutorGate(Executor& executor) : executor_(&executor) {}
+  ExecutorGate(const ExecutorGate&) = delete;
+  ExecutorGate& operator=(const ExecutorGate&) = delete;
+
+  // For the owner.
+  void Close() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    executor_ = nullptr;
+  }
+  // For any thread: as Executor::PostFunction(). False, and `function` is destroyed, if the gate is
+  // closed. The owner may end before the function runs.
+  bool Post(absl::AnyInvocable<void()> function) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (executor_ == nullptr) return false;
+    executor_->PostFunction(std::move(function));
+    return true;
+  }
+  // Call it on the executor's thread: the owner closes the gate there, so the gate cannot close
+  // meanwhile.
+  bool open() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return executor_ != nullptr;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Executor* executor_;
+};
+
+}  // namespace verbena::internal
+
+namespace verbena {
+
+// PollUntil: drives executors that a host owns, on this thread, until something is true.
+//
+// All are polled in turn, because the one that the caller waits for may need another. The thread
+// sleeps while none of them has work, unless one of them is in busy mode or has a clock of its own.
+// None of them may be polled or run by another thread meanwhile. Not inside an executor's loop.
+
+// `done` becomes true by something that one of `executors` does, and is asked after each round.
+void PollUntil(const std::vector<Executor*>& executors, absl::FunctionRef<bool()> done);
+
+// ExecutorThread: an executor and the thread that runs it.
+//
+// The thread carries the executor's name. Destroying the object stops the executor, joins the
+// thread and destroys the executor with what is left on it (Executor::~Executor), on the destroying
+// thread, which must not be the executor's own.
+//
+//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<ExecutorThread> thread,
+//                            ExecutorThread::Start({.name = "io0", .cpu = 2}));
+//   absl::Status status = BlockOn(thread->executor(), Work());
+class ExecutorThread {
+ public:
+  // Fails as Executor::Create() does, or RESOURCE_EXHAUSTED when there can be no more threads.
+  static absl::StatusOr<std::unique_ptr<ExecutorThread>> Start(ExecutorOptions options = {});
+  ExecutorThread(const ExecutorThread&) = delete;
+  ExecutorThread& operator=(const ExecutorThread&) = delete;
+  ~ExecutorThread();
+
+  Executor& executor() { return *executor_; }
+
+ private:
+  explicit ExecutorThread(std::unique_ptr<Executor> executor);
+
+  const std::unique_ptr<Executor> executor_;
+  std::thread thread_;
+};
+
+}  // namespace verbena
+
+namespace verbena::internal {
+
+// RootTask: a Task that no coroutine awaits, run by an executor. Spawn, BlockOn and RunOn are made
+// of it; not for users.
+//
+// It is sent to its executor through the inbox, from any thread, and starts there. The executor
+// keeps a list of those that run: one that has not ended when the executor is destroyed is
+// abandoned, on the destroying thread. The derived class owns the Task and decides who owns itself.
+class RootTask : public IntrusiveNode<RootTask>, public InboxItem, public TaskListener {
+ public:
+  // From any thread, once. `executor` must outlive the task, or destroy it.
+  void Launch(Executor& executor) {
+    VERBENA_CHECK(executor_ == nullptr) << "a root task was launched twice";
+    executor_ = &executor;
+    executor.Post(*this);
+  }
+
+  // On the executor's thread, or the one that destroys it: destroys the Task, which has not ended,
+  // perhaps not begun.
+  virtual void Abandon() = 0;
+
+ protected:
+  Executor& executor() const { return *executor_; }
+
+ private:
+  void Run() final;
+  // On the executor's thread. Starts the Task with this object as its completion.
+  virtual void StartTask() = 0;
+
+  Executor* executor_ = nullptr;
+};
+
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_H_

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 
 namespace verbena::internal {

@@ -1,8 +1,13 @@
 #include "verbena/transport/executor/spawn.h"
 
+#include <exception>
+#include <future>
+#include <string>
 #include <utility>
 
-#include "verbena/transport/executor/root_task.h"
+#include "fmt/format.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
 namespace {
@@ -24,6 +29,135 @@ class SpawnedTask final : public RootTask {
 };
 
 }  // namespace
+
+void JoinState::Begin(CancelScope& scope) {
+  scope_ = &scope;
+  if (cancel_arrived_) scope.Request(cancel_reason_);
+}
+
+void JoinState::KeepException() {
+  exception_ = std::current_exception();
+  if (site_.failed_tasks != nullptr) {
+    site_.failed_tasks->fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void JoinState::End() {
+  scope_ = nullptr;
+  std::exception_ptr unheard;
+  bool untaken = false;
+  {
+    // Notifies and posts under the lock: whoever waits may destroy its executor once it has left.
+    std::lock_guard lock(mutex_);
+    untaken = detached_;
+    if (untaken) unheard = std::exchange(exception_, nullptr);
+    done_.store(true, std::memory_order_release);
+    if (home_ != nullptr) {
+      references_.fetch_add(1, std::memory_order_relaxed);
+      home_->Post(end_message_);
+    }
+    ended_.notify_one();
+  }
+  if (unheard) LogUnheard(unheard);
+  if (untaken) DropResult();
+  Drop();
+}
+
+void JoinState::RequestCancel(absl::StatusCode reason) {
+  std::lock_guard lock(mutex_);
+  if (done() || cancel_reason_ != absl::StatusCode::kOk) return;
+  cancel_reason_ = reason;
+  references_.fetch_add(1, std::memory_order_relaxed);
+  site_.scheduler.Post(cancel_message_);
+}
+
+void JoinState::OnCancelArrived() {
+  cancel_arrived_ = true;
+  if (scope_ != nullptr) scope_->Request(cancel_reason_);
+  Drop();
+}
+
+void JoinState::Wait() {
+  if (site_.driver != nullptr && !done()) {
+    site_.driver->DriveUntil([this] { return done(); });
+    return;
+  }
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return done(); });
+}
+
+bool JoinState::Await(Scheduler& home, Waiter& waiter) {
+  std::lock_guard lock(mutex_);
+  if (done()) return false;
+  home_ = &home;
+  waiter_ = &waiter;
+  return true;
+}
+
+void JoinState::StopAwaiting() {
+  std::lock_guard lock(mutex_);
+  home_ = nullptr;
+  waiter_ = nullptr;
+}
+
+void JoinState::OnEndArrived() {
+  if (Waiter* waiter = std::exchange(waiter_, nullptr)) waiter->OnTaskEnded();
+  Drop();
+}
+
+void JoinState::Detach() {
+  std::exception_ptr unheard;
+  bool ended = false;
+  {
+    std::lock_guard lock(mutex_);
+    ended = done();
+    if (ended) {
+      unheard = std::exchange(exception_, nullptr);
+    } else {
+      detached_ = true;
+    }
+  }
+  if (unheard) LogUnheard(unheard);
+  if (ended) DropResult();
+  Drop();
+}
+
+void JoinState::RethrowIfThrown() {
+  if (exception_) [[unlikely]]
+    std::rethrow_exception(std::exchange(exception_, nullptr));
+}
+
+absl::Status JoinState::AbandonedStatus() {
+  return absl::CancelledError("the task was destroyed before it ended: its executor shut down");
+}
+
+void JoinState::ThrowAbandoned() { throw std::future_error(std::future_errc::broken_promise); }
+
+void JoinState::LogUnheard(const std::exception_ptr& exception) const {
+  std::string reason;
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    reason = error.what();
+  } catch (...) {
+    reason = "no std::exception";
+  }
+  Log(LogLevel::kError, fmt::format("a task given to {} threw: {}", site_.function, reason));
+}
+
+void JoinState::Drop() {
+  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+Task<void> JoinLogged(TaskScope& scope, std::string owner) {
+  try {
+    co_await scope.Join();
+  } catch (const std::exception& error) {
+    Log(LogLevel::kError, fmt::format("a task of {} threw: {}", owner, error.what()));
+  } catch (...) {
+    Log(LogLevel::kError, fmt::format("a task of {} threw", owner));
+  }
+}
 
 void LaunchSpawned(Executor& executor, Task<void> root) {
   (new SpawnedTask(std::move(root)))->Launch(executor);

@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/base/intrusive_list.h"
+#include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/scheduler.h"
 
 namespace verbena::internal {

@@ -18,9 +18,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "verbena/transport/coro/semaphore.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/flush_queue.h"
 
 namespace verbena::internal {
 

@@ -1,32 +1,48 @@
 #include "verbena/transport/file/file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "fmt/format.h"
-#include "transport/file/file_status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/file/file_awaiter.h"
-#include "verbena/transport/file/file_operation.h"
+#include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/file/file_service.h"
+#include "verbena/transport/file/operation.h"
+
+namespace verbena::internal {
+
+// errno of file operations as absl::Status, with the file's name and where in it.
+
+// `error` is a positive errno; `what` says what was tried, e.g. "write of 4096 bytes at 8192 of
+// /data/volume7". A full disk or quota is RESOURCE_EXHAUSTED, a file that is too large
+// OUT_OF_RANGE, a device's failure DATA_LOSS.
+absl::Status FileStatus(int error, const std::string& what);
+
+}  // namespace verbena::internal
 
 namespace verbena {
-namespace {
 
 using internal::FileAwaiter;
 using internal::FileReference;
 using internal::FileRequest;
 using internal::FileService;
 using internal::OpenFile;
+
+namespace {
+
 using Kind = FileRequest::Kind;
 
 // One system call moves at most this; the kernel's own limit is a page below 2 GiB.
@@ -179,6 +195,17 @@ Task<absl::Status> CloseShielded(FileReference file) {
   co_return co_await CloseNow(std::move(file)).In(nullptr);
 }
 
+// `what` names the call and its paths.
+Task<absl::Status> ChangeName(FileRequest request, std::string what) {
+  const TaskContext context = co_await CurrentContext();
+  VERBENA_CO_ASSIGN_OR_RETURN(FileService * service, FileService::Of(*context.scheduler));
+  FileAwaiter change(*service, std::move(request));
+  const int32_t result = co_await change;
+  VERBENA_CO_RETURN_IF_ERROR(change.cancelled());
+  if (result < 0) co_return internal::FileStatus(-result, what);
+  co_return absl::OkStatus();
+}
+
 }  // namespace
 
 Task<absl::StatusOr<File>> File::Open(std::string path, FileOptions options) {
@@ -249,4 +276,71 @@ void File::Release() {
   if (OpenFile* file = std::exchange(file_, nullptr)) file->Drop();
 }
 
+Task<absl::Status> RenameFile(std::string from, std::string to, unsigned flags) {
+  std::string what = fmt::format("rename of {} to {}", from, to);
+  co_return co_await ChangeName({.kind = Kind::kRename,
+                                 .path = std::move(from),
+                                 .to = std::move(to),
+                                 .flags = static_cast<int>(flags)},
+                                std::move(what));
+}
+
+Task<absl::Status> RemoveFile(std::string path) {
+  std::string what = "unlink of " + path;
+  co_return co_await ChangeName({.kind = Kind::kRemove, .path = std::move(path)}, std::move(what));
+}
+
+Task<absl::Status> MakeDirectory(std::string path, mode_t mode) {
+  std::string what = "mkdir of " + path;
+  co_return co_await ChangeName(
+      {.kind = Kind::kMakeDirectory, .path = std::move(path), .mode = mode}, std::move(what));
+}
+
+Task<absl::Status> SyncDirectory(std::string path) {
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      File directory, co_await File::Open(std::move(path), {.flags = O_RDONLY | O_DIRECTORY}));
+  co_return co_await directory.Sync();
+}
+
 }  // namespace verbena
+
+namespace verbena::internal {
+namespace {
+
+// kUnknown for what files share with everything else.
+absl::StatusCode CodeOfFileErrno(int error) {
+  switch (error) {
+    case EDQUOT:
+      return absl::StatusCode::kResourceExhausted;
+    case EFBIG:
+      return absl::StatusCode::kOutOfRange;
+    case EEXIST:
+      return absl::StatusCode::kAlreadyExists;
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+    case ETXTBSY:
+    case EBADF:
+      return absl::StatusCode::kFailedPrecondition;
+    case ENAMETOOLONG:
+      return absl::StatusCode::kInvalidArgument;
+    case EROFS:
+      return absl::StatusCode::kPermissionDenied;
+    case EIO:
+      return absl::StatusCode::kDataLoss;
+    case ECANCELED:
+      return absl::StatusCode::kCancelled;
+    default:
+      return absl::StatusCode::kUnknown;
+  }
+}
+
+}  // namespace
+
+absl::Status FileStatus(int error, const std::string& what) {
+  absl::Status status = ErrnoStatus(error, what);
+  const absl::StatusCode code = CodeOfFileErrno(error);
+  return code == absl::StatusCode::kUnknown ? status : absl::Status(code, status.message());
+}
+
+}  // namespace verbena::internal

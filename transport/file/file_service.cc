@@ -7,9 +7,8 @@
 #include <utility>
 
 #include "verbena/transport/base/check.h"
-#include "verbena/transport/base/poison.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/file/file_awaiter.h"
+#include "verbena/transport/base/list.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/file/ring_backend.h"
 #include "verbena/transport/file/thread_backend.h"
 

@@ -16,8 +16,8 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/io_ring.h"
-#include "verbena/transport/file/file_backend.h"
-#include "verbena/transport/memory/memory_region.h"
+#include "verbena/transport/file/operation.h"
+#include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 

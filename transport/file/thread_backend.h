@@ -17,9 +17,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/base/intrusive_list.h"
+#include "verbena/transport/base/list.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/file/file_backend.h"
+#include "verbena/transport/file/operation.h"
 
 namespace verbena::internal {
 

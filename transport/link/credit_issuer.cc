@@ -1,7 +1,7 @@
 #include "verbena/transport/link/credit_issuer.h"
 
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/link/peer_source.h"
+#include "verbena/transport/link/peer_host.h"
 
 namespace verbena::internal {
 

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "verbena/transport/base/intrusive_list.h"
+#include "verbena/transport/base/list.h"
 #include "verbena/transport/link/credits.h"
 #include "verbena/transport/link/link.h"
 

@@ -10,6 +10,7 @@
 #ifndef VERBENA_TRANSPORT_LINK_DEVICE_CONTEXT_H_
 #define VERBENA_TRANSPORT_LINK_DEVICE_CONTEXT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,10 +21,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/qp_connector.h"
+#include "verbena/transport/coro/task.h"
 #include "verbena/transport/device/control_pool.h"
-#include "verbena/transport/device/handles.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/link/qp_setup.h"
+#include "verbena/transport/link/qp.h"
+#include "verbena/transport/memory/registered_memory.h"
 
 namespace verbena::internal {
 
@@ -126,6 +129,39 @@ class DeviceContext {
   int stop_fd_ = -1;
   std::thread thread_;
 };
+
+}  // namespace verbena::internal
+
+namespace verbena {
+
+// RegisterMemory: a user's memory, registered without holding up an executor.
+//
+// Programs use Runtime::RegisterMemory(), which calls this. Registering a gibibyte takes 0.3 s and
+// more. RegisteredMemory::Register() blocks its thread for that time: use it for set-up only. These
+// Tasks run on any executor, and do the work on the device's control threads.
+//
+//   VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<RegisteredMemory> cache,
+//                               co_await RegisterMemory(context, memory, bytes, access));
+//   co_await DeregisterMemory(context, std::move(cache));
+
+class Scheduler;
+
+}  // namespace verbena
+
+namespace verbena::internal {
+
+// Registers `memory` as RegisteredMemory::Register() does. `home`: the executor whose O_DIRECT
+// files use it as a fixed buffer, or nullptr. `memory` must stay mapped until this Task has ended.
+// If the Task is cancelled or destroyed first, keep the memory mapped until the context is
+// destroyed: the registration ends by then. The context must outlive the result.
+Task<absl::StatusOr<std::unique_ptr<RegisteredMemory>>> RegisterMemory(const DeviceContext& context,
+                                                                       void* memory, size_t bytes,
+                                                                       int access,
+                                                                       Scheduler* home = nullptr);
+
+// Deregisters `memory`, even if the Task is given up after it began. Precondition: no Buffer of it
+// is in use. If it has a home, call this on that executor.
+Task<void> DeregisterMemory(const DeviceContext& context, std::unique_ptr<RegisteredMemory> memory);
 
 }  // namespace verbena::internal
 

@@ -6,9 +6,9 @@
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/executor/join_logged.h"
-#include "verbena/transport/link/wr_id.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/executor/spawn.h"
+#include "verbena/transport/link/ids.h"
 
 namespace verbena::internal {
 namespace {

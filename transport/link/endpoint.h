@@ -28,26 +28,24 @@
 #include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/executor_gate.h"
 #include "verbena/transport/link/credit_issuer.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint_life.h"
 #include "verbena/transport/link/endpoint_queues.h"
 #include "verbena/transport/link/endpoint_tasks.h"
+#include "verbena/transport/link/ids.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/link/link_receives.h"
-#include "verbena/transport/link/link_supplies.h"
 #include "verbena/transport/link/link_table.h"
 #include "verbena/transport/link/liveness_round.h"
 #include "verbena/transport/link/payload_memory.h"
-#include "verbena/transport/link/peer_source.h"
+#include "verbena/transport/link/peer_host.h"
 #include "verbena/transport/link/polled_completions.h"
-#include "verbena/transport/link/qp_setup.h"
-#include "verbena/transport/link/receive_ring.h"
+#include "verbena/transport/link/qp.h"
+#include "verbena/transport/link/receives.h"
 #include "verbena/transport/link/service_state.h"
 #include "verbena/transport/link/stats.h"
-#include "verbena/transport/link/wr_id.h"
+#include "verbena/transport/link/supplies.h"
 #include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
@@ -133,14 +131,14 @@ class Endpoint final : private CompletionListener, private FlushHook {
   ibv_pd* pd() const { return context_.pd(); }
   CreditPool& credit_pool() { return credit_issuer_.pool(); }
   LinkSupplies& supplies() { return supplies_; }
-  // Whether a link may post a slice of its transfers in this turn (bulk_budget.h).
+  // Whether a link may post a slice of its transfers in this turn (supplies.h).
   bool MayPostBulk() const { return supplies_.bulk().MayPost(executor_.stats().turns); }
   void NoteBulk(uint32_t bytes) { supplies_.bulk().Count(executor_.stats().turns, bytes); }
   // Gives the peer of `link` a larger window if there are credits. Otherwise recalls credits from
   // other links, quiet ones first.
   void GrowWindow(Link& link);
   // `waiter` is a link to `source` that holds no send buffer. It is woken when it may take one
-  // (send_room.h).
+  // (supplies.h).
   void AwaitSendRoom(RoomWaiter& waiter, PeerSource& source) {
     supplies_.room().Await(waiter, source);
   }

@@ -10,9 +10,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/connect/peer_address.h"
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/connect/peer.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {

@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/executor_gate.h"
 
 namespace verbena::internal {
 

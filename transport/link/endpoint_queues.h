@@ -22,10 +22,8 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/link/link_receives.h"
 #include "verbena/transport/link/link_table.h"
-#include "verbena/transport/link/lost_receives.h"
-#include "verbena/transport/link/receive_ring.h"
+#include "verbena/transport/link/receives.h"
 
 namespace verbena::internal {
 

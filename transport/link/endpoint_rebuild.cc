@@ -5,7 +5,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/link/endpoint.h"
 

@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/turn_pacer.h"
 

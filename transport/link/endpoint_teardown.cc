@@ -1,4 +1,4 @@
-// How an Endpoint takes a lost link down (link_teardown.cc has the queue pair's part): in which
+// How an Endpoint takes a lost link down (link.cc has the queue pair's part): in which
 // order its slot, its receives and its memory come back, and what is kept while a device or a peer
 // may still use it.
 

@@ -6,9 +6,9 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/device/device.h"
-#include "verbena/transport/memory/size_class.h"
+#include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
 namespace {

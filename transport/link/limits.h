@@ -6,7 +6,7 @@
 //   CQ        = srq_depth + max_links × (send_queue_depth + 1): in ERR every posted WR completes,
 //               also unsignalled ones, and the marker that teardown posts behind them
 //
-// Both queues have room for up to 256 spare receives more (receive_ring.h), if the device allows
+// Both queues have room for up to 256 spare receives more (receives.h), if the device allows
 // it. Their buffers are pinned, too.
 //
 // On a device without shared receive queues each link has its own, of receives_per_link. Its peer
@@ -26,13 +26,66 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/link/bulk_limits.h"
-#include "verbena/transport/link/lease_limits.h"
 #include "verbena/transport/memory/memory_budgets.h"
+
+namespace verbena::internal {
+
+// READs and atomics outstanding on a link, in each direction; clamped to what both devices can do.
+inline constexpr uint8_t kMaxReads = 16;
+
+}  // namespace verbena::internal
 
 namespace verbena {
 
-namespace internal {
+// BulkLimits: how payloads share a link with small calls. A part of LinkLimits.
+//
+// How payloads share a link with small calls. A SEND waits at most for the bytes that were posted
+// ahead of it; the rest of a payload is posted later.
+struct BulkLimits {
+  // The most that one chain of WRs moves: 4096 to 2^30. 0 takes the default from measurements. If
+  // the processor copies payloads: 256 KiB (128 KiB took a tenth of the bandwidth), which is then
+  // also the most that all links of an endpoint move before the executor polls again. Otherwise: 64
+  // KiB. The default is at most bytes_ahead. (start)
+  uint32_t slice_bytes = 0;
+  // Bytes of transfers that a link has posted and not completed: at least 4096, and at least
+  // slice_bytes. Above bandwidth x delay of a link of 200 Gb/s (125 KB at 5 us), so that a device
+  // never waits for the next slice. (start)
+  uint32_t bytes_ahead = 256u << 10;
+};
+
+// The bounds of leases, and how memory that is leased is protected.
+
+// How memory that is leased to a peer is protected from it.
+enum class LeaseLevel : uint8_t {
+  kAuto,    // kStrict if the device has memory windows that can be relied on, otherwise kRegion
+  kStrict,  // each lease is a memory window of its own
+  kRegion,  // whole regions are open to the peer: for devices without windows, or one trust domain
+};
+
+struct LeaseLimits {
+  LeaseLevel level = LeaseLevel::kAuto;
+  // Leases of one link at once, under kStrict; more wait. 16 to 4096.
+  uint32_t windows_per_link = 64;
+  // How long a peer may take to end a call that was given up, before its link is closed. 0: until
+  // the next liveness check (one each half ping_interval).
+  Duration grace = std::chrono::seconds(5);
+  // Memory that waits for one peer to end such calls. While this much waits, no more is leased to
+  // the peer. 0: nothing is ever leased.
+  size_t quarantine_bytes = size_t{64} << 20;
+  // Bytes of landings that one executor of a server grants to one client, over all its links, ahead
+  // of requests. All clients together get at most half of memory.receive_bytes. 0 on either side:
+  // no grants; the server READs payloads. The default is twice what a deep queue of payloads of 1
+  // MiB has in flight. (start)
+  size_t granted_bytes_per_client = size_t{32} << 20;
+  // The largest payload for which such landings are granted; the server READs larger ones. 0 takes
+  // the default from measurements: 16 KiB if memory is shared (1 MiB took 64 us written, 39 read),
+  // and no bound otherwise. (start)
+  size_t largest_grant_bytes = 0;
+};
+
+}  // namespace verbena
+
+namespace verbena::internal {
 
 class Device;
 
@@ -55,7 +108,7 @@ inline constexpr uint32_t kMinReceivesPerLink = 8;
 // A WrId holds 24 bits of the number of a receive.
 inline constexpr uint32_t kMaxReceives = (1u << 24) - 1;
 
-// Receives beyond srq_depth, which take the place of those that a device dropped (receive_ring.h):
+// Receives beyond srq_depth, which take the place of those that a device dropped (receives.h):
 // 1 MB. (start)
 inline constexpr uint32_t kSpareReceives = 256;
 
@@ -125,7 +178,9 @@ inline constexpr uint8_t kMinRnrTimer = 20;
 // Routers that a packet may pass: as many as IP packets by default.
 inline constexpr uint8_t kHopLimit = 64;
 
-}  // namespace internal
+}  // namespace verbena::internal
+
+namespace verbena {
 
 // Whether payloads carry a CRC32C from end to end; used when both sides want it.
 enum class PayloadChecksum : uint8_t {
@@ -153,7 +208,7 @@ struct LinkLimits {
   // Send buffers of an endpoint, shared by its links: 16 to 2^20, each eager_bytes + 64
   // bytes of pinned memory. If there are several source addresses, the links to one
   // address hold at most as many as stay free. As buffers become scarce, each link may hold fewer
-  // (send_buffers.h). With one source and at least 4 × max_links buffers, each link always finds a
+  // (send_queue.h). With one source and at least 4 × max_links buffers, each link always finds a
   // first one.
   uint32_t send_buffers = 1024;
   // How long a link waits for its QP to drain before it destroys it. 0: it does not wait.
@@ -193,7 +248,9 @@ struct LinkLimits {
   uint32_t receives_per_link = 32;
 };
 
-namespace internal {
+}  // namespace verbena
+
+namespace verbena::internal {
 
 // Completions that a CQ must be able to hold for `limits`.
 constexpr uint32_t CompletionQueueEntries(const LinkLimits& limits) {
@@ -212,7 +269,6 @@ uint32_t DefaultPayloadInFrame(const Device& device);
 absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device,
                                         bool over_tcp = false);
 
-}  // namespace internal
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LIMITS_H_

@@ -19,37 +19,228 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/base/intrusive_list.h"
-#include "verbena/transport/connect/handshake_codec.h"
+#include "verbena/transport/base/list.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/handshake.h"
+#include "verbena/transport/connect/qp_connector.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/device/control_pool.h"
-#include "verbena/transport/device/handles.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/turn_pacer.h"
 #include "verbena/transport/link/credits.h"
 #include "verbena/transport/link/device_context.h"
-#include "verbena/transport/link/lease.h"
-#include "verbena/transport/link/lease_table.h"
+#include "verbena/transport/link/ids.h"
+#include "verbena/transport/link/leases.h"
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/link/link_key.h"
-#include "verbena/transport/link/link_qp.h"
-#include "verbena/transport/link/link_sender.h"
-#include "verbena/transport/link/link_terms.h"
-#include "verbena/transport/link/link_waiters.h"
-#include "verbena/transport/link/liveness.h"
-#include "verbena/transport/link/peer_source.h"
+#include "verbena/transport/link/peer_host.h"
+#include "verbena/transport/link/send_queue.h"
+#include "verbena/transport/link/sender.h"
 #include "verbena/transport/link/stats.h"
-#include "verbena/transport/link/transfer.h"
+#include "verbena/transport/link/transfers.h"
 #include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
+
+// LinkTerms: what both ends of a link know of it since their handshake. Fixed while it is open.
+struct LinkTerms {
+  std::string peer;       // by the name that its bootstrap connection has
+  uint64_t features = 0;  // that both have
+  // Numbers that tell this end, and the peer's, from every other: the queue pair's number, which is
+  // reused late, and its first packet number, which is random.
+  uint64_t identity = 0;
+  uint64_t peer_identity = 0;
+  // On a client's side: the ids of the server's methods, in the order of their numbers.
+  std::vector<uint64_t> methods;
+  // On a client's side: the server's incarnation; 0 if it told none.
+  uint64_t incarnation = 0;
+
+  static uint64_t IdentityOf(uint32_t qpn, uint32_t psn) { return uint64_t{qpn} << 24 | psn; }
+};
+
+// Liveness: what a link's checks know of its peer: how long it has been silent, whether it takes
+// what it is sent, and how long nothing has travelled.
+//
+// The link asks; this remembers and counts. Checks come every ping_interval / 2, and count: a host
+// that was suspended itself must not blame its peers for the time. Part of a Link, on its
+// executor's thread.
+//
+//   liveness.Hear();                           // a SEND has come
+//   const bool heard = liveness.Check(now);    // every half ping_interval
+//   if (liveness.Silence(now) >= interval && liveness.CountSilent()) Close(...);
+class Liveness {
+ public:
+  // The link opens.
+  void Begin(TimePoint now) {
+    last_heard_ = now;
+    idle_since_ = now;
+  }
+
+  // --- silence
+
+  // A SEND has come. Reads no clock: that costs as much as posting a WR.
+  void Hear() { heard_ = true; }
+  // Whether one has come since the last check.
+  bool heard() const { return heard_; }
+  // Begins a check. True if a SEND has come since the last one.
+  bool Check(TimePoint now) {
+    const bool heard = std::exchange(heard_, false);
+    if (heard) last_heard_ = now;
+    return heard;
+  }
+  // For how long nothing has come, to within a check.
+  Duration Silence(TimePoint now) const { return now - last_heard_; }
+  // Counts a check that found the peer silent when it should not be. True if that was once too
+  // often.
+  bool CountSilent() { return ++silent_checks_ > kMaxSilentChecks; }
+  void ForgetSilence() { silent_checks_ = 0; }
+
+  // --- what the peer takes
+
+  // Waits for the latest WR that holds a buffer: once that one has ended, all earlier ones have. (A
+  // peer that posts a receive now and then has each SEND retried for long, and all of them
+  // succeed.) False when the peer has not taken it for kMaxUnacknowledgedChecks checks. `holds`: a
+  // WR in the send queue holds a buffer. SENDs that are copied inline hold none, and may be
+  // unsignalled. They are waited for only while they fill the send queue (`is_full`; one is then
+  // signalled), and then for the first of them.
+  bool CheckAcknowledged(const SendSlots& slots, bool holds, bool is_full) {
+    const bool waits =
+        checks_in_vain_ != 0 && static_cast<int32_t>(slots.completed() - awaited_) <= 0;
+    if (!waits) {
+      checks_in_vain_ = 0;
+      if (!holds && !is_full) return true;
+      awaited_ = holds ? slots.LastHolder() : slots.completed();
+    }
+    return ++checks_in_vain_ <= kMaxUnacknowledgedChecks;
+  }
+  bool awaits_acknowledgement() const { return checks_in_vain_ != 0; }
+  // Whether slices of transfers move. `outstanding`: the send queue holds one; `ended` counts those
+  // that have ended. False when none has ended for kMaxUnacknowledgedChecks checks.
+  bool CheckTransfers(bool outstanding, uint32_t ended) {
+    if (!outstanding || ended != slices_ended_) checks_of_slice_ = 0;
+    slices_ended_ = ended;
+    return !outstanding || ++checks_of_slice_ <= kMaxUnacknowledgedChecks;
+  }
+
+  // --- use
+
+  // For how long the link has been idle. `traffic` counts what has travelled; `in_use`: it is not
+  // idle though nothing travels.
+  Duration IdleTime(TimePoint now, uint64_t traffic, bool in_use) {
+    if (traffic != idle_traffic_ || in_use) {
+      idle_traffic_ = traffic;
+      idle_since_ = now;
+    }
+    return now - idle_since_;
+  }
+  // Counts idle time from now on.
+  void RestartIdleTime(TimePoint now) { idle_since_ = now; }
+
+ private:
+  bool heard_ = false;
+  TimePoint last_heard_{};
+  uint32_t silent_checks_ = 0;
+  uint32_t awaited_ = 0;          // the position of the WR that checks wait for
+  uint32_t checks_in_vain_ = 0;   // how many have waited for it; 0: none is waited for
+  uint32_t slices_ended_ = 0;     // at the last check
+  uint32_t checks_of_slice_ = 0;  // that found none ended since the one before
+  TimePoint idle_since_{};        // the last check that found the link in use
+  uint64_t idle_traffic_ = 0;     // at that check
+};
+
+// WatchedStream: the bootstrap connection of a link, which stays open as long as the link does.
+//
+// Nothing is sent on it after the handshake. Anything that comes out of it means that the peer is
+// going. A coroutine reads it until then; the link's teardown closes it, and waits for that
+// coroutine before it frees the link. Part of a LinkQp, on its executor's thread.
+class WatchedStream {
+ public:
+  // Keeps `stream` until the link is freed; nobody reads it.
+  void Keep(std::unique_ptr<MessageStream> stream) {
+    stream_ = std::move(stream);
+    unread_.Set();
+  }
+  // Keeps `stream`, which one coroutine reads from now on: Receive(), and then EndReading().
+  void KeepAndRead(std::unique_ptr<MessageStream> stream) {
+    stream_ = std::move(stream);
+    unread_.Reset();
+  }
+  // Only after KeepAndRead().
+  [[nodiscard]] VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::string>> Receive() {
+    return stream_->Receive();
+  }
+  void EndReading() { unread_.Set(); }
+
+  // Does nothing while there is no stream.
+  void Close() {
+    if (stream_ != nullptr) stream_->Close();
+  }
+  // Until nobody reads the stream. Only after Close().
+  [[nodiscard]] Task<void> AwaitUnread() {
+    if (stream_ != nullptr) (void)co_await unread_.Wait();
+  }
+
+ private:
+  std::unique_ptr<MessageStream> stream_;  // null until the handshake has ended
+  Event unread_;
+};
+
+// LinkQp: the queue pair of a link, the connections that live as long as it does, and what the
+// device tells of its end.
+//
+// Posted requests must end before the queue pair is destroyed, and the queue pair must be destroyed
+// before its connection manager's connection. Part of a Link, which orders the steps of its
+// teardown, on its executor's thread. Control threads run the verbs.
+class LinkQp {
+ public:
+  explicit LinkQp(QpHandle qp) : qp_(std::move(qp)), qpn_(qp_->qp_num) {}
+
+  // nullptr once Destroy() has begun.
+  ibv_qp* get() const { return qp_.get(); }
+  // Also valid when the queue pair is gone.
+  uint32_t qpn() const { return qpn_; }
+  bool is_iwarp() const { return qp_->context->device->transport_type == IBV_TRANSPORT_IWARP; }
+
+  // null without a connection manager.
+  const std::shared_ptr<QpConnection>& connection() const { return connection_; }
+  void set_connection(std::shared_ptr<QpConnection> connection) {
+    connection_ = std::move(connection);
+  }
+  WatchedStream& stream() { return stream_; }
+
+  // --- teardown
+
+  // Moves the queue pair to ERR, and waits until nobody reads the bootstrap connection.
+  Task<void> MoveToError(ControlPool& control, Device& device);
+  // The last posted WR has completed.
+  void OnDrained() { drained_.Set(); }
+  Task<absl::Status> AwaitDrained(TimePoint limit);
+  // The device says that no receive of the shared queue is with this queue pair any more.
+  void OnLastWqe() { last_wqe_.Set(); }
+  bool told_of_last() const { return last_wqe_.is_set(); }
+  Task<absl::Status> AwaitLastWqe(TimePoint limit);
+  // Destroys `windows` and then the queue pair: the other way round takes some devices a minute
+  // (rxe 6.1).
+  Task<void> Destroy(ControlPool& control, std::vector<MwHandle> windows);
+
+ private:
+  std::shared_ptr<QpConnection> connection_;  // outlives qp_
+  QpHandle qp_;
+  const uint32_t qpn_;
+  WatchedStream stream_;
+  Event drained_;
+  Event last_wqe_;
+};
 
 class Endpoint;
 class Link;
@@ -137,7 +328,7 @@ class Link final : public WatchedLink, public RecallableLink {
                         TransferListener* listener);
   bool has_atomics() const { return sender_.transfers().has_atomics(); }
 
-  // Leases `view`, which is not empty, to the peer (lease.h). Frames that are appended from now on
+  // Leases `view`, which is not empty, to the peer (leases.h). Frames that are appended from now on
   // may tell the peer of the lease. nullptr if free_leases() is 0; errors as LeaseTable::Open().
   // Precondition: open().
   absl::StatusOr<Lease*> OpenLease(const BufferView& view, LeaseAccess access,
@@ -228,7 +419,7 @@ class Link final : public WatchedLink, public RecallableLink {
   // asked for. `now` ticks every ping_interval / 2. False if nothing is left to be watched.
   bool CheckLiveness(TimePoint now);
 
-  // --- For its endpoint: teardown, in this order (link_teardown.cc). Precondition: !open().
+  // --- For its endpoint: teardown, in this order (link.cc). Precondition: !open().
 
   // Until nothing is posted any more, as far as the device tells in teardown_timeout.
   Task<void> Drain(DeviceContext& context, TurnPacer& pacer);

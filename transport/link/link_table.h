@@ -22,10 +22,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "verbena/transport/link/ids.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/link/link_key.h"
-#include "verbena/transport/link/qp_setup.h"
-#include "verbena/transport/link/wr_id.h"
+#include "verbena/transport/link/qp.h"
 
 namespace verbena::internal {
 

@@ -12,13 +12,13 @@
 #include <cstddef>
 
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/base/intrusive_list.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/base/list.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/link_table.h"
-#include "verbena/transport/link/lost_receives.h"
+#include "verbena/transport/link/receives.h"
 
 namespace verbena::internal {
 

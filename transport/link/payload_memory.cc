@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/link/device_context.h"
 
 namespace verbena::internal {

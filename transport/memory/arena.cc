@@ -4,10 +4,8 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/device/handles.h"
-#include "verbena/transport/device/numa.h"
-#include "verbena/transport/device/pages.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/device/device.h"
 
 namespace verbena::internal {
 namespace {

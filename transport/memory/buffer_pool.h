@@ -18,7 +18,7 @@
 // sixteenth of the budget pass larger ones that wait. So a wait for a large block stops nobody
 // else. While the pool grows, requests that fit are served at once: the new arena goes to the
 // waiters first. A buffer takes whole pages, at most a quarter more than its bytes need
-// (size_class.h).
+// (carved_arena.h).
 //
 // If the device refuses to pin more, the budget shrinks, and the log says so. Requests for which
 // too little is left fail with the device's reason. With control threads, the pool asks the device
@@ -45,13 +45,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/base/intrusive_list.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/list.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
-#include "verbena/transport/memory/size_class.h"
+#include "verbena/transport/memory/carved_arena.h"
 
 // verbs' headers stay out of what a user of buffers includes.
 struct ibv_pd;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "verbena/transport/base/check.h"
-#include "verbena/transport/base/poison.h"
+#include "verbena/transport/base/list.h"
 
 namespace verbena::internal {
 

@@ -7,10 +7,9 @@
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/device/device.h"
-#include "verbena/transport/device/handles.h"
 
 namespace verbena {
 

@@ -6,9 +6,7 @@
 #include <memory>
 
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/preload/calls.h"
 #include "verbena/transport/preload/context.h"
-#include "verbena/transport/preload/real_library.h"
 
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova

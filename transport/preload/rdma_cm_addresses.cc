@@ -6,14 +6,14 @@
 #include <string>
 
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/base/throttled_log.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/tcp_source.h"
 
 namespace verbena::internal::preload {
 namespace {
 
-// The GID of a device without a TCP wire, which is reached on this host alone (process_device.cc).
+// The GID of a device without a TCP wire, which is reached on this host alone (context.cc).
 bool IsLocalGid(const ibv_gid& gid) {
   static constexpr uint8_t kPrefix[] = {0xfd, 'v', 'b', 'n'};
   return std::memcmp(gid.raw, kPrefix, sizeof(kPrefix)) == 0;

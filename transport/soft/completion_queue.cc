@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/soft/lane_pair.h"
-#include "verbena/transport/soft/lane_pairs.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/responder.h"
 #include "verbena/transport/soft/rnic.h"
+#include "verbena/transport/soft/tcp_lane.h"
 
 namespace verbena::internal::soft {
 

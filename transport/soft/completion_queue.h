@@ -21,11 +21,10 @@
 #include <mutex>
 #include <vector>
 
-#include "verbena/transport/soft/copy_counters.h"
-#include "verbena/transport/soft/event_queue.h"
+#include "verbena/transport/soft/completions.h"
+#include "verbena/transport/soft/copies.h"
 #include "verbena/transport/soft/in_lanes.h"
 #include "verbena/transport/soft/lane.h"
-#include "verbena/transport/soft/spin_lock.h"
 
 namespace verbena::internal::soft {
 

@@ -7,11 +7,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 
 namespace verbena::internal::soft {
@@ -32,6 +35,9 @@ socklen_t NameOf(const DeviceAddress& device, sockaddr_un& address) {
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
+
+// Without descriptors: long enough not to spin, short for who connects.
+constexpr Duration kRetryDelay = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -184,6 +190,46 @@ absl::StatusOr<ControlSocket::Received> ControlSocket::Receive() {
         fmt::format("process {} speaks another version of the soft device's protocol", pid_));
   }
   return received;
+}
+
+absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Create(
+    std::string device, const DeviceAddress& address) {
+  VERBENA_ASSIGN_OR_RETURN(UniqueFd fd, ControlSocket::Listen(address));
+  return std::unique_ptr<ControlListener>(new ControlListener(std::move(device), std::move(fd)));
+}
+
+std::vector<std::unique_ptr<ControlSocket>> ControlListener::Accept(size_t room, TimePoint now) {
+  retry_ = kNever;
+  std::vector<std::unique_ptr<ControlSocket>> accepted;
+  for (size_t i = 0; i < kAcceptsAtOnce; ++i) {
+    absl::StatusOr<std::unique_ptr<ControlSocket>> socket = ControlSocket::Accept(fd());
+    if (socket.ok() && accepted.size() < room) {
+      accepted.push_back(*std::move(socket));
+    } else if (socket.ok()) {
+      Refuse(absl::ResourceExhaustedError("too many connections"), now);
+    } else if (absl::IsUnavailable(socket.status())) {
+      break;
+    } else if (absl::IsResourceExhausted(socket.status())) {
+      OnStarved(socket.status(), now);
+      break;
+    } else if (!absl::IsCancelled(socket.status())) {
+      Refuse(socket.status(), now);
+    }
+  }
+  return accepted;
+}
+
+void ControlListener::Refuse(const absl::Status& why, TimePoint now) {
+  refused_.Write(LogLevel::kWarning, now,
+                 fmt::format("{} refuses a process: {}", device_, why.ToString()));
+}
+
+void ControlListener::OnStarved(const absl::Status& why, TimePoint now) {
+  retry_ = SaturatingAdd(now, kRetryDelay);
+  starved_.Write(LogLevel::kWarning, now,
+                 fmt::format("{} keeps processes waiting that connect to it: {}; raise "
+                             "RLIMIT_NOFILE",
+                             device_, why.ToString()));
 }
 
 }  // namespace verbena::internal::soft

@@ -8,17 +8,25 @@
 #define VERBENA_TRANSPORT_SOFT_CONTROL_SOCKET_H_
 
 #include <infiniband/verbs.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/types.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/soft/device_address.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/soft/address.h"
 
 namespace verbena::internal::soft {
 
@@ -125,6 +133,77 @@ class ControlSocket {
   pid_t pid_;
   std::deque<Outgoing> waiting_;
 };
+
+// ControlListener: where the engines of other processes connect to a device.
+//
+// A turn takes a bounded number of connections and logs few lines, however many come: every process
+// of the host can connect, whoever its user is. While this process has no descriptors left, those
+// who connect wait in the listener's backlog, and fd() stays readable. So retry() then says when to
+// call Accept() again. Used by one thread, its engine's.
+//
+//   for (auto& socket : listener.Accept(room, now)) …
+//   // then watches listener.fd() if listener.retry() == kNever, else calls again by that time
+class ControlListener {
+ public:
+  // Connections of one Accept(), with those that are refused. (start)
+  static constexpr size_t kAcceptsAtOnce = 32;
+
+  // Listens under `address`, for the device of that name.
+  static absl::StatusOr<std::unique_ptr<ControlListener>> Create(std::string device,
+                                                                 const DeviceAddress& address);
+  ControlListener(const ControlListener&) = delete;
+  ControlListener& operator=(const ControlListener&) = delete;
+  ~ControlListener() = default;
+
+  int fd() const { return fd_.get(); }
+  // The next connections, at most `room` of them. Refuses connections beyond `room`, and those of
+  // other users.
+  std::vector<std::unique_ptr<ControlSocket>> Accept(size_t room, TimePoint now);
+  // When to call Accept() again, while nobody can be accepted; kNever: whenever fd() is readable.
+  TimePoint retry() const { return retry_; }
+
+ private:
+  ControlListener(std::string device, UniqueFd fd)
+      : device_(std::move(device)), fd_(std::move(fd)) {}
+  void Refuse(const absl::Status& why, TimePoint now);
+  void OnStarved(const absl::Status& why, TimePoint now);
+
+  const std::string device_;
+  const UniqueFd fd_;
+  TimePoint retry_ = kNever;
+  ThrottledLog refused_{{}};
+  ThrottledLog starved_{{}};
+};
+
+// StartQuietThread: a thread of the device, which takes none of the program's signals.
+//
+// Libraries for RDMA NICs have no threads. So a program that blocks a signal in its own threads, to
+// take it by sigwait, must find it there, and a handler must run where the program expects it.
+//
+//   thread_ = StartQuietThread([this] { Run(); });
+
+// A thread has the mask of the one that starts it. Restores that one's, also if there is no thread
+// to be had.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+template <typename Body>
+std::thread StartQuietThread(Body body) {
+  const BlockedSignals blocked;
+  return std::thread(std::move(body));
+}
 
 }  // namespace verbena::internal::soft
 

@@ -1,7 +1,7 @@
 // DirectCopy: one-sided operations executed by their initiator, in the target's memory.
 //
 // A copy runs in chunks. Around each chunk the initiator announces in the lane that it is copying,
-// and checks the target's tables in between (device_tables.h). So a target that withdraws its
+// and checks the target's tables in between (memory_table.h). So a target that withdraws its
 // permission knows whether one more chunk may still land, and waits for no more than that. A frozen
 // initiator is frozen inside at most one chunk.
 //
@@ -12,8 +12,8 @@
 
 #include <cstdint>
 
-#include "verbena/transport/soft/device_tables.h"
 #include "verbena/transport/soft/lane.h"
+#include "verbena/transport/soft/memory_table.h"
 
 namespace verbena::internal::soft {
 

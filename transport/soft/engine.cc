@@ -9,7 +9,7 @@
 #include <iterator>
 #include <vector>
 
-#include "verbena/transport/soft/quiet_thread.h"
+#include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/rnic.h"
 
 namespace verbena::internal::soft {

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/base/throttled_log.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/soft/completion_queue.h"
-#include "verbena/transport/soft/lane_pair.h"
 #include "verbena/transport/soft/queue_pair.h"
+#include "verbena/transport/soft/tcp_lane.h"
 
 namespace verbena::internal::soft {
 namespace {

@@ -22,11 +22,10 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/base/intrusive_list.h"
-#include "verbena/transport/soft/lane_geometry.h"
+#include "verbena/transport/base/list.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/ring.h"
-#include "verbena/transport/soft/shared_region.h"
+#include "verbena/transport/soft/shared_memory.h"
 
 namespace verbena::internal::soft {
 
@@ -50,7 +49,7 @@ struct LaneHeader {
   alignas(128) std::atomic<uint32_t> activity_slot;
   alignas(128) std::atomic<uint64_t> answers_consumed;  // initiator: answer lines it is done with
   alignas(128) std::atomic<uint32_t> wake_level;        // initiator: a WakeLevel
-  alignas(128) std::atomic<uint64_t> copying;  // initiator: odd while it copies (device_tables.h),
+  alignas(128) std::atomic<uint64_t> copying;  // initiator: odd while it copies (memory_table.h),
   std::atomic<uint32_t> copying_key;           // and by which rkey
 };
 
@@ -62,7 +61,7 @@ inline size_t BytesOf(const LaneGeometry& geometry) {
 // Shared by both halves of a lane in one process; each process has its own over one memfd.
 class LaneMemory {
  public:
-  // `share` is what it counts in (tcp_shares.h), or null.
+  // `share` is what it counts in (tcp_wire.h), or null.
   LaneMemory(SharedRegion region, LaneGeometry geometry,
              std::shared_ptr<const void> share = nullptr)
       : region_(std::move(region)), geometry_(geometry), share_(std::move(share)) {}

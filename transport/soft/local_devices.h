@@ -12,7 +12,7 @@
 #include <mutex>
 #include <vector>
 
-#include "verbena/transport/soft/device_address.h"
+#include "verbena/transport/soft/address.h"
 
 namespace verbena::internal::soft {
 

@@ -1,4 +1,4 @@
-// MemoryTable: the registered memory of one device and the memory windows on it (memory_windows.h),
+// MemoryTable: the registered memory of one device and the memory windows on it (memory_table.h),
 // and the check that every access passes.
 //
 // lkey and rkey of a registration are the same number: an index into the table and 8 bits that
@@ -12,12 +12,17 @@
 #ifndef VERBENA_TRANSPORT_SOFT_MEMORY_TABLE_H_
 #define VERBENA_TRANSPORT_SOFT_MEMORY_TABLE_H_
 
+#include <infiniband/verbs.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <mutex>
 #include <optional>
+
+#include "verbena/transport/soft/address.h"
+#include "verbena/transport/soft/completions.h"
 
 namespace verbena::internal::soft {
 
@@ -132,6 +137,144 @@ class MemoryTable {
   // Index 0 is left out, so that no key is small enough to be taken for an uninitialised one.
   std::atomic<uint32_t> used_{1};
   std::deque<uint32_t> free_keys_;  // the key that each recycled index gets next, oldest first
+};
+
+inline constexpr uint32_t kMaxQueuePairs = 1 << 14;
+
+// One QP in service. `qpn` is 0 while it is not; it is stored last and cleared first.
+struct alignas(64) QpEntry {
+  std::atomic<uint32_t> qpn;
+  std::atomic<uint32_t> pd;
+  std::atomic<uint32_t> access;         // IBV_ACCESS_* that the QP allows its peer
+  std::atomic<uint32_t> source;         // the QPN that it is connected to,
+  std::atomic<uint64_t> source_gid[2];  // and the device of that:
+  std::atomic<uint32_t> source_lid;     // its address
+  // The number of windows bound to the QP. MemoryWindows uses it under its lock; peers do not look
+  // at it.
+  std::atomic<uint32_t> windows;
+};
+
+// DeviceTables: the tables that a device lets its peers read: its registered memory, the windows on
+// it, and how each of its QPs may be reached. With them an initiator can check and execute a
+// one-sided operation without the target's help. The target binds a window to one of its QPs. So
+// the window opens memory only to the one QP that is connected to that QP.
+//
+// A target that withdraws a permission changes the table, passes a full fence, and only then looks
+// whether a copy is under way (LaneHeader::copying, and by which key); an initiator announces its
+// copy, passes a full fence, and only then checks the table. So either the initiator sees the
+// change, or the target sees the copy and knows what to wait for.
+struct DeviceTables {
+  MemoryEntry memory[kMaxMemoryKeys];
+  QpEntry qps[kMaxQueuePairs];
+
+  QpEntry& QpAt(uint32_t qpn) { return qps[qpn & (kMaxQueuePairs - 1)]; }
+};
+
+// A one-sided access, as its initiator sees it.
+struct RemoteAccess {
+  uint32_t target_qpn = 0;
+  uint32_t source_qpn = 0;
+  DeviceAddress source{};
+  uint32_t rkey = 0;
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint32_t access = 0;
+};
+
+// A peer's tables.
+class TargetView {
+ public:
+  explicit TargetView(const DeviceTables* tables) : tables_(tables) {}
+
+  // Returns where the memory lies, if the target's tables allow the access now.
+  std::optional<MemoryLocation> Find(const RemoteAccess& wanted) const {
+    const QpEntry& qp = tables_->qps[wanted.target_qpn & (kMaxQueuePairs - 1)];
+    if (qp.qpn.load(std::memory_order_acquire) != wanted.target_qpn) return std::nullopt;
+    const uint32_t pd = qp.pd.load(std::memory_order_relaxed);
+    const bool allowed =
+        qp.source.load(std::memory_order_relaxed) == wanted.source_qpn &&
+        qp.source_gid[0].load(std::memory_order_relaxed) ==
+            wanted.source.gid.global.subnet_prefix &&
+        qp.source_gid[1].load(std::memory_order_relaxed) == wanted.source.gid.global.interface_id &&
+        qp.source_lid.load(std::memory_order_relaxed) == wanted.source.lid &&
+        (qp.access.load(std::memory_order_relaxed) & wanted.access) == wanted.access;
+    // The same QP all along: what was read belongs together.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (!allowed || qp.qpn.load(std::memory_order_relaxed) != wanted.target_qpn) {
+      return std::nullopt;
+    }
+    return MemoryView(tables_->memory)
+        .Find(wanted.rkey, pd, wanted.target_qpn, wanted.address, wanted.bytes, wanted.access);
+  }
+
+ private:
+  const DeviceTables* tables_;
+};
+
+// The parameters of a BIND_MW, on behalf of QP `qpn` of `pd`.
+struct WindowBinding {
+  uint32_t index = 0;  // the window's
+  uint32_t key = 0;
+  uint32_t pd = 0;
+  uint32_t qpn = 0;
+  uint32_t region = 0;  // lkey
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint32_t access = 0;
+};
+
+// MemoryWindows: the type-2 windows (2B in the InfiniBand specification) of one device.
+//
+// A window is an entry of the MemoryTable. A free window opens nothing. A bound one opens a range
+// of a region, with rights of its own, to the peer of one QP. The consumer chooses the low 8 bits
+// of its key at each binding, the rest is the window's for life. A binding is checked when its work
+// request is executed, and never again: a region with windows on it cannot be deregistered, and a
+// QP that is reset or destroyed leaves its windows free.
+//
+// Ending a binding makes later accesses fail. Whoever ends it waits for the accesses under way.
+//
+// Any thread; the lock is a leaf.
+class MemoryWindows {
+ public:
+  // `tables` are those that `memory` keeps its entries in. Both outlive it.
+  MemoryWindows(MemoryTable& memory, DeviceTables& tables) : memory_(memory), tables_(tables) {}
+  MemoryWindows(const MemoryWindows&) = delete;
+  MemoryWindows& operator=(const MemoryWindows&) = delete;
+
+  // The key of a new, free window, to count on from; nothing when the table is full.
+  std::optional<uint32_t> Allocate(uint32_t pd);
+  // The key of a window's current or last binding, and the QP that it is or was bound to.
+  struct Last {
+    uint32_t key = 0;
+    uint32_t qpn = 0;  // 0: it never was bound
+  };
+  // Ends its binding, if it has one.
+  Last Unbind(uint32_t index);
+  // Lets another region or window use `index`. Precondition: the window is not bound.
+  void Deallocate(uint32_t index);
+
+  // False when the binding is not allowed. The window is bound already or of another PD; its key is
+  // another window's, or the one that it had last; the region is not live, of another PD, not
+  // registered with MW_BIND, or, for a window that may be written to, without LOCAL_WRITE; the
+  // range is empty, or not within the region; or windows do not have the wanted rights.
+  bool Bind(const WindowBinding& wanted);
+  // Ends the binding of `key`. False when no window with that key is bound to QP `qpn`.
+  bool Invalidate(uint32_t key, uint32_t qpn);
+  // The same for all that are bound to QP `qpn`.
+  void InvalidateAll(uint32_t qpn);
+  bool IsBound(uint32_t key, uint32_t qpn);
+
+  // Revokes a region, unless a window is bound to it: then false.
+  bool RevokeRegion(uint32_t key);
+
+ private:
+  bool Allowed(const WindowBinding& wanted);
+  bool IsBoundLocked(uint32_t key, uint32_t qpn);
+  void UnbindLocked(MemoryEntry& entry);
+
+  MemoryTable& memory_;
+  DeviceTables& tables_;
+  SpinLock lock_;
 };
 
 }  // namespace verbena::internal::soft

@@ -10,17 +10,65 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/control_socket.h"
-#include "verbena/transport/soft/device_address.h"
-#include "verbena/transport/soft/device_tables.h"
-#include "verbena/transport/soft/doorbell.h"
-#include "verbena/transport/soft/shared_region.h"
+#include "verbena/transport/soft/memory_table.h"
+#include "verbena/transport/soft/shared_memory.h"
 
 namespace verbena::internal::soft {
+
+// Doorbell: how many threads and processes wake one engine for a CQ, with one system call for many
+// messages.
+//
+// The doorbell lies in memory that all of them map. A thread that has published something rings.
+// The engine, whenever it is awake, takes a doorbell that is rung, and then looks at everything
+// that was published. It counts its takings. A thread that has woken it says during which taking,
+// which spares the others the system call. Only a wake-up that was sent spares others theirs: a
+// process that is stopped before it sends its own holds up nobody.
+//
+// No wake-up is lost, because Ring reads `takings` before it sets `rung`, and Take clears `rung`
+// before it counts:
+// - A thread that says that it woke the engine during taking t has set `rung` after taking t
+//   cleared it. So the engine finds it set when it wakes, and takes it.
+// - A thread that relies on that wake-up has published before taking t + 1 was counted. So the
+//   engine finds what it published after that taking.
+//
+// Zero-filled memory is a doorbell to be taken once before it is used.
+struct Doorbell {
+  std::atomic<uint32_t> rung;
+  std::atomic<uint32_t> takings;
+  std::atomic<uint32_t> woken;
+
+  // Any thread of any process, after it has published something. Calls wake(), which writes to the
+  // engine's eventfd, unless somebody else has.
+  template <typename Wake>
+  void Ring(Wake wake) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const uint32_t taking = takings.load(std::memory_order_seq_cst);
+    rung.exchange(1, std::memory_order_seq_cst);
+    if (woken.load(std::memory_order_seq_cst) == taking) return;
+    wake();
+    woken.store(taking, std::memory_order_seq_cst);
+  }
+
+  // The engine, after it has read its eventfd.
+  bool IsRung() const { return rung.load(std::memory_order_relaxed) != 0; }
+  // The engine, before it looks for what was published.
+  void Take() {
+    rung.exchange(0, std::memory_order_seq_cst);
+    takings.fetch_add(1, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+};
 
 inline constexpr uint32_t kMaxCompletionQueues = 1 << 10;
 // Shared arenas of one device. Few and large: one number each, from 1.
@@ -115,6 +163,37 @@ class Peer {
   TargetView target_;
   std::atomic<bool> kernel_refuses_{false};
   MappedArena arenas_[kMaxArenas];
+};
+
+// Memory that the device has allocated, and that peers of other processes may map by its number.
+struct SharedArena {
+  uint32_t id = 0;
+  SharedRegion region;
+};
+
+// Arenas: memory of a device that its peers can map, so that their one-sided operations are copies
+// by the initiator alone.
+//
+// Each arena is one sealed memfd. Few and large: at most kMaxArenas - 1 at a time. Any thread. The
+// memory lives until it is freed here and no peer that was told of it maps it any more.
+class Arenas {
+ public:
+  Arenas();
+
+  absl::StatusOr<std::shared_ptr<const SharedArena>> Allocate(size_t bytes);
+  // Removes the arena that starts at `memory`; null when there is none. No other arena gets its
+  // number before Recycle().
+  std::shared_ptr<const SharedArena> Remove(const std::byte* memory);
+  void Recycle(uint32_t id);
+
+  // The arena that holds all of [address, address + bytes); null when none does.
+  std::shared_ptr<const SharedArena> Find(uint64_t address, uint64_t bytes);
+  std::vector<std::shared_ptr<const SharedArena>> All();
+
+ private:
+  std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<const SharedArena>> by_address_;
+  std::deque<uint32_t> free_ids_;
 };
 
 }  // namespace verbena::internal::soft

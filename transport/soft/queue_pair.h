@@ -13,13 +13,13 @@
 #include <memory>
 
 #include "verbena/transport/device/device.h"
+#include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/completion_queue.h"
-#include "verbena/transport/soft/device_address.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
+#include "verbena/transport/soft/receive_queue.h"
 #include "verbena/transport/soft/responder.h"
 #include "verbena/transport/soft/send_queue.h"
-#include "verbena/transport/soft/shared_receive_queue.h"
 
 namespace verbena::internal::soft {
 
@@ -89,6 +89,12 @@ class QueuePair : public ibv_qp, public LaneWaiter {
   SendQueue send_queue_;
   Responder responder_;
 };
+
+// The state machine of modify_qp for reliable connected QPs: which transitions exist, and which
+// attributes each demands and allows.
+
+// 0, or EINVAL when verbs forbids modify_qp(attributes, mask) in state `now`.
+int CheckTransition(ibv_qp_state now, const ibv_qp_attr& attributes, int mask);
 
 }  // namespace verbena::internal::soft
 

@@ -7,10 +7,9 @@
 
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane.h"
-#include "verbena/transport/soft/lane_pair.h"
-#include "verbena/transport/soft/places.h"
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/rnic.h"
+#include "verbena/transport/soft/tcp_lane.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -402,6 +401,134 @@ void Responder::Reset() {
   current_ = Opcode::kNone;
   receive_taken_ = false;
   ++connection_;
+}
+
+// Responder: the places of WRITEs whose payload a TCP connection receives past the ring.
+
+bool Responder::CursorOfWrites(WriteCursor& cursor) const {
+  if (current_ != Opcode::kNone && current_ != Opcode::kWrite) return false;
+  cursor = {.writing = current_ == Opcode::kWrite,
+            .psn = expected_psn_,
+            .range = write_,
+            .written = written_,
+            .connection = connection_};
+  return true;
+}
+
+// As Execute and Write. A WRITE with immediate may be refused for want of a receive, so its first
+// fragment has no place.
+bool Responder::FindPlace(const MessageHeader& request, const std::byte* payload,
+                          WriteCursor& cursor, uint64_t& address) const {
+  const bool first = (request.flags & kFirst) != 0;
+  const bool last = (request.flags & kLast) != 0;
+  if (request.opcode != Opcode::kWrite || request.psn != cursor.psn || first == cursor.writing) {
+    return false;
+  }
+  if (cursor.connection != connection_) return false;
+  const auto allowed = [&](uint64_t begin, uint64_t length) {
+    return RemoteAllowed(cursor.range.rkey, begin, length, IBV_ACCESS_REMOTE_WRITE);
+  };
+  uint32_t bytes = request.length;
+  if (first) {
+    if (bytes < sizeof(TargetRange) || (request.flags & kImmediate) != 0) return false;
+    std::memcpy(&cursor.range, payload, sizeof(TargetRange));
+    bytes -= sizeof(TargetRange);
+    cursor.written = 0;
+    if (cursor.range.length > kMaxMessageBytes ||
+        !allowed(cursor.range.address, cursor.range.length)) {
+      return false;
+    }
+  } else if (!IsOfThisWrite(request)) {
+    return false;
+  }
+  const uint64_t left = cursor.range.length - cursor.written;
+  if (bytes > left || (last && bytes != left)) return false;
+  address = cursor.range.address + cursor.written;
+  if (!allowed(address, bytes)) return false;
+  cursor.written += bytes;
+  cursor.writing = !last;
+  ++cursor.psn;
+  return true;
+}
+
+bool Responder::StoreRest(InLane& lane, const std::byte* data, uint32_t bytes) {
+  const uint32_t prefix = static_cast<uint32_t>(data - lane.requests().payload());
+  PlacedBytes placed = lane.pair()->TakePlacedRequest(lane.requests().position());
+  if (placed.withdrawn) return false;
+  if (placed.bytes != 0) placed.from -= prefix;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
+  auto* to = reinterpret_cast<std::byte*>(write_.address + written_);
+  std::memcpy(to, data, placed.from);
+  std::memcpy(to + placed.end(), data + placed.end(), bytes - placed.end());
+  qp_.receive_side().copied().Add(CopyWay::kRing, bytes - placed.bytes);
+  return true;
+}
+
+Place Places::OfRequest(InLane& lane, CompletionQueue& cq, const RingIntake::Incomplete& message,
+                        uint64_t number, uint32_t most) {
+  const MessageHeader& request = message.header;
+  if (request.opcode != Opcode::kWrite || lane.broken()) return {};
+  QueuePair* qp = FindExecutor(lane, request, cq);
+  if (qp == nullptr) return {};
+  if (next_write_.number == number) write_ = next_write_;
+  // Until this one has a place.
+  next_write_.number = kNone;
+  Responder::WriteCursor cursor;
+  if (message.position == lane.requests().position()) {
+    // An earlier READ has still to read what this WRITE may write over.
+    if (lane.pending_read().active) return {.later = true};
+    if (!qp->responder().CursorOfWrites(cursor)) return {};
+    // Its first bytes arrived before the QP was reset.
+    if (write_.number == number && write_.cursor.connection != cursor.connection) return {};
+  } else if (write_.number == number && write_.qpn == request.destination &&
+             write_.cursor.writing) {
+    cursor = write_.cursor;
+  } else {
+    return {.later = true};
+  }
+  write_ = {.number = number, .qpn = request.destination, .cursor = cursor};
+  uint64_t address = 0;
+  if (!qp->responder().FindPlace(request, message.payload, cursor, address)) return {};
+  if (cursor.writing) {
+    next_write_ = {.number = number + 1, .qpn = request.destination, .cursor = cursor};
+  }
+  const uint32_t prefix = (request.flags & kFirst) != 0 ? uint32_t{sizeof(TargetRange)} : 0;
+  Place place;
+  place.bytes = std::min(most, request.length - message.arrived);
+  place.count = 1;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
+  place.parts[0] = {.iov_base = reinterpret_cast<void*>(address + message.arrived - prefix),
+                    .iov_len = place.bytes};
+  return place;
+}
+
+Place Places::OfAnswer(OutLane& lane, const RingIntake::Incomplete& message, uint64_t number,
+                       uint32_t most) {
+  const MessageHeader& answer = message.header;
+  if (answer.opcode != Opcode::kData || lane.failed()) return {};
+  QueuePair* qp = lane.FindQp(answer.destination);
+  if (qp == nullptr) return {};
+  if (next_read_.number == number) read_ = next_read_;
+  uint32_t offset = 0;
+  if (message.position == lane.answers_position()) {
+    offset = qp->send_queue().answer_offset();
+  } else if (read_.number == number && read_.qpn == answer.destination && read_.psn == answer.psn) {
+    offset = read_.offset;
+  } else {
+    return {.later = true};
+  }
+  read_ = {.number = number, .qpn = answer.destination, .psn = answer.psn, .offset = offset};
+  Place place;
+  const uint32_t bytes = std::min(most, answer.length - message.arrived);
+  place.count = qp->send_queue().FindPlace(answer, offset, message.arrived, bytes, place.parts);
+  for (size_t i = 0; i < place.count; ++i) {
+    place.bytes += static_cast<uint32_t>(place.parts[i].iov_len);
+  }
+  next_read_ = read_;
+  next_read_.offset += answer.length;
+  const bool last = (answer.flags & kLast) != 0;
+  next_read_.number = place.count == 0 || last ? kNone : number + 1;
+  return place;
 }
 
 }  // namespace verbena::internal::soft

@@ -11,7 +11,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/local_devices.h"
 #include "verbena/transport/soft/tcp_source.h"

@@ -3,16 +3,20 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <mutex>
 
 #include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/direct_copy.h"
 #include "verbena/transport/soft/lane.h"
-#include "verbena/transport/soft/lent_payloads.h"
+#include "verbena/transport/soft/memory_table.h"
+#include "verbena/transport/soft/options.h"
 #include "verbena/transport/soft/queue_pair.h"
+#include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/rnic.h"
-#include "verbena/transport/soft/soft_profile.h"
+#include "verbena/transport/soft/tcp_lane.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -43,6 +47,44 @@ ibv_wc_opcode CompletionOf(ibv_wr_opcode opcode) {
   if (opcode == IBV_WR_LOCAL_INV) return IBV_WC_LOCAL_INV;
   return opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? IBV_WC_COMP_SWAP : IBV_WC_FETCH_ADD;
 }
+
+// Behind requests that the target has not consumed yet, a WR up to this size goes through the ring
+// too, which keeps the order by itself; a larger one waits for its turn to be copied here.
+constexpr uint32_t kNotWorthWaiting = 4096;
+
+// How long a queue pair waits after an RNR NAK, by ibv_qp_attr::min_rnr_timer.
+Duration RnrDelay(uint32_t timer) {
+  static constexpr int kHundredthsOfMs[32] = {65536, 1,    2,    3,     4,     6,     8,     12,
+                                              16,    24,   32,   48,    64,    96,    128,   192,
+                                              256,   384,  512,  768,   1024,  1536,  2048,  3072,
+                                              4096,  6144, 8192, 12288, 16384, 24576, 32768, 49152};
+  return std::chrono::microseconds(10) * kHundredthsOfMs[timer & 31];
+}
+
+// By ibv_qp_attr::timeout.
+Duration TransportTimeout(uint8_t timeout) {
+  return std::chrono::nanoseconds(int64_t{4096} << (timeout & 31));
+}
+
+ibv_wc_status StatusOf(NakReason reason) {
+  switch (reason) {
+    case NakReason::kNoReceive:
+      return IBV_WC_RNR_RETRY_EXC_ERR;
+    case NakReason::kInvalidRequest:
+      return IBV_WC_REM_INV_REQ_ERR;
+    case NakReason::kAccess:
+      return IBV_WC_REM_ACCESS_ERR;
+    case NakReason::kOperation:
+      return IBV_WC_REM_OP_ERR;
+    default:
+      return IBV_WC_RETRY_EXC_ERR;
+  }
+}
+
+// How often a LOCAL_INV is looked at again with each poll before it is left to a timer: a peer that
+// runs ends its copy within microseconds, one that is frozen is not worth anybody's attention.
+constexpr uint32_t kEagerLooks = 64;
+constexpr Duration kPatientLook = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -432,6 +474,365 @@ void SendQueue::Reset() {
   answer_offset_ = rnr_retries_ = 0;
   not_ready_since_ = {};
   lane_ = nullptr;
+}
+
+// SendQueue: one-sided WRs that are executed here, in the target's memory, without its help.
+
+SendQueue::Direct SendQueue::TryDirect(uint32_t index) {
+  Wqe& wqe = At(index);
+  if (wqe.route == Wire::kRing || wqe.length == 0 || !qp_.rnic().direct_copies())
+    return Direct::kUseRing;
+  DirectCopy copy(*lane_);
+  if (!copy.Possible(AccessOf(wqe, 0, wqe.length))) return Direct::kUseRing;
+  uint64_t consumed = lane_->requests().released();
+  // Consumed requests that nobody waits for are not harvested, so `consumed` may be old.
+  if (index != done_ && At(index - 1).end > consumed) consumed = lane_->AcceptedByNow();
+  if (index != done_ && At(index - 1).end > consumed) {
+    if (wqe.length <= kNotWorthWaiting) return Direct::kUseRing;
+    lane_->AwaitConsumed(qp_);
+    return Direct::kWait;
+  }
+  if (direct_left_ == 0) {
+    qp_.send_side().Attend(qp_);
+    return Direct::kWait;
+  }
+  const bool atomic =
+      wqe.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wqe.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+  if (!(atomic ? AtomicDirectly(copy, wqe, index) : CopyDirectly(copy, wqe, index))) {
+    // The target, asked in the ordinary way, says why not.
+    direct_offset_ = 0;
+    wqe.route = Wire::kRing;
+    return Direct::kUseRing;
+  }
+  if (direct_offset_ < wqe.length) {
+    // On with it at the next poll, or by the engine.
+    qp_.send_side().Attend(qp_);
+    return Direct::kWait;
+  }
+  direct_offset_ = 0;
+  if (wqe.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+    wqe.route = Wire::kRing;
+    wqe.placed = true;
+    return Direct::kUseRing;
+  }
+  wqe.start = wqe.end = consumed;
+  wqe.state = State::kAnswered;
+  if ((wqe.flags & IBV_SEND_SIGNALED) != 0) lane_->MarkReady(qp_);
+  return Direct::kDone;
+}
+
+RemoteAccess SendQueue::AccessOf(const Wqe& wqe, uint64_t offset, uint64_t bytes) const {
+  uint32_t access = IBV_ACCESS_REMOTE_WRITE;
+  if (wqe.opcode == IBV_WR_RDMA_READ) access = IBV_ACCESS_REMOTE_READ;
+  if (wqe.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wqe.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+    access = IBV_ACCESS_REMOTE_ATOMIC;
+  }
+  return {.target_qpn = qp_.attributes().dest_qp_num,
+          .source_qpn = qp_.qp_num,
+          .source = qp_.rnic().address(),
+          .rkey = wqe.rkey,
+          .address = wqe.remote_address + offset,
+          .bytes = bytes,
+          .access = access};
+}
+
+bool SendQueue::CopyDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index) {
+  const uint32_t start = direct_offset_;
+  const uint32_t end = start + std::min(direct_left_, wqe.length - start);
+  const ibv_sge* sge = SgesOf(wqe, index);
+  uint32_t skip = direct_offset_;
+  while (direct_offset_ < end) {
+    if (skip >= sge->length) {
+      skip -= sge->length;
+      ++sge;
+      continue;
+    }
+    const uint32_t bytes = static_cast<uint32_t>(
+        std::min<uint64_t>({kMaxChunkBytes, sge->length - skip, end - direct_offset_}));
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
+    void* local = reinterpret_cast<void*>(sge->addr + skip);
+    if (!copy.Chunk(AccessOf(wqe, direct_offset_, bytes), local)) return false;
+    direct_offset_ += bytes;
+    skip += bytes;
+  }
+  direct_left_ -= end - start;
+  return true;
+}
+
+bool SendQueue::AtomicDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index) {
+  const RemoteAccess access = AccessOf(wqe, 0, sizeof(uint64_t));
+  if (access.address % sizeof(uint64_t) != 0) return false;
+  uint64_t old = 0;
+  const bool done = wqe.opcode == IBV_WR_ATOMIC_CMP_AND_SWP
+                        ? copy.CompareSwap(access, wqe.compare_add, wqe.swap, old)
+                        : copy.FetchAdd(access, wqe.compare_add, old);
+  if (!done) return false;
+  Scatter(wqe, index, 0, reinterpret_cast<const std::byte*>(&old), sizeof(old));
+  direct_offset_ = wqe.length;
+  return true;
+}
+
+// SendQueue: payloads of WRITEs and READs that a TCP connection carries past the rings.
+
+// Inline data are the caller's again when posting returns, and are read back from the ring after a
+// refusal.
+bool SendQueue::CanLend(const Wqe& wqe) const {
+  const bool write = wqe.opcode == IBV_WR_RDMA_WRITE || wqe.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  return write && (wqe.flags & IBV_SEND_INLINE) == 0 && lane_->pair() != nullptr &&
+         lane_->pair()->CanLend();
+}
+
+// The fragment from launch_offset_ on. Announce() comes before the lock is released.
+void SendQueue::Lend(std::byte* to, Wqe& wqe, uint32_t index, uint32_t bytes) {
+  LentPayloads& lent = lane_->pair()->lent_requests();
+  const uint64_t position = lane_->requests().position();
+  const auto* const payload = lane_->requests().PayloadAt(position);
+  if (lent.full()) lane_->Announce();
+  const ibv_sge* sge = SgesOf(wqe, index);
+  uint32_t skip = launch_offset_;
+  for (; bytes != 0; ++sge) {
+    if (skip >= sge->length) {
+      skip -= sge->length;
+      continue;
+    }
+    const uint32_t part = std::min(bytes, sge->length - skip);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
+    const auto* const from = reinterpret_cast<const void*>(sge->addr + skip);
+    if (part >= LentPayloads::kLeastBytes && !lent.full()) {
+      lent.Add(position, static_cast<uint32_t>(to - payload), from, part);
+    } else {
+      std::memcpy(to, from, part);
+      qp_.send_side().copied().Add(CopyWay::kRing, part);
+    }
+    skip = 0;
+    to += part;
+    bytes -= part;
+  }
+}
+
+size_t SendQueue::FindPlace(const MessageHeader& answer, uint32_t offset, uint32_t from,
+                            uint32_t bytes, std::span<iovec> parts) {
+  const uint32_t index = AwaitedAnswer();
+  if (index == launched_) return 0;
+  Wqe& wqe = At(index);
+  const bool last = (answer.flags & kLast) != 0;
+  if (wqe.opcode != IBV_WR_RDMA_READ || wqe.first_psn != answer.psn || offset > wqe.length ||
+      answer.length > wqe.length - offset || last != (answer.length == wqe.length - offset) ||
+      !LocalMemoryAllowed(wqe, index)) {
+    return 0;
+  }
+  const ibv_sge* sge = SgesOf(wqe, index);
+  uint32_t skip = offset + from;
+  size_t count = 0;
+  for (; bytes != 0 && count != parts.size(); ++sge) {
+    if (skip >= sge->length) {
+      skip -= sge->length;
+      continue;
+    }
+    const uint32_t part = std::min(bytes, sge->length - skip);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
+    parts[count++] = {.iov_base = reinterpret_cast<void*>(sge->addr + skip), .iov_len = part};
+    skip = 0;
+    bytes -= part;
+  }
+  return count;
+}
+
+// SendQueue: how it handles refusals: when a WR is sent again, and when its QP fails.
+
+void SendQueue::Refused(const RefusedFragment& refusal, CompletionWriter& writer) {
+  // The target executed everything that it consumed before the refused fragment.
+  Complete(refusal.position, writer);
+  // A WR that was taken back since, or a QP that was reset, is of no interest.
+  uint32_t index = done_;
+  const bool launching = launch_offset_ != 0;
+  const uint32_t in_ring = launched_ + (launching ? 1 : 0);
+  while (index != in_ring && !Contains(index, refusal.position)) ++index;
+  if (index == in_ring || qp_.current_state() == IBV_QPS_ERR) return;
+  if (refusal.reason == NakReason::kNoReceive || refusal.reason == NakReason::kNotReady) {
+    BackOff(index, refusal, writer);
+  } else {
+    ReportFailure(index, StatusOf(refusal.reason), writer);
+  }
+}
+
+bool SendQueue::Contains(uint32_t index, uint64_t position) {
+  const Wqe& wqe = At(index);
+  const uint64_t end = index == launched_ ? lane_->requests().position() : wqe.end;
+  return position >= wqe.start && position < end;
+}
+
+void SendQueue::BackOff(uint32_t index, const RefusedFragment& refusal, CompletionWriter& writer) {
+  const ibv_qp_attr& attributes = qp_.attributes();
+  const TimePoint now = qp_.rnic().Now();
+  Duration wait = std::chrono::milliseconds(1);
+  if (refusal.reason == NakReason::kNoReceive) {
+    constexpr uint8_t kForever = 7;
+    if (attributes.rnr_retry != kForever && rnr_retries_ >= attributes.rnr_retry) {
+      ReportFailure(index, IBV_WC_RNR_RETRY_EXC_ERR, writer);
+      return;
+    }
+    ++rnr_retries_;
+    wait = RnrDelay(refusal.rnr_timer);
+  } else {
+    if (not_ready_since_ == TimePoint{}) not_ready_since_ = now;
+    const Duration timeout = TransportTimeout(attributes.timeout) * (attributes.retry_cnt + 1);
+    if (attributes.timeout != 0 && now - not_ready_since_ > timeout) {
+      ReportFailure(index, IBV_WC_RETRY_EXC_ERR, writer);
+      return;
+    }
+  }
+  TakeBack(index);
+  backing_off_ = true;
+  qp_.rnic().StartTimer(now + wait, qp_.qp_num, ++backoff_token_);
+}
+
+void SendQueue::TakeBack(uint32_t first) {
+  const uint32_t in_ring = launched_ + (launch_offset_ != 0 ? 1 : 0);
+  for (uint32_t index = first; index != in_ring; ++index) {
+    Wqe& wqe = At(index);
+    if ((wqe.flags & IBV_SEND_INLINE) != 0 && !wqe.placed) {
+      StoreInline(index, lane_->requests().PayloadAt(wqe.start) + PrefixBytes(wqe));
+    }
+    if (NeedsAnswer(wqe)) CountReads(-1);
+    wqe.state = State::kPosted;
+  }
+  next_psn_ = At(first).first_psn;
+  launched_ = first;
+  launch_offset_ = 0;
+}
+
+void SendQueue::EndBackoff(uint32_t token, CompletionWriter& writer) {
+  if (!backing_off_ || token != backoff_token_) return;
+  backing_off_ = false;
+  Resume(writer);
+}
+
+// SendQueue: BIND_MW and LOCAL_INV, which change what our peer may reach.
+
+bool SendQueue::IsSoundWindowWr(const ibv_send_wr& wr) const {
+  if (wr.num_sge != 0) return false;
+  if (wr.opcode == IBV_WR_LOCAL_INV) return true;
+  // A binding has none, and rxe's provider refuses one.
+  if (wr.imm_data != 0) return false;
+  const ibv_mw* window = wr.bind_mw.mw;
+  const ibv_mr* region = wr.bind_mw.bind_info.mr;
+  return window != nullptr && window->type == IBV_MW_TYPE_2 && window->context == qp_.context &&
+         region != nullptr && region->context == qp_.context;
+}
+
+// The objects may be gone when the WR is executed: what it needs of them is noted now, and checked
+// then.
+void SendQueue::StoreWindowWr(const ibv_send_wr& wr, Wqe& wqe) {
+  wqe.window_done = false;
+  if (wr.opcode == IBV_WR_LOCAL_INV) {
+    wqe.rkey = wr.invalidate_rkey;
+    return;
+  }
+  const ibv_mw_bind_info& bind = wr.bind_mw.bind_info;
+  wqe.rkey = wr.bind_mw.rkey;
+  wqe.window = wr.bind_mw.mw->handle;
+  wqe.region = bind.mr->lkey;
+  wqe.remote_address = bind.addr;
+  wqe.compare_add = bind.length;
+  wqe.swap = bind.mw_access_flags;
+}
+
+bool SendQueue::LaunchWindowWr(uint32_t index) {
+  Wqe& wqe = At(index);
+  if (!(wqe.opcode == IBV_WR_BIND_MW ? Bind(index) : InvalidateLocally(index))) return false;
+  // Over as soon as what precedes it is.
+  wqe.start = wqe.end = index != done_ ? At(index - 1).end : lane_->requests().released();
+  wqe.state = State::kAnswered;
+  if ((wqe.flags & IBV_SEND_SIGNALED) != 0) ReportInTurn(index);
+  return true;
+}
+
+bool SendQueue::Bind(uint32_t index) {
+  Wqe& wqe = At(index);
+  // Executed before an earlier SEND was taken back: the binding stands.
+  if (wqe.window_done) return true;
+  if (!qp_.rnic().windows().Bind({.index = wqe.window,
+                                  .key = wqe.rkey,
+                                  .pd = qp_.pd_handle(),
+                                  .qpn = qp_.qp_num,
+                                  .region = wqe.region,
+                                  .address = wqe.remote_address,
+                                  .bytes = wqe.compare_add,
+                                  .access = static_cast<uint32_t>(wqe.swap)})) {
+    return FailLocally(index, IBV_WC_MW_BIND_ERR);
+  }
+  wqe.window_done = true;
+  return true;
+}
+
+bool SendQueue::InvalidateLocally(uint32_t index) {
+  Wqe& wqe = At(index);
+  if (!wqe.window_done) {
+    // Resumed when an answer arrives.
+    if (outstanding_reads_ != 0) return false;
+    if (index != done_ && At(index - 1).end > lane_->requests().released()) {
+      lane_->AwaitConsumed(qp_);
+      return false;
+    }
+    if (!qp_.rnic().windows().Invalidate(wqe.rkey, qp_.qp_num)) {
+      return FailLocally(index, IBV_WC_MW_BIND_ERR);
+    }
+    wqe.window_done = true;
+    invalidation_looks_ = 0;
+  }
+  // From here on no access begins. This queue waits for accesses under way by looking again, so
+  // that it keeps nobody else waiting.
+  if (!CopiesAreOver(wqe.rkey)) {
+    LookAgain();
+    return false;
+  }
+  return true;
+}
+
+bool SendQueue::CopiesAreOver(uint32_t rkey) {
+  if (!invalidated_copies_.empty()) return AllOver(invalidated_copies_);
+  CompletionQueue& receives = qp_.receive_side();
+  const bool same = &receives == &qp_.send_side();
+  // The lock of another CQ is only tried, since it may come before ours. Having had it proves that
+  // no access that we execute for the peer is under way.
+  if (!same && !receives.lock().try_lock()) return false;
+  AddCopiesUnderWay(receives, &qp_, rkey, invalidated_copies_);
+  if (!same) receives.lock().unlock();
+  return invalidated_copies_.empty();
+}
+
+void SendQueue::LookAgain() {
+  if (++invalidation_looks_ <= kEagerLooks) {
+    qp_.send_side().Attend(qp_);
+    return;
+  }
+  backing_off_ = true;
+  qp_.rnic().StartTimer(qp_.rnic().Now() + kPatientLook, qp_.qp_num, ++backoff_token_);
+}
+
+// The peer whose copy was waited for may itself have failed the QP: its copy ended, and its next
+// one was refused. Then the LOCAL_INV has succeeded.
+void SendQueue::EndInvalidation(CompletionWriter& writer) {
+  Wqe& wqe = At(launched_);
+  if (wqe.opcode != IBV_WR_LOCAL_INV || !wqe.window_done || !CopiesAreOver(wqe.rkey)) return;
+  if ((wqe.flags & IBV_SEND_SIGNALED) != 0) AddCompletion(launched_, IBV_WC_SUCCESS, writer);
+  done_ = ++launched_;
+}
+
+// A message that is signalled is looked after, and so are the WRs behind it that are over with it.
+void SendQueue::ReportInTurn(uint32_t index) {
+  const uint64_t end = At(index).end;
+  if (end <= lane_->requests().released()) {
+    lane_->MarkReady(qp_);
+    return;
+  }
+  for (uint32_t i = index; i != done_; --i) {
+    const Wqe& earlier = At(i - 1);
+    if ((earlier.flags & IBV_SEND_SIGNALED) != 0) return;
+    if (!IsWindowOperation(earlier.opcode)) break;
+  }
+  lane_->Watch(qp_, end);
 }
 
 }  // namespace verbena::internal::soft

@@ -29,10 +29,9 @@
 
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/soft/copies_under_way.h"
-#include "verbena/transport/soft/device_tables.h"
-#include "verbena/transport/soft/message.h"
-#include "verbena/transport/soft/placed_fragments.h"
-#include "verbena/transport/soft/shared_region.h"
+#include "verbena/transport/soft/memory_table.h"
+#include "verbena/transport/soft/ring.h"
+#include "verbena/transport/soft/shared_memory.h"
 
 namespace verbena::internal::soft {
 
@@ -153,18 +152,18 @@ class SendQueue {
   // The WQE whose answer is due: launched_ if there is none.
   uint32_t AwaitedAnswer();
 
-  // Payloads that are sent without a copy into the ring (send_queue_lent.cc).
+  // Payloads that are sent without a copy into the ring (send_queue.cc).
   bool CanLend(const Wqe& wqe) const;
   void Lend(std::byte* to, Wqe& wqe, uint32_t index, uint32_t bytes);
 
-  // Executing a one-sided WR here (send_queue_direct.cc). CopyDirectly and AtomicDirectly return
+  // Executing a one-sided WR here (send_queue.cc). CopyDirectly and AtomicDirectly return
   // false when the target has to be asked after all.
   Direct TryDirect(uint32_t index);
   RemoteAccess AccessOf(const Wqe& wqe, uint64_t offset, uint64_t bytes) const;
   bool CopyDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index);
   bool AtomicDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index);
 
-  // Binding and invalidating memory windows (send_queue_windows.cc).
+  // Binding and invalidating memory windows (send_queue.cc).
   static bool IsWindowOperation(ibv_wr_opcode opcode) {
     return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV;
   }
@@ -181,7 +180,7 @@ class SendQueue {
   void EndInvalidation(CompletionWriter& writer);
   void ReportInTurn(uint32_t index);
 
-  // Sending again what was refused (send_queue_refused.cc).
+  // Sending again what was refused (send_queue.cc).
   bool Contains(uint32_t index, uint64_t position);
   void BackOff(uint32_t index, const RefusedFragment& refusal, CompletionWriter& writer);
   void TakeBack(uint32_t first);

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/rnic.h"

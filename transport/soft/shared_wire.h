@@ -20,12 +20,9 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/base/throttled_log.h"
-#include "verbena/transport/soft/arenas.h"
-#include "verbena/transport/soft/connect_request.h"
-#include "verbena/transport/soft/control_listener.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/control_socket.h"
-#include "verbena/transport/soft/device_address.h"
 #include "verbena/transport/soft/peer.h"
 
 namespace verbena::internal::soft {

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/rnic.h"
-#include "verbena/transport/soft/tcp_shares.h"
+#include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal {
 namespace {

@@ -31,8 +31,8 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/device/device.h"
-#include "verbena/transport/soft/copied_bytes.h"
-#include "verbena/transport/soft/soft_profile.h"
+#include "verbena/transport/soft/copies.h"
+#include "verbena/transport/soft/options.h"
 
 namespace verbena::internal {
 

@@ -14,8 +14,8 @@
 #include <span>
 
 #include "absl/status/statusor.h"
-#include "verbena/transport/soft/device_address.h"
-#include "verbena/transport/soft/lane_geometry.h"
+#include "verbena/transport/soft/address.h"
+#include "verbena/transport/soft/ring.h"
 
 namespace verbena::internal::soft {
 

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/tcp_source.h"
 

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/control_socket.h"
-#include "verbena/transport/soft/device_address.h"
 
 namespace verbena::internal::soft {
 

@@ -2,41 +2,211 @@
 //
 // The wire listens on the device's port. With each peer device it keeps one control connection, on
 // which both resolve QP numbers to CQs, and one connection for each pair of CQs that exchange
-// messages (lane_pair.h). Whoever dialed the control connection dials these, too: so a firewall may
+// messages (tcp_lane.h). Whoever dialed the control connection dials these, too: so a firewall may
 // forbid the other direction. When a control connection ends, all lanes of that peer end with it.
 //
 // Strangers harm nobody: sockets that have not greeted are few and closed in time, what they say is
 // checked (tcp_format.h), and no host gets more than its share of peers, connections and memory
-// (tcp_shares.h). Runs on the engine's thread; Connect may be called from any.
+// (tcp_wire.h). Runs on the engine's thread; Connect may be called from any.
 
 #ifndef VERBENA_TRANSPORT_SOFT_TCP_WIRE_H_
 #define VERBENA_TRANSPORT_SOFT_TCP_WIRE_H_
 
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/base/throttled_log.h"
-#include "verbena/transport/soft/connect_request.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/control_socket.h"
-#include "verbena/transport/soft/device_address.h"
+#include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/tcp_format.h"
-#include "verbena/transport/soft/tcp_session.h"
-#include "verbena/transport/soft/tcp_shares.h"
-#include "verbena/transport/soft/tcp_silent.h"
+#include "verbena/transport/soft/tcp_lane.h"
 #include "verbena/transport/soft/tcp_socket.h"
+#include "verbena/transport/soft/tcp_source.h"
 
 namespace verbena::internal::soft {
+
+// Memory for the rings of all connections to a device, if nobody says how much: a quarter of the
+// machine's, since who has more of it has more clients, and 4 GiB at least: it is address space,
+// and resident only where something was written. (start)
+constexpr uint64_t LaneBytesOf(uint64_t machine_bytes) {
+  return std::max(machine_bytes / 4, uint64_t{4} << 30);
+}
+
+// TcpShares: the bounds of what peers take of a device by connecting over TCP, and of what one
+// source may have of it.
+//
+// A source is an IPv4 address, or the /64 of an IPv6 address. It may hold as much of something as
+// is left for all others: so one source takes at most a half, a second one at most a quarter, and a
+// host that has nothing yet always finds something. A share is held until the object that Take
+// returned is destroyed. TcpWire owns it. Any thread; shares may outlive it.
+//
+//   TcpShares shares;
+//   absl::StatusOr<TcpShares::Share> share =
+//       shares.Take(source.address, {{.kind = TcpShares::Kind::kPeers, .limit = 4096}});
+//   if (!share.ok()) …  // its message says what the source holds
+class TcpShares {
+ public:
+  enum class Kind : uint8_t {
+    kPeers,      // devices that there is a session with
+    kSockets,    // connections that have greeted, or were dialed
+    kLaneBytes,  // memory for rings
+    kLanes,      // connections of one CQ
+  };
+  struct Wanted {
+    Kind kind = Kind::kPeers;
+    uint64_t amount = 1;
+    uint64_t limit = 0;  // for all sources together
+    uint64_t cq = 0;     // of kLanes: whose
+  };
+  using Share = std::shared_ptr<const void>;
+
+  TcpShares();
+  TcpShares(const TcpShares&) = delete;
+  TcpShares& operator=(const TcpShares&) = delete;
+  ~TcpShares() = default;
+
+  // All that is wanted, or nothing: RESOURCE_EXHAUSTED says what the source may not have.
+  absl::StatusOr<Share> Take(const ibv_gid& source, std::initializer_list<Wanted> wanted);
+
+ private:
+  struct Held;
+  class Taken;
+
+  // Shares may outlive the device.
+  const std::shared_ptr<Held> held_;
+};
+
+// A CQ of ours, and one of the peer's.
+struct CqPair {
+  uint64_t ours = 0;
+  uint64_t theirs = 0;
+
+  friend auto operator<=>(const CqPair&, const CqPair&) = default;
+};
+
+// A socket that is not, or not yet, a LanePair's.
+struct TcpWireConnection {
+  enum class Phase {
+    kDialing,   // until the socket is connected
+    kGreeting,  // until the other side's greeting is there
+    kControl,
+  };
+
+  uint64_t id = 0;
+  UniqueFd socket;
+  Phase phase = Phase::kGreeting;
+  TcpGreeting::Kind kind = TcpGreeting::Kind::kControl;
+  bool dialed = false;
+  bool probe = false;   // looks whether another device has the session's name
+  uint64_t secret = 0;  // of a dialed one: the session that it greets with
+  bool over = false;
+  TcpSource source;        // of an accepted one
+  TcpShares::Share share;  // of a dialed one's socket, unless the session has it
+  // The session that it belongs to: of dialed ones from the start, of others since their greeting.
+  DeviceAddress address;
+  CqPair cqs;                   // of a dialed lane connection
+  TimePoint deadline = kNever;  // of its greeting
+  std::array<std::byte, TcpGreeting::kBytes> incoming;
+  size_t incoming_bytes = 0;
+  std::vector<std::byte> outgoing;  // what the socket did not take yet
+  bool watches_writable = false;
+};
+
+// TcpSession: what one device has agreed with one peer over the TCP wire.
+//
+// A session begins when somebody wants to reach the peer, or the peer comes. It is up while a
+// control connection stands, and ends with it: all connections between CQs end then, too. Part of
+// TcpWire (tcp_wire.h), and used on the engine's thread.
+struct TcpSession {
+  // The connection between two CQs, or the wish for one.
+  struct Lanes {
+    std::weak_ptr<LanePair> pair;
+    bool pending = false;         // dialed, or asked for
+    bool asked_by_peer = false;   // which is told if it fails
+    TimePoint deadline = kNever;  // of one that was asked for
+    std::vector<ConnectRequest> waiting;
+
+    bool up() const {
+      const std::shared_ptr<LanePair> there = pair.lock();
+      return there != nullptr && !there->closed();
+    }
+  };
+
+  struct Resolving {
+    std::optional<ConnectRequest> request;
+    TimePoint deadline = kNever;
+  };
+
+  DeviceAddress address;
+  TcpShares::Share share;  // of the peer, and of the socket of its control connection
+  uint64_t dialing = 0;    // the connection that we dial, or 0
+  uint64_t control = 0;    // the control connection, or 0 until the session is up
+  bool dialed = false;     // the control connection is one that we dialed
+  uint64_t our_secret = 0;
+  uint64_t their_secret = 0;
+  std::shared_ptr<Peer> peer;
+  TimePoint deadline = kNever;          // until which the peer's own dial is waited for
+  TimePoint probe_again{};              // no sooner is somebody else looked for under its name
+  std::vector<ConnectRequest> waiting;  // until it is up
+  // Until kResolved. Those that it does not answer in time are empty, and as many as
+  // kMaxUnanswered.
+  std::unordered_map<uint64_t, Resolving> resolving;
+  size_t unanswered = 0;
+  std::map<CqPair, Lanes> lanes;
+};
+
+// TcpSilent: the sockets that a listener has accepted and that have not greeted, by source.
+//
+// The listener's owner bounds it (TcpWire::kMaxSilent, CmAcceptor::kMostSilent). For one more
+// socket, the oldest of the source that has most of them makes way, and the owner closes it. So
+// whoever opens many pushes out its own. Not synchronized.
+class TcpSilent {
+ public:
+  size_t size() const { return sockets_.size(); }
+  void Add(uint64_t id, const ibv_gid& source);
+  // Forgets each socket for which gone(id) is true, because it has greeted or is closed.
+  template <typename Gone>
+  void Forget(Gone gone) {
+    std::erase_if(sockets_, [&](const Socket& socket) {
+      if (!gone(socket.id)) return false;
+      Uncount(socket.source);
+      return true;
+    });
+  }
+  // Forgets the socket that makes way for one more of `newcomer`, and returns its id.
+  // Precondition: size() > 0.
+  uint64_t TakeOldestOfMost(const ibv_gid& newcomer);
+
+ private:
+  struct Socket {
+    uint64_t id;
+    DeviceAddress source;  // the first address of its range
+  };
+
+  void Uncount(const DeviceAddress& source);
+
+  std::deque<Socket> sockets_;  // oldest first
+  std::map<DeviceAddress, size_t> counts_;
+};
 
 class Rnic;
 
@@ -104,7 +274,7 @@ class TcpWire {
   void Expire();
   void Until(TimePoint deadline);
 
-  // Agreements with peers (tcp_wire_sessions.cc).
+  // Agreements with peers (tcp_wire.cc).
   void StartRequest(const ConnectRequest& request);
   void ForgetRequest(const ConnectRequest& request);
   TcpSession& AddSession(const DeviceAddress& address, TcpShares::Share share);
@@ -130,7 +300,7 @@ class TcpWire {
   void EndSession(const DeviceAddress& address, const absl::Status& reason);
   TcpSession* FindSession(const DeviceAddress& address);
 
-  // Names and shares (tcp_wire_claims.cc).
+  // Names and shares (tcp_wire.cc).
   // RESOURCE_EXHAUSTED, and in the log, if the source may have no more.
   absl::StatusOr<TcpShares::Share> TakeShare(const ibv_gid& source,
                                              std::initializer_list<TcpShares::Wanted> wanted);

@@ -3,7 +3,7 @@
 //
 // Owned by whoever opened it, and outlives every object that it created. All calls are safe from
 // any thread. Opening probes what the device can do, which takes from milliseconds to 200 ms
-// (probe.h) and leaves nothing behind. (On siw the device keeps a CQ: siw_queues.h.)
+// (rdma_device.h) and leaves nothing behind. (On siw the device keeps a CQ: siw_queues.h.)
 //
 //   absl::StatusOr<std::unique_ptr<RdmaDevice>> device = RdmaDevice::Open("mlx5_0");
 //   if (!device.ok()) return device.status();   // NOT_FOUND names the devices that there are
@@ -15,6 +15,7 @@
 #define VERBENA_TRANSPORT_VERBS_RDMA_DEVICE_H_
 
 #include <infiniband/verbs.h>
+#include <sys/resource.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +29,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
-#include "verbena/transport/device/handles.h"
 
 namespace verbena::internal {
 
@@ -44,7 +44,7 @@ class RdmaDevice final : public Device {
   // Empty where the kernel has no RDMA, or no device is visible.
   static std::vector<RdmaDeviceInfo> List();
 
-  // `name` is that of a device, an interface or an address, as port_choice.h has it; it decides
+  // `name` is that of a device, an interface or an address, as port.h has it; it decides
   // default_port(), too. NOT_FOUND lists what exists, UNAVAILABLE means that the port is down,
   // PERMISSION_DENIED that /dev/infiniband is closed to us.
   static absl::StatusOr<std::unique_ptr<RdmaDevice>> Open(const std::string& name);
@@ -112,7 +112,7 @@ class RdmaDevice final : public Device {
   const DevicePort default_port_;
   ibv_device_attr attributes_{};
   DeviceCapabilities capabilities_;
-  CqHandle queue_key_cover_;  // siw_queues.h
+  CqHandle queue_key_cover_;  // siw.h
 
   std::mutex qps_mutex_;  // guards what follows
   uint64_t last_identity_ = 0;
@@ -122,6 +122,34 @@ class RdmaDevice final : public Device {
   // The same queue pairs, and those that are being destroyed.
   absl::flat_hash_set<QpIdentity> existing_;
 };
+
+// How libibverbs' functions report failure, and what a failed registration means.
+//
+// Pure functions. They are not part of RdmaDevice, so that tests of them need no such device.
+
+// The errno of a call that returned `result` != 0. Most verbs return the errno, some -1 with errno
+// set, and a few providers a negative errno. EIO if there is no errno.
+int ErrorOfResult(int result, int errno_value);
+
+// Why ibv_reg_mr of `bytes` failed with `error`. ENOMEM under a finite `memlock_limit` is nearly
+// always that limit, which counts what the process has pinned already (`pinned_bytes`), so the
+// message names it and the least value that would do.
+absl::Status RegistrationStatus(int error, const std::string& what, size_t bytes,
+                                rlim_t memlock_limit, uint64_t pinned_bytes);
+
+// VmPin of the text of /proc/self/status, in bytes; 0 when it has none.
+uint64_t PinnedBytes(const std::string& proc_status);
+
+// ProbeCapabilities: tries once what ibv_device_attr does not say.
+//
+// Nothing is sent: objects are created, modified and destroyed. Capabilities that only traffic
+// could show (immediates, RNR NAK, checks of remote keys) follow from the transport's
+// specification.
+
+// `device` is open, its async fd non-blocking, and used by nobody else yet. Takes at least
+// 100 ms on a device that does not raise IBV_EVENT_QP_LAST_WQE_REACHED, and as long again on a
+// device that does not flush what is posted in ERR.
+DeviceCapabilities ProbeCapabilities(Device& device);
 
 }  // namespace verbena::internal
 

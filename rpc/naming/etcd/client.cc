@@ -7,13 +7,12 @@
 #include "absl/strings/escaping.h"
 #include "fmt/format.h"
 #include "verbena/rpc/etcd.h"
-#include "verbena/rpc/naming/etcd/http_wire.h"
+#include "verbena/rpc/naming/etcd/http.h"
 #include "verbena/rpc/naming/etcd/messages.h"
-#include "verbena/rpc/naming/etcd/wire.h"
 #include "verbena/rpc/outcome.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/coro/yield.h"
-#include "verbena/transport/executor/run_blocking.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/executor/blocking.h"
 
 namespace verbena {
 namespace {

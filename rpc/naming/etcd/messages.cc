@@ -1,21 +1,31 @@
 #include "verbena/rpc/naming/etcd/messages.h"
 
 #include <boost/json/array.hpp>
+#include <boost/json/error.hpp>
 #include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <boost/json/string.hpp>
+#include <charconv>
 #include <chrono>
+#include <cstdint>
+#include <limits>
+#include <system_error>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
 #include "fmt/format.h"
-#include "verbena/rpc/naming/etcd/json.h"
 #include "verbena/rpc/naming/resolved_text.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
-namespace {
 
 namespace json = boost::json;
+
+namespace {
 
 // Longest lease that this side believes in: a year.
 constexpr int64_t kMaxTtlSeconds = int64_t{365} * 24 * 3600;
@@ -113,6 +123,63 @@ absl::StatusOr<json::object> ResultOf(std::string_view text) {
   json::object* object = result == nullptr ? nullptr : result->if_object();
   if (object == nullptr) return absl::InternalError("the field \"result\" is no object");
   return std::move(*object);
+}
+
+const json::value* Find(const json::object& object, std::string_view name) {
+  const json::value* value = object.if_contains(json::string_view(name.data(), name.size()));
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+absl::Status NotA(std::string_view kind, std::string_view name) {
+  return absl::InternalError(fmt::format("the field \"{}\" is no {}", name, kind));
+}
+
+json::array ArrayOf(const std::vector<std::string>& texts) {
+  json::array array;
+  for (const std::string& each : texts) array.emplace_back(each);
+  return array;
+}
+
+absl::StatusOr<std::vector<std::string>> TextsOf(const json::object& object,
+                                                 std::string_view name) {
+  std::vector<std::string> texts;
+  VERBENA_ASSIGN_OR_RETURN(const json::array* array, JsonArray(object, name));
+  if (array == nullptr) return texts;
+  for (const json::value& each : *array) {
+    const json::string* text = each.if_string();
+    if (text == nullptr) {
+      return absl::InternalError(fmt::format("the field \"{}\" is no array of texts", name));
+    }
+    texts.emplace_back(text->data(), text->size());
+  }
+  return texts;
+}
+
+absl::StatusOr<uint32_t> NumberOf(const json::object& object, std::string_view name) {
+  VERBENA_ASSIGN_OR_RETURN(const int64_t number, JsonInteger(object, name));
+  if (number < 0 || number > std::numeric_limits<uint32_t>::max()) {
+    return absl::InternalError(fmt::format("the field \"{}\" is {}", name, number));
+  }
+  return static_cast<uint32_t>(number);
+}
+
+absl::StatusOr<ServerEntry> Read(std::string_view name, std::string_view value) {
+  if (value.size() > kMaxServerValueBytes) {
+    return absl::InvalidArgumentError(fmt::format("the value has {} bytes, but may have {}",
+                                                  value.size(), size_t{kMaxServerValueBytes}));
+  }
+  VERBENA_ASSIGN_OR_RETURN(const json::object object, ParseJsonObject(value));
+  ServerEntry entry;
+  entry.server.name = name;
+  VERBENA_ASSIGN_OR_RETURN(entry.server.addresses, TextsOf(object, "addresses"));
+  VERBENA_ASSIGN_OR_RETURN(entry.server.zone, JsonText(object, "zone"));
+  if (object.contains("weight")) {
+    VERBENA_ASSIGN_OR_RETURN(entry.server.weight, NumberOf(object, "weight"));
+  }
+  VERBENA_ASSIGN_OR_RETURN(entry.devices, TextsOf(object, "devices"));
+  VERBENA_ASSIGN_OR_RETURN(entry.executors, NumberOf(object, "executors"));
+  VERBENA_RETURN_IF_ERROR(CheckServerEntry(entry));
+  return entry;
 }
 
 }  // namespace
@@ -230,6 +297,86 @@ absl::Status DecodeFailure(int http_status, std::string_view text) {
     return absl::UnimplementedError(what + ", so this is no etcd of version 3.4 or newer");
   }
   return http_status >= 500 ? absl::UnavailableError(what) : absl::UnknownError(what);
+}
+
+absl::StatusOr<json::object> ParseJsonObject(std::string_view text) {
+  boost::system::error_code error;
+  json::value value = json::parse(json::string_view(text.data(), text.size()), error);
+  if (error) {
+    return absl::InternalError(fmt::format("no JSON: {}: \"{}\"", error.message(), Shown(text)));
+  }
+  json::object* object = value.if_object();
+  if (object == nullptr) {
+    return absl::InternalError(fmt::format("no JSON object: \"{}\"", Shown(text)));
+  }
+  return std::move(*object);
+}
+
+absl::StatusOr<int64_t> JsonInteger(const json::object& object, std::string_view name) {
+  const json::value* value = Find(object, name);
+  if (value == nullptr) return 0;
+  if (const int64_t* number = value->if_int64()) return *number;
+  const json::string* text = value->if_string();
+  int64_t number = 0;
+  if (text == nullptr || text->empty()) return NotA("whole number", name);
+  const char* end = text->data() + text->size();
+  const auto [rest, error] = std::from_chars(text->data(), end, number);
+  if (rest != end || error != std::errc()) return NotA("whole number", name);
+  return number;
+}
+
+absl::StatusOr<std::string> JsonText(const json::object& object, std::string_view name) {
+  const json::value* value = Find(object, name);
+  if (value == nullptr) return "";
+  const json::string* text = value->if_string();
+  if (text == nullptr) return NotA("text", name);
+  return std::string(text->data(), text->size());
+}
+
+absl::StatusOr<std::string> JsonBase64(const json::object& object, std::string_view name) {
+  VERBENA_ASSIGN_OR_RETURN(const std::string text, JsonText(object, name));
+  std::string bytes;
+  if (!absl::Base64Unescape(text, &bytes)) return NotA("base64", name);
+  return bytes;
+}
+
+absl::StatusOr<bool> JsonBool(const json::object& object, std::string_view name) {
+  const json::value* value = Find(object, name);
+  if (value == nullptr) return false;
+  if (const bool* is = value->if_bool()) return *is;
+  return NotA("true or false", name);
+}
+
+absl::StatusOr<const json::object*> JsonObject(const json::object& object, std::string_view name) {
+  const json::value* value = Find(object, name);
+  if (value == nullptr) return nullptr;
+  const json::object* found = value->if_object();
+  if (found == nullptr) return NotA("object", name);
+  return found;
+}
+
+absl::StatusOr<const json::array*> JsonArray(const json::object& object, std::string_view name) {
+  const json::value* value = Find(object, name);
+  if (value == nullptr) return nullptr;
+  const json::array* found = value->if_array();
+  if (found == nullptr) return NotA("array", name);
+  return found;
+}
+
+std::string EncodeServerValue(const ServerEntry& entry) {
+  json::object object;
+  object["addresses"] = ArrayOf(entry.server.addresses);
+  object["devices"] = ArrayOf(entry.devices);
+  object["executors"] = entry.executors;
+  object["weight"] = entry.server.weight;
+  object["zone"] = entry.server.zone;
+  return json::serialize(object);
+}
+
+absl::StatusOr<ServerEntry> DecodeServerValue(std::string_view name, std::string_view value) {
+  absl::StatusOr<ServerEntry> entry = Read(name, value);
+  if (entry.ok()) return entry;
+  return absl::InvalidArgumentError(std::string(entry.status().message()));
 }
 
 }  // namespace verbena::internal

@@ -7,6 +7,9 @@
 #ifndef VERBENA_RPC_NAMING_ETCD_MESSAGES_H_
 #define VERBENA_RPC_NAMING_ETCD_MESSAGES_H_
 
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -15,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/etcd.h"
+#include "verbena/rpc/naming/registrar.h"
 
 namespace verbena::internal {
 
@@ -44,6 +48,40 @@ absl::StatusOr<EtcdChanges> DecodeWatch(std::string_view text);
 
 // Why a request failed that was answered with this HTTP status. Never OK.
 absl::Status DecodeFailure(int http_status, std::string_view text);
+
+// Json: reads of a JSON object that somebody else wrote, each with an error that names the field.
+//
+// Pure functions over Boost.JSON, without exceptions.
+
+// INTERNAL: the text is no JSON object, or nests deeper than 32.
+absl::StatusOr<boost::json::object> ParseJsonObject(std::string_view text);
+
+// Fields that are not there are as proto3 means them: 0, "" or false. Each fails with INTERNAL if
+// the field has another kind.
+absl::StatusOr<int64_t> JsonInteger(const boost::json::object& object, std::string_view name);
+absl::StatusOr<std::string> JsonText(const boost::json::object& object, std::string_view name);
+absl::StatusOr<std::string> JsonBase64(const boost::json::object& object, std::string_view name);
+absl::StatusOr<bool> JsonBool(const boost::json::object& object, std::string_view name);
+// nullptr: it is not there.
+absl::StatusOr<const boost::json::object*> JsonObject(const boost::json::object& object,
+                                                      std::string_view name);
+absl::StatusOr<const boost::json::array*> JsonArray(const boost::json::object& object,
+                                                    std::string_view name);
+
+// Values of servers in etcd: one JSON object for each, under prefix/name.
+//
+//   {"addresses":["10.0.0.7:4000"],"devices":["mlx5_0"],"executors":4,"weight":3,"zone":"a"}
+//
+// Pure functions. Fields that a reader does not know are for later versions. Errors show at most
+// 100 bytes of each text.
+
+// The most bytes of a value.
+inline constexpr size_t kMaxServerValueBytes = size_t{16} << 10;
+
+std::string EncodeServerValue(const ServerEntry& entry);
+
+// INVALID_ARGUMENT: the name or the value breaks a rule of ResolvedServer, or is too long.
+absl::StatusOr<ServerEntry> DecodeServerValue(std::string_view name, std::string_view value);
 
 }  // namespace verbena::internal
 

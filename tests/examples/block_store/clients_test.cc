@@ -19,10 +19,10 @@
 #include "tests/examples/block_store/server_fixture.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace block_store {

@@ -18,7 +18,7 @@
 #include "examples/block_store/limits.h"
 #include "gtest/gtest.h"
 #include "tests/examples/block_store/block_pattern.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 

@@ -24,10 +24,10 @@
 #include "tests/examples/block_store/store_fixture.h"
 #include "tests/support/turn.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/yield.h"
-#include "verbena/transport/executor/block_on.h"
-#include "verbena/transport/executor/executor_thread.h"
+#include "verbena/transport/coro/scope.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/spawn.h"
 
 namespace {
 

@@ -33,8 +33,8 @@
 #include "tests/examples/block_store/logged_disk.h"
 #include "tests/examples/block_store/store_fixture.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/task_scope.h"
 
 namespace block_store {
 namespace {

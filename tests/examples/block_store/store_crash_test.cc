@@ -29,7 +29,7 @@
 #include "tests/examples/block_store/crash_load.h"
 #include "tests/examples/block_store/store_fixture.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace block_store {
 namespace {

@@ -22,7 +22,7 @@
 #include "gmock/gmock.h"
 #include "tests/examples/block_store/store_fixture.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace block_store {
 namespace {

@@ -1,7 +1,7 @@
 // Devices are tried in the right order: shared memory first on one host and last between hosts, and
 // TCP behind RDMA.
 
-#include "verbena/rpc/client/connect_order.h"
+#include "verbena/rpc/client/connection.h"
 
 #include <vector>
 

@@ -18,14 +18,13 @@
 #include "tests/rpc/testing_service.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/shard/shard.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/executor/run_on.h"
 
 namespace verbena::internal {

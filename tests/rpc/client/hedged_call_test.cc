@@ -2,7 +2,7 @@
 // good answer. So one slow server of three no longer makes the slowest calls. It never does so for
 // a method that changes something, or while servers ask for time.
 
-#include "verbena/rpc/client/hedged_call.h"
+#include "verbena/rpc/client/attempts.h"
 
 #include <algorithm>
 #include <chrono>

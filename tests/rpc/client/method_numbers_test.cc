@@ -1,6 +1,6 @@
 // A session learns a server's number of each method once, whatever other sessions have learned.
 
-#include "verbena/rpc/client/method_numbers.h"
+#include "verbena/rpc/client/session.h"
 
 #include <cstdint>
 #include <thread>

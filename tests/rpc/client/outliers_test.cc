@@ -1,7 +1,7 @@
 // Servers that fail or are slow beside the others are ejected, for longer each time, and come back;
 // what handlers answer, and faults that all share, eject nobody. Only the test moves the time.
 
-#include "verbena/rpc/client/outliers.h"
+#include "verbena/rpc/client/subchannels.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/client/call_tally.h"
+#include "verbena/rpc/client/session.h"
 #include "verbena/rpc/outcome.h"
 
 namespace verbena::internal {

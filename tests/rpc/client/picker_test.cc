@@ -9,8 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "verbena/rpc/client/route_table.h"
-
 namespace verbena::internal {
 namespace {
 

@@ -1,7 +1,7 @@
 // A call with a RetryPolicy makes attempts one after another, within its own deadline, with the
 // caller's memory in each, and says what all of them together may have done.
 
-#include "verbena/rpc/client/retried_call.h"
+#include "verbena/rpc/client/attempts.h"
 
 #include <chrono>
 #include <utility>

@@ -1,7 +1,7 @@
 // After a failed attempt of a call, another one follows only if the policy, the rules of safety,
 // the budget and the deadline allow it, and the pause before it is the policy's or the server's.
 
-#include "verbena/rpc/client/retry_series.h"
+#include "verbena/rpc/client/attempts.h"
 
 #include <chrono>
 #include <optional>
@@ -10,9 +10,6 @@
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/client/scripted_attempts.h"
-#include "verbena/rpc/client/call_policies.h"
-#include "verbena/rpc/client/retry_account.h"
-#include "verbena/rpc/client/retry_rules.h"
 #include "verbena/rpc/retry_after.h"
 #include "verbena/rpc/service_config.h"
 

@@ -10,12 +10,11 @@
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
 #include "tests/rpc/testing.pb.h"
-#include "verbena/rpc/client/attempt_maker.h"
-#include "verbena/rpc/client/retry_account.h"
+#include "verbena/rpc/client/attempts.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/retry.h"
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {

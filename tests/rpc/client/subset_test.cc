@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "verbena/rpc/client/route_table.h"
+#include "verbena/rpc/client/picker.h"
 #include "verbena/rpc/client/subchannels.h"
 
 namespace verbena::internal {

@@ -25,10 +25,10 @@
 #include "verbena/rpc/testing/mocked_call.h"
 #include "verbena/rpc/unary_call.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/when_all.h"
 
 namespace verbena {
 

@@ -8,8 +8,7 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "gtest/gtest.h"
-#include "verbena/rpc/codegen/comments.h"
-#include "verbena/rpc/codegen/cpp_names.h"
+#include "verbena/rpc/codegen/names.h"
 
 namespace verbena::codegen {
 namespace {

@@ -1,6 +1,6 @@
 // Each parameter of protoc-gen-verbena is read, and each wrong one is refused with what is right.
 
-#include "verbena/rpc/codegen/parameters.h"
+#include "verbena/rpc/codegen/names.h"
 
 #include "gtest/gtest.h"
 

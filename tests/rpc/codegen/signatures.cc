@@ -12,10 +12,8 @@
 #include "testdata/unary.verbena.pb.h"
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/service.h"
-#include "verbena/transport/coro/for_each.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/when_all.h"
-#include "verbena/transport/coro/when_any.h"
 
 namespace verbena::testing::unary::v1 {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "tests/transport/connect/waiting_scheduler.h"
-#include "verbena/transport/executor/blocking_pool.h"
+#include "verbena/transport/executor/blocking.h"
 
 namespace verbena::internal {
 namespace {

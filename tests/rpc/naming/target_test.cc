@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/naming/server_list.h"
+#include "verbena/rpc/naming/resolvers.h"
 
 namespace verbena::internal {
 namespace {

@@ -1,7 +1,7 @@
 // The order in which calls that wait are started, and when they are refused, on a clock that the
 // test moves.
 
-#include "verbena/rpc/server/admission_queue.h"
+#include "verbena/rpc/server/admission.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 // Which requests run, wait, get a kept result or are refused; and which results and clients are
 // dropped first at the bounds of count, bytes and time, on a clock that the test moves.
 
-#include "verbena/rpc/server/dedupe_shard.h"
+#include "verbena/rpc/server/dedupe.h"
 
 #include <algorithm>
 #include <chrono>
@@ -12,9 +12,6 @@
 
 #include "gtest/gtest.h"
 #include "verbena/rpc/call/status_codec.h"
-#include "verbena/rpc/server/dedupe_table.h"
-#include "verbena/rpc/server/dropped_names.h"
-#include "verbena/rpc/server/sequence_set.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {

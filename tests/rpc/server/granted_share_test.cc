@@ -11,7 +11,7 @@
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/rpc/server/server_source.h"
 #include "verbena/rpc/shard/shard.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {

@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "tests/transport/base/captured_log.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {

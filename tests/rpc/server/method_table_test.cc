@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/connect/peer.h"
 
 namespace verbena::internal {
 namespace {

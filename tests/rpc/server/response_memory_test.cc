@@ -15,10 +15,10 @@
 #include "verbena/rpc/server/response_memory.h"
 #include "verbena/rpc/server/server_source.h"
 #include "verbena/rpc/shard/shard.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scope.h"
+#include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
 namespace {

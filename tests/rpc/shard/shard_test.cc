@@ -23,12 +23,12 @@
 #include "tests/transport/device/held_device.h"
 #include "verbena/rpc/shard/device_keeper.h"
 #include "verbena/transport/connect/local_bootstrap.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/link/limits.h"
+#include "verbena/transport/soft/options.h"
 #include "verbena/transport/soft/soft_device.h"
-#include "verbena/transport/soft/soft_profile.h"
 
 namespace verbena::internal {
 namespace {

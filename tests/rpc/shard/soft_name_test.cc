@@ -1,7 +1,7 @@
 // Each form of the software device's name means what it says, and any other is refused with the
 // value and the forms.
 
-#include "verbena/rpc/shard/soft_name.h"
+#include "verbena/rpc/shard/open_device.h"
 
 #include <string>
 

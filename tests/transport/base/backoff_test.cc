@@ -1,7 +1,7 @@
 // Pauses double up to the longest, within a fifth, and clients that begin together pause for
 // different times.
 
-#include "verbena/transport/base/backoff.h"
+#include "verbena/transport/base/random.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // A BoundedVector works as a stack that keeps its contents when it gets more room. Pushing beyond
 // its room aborts in debug builds.
 
-#include "verbena/transport/base/bounded_vector.h"
+#include "verbena/transport/base/list.h"
 
 #include <vector>
 

@@ -1,6 +1,6 @@
 // Addresses as users write them are taken apart and put together again, or refused by name.
 
-#include "verbena/transport/base/host_port.h"
+#include "verbena/transport/base/socket.h"
 
 #include <string>
 #include <vector>

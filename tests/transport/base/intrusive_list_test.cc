@@ -1,7 +1,7 @@
 // An intrusive list keeps the order of insertion. A member or a list may be destroyed at any time,
 // and the others stay linked.
 
-#include "verbena/transport/base/intrusive_list.h"
+#include "verbena/transport/base/list.h"
 
 #include <optional>
 #include <vector>

@@ -1,7 +1,7 @@
 // The status macros return the first error unchanged and otherwise go on with the value, in
 // functions and in coroutines.
 
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 
 #include <memory>
 #include <utility>

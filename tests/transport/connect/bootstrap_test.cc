@@ -19,13 +19,13 @@
 #include "gtest/gtest.h"
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "tests/transport/coro/started.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/file_bootstrap.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/connect/tcp_bootstrap.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/when_all.h"
+#include "verbena/transport/coro/combinators.h"
+#include "verbena/transport/coro/context.h"
 
 namespace verbena::internal {
 namespace {

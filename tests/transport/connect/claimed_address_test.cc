@@ -1,7 +1,7 @@
 // A peer that claims the GID of another address than it connects from is refused, if the two can be
 // compared.
 
-#include "verbena/transport/connect/claimed_address.h"
+#include "verbena/transport/connect/peer.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

@@ -16,12 +16,12 @@
 #include "tests/transport/connect/handshake_sides.h"
 #include "tests/transport/connect/raw_peer.h"
 #include "tests/transport/connect/waiting_scheduler.h"
-#include "verbena/transport/base/status_macros.h"
-#include "verbena/transport/base/throttled_log.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/tcp_bootstrap.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/when_all.h"
+#include "verbena/transport/coro/combinators.h"
+#include "verbena/transport/coro/context.h"
 
 namespace verbena::internal {
 namespace {

@@ -1,7 +1,7 @@
 // Each bad value of a handshake's message is refused by its name, and no sequence of bytes is taken
 // for what it is not. Versions and features are the highest that both sides have.
 
-#include "verbena/transport/connect/handshake_codec.h"
+#include "verbena/transport/connect/handshake.h"
 
 #include <functional>
 #include <random>
@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport/connect/handshake_sides.h"
 #include "verbena/handshake.pb.h"
-#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/connect/peer.h"
 
 namespace verbena::internal {
 namespace {

@@ -2,7 +2,7 @@
 // A side that stops, lies or talks about something else leaves the other with an error.
 
 #include "verbena/transport/connect/handshake.h"
-#include "verbena/transport/base/throttled_log.h"
+#include "verbena/transport/base/log.h"
 
 #include <algorithm>
 #include <chrono>
@@ -20,12 +20,12 @@
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/connect/handshake_sides.h"
 #include "tests/transport/coro/started.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/combinators.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/manual_scheduler.h"
-#include "verbena/transport/coro/when_all.h"
 
 namespace verbena::internal {
 namespace {

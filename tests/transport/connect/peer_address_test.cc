@@ -2,7 +2,7 @@
 // of the bootstrap connection can be right; and a connection is beyond loopback only if its peer
 // has an address that says so.
 
-#include "verbena/transport/connect/peer_address.h"
+#include "verbena/transport/connect/peer.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 // runs. The test stands in for librdmacm, so that it holds an event between its being acknowledged
 // and its being handled.
 
-#include "verbena/transport/connect/rdma_cm_channel.h"
+#include "verbena/transport/connect/rdma_cm.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>

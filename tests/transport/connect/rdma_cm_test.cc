@@ -15,13 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "verbena/transport/connect/rdma_cm_address.h"
-#include "verbena/transport/connect/rdma_cm_private_data.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/device/handles.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
-#include "verbena/transport/link/qp_setup.h"
+#include "verbena/transport/link/qp.h"
 #include "verbena/transport/verbs/rdma_device.h"
 
 namespace verbena::internal {

@@ -12,10 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "verbena/transport/connect/rdma_cm_address.h"
-#include "verbena/transport/connect/rdma_cm_private_data.h"
-#include "verbena/transport/connect/rdma_cm_status.h"
-#include "verbena/transport/connect/token_table.h"
+#include "verbena/transport/connect/rdma_cm.h"
 
 namespace verbena::internal {
 namespace {

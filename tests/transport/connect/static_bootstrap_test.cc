@@ -1,7 +1,7 @@
 // A table of names and addresses is parsed, or refused with the faulty line. The bootstrap connects
 // and listens by these names, and lists them if a name is unknown.
 
-#include "verbena/transport/connect/static_bootstrap.h"
+#include "verbena/transport/connect/bootstrap.h"
 
 #include <memory>
 #include <string>

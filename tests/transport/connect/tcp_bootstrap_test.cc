@@ -32,7 +32,7 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/when_all.h"
+#include "verbena/transport/coro/combinators.h"
 
 namespace verbena::internal {
 namespace {

@@ -1,7 +1,7 @@
 // A deadline ends the await in flight with DEADLINE_EXCEEDED and nothing beyond its Task. The timer
 // is stopped however the Task ends.
 
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/context.h"
 
 #include <chrono>
 #include <stdexcept>
@@ -9,8 +9,8 @@
 #include "gtest/gtest.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
 namespace {

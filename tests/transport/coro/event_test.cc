@@ -1,7 +1,7 @@
 // A set event wakes every waiter, each through the scheduler. Waiters that are cancelled or
 // destroyed leave the others waiting. A waiter that was woken before its cancellation still passes.
 
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/sync.h"
 
 #include <memory>
 

@@ -1,7 +1,7 @@
 // ForEach runs each item once, never more at a time than it may, and stops at the first failure. It
 // ends when all that it started have ended, and leaves nothing behind when it is destroyed.
 
-#include "verbena/transport/coro/for_each.h"
+#include "verbena/transport/coro/combinators.h"
 
 #include <algorithm>
 #include <chrono>
@@ -20,14 +20,13 @@
 #include "gtest/gtest.h"
 #include "tests/transport/coro/counted_new.h"
 #include "tests/transport/coro/started.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/generator.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/coro/sync.h"
 
 // ForEach keeps a callable, and with it what it captured, as long as its Tasks run.
 // NOLINTBEGIN(cppcoreguidelines-avoid-capturing-lambda-coroutines)

@@ -1,7 +1,7 @@
 // A Task that awaits a foreign awaitable goes on on its own scheduler, wherever the awaitable
 // resumes it.
 
-#include "verbena/transport/coro/foreign_await.h"
+#include "verbena/transport/coro/task.h"
 
 #include <coroutine>
 #include <memory>
@@ -12,13 +12,11 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/coro/started.h"
-#include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
 namespace {

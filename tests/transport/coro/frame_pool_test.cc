@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/coro/counted_new.h"
-#include "verbena/transport/base/poison.h"
+#include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/task.h"
 

@@ -19,11 +19,9 @@
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
 namespace {

@@ -13,9 +13,8 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/coro/started.h"
-#include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
 namespace {

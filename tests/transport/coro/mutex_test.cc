@@ -1,7 +1,7 @@
 // A mutex lets one coroutine in at a time, in the order of requests. The lock is never lost,
 // whichever waiters are cancelled or destroyed and whenever.
 
-#include "verbena/transport/coro/mutex.h"
+#include "verbena/transport/coro/sync.h"
 
 #include <optional>
 #include <utility>
@@ -13,11 +13,10 @@
 #include "gtest/gtest.h"
 #include "tests/transport/coro/counted_new.h"
 #include "tests/transport/coro/started.h"
-#include "verbena/transport/base/status_macros.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/manual_scheduler.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
 namespace {

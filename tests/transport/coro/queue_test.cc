@@ -1,7 +1,7 @@
 // A bounded queue keeps the order of its items and of its waiters. No item is lost or stolen when
 // waiters are cancelled or destroyed, or the queue is closed.
 
-#include "verbena/transport/coro/queue.h"
+#include "verbena/transport/coro/sync.h"
 
 #include <memory>
 #include <optional>

@@ -1,7 +1,7 @@
 // A semaphore gives permits in the order of requests. Permits are never lost, whichever waiters
 // are cancelled or destroyed and whenever.
 
-#include "verbena/transport/coro/semaphore.h"
+#include "verbena/transport/coro/sync.h"
 
 #include <memory>
 #include <vector>
@@ -9,7 +9,6 @@
 #include "gtest/gtest.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 
 namespace verbena::internal {

@@ -10,7 +10,6 @@
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/manual_scheduler.h"
-#include "verbena/transport/coro/yield.h"
 
 namespace verbena::internal {
 namespace {

@@ -1,7 +1,7 @@
 // A TaskScope never leaves a child behind: Join() waits for all, cancellation reaches all, and the
 // scope's end destroys those that are left. Spawning allocates nothing in steady state.
 
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 #include <memory>
 #include <optional>
@@ -13,10 +13,10 @@
 #include "tests/transport/coro/counted_new.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/sync.h"
 
 // Spawn keeps a callable, and with it what it captured, as long as its Task runs.
 // NOLINTBEGIN(cppcoreguidelines-avoid-capturing-lambda-coroutines)

@@ -15,13 +15,11 @@
 #include "gtest/gtest.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/manual_scheduler.h"
-#include "verbena/transport/coro/semaphore.h"
-#include "verbena/transport/coro/when_all.h"
-#include "verbena/transport/coro/when_any.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
 namespace {

@@ -1,7 +1,7 @@
 // TraceContext reads and writes the headers of W3C Trace Context, and refuses what is none. A Task
 // hands its trace and its deadline to the Tasks that it awaits or starts.
 
-#include "verbena/transport/coro/trace_context.h"
+#include "verbena/transport/coro/trace.h"
 
 #include <chrono>
 #include <string>
@@ -10,14 +10,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/for_each.h"
 #include "verbena/transport/coro/manual_scheduler.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/when_all.h"
-#include "verbena/transport/coro/when_any.h"
-#include "verbena/transport/coro/with_trace.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena {
 namespace {

@@ -12,12 +12,10 @@
 #include "tests/transport/coro/counted_new.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/when_all.h"
-#include "verbena/transport/coro/when_any.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
 namespace {

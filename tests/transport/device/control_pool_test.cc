@@ -18,8 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/task_scope.h"
 
 namespace verbena::internal {
 namespace {

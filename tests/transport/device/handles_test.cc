@@ -1,7 +1,7 @@
 // A handle destroys its verbs object exactly once, through its own device, and logs a destruction
 // that the device refuses.
 
-#include "verbena/transport/device/handles.h"
+#include "verbena/transport/device/device.h"
 
 #include <infiniband/verbs.h>
 

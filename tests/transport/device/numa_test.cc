@@ -1,7 +1,7 @@
 // A device's NUMA node is read from sysfs, and -1 stands for each value that is missing or
 // senseless. Memory that is bound to a node prefers that node.
 
-#include "verbena/transport/device/numa.h"
+#include "verbena/transport/device/device.h"
 
 #include <linux/mempolicy.h>
 #include <sys/mman.h>

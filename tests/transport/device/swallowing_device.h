@@ -18,7 +18,7 @@
 #include <set>
 
 #include "tests/transport/device/delegating_device.h"
-#include "verbena/transport/link/wr_id.h"
+#include "verbena/transport/link/ids.h"
 
 namespace verbena::internal {
 

@@ -1,7 +1,7 @@
 // BlockOn runs a Task on its executor and returns the result to any thread. The Task and the
 // executor may be destroyed as soon as BlockOn returns. Blocking an executor's thread aborts.
 
-#include "verbena/transport/executor/block_on.h"
+#include "verbena/transport/executor/spawn.h"
 
 #include <atomic>
 #include <memory>
@@ -16,10 +16,9 @@
 #include "gtest/gtest.h"
 #include "tests/transport/executor/slow_to_die.h"
 #include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/yield.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/executor_thread.h"
 
 namespace verbena {
 namespace {

@@ -1,15 +1,13 @@
 // A function that a thread posts through a gate runs on the executor, or the thread learns that it
 // cannot.
 
-#include "verbena/transport/executor/executor_gate.h"
+#include "verbena/transport/executor/executor.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <thread>
 #include <utility>
-
-#include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
 namespace {

@@ -12,9 +12,7 @@
 #include "tests/transport/executor/test_support.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/executor/block_on.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/poll_until.h"
 #include "verbena/transport/executor/run_on.h"
 #include "verbena/transport/executor/spawn.h"
 

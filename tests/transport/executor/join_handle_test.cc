@@ -2,7 +2,7 @@
 // or exception. Whichever of task, handle and joiner ends first, nothing is lost or left behind,
 // and nobody waits for ever. joined_executor_test.cc has the executors that end.
 
-#include "verbena/transport/executor/join_handle.h"
+#include "verbena/transport/executor/spawn.h"
 
 #include <atomic>
 #include <chrono>
@@ -22,15 +22,11 @@
 #include "tests/transport/executor/slow_to_die.h"
 #include "tests/transport/executor/two_executors.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/yield.h"
-#include "verbena/transport/executor/block_on.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/executor_thread.h"
-#include "verbena/transport/executor/spawn.h"
 
 // Spawn keeps a callable, and with it what it captured, as long as its Task runs.
 // NOLINTBEGIN(cppcoreguidelines-avoid-capturing-lambda-coroutines)

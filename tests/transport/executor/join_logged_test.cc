@@ -1,6 +1,6 @@
 // A shutdown that joins its tasks logs what they threw, and goes on.
 
-#include "verbena/transport/executor/join_logged.h"
+#include "verbena/transport/executor/spawn.h"
 
 #include <gtest/gtest.h>
 
@@ -10,9 +10,8 @@
 #include <vector>
 
 #include "tests/transport/base/captured_log.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {
 namespace {

@@ -17,8 +17,6 @@
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/executor_thread.h"
-#include "verbena/transport/executor/join_handle.h"
 #include "verbena/transport/executor/spawn.h"
 
 // Spawn keeps a callable, and with it what it captured, as long as its Task runs.

@@ -2,7 +2,7 @@
 // caller is cancelled or destroyed, the callable never begins, or ends before the caller's
 // variables are destroyed.
 
-#include "verbena/transport/executor/run_blocking.h"
+#include "verbena/transport/executor/blocking.h"
 
 #include <sys/types.h>
 #include <unistd.h>
@@ -23,12 +23,10 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/scope.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/yield.h"
-#include "verbena/transport/executor/block_on.h"
-#include "verbena/transport/executor/blocking_pool.h"
-#include "verbena/transport/executor/executor_thread.h"
+#include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena {

@@ -18,10 +18,7 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/yield.h"
-#include "verbena/transport/executor/block_on.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/executor_thread.h"
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena {

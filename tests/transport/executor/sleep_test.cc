@@ -21,9 +21,7 @@
 #include "tests/transport/executor/test_support.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/executor/block_on.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/executor_thread.h"
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {

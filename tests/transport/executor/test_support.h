@@ -19,7 +19,7 @@
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/executor_options.h"
+#include "verbena/transport/executor/options.h"
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {

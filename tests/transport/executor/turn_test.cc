@@ -15,7 +15,6 @@
 #include "tests/transport/executor/test_support.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/yield.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
 

@@ -20,12 +20,11 @@
 #include "tests/support/turn.h"
 #include "tests/transport/file/file_fixture.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/yield.h"
-#include "verbena/transport/executor/block_on.h"
-#include "verbena/transport/executor/executor_thread.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/file/file_service.h"
 
 namespace verbena::internal {

@@ -1,7 +1,7 @@
 // Files are renamed and removed, and directories made, through the ring and by threads. Each
 // refusal names the file. Built once per backend.
 
-#include "verbena/transport/file/file_names.h"
+#include "verbena/transport/file/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

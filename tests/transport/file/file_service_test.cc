@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "tests/transport/file/file_fixture.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/file/file_backend.h"
+#include "verbena/transport/coro/scope.h"
+#include "verbena/transport/file/operation.h"
 
 namespace verbena::internal {
 namespace {

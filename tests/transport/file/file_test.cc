@@ -18,7 +18,7 @@
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/file/file_fixture.h"
 #include "verbena/transport/coro/manual_scheduler.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
 namespace {

@@ -18,8 +18,8 @@
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/executor/forbidden_call.h"
 #include "tests/transport/file/file_fixture.h"
-#include "verbena/transport/base/poison.h"
-#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/base/list.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/file/file_service.h"
 #include "verbena/transport/memory/registered_memory.h"
 

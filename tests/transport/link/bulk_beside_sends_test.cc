@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "tests/transport/link/kept_sends.h"
 #include "tests/transport/link/transfers_fixture.h"
-#include "verbena/transport/soft/copied_bytes.h"
+#include "verbena/transport/soft/copies.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {

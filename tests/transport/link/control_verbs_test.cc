@@ -15,11 +15,11 @@
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/device/control_pool.h"
+#include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/link/lease_awaiter.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/one_sided_awaits.h"
 #include "verbena/transport/link/payload_memory.h"
-#include "verbena/transport/link/register_memory.h"
 
 namespace verbena::internal {
 namespace {

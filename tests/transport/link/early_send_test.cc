@@ -17,7 +17,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/payload_memory.h"
 #include "verbena/transport/link/stats.h"
-#include "verbena/transport/link/transfer.h"
+#include "verbena/transport/link/transfers.h"
 
 namespace verbena::internal {
 namespace {

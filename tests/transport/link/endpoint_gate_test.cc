@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/executor_gate.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/limits.h"

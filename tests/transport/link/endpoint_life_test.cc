@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/executor_gate.h"
 
 namespace verbena::internal {
 namespace {

@@ -17,7 +17,7 @@
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link_table.h"
-#include "verbena/transport/link/receive_ring.h"
+#include "verbena/transport/link/receives.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/connect/mailbox.h"
+#include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/soft/soft_device.h"
 

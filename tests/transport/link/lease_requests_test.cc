@@ -1,7 +1,7 @@
 // Bindings go ahead of invalidations, within the bounds of a chain. A window has its new key once
 // its binding is posted, and a lease is handed out once its invalidation has ended.
 
-#include "verbena/transport/link/lease_requests.h"
+#include "verbena/transport/link/leases.h"
 
 #include <gtest/gtest.h>
 

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/executor/spawn.h"
-#include "verbena/transport/link/lease.h"
-#include "verbena/transport/link/lease_awaiter.h"
+#include "verbena/transport/link/leases.h"
+#include "verbena/transport/link/one_sided_awaits.h"
 #include "verbena/transport/link/payload_memory.h"
 
 namespace verbena::internal {

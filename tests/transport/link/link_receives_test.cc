@@ -2,7 +2,7 @@
 // from its beginning, credits never run ahead of them, each buffer comes back when the link ends,
 // and what all links have together is fixed.
 
-#include "verbena/transport/link/link_receives.h"
+#include "verbena/transport/link/receives.h"
 
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
@@ -21,13 +21,12 @@
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/ids.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/link/link_key.h"
 #include "verbena/transport/link/wire_format.h"
-#include "verbena/transport/link/wr_id.h"
+#include "verbena/transport/soft/options.h"
 #include "verbena/transport/soft/soft_device.h"
-#include "verbena/transport/soft/soft_profile.h"
 
 namespace verbena::internal {
 namespace {

@@ -1,7 +1,7 @@
 // The links of an endpoint share its send buffers among their source addresses, and hear when the
 // other addresses are gone. Only a device whose payloads the processor copies bounds a turn.
 
-#include "verbena/transport/link/link_supplies.h"
+#include "verbena/transport/link/supplies.h"
 
 #include <gtest/gtest.h>
 
@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "tests/transport/device/delegating_device.h"
-#include "verbena/transport/link/atomic_scratch.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/link/peer_source.h"
-#include "verbena/transport/link/send_buffers.h"
+#include "verbena/transport/link/peer_host.h"
+#include "verbena/transport/link/send_queue.h"
+#include "verbena/transport/link/transfers.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {

@@ -13,11 +13,11 @@
 #include "absl/status/statusor.h"
 #include "tests/transport/device/delegating_device.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/link_table.h"
-#include "verbena/transport/link/lost_receives.h"
+#include "verbena/transport/link/receives.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {

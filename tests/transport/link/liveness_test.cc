@@ -1,7 +1,7 @@
 // Liveness counts what its checks see: a silent peer, one that takes nothing, and a link without
 // use are each told apart, and none is blamed for a pause of this host.
 
-#include "verbena/transport/link/liveness.h"
+#include "verbena/transport/link/link.h"
 
 #include <chrono>
 #include <cstdint>

@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "tests/transport/device/held_device.h"
 #include "tests/transport/link/links_fixture.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
+#include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/payload_memory.h"
-#include "verbena/transport/link/register_memory.h"
 
 namespace verbena::internal {
 namespace {

@@ -1,13 +1,11 @@
 // Slices end in the order in which they were posted, and no sooner. READs and bytes count from a
 // slice's post to its end.
 
-#include "verbena/transport/link/posted_slices.h"
+#include "verbena/transport/link/transfers.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
-
-#include "verbena/transport/link/transfer.h"
 
 namespace verbena::internal {
 namespace {

@@ -2,7 +2,7 @@
 // line, a soft device with a LID is one over TCP, and packet sequence numbers differ between the
 // processes of a fork.
 
-#include "verbena/transport/link/qp_setup.h"
+#include "verbena/transport/link/qp.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

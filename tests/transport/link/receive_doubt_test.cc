@@ -1,7 +1,7 @@
 // A doubt finds the receives that a device dropped by the order of a shared receive queue, and no
 // others: one that completes late is not missing any more.
 
-#include "verbena/transport/link/receive_doubt.h"
+#include "verbena/transport/link/receives.h"
 
 #include <cstdint>
 #include <vector>

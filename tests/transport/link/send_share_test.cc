@@ -21,7 +21,7 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/link/send_buffers.h"
+#include "verbena/transport/link/send_queue.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {

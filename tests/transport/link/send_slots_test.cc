@@ -1,7 +1,7 @@
 // A send queue's slots: completions in order free what the WRs before them held, and enough WRs are
 // signalled for every buffer to come back.
 
-#include "verbena/transport/link/send_slots.h"
+#include "verbena/transport/link/send_queue.h"
 
 #include <cstdint>
 #include <vector>

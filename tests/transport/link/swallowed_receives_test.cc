@@ -19,7 +19,7 @@
 #include "tests/transport/device/swallowing_device.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/bootstrap.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/limits.h"

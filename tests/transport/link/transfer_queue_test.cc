@@ -1,14 +1,13 @@
 // Transfers are cut into WRs that move each byte once. Few bytes are in the send queue at a time,
 // READs and atomics keep to their number, and each transfer ends exactly once.
 
-#include "verbena/transport/link/transfer_queue.h"
+#include "verbena/transport/link/transfers.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/memory/block.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {

@@ -1,7 +1,7 @@
 // Payloads between two ends of a link arrive whole and ahead of the frames behind them, and their
 // memory goes home once the device is done with it.
 
-#include "verbena/transport/link/transfer.h"
+#include "verbena/transport/link/transfers.h"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/link/transfer_awaiter.h"
+#include "verbena/transport/link/one_sided_awaits.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
 namespace verbena::internal {

@@ -21,7 +21,7 @@
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/link/transfer.h"
+#include "verbena/transport/link/transfers.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
 namespace verbena::internal {

@@ -1,6 +1,6 @@
 // A device that gives too few windows to each link is logged once, and not once per link.
 
-#include "verbena/transport/link/window_pool.h"
+#include "verbena/transport/link/leases.h"
 
 #include <gtest/gtest.h>
 

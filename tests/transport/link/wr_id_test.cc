@@ -1,7 +1,7 @@
 // A work request's id holds each of its fields up to the largest value, and no field changes
 // another.
 
-#include "verbena/transport/link/wr_id.h"
+#include "verbena/transport/link/ids.h"
 
 #include "gtest/gtest.h"
 

@@ -12,8 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/memory/pinning_device.h"
-#include "verbena/transport/device/handles.h"
-#include "verbena/transport/device/pages.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {

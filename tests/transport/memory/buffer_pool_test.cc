@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport/coro/counted_new.h"
 #include "tests/transport/memory/buffer_pool_fixture.h"
-#include "verbena/transport/base/poison.h"
+#include "verbena/transport/base/list.h"
 #include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport/memory/buffer_pool_fixture.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
 namespace verbena::internal {

@@ -13,8 +13,8 @@
 #include "gtest/gtest.h"
 #include "tests/transport/memory/pinning_device.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/executor/block_on.h"
-#include "verbena/transport/executor/executor_thread.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/memory/buffer_pool.h"
 #include "verbena/transport/memory/registered_memory.h"
 

@@ -1,7 +1,7 @@
 // Proves that connection messages survive encoding, and that decoding refuses every byte sequence
 // that encoding cannot make.
 
-#include "verbena/transport/preload/rdma_cm_message.h"
+#include "verbena/transport/preload/cm_message.h"
 
 #include <gtest/gtest.h>
 

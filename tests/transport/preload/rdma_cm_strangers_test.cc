@@ -18,9 +18,8 @@
 #include <vector>
 
 #include "tests/transport/preload/rdma_cm_ends.h"
-#include "verbena/transport/preload/rdma_cm_acceptor.h"
-#include "verbena/transport/preload/rdma_cm_loop.h"
-#include "verbena/transport/preload/rdma_cm_message.h"
+#include "verbena/transport/preload/cm_loop.h"
+#include "verbena/transport/preload/cm_message.h"
 #include "verbena/transport/soft/control_socket.h"
 
 namespace verbena::internal::preload {

@@ -1,7 +1,7 @@
 // A device takes connections of other processes a few at a time, says little of those that it
 // refuses, and waits, without spinning, for descriptors that it lacks.
 
-#include "verbena/transport/soft/control_listener.h"
+#include "verbena/transport/soft/control_socket.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,7 +1,7 @@
 // Bytes of one-sided operations and SENDs take the shortest way that there is, and the device
 // counts each on its way.
 
-#include "verbena/transport/soft/copied_bytes.h"
+#include "verbena/transport/soft/copies.h"
 
 #include <cstring>
 #include <memory>

@@ -1,7 +1,7 @@
 // A thread that sleeps on a doorbell hears every ring, however many threads ring. A lost wake-up
 // makes these tests run into their time limit.
 
-#include "verbena/transport/soft/doorbell.h"
+#include "verbena/transport/soft/peer.h"
 
 #include <poll.h>
 #include <sched.h>

@@ -5,13 +5,13 @@
 #include <memory>
 
 #include "gtest/gtest.h"
-#include "verbena/transport/device/handles.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/responder.h"
 #include "verbena/transport/soft/ring.h"
-#include "verbena/transport/soft/shared_region.h"
+#include "verbena/transport/soft/shared_memory.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {

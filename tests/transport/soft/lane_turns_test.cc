@@ -13,8 +13,8 @@
 #include "gtest/gtest.h"
 #include "tests/transport/soft/in_process_fixture.h"
 #include "tests/transport/soft/qp_end.h"
-#include "verbena/transport/device/handles.h"
-#include "verbena/transport/soft/message.h"
+#include "verbena/transport/device/device.h"
+#include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {

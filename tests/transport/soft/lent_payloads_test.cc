@@ -1,7 +1,7 @@
 // A chunk that is gathered from a ring and from payloads that are lent has the bytes that the ring
 // would have had, and what was not sent is in the ring afterwards.
 
-#include "verbena/transport/soft/lent_payloads.h"
+#include "verbena/transport/soft/ring.h"
 
 #include <sys/uio.h>
 
@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "verbena/transport/soft/ring.h"
 
 namespace verbena::internal::soft {
 namespace {

@@ -13,7 +13,7 @@
 #include "tests/transport/soft/pid_namespaces.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/two_processes.h"
-#include "verbena/transport/soft/copied_bytes.h"
+#include "verbena/transport/soft/copies.h"
 
 namespace verbena::internal::soft {
 namespace {

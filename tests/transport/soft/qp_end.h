@@ -16,7 +16,6 @@
 
 #include "gtest/gtest.h"
 #include "verbena/transport/device/device.h"
-#include "verbena/transport/device/handles.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {

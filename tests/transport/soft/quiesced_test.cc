@@ -10,7 +10,6 @@
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/two_processes.h"
 #include "verbena/transport/device/device.h"
-#include "verbena/transport/device/handles.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {

@@ -13,7 +13,6 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/soft/raw_tcp_peer.h"
-#include "verbena/transport/soft/lane_geometry.h"
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/tcp_format.h"
 

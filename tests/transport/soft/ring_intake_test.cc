@@ -1,7 +1,7 @@
 // The copy of a peer's ring shows a message when its last byte has arrived, however the bytes come,
 // overwrites nothing that the reader has not consumed, and follows no control word out of the ring.
 
-#include "verbena/transport/soft/ring_intake.h"
+#include "verbena/transport/soft/ring.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "verbena/transport/soft/ring.h"
 
 namespace verbena::internal::soft {
 namespace {

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "verbena/transport/soft/message.h"
-#include "verbena/transport/soft/shared_region.h"
+#include "verbena/transport/soft/shared_memory.h"
 
 namespace verbena::internal::soft {
 namespace {

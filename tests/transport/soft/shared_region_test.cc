@@ -1,7 +1,7 @@
 // A large shared region asks for huge pages, here and in the peer that maps it. A region that is
 // not sealed or has another size than announced is refused.
 
-#include "verbena/transport/soft/shared_region.h"
+#include "verbena/transport/soft/shared_memory.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

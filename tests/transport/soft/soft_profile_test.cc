@@ -2,7 +2,7 @@
 // the value, and what is allowed there. VERBENA_SOFT_PROFILE names the profile of devices that were
 // given none.
 
-#include "verbena/transport/soft/soft_profile.h"
+#include "verbena/transport/soft/options.h"
 
 #include <cstdlib>
 #include <fstream>

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
-#include "verbena/transport/soft/tcp_shares.h"
+#include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal::soft {
 namespace {

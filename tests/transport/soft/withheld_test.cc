@@ -16,9 +16,8 @@
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/window.h"
 #include "verbena/transport/device/device.h"
-#include "verbena/transport/device/handles.h"
+#include "verbena/transport/soft/options.h"
 #include "verbena/transport/soft/soft_device.h"
-#include "verbena/transport/soft/soft_profile.h"
 
 namespace verbena::internal::soft {
 namespace {

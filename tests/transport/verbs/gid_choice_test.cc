@@ -1,7 +1,7 @@
 // The choice of a GID prefers RoCE v2, then routable addresses, then IPv4, unless the user says
 // otherwise. It never takes a GID of another namespace or one that no address handle can name.
 
-#include "verbena/transport/verbs/gid_choice.h"
+#include "verbena/transport/verbs/port.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,7 +1,7 @@
 // A port is found by device, interface or address. A name that fits no usable port is refused with
 // a list of those that exist, or with the command that brings the port up.
 
-#include "verbena/transport/verbs/port_choice.h"
+#include "verbena/transport/verbs/port.h"
 
 #include "fmt/format.h"
 #include "gmock/gmock.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "verbena/transport/verbs/port_info.h"
+#include "verbena/transport/verbs/port.h"
 
 namespace verbena::internal {
 

@@ -1,7 +1,7 @@
 // Each way in which verbs report failure yields the right errno. A registration that exceeds
 // RLIMIT_MEMLOCK names the limit and the bytes needed; other failures do not.
 
-#include "verbena/transport/verbs/verbs_call.h"
+#include "verbena/transport/verbs/rdma_device.h"
 
 #include <cerrno>
 

@@ -1,7 +1,7 @@
 // A registrar keeps a server's key in etcd under a lease, brings it back when it is lost, and takes
 // it away in the end.
 
-#include "verbena/rpc/naming/etcd/etcd_registrar.h"
+#include "verbena/rpc/naming/etcd/directory.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 #include "verbena/rpc/etcd.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/coro/manual_scheduler.h"
-#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
 namespace {

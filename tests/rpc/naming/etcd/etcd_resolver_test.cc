@@ -1,7 +1,7 @@
 // A resolver of etcd follows its keys by a watch, notices when that is lost, compacted or silent,
 // and leaves out no server but those whose values are wrong.
 
-#include "verbena/rpc/naming/etcd/etcd_resolver.h"
+#include "verbena/rpc/naming/etcd/directory.h"
 
 #include <gtest/gtest.h>
 

@@ -15,8 +15,8 @@
 
 #include "absl/strings/escaping.h"
 #include "fmt/format.h"
-#include "verbena/rpc/naming/etcd/wire.h"
-#include "verbena/transport/connect/mailbox.h"
+#include "verbena/rpc/naming/etcd/http.h"
+#include "verbena/transport/connect/io_thread.h"
 
 namespace verbena::internal {
 

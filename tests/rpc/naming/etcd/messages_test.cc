@@ -9,7 +9,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/naming/etcd/server_value.h"
 
 namespace verbena::internal {
 namespace {

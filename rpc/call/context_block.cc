@@ -1,0 +1,195 @@
+#include "verbena/rpc/call/context_block.h"
+
+#include <cstring>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/base/status.h"
+
+namespace verbena::internal {
+namespace {
+
+// As they lie in a block, in this order; the metadata follows.
+struct WireHeader {
+  uint32_t block_bytes = 0;
+  uint8_t flags = 0;  // kHas…
+  uint8_t priority = 0;
+  uint16_t reserved = 0;
+};
+static_assert(sizeof(WireHeader) == kContextHeaderBytes);
+
+constexpr uint8_t kHasTrace = 1;      // a WireTrace and the tracestate
+constexpr uint8_t kHasRequestId = 2;  // a WireRequestId
+constexpr uint8_t kTravels = 4;       // alone
+constexpr uint8_t kHasDedupe = 8;     // a WireDedupe
+
+struct WireTrace {
+  std::array<uint8_t, 16> trace_id{};
+  std::array<uint8_t, 8> span_id{};
+  uint8_t flags = 0;
+  uint8_t reserved = 0;
+  uint16_t state_bytes = 0;
+};
+static_assert(sizeof(WireTrace) == 28);
+
+struct WireRequestId {
+  std::array<uint8_t, 16> client{};
+  uint64_t number = 0;
+};
+static_assert(sizeof(WireRequestId) == 24);
+
+struct WireDedupe {
+  WireRequestId id;
+  uint64_t acknowledged_below = 0;
+  uint64_t earlier = 0;
+};
+static_assert(sizeof(WireDedupe) == 40);
+static_assert(sizeof(WireHeader) + sizeof(WireTrace) + TraceContext::kMaxStateBytes +
+                  sizeof(WireRequestId) + sizeof(WireDedupe) ==
+              kMaxContextFixedBytes);
+
+template <typename T>
+char* Put(char* to, const T& value) {
+  std::memcpy(to, &value, sizeof(value));
+  return to + sizeof(value);
+}
+
+char* Put(char* to, std::string_view bytes) { return to + bytes.copy(to, bytes.size()); }
+
+absl::Status CutShort() { return absl::InvalidArgumentError("a context block that is cut short"); }
+
+// Takes a T off the beginning of `left`.
+template <typename T>
+absl::Status Take(std::string_view& left, T& value) {
+  if (left.size() < sizeof(value)) return CutShort();
+  left.copy(reinterpret_cast<char*>(&value), sizeof(value));
+  left.remove_prefix(sizeof(value));
+  return absl::OkStatus();
+}
+
+absl::Status TakeTrace(std::string_view& left, std::optional<TraceContext>& trace) {
+  WireTrace wire;
+  VERBENA_RETURN_IF_ERROR(Take(left, wire));
+  if (wire.reserved != 0) return absl::InvalidArgumentError("a reserved byte of a trace is not 0");
+  if (left.size() < wire.state_bytes) return CutShort();
+  trace.emplace(TraceContext{.trace_id = wire.trace_id,
+                             .span_id = wire.span_id,
+                             .flags = wire.flags,
+                             .state = std::string(left.substr(0, wire.state_bytes))});
+  left.remove_prefix(wire.state_bytes);
+  return trace->Check();
+}
+
+absl::Status TakeDedupe(std::string_view& left, std::optional<DedupeName>& dedupe) {
+  WireDedupe wire;
+  VERBENA_RETURN_IF_ERROR(Take(left, wire));
+  const bool named = wire.id.client != std::array<uint8_t, 16>{} && wire.id.number != 0 &&
+                     wire.id.number != std::numeric_limits<uint64_t>::max();
+  if (!named || wire.acknowledged_below > wire.id.number) {
+    return absl::InvalidArgumentError(
+        fmt::format("a deduplicated call whose name is not valid, or acknowledges its own result: "
+                    "number {}, acknowledged below {}",
+                    wire.id.number, wire.acknowledged_below));
+  }
+  dedupe = DedupeName{.id = {.client = wire.id.client, .number = wire.id.number},
+                      .acknowledged_below = wire.acknowledged_below,
+                      .earlier = wire.earlier};
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+size_t CallContext::encoded_bytes() const {
+  return sizeof(WireHeader) + (trace ? sizeof(WireTrace) + trace->state.size() : 0) +
+         (request_id ? sizeof(WireRequestId) : 0) + (dedupe ? sizeof(WireDedupe) : 0) +
+         metadata.bytes();
+}
+
+void CallContext::Encode(char* to) const {
+  const auto flags = static_cast<uint8_t>(
+      (trace ? kHasTrace : 0) | (request_id ? kHasRequestId : 0) | (dedupe ? kHasDedupe : 0));
+  to = Put(to, WireHeader{.block_bytes = static_cast<uint32_t>(encoded_bytes()),
+                          .flags = flags,
+                          .priority = static_cast<uint8_t>(priority)});
+  if (trace) {
+    to = Put(to, WireTrace{.trace_id = trace->trace_id,
+                           .span_id = trace->span_id,
+                           .flags = trace->flags,
+                           .state_bytes = static_cast<uint16_t>(trace->state.size())});
+    to = Put(to, std::string_view(trace->state));
+  }
+  if (request_id) {
+    to = Put(to, WireRequestId{.client = request_id->client, .number = request_id->number});
+  }
+  if (dedupe) {
+    to = Put(to, WireDedupe{.id = {.client = dedupe->id.client, .number = dedupe->id.number},
+                            .acknowledged_below = dedupe->acknowledged_below,
+                            .earlier = dedupe->earlier});
+  }
+  Put(to, MetadataCodec::EntriesOf(metadata));
+}
+
+void EncodeTravellingContext(size_t block_bytes, char* to) {
+  Put(to, WireHeader{.block_bytes = static_cast<uint32_t>(block_bytes), .flags = kTravels});
+}
+
+absl::StatusOr<ContextHeader> ParseContextHeader(const char* body, size_t bytes) {
+  std::string_view left(body, bytes);
+  WireHeader wire;
+  VERBENA_RETURN_IF_ERROR(Take(left, wire));
+  const bool travels = wire.flags == kTravels;
+  const bool unknown = (wire.flags & ~(kHasTrace | kHasRequestId | kHasDedupe)) != 0 && !travels;
+  if (unknown || wire.reserved != 0 ||
+      wire.priority > static_cast<uint8_t>(travels ? Priority::kNormal : Priority::kBackground)) {
+    return absl::InvalidArgumentError(
+        fmt::format("a context block with the flags {:#x}, the priority {} and {:#x} reserved",
+                    wire.flags, wire.priority, wire.reserved));
+  }
+  const ContextHeader header{.block_bytes = wire.block_bytes, .travels = travels};
+  if (header.block_bytes < sizeof(wire) || header.block_bytes > kMaxContextBytes ||
+      header.in_frame() > bytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("a context block of {} bytes in a body of {}", header.block_bytes, bytes));
+  }
+  return header;
+}
+
+absl::StatusOr<CallContext> ParseContext(const char* block, size_t bytes) {
+  VERBENA_ASSIGN_OR_RETURN(ContextHeader header, ParseContextHeader(block, bytes));
+  if (header.travels || header.block_bytes != bytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("a context block of {} bytes that says {}", bytes, header.block_bytes));
+  }
+  std::string_view left(block, bytes);
+  WireHeader wire;
+  VERBENA_RETURN_IF_ERROR(Take(left, wire));
+  CallContext context{.priority = static_cast<Priority>(wire.priority)};
+  if ((wire.flags & kHasTrace) != 0) VERBENA_RETURN_IF_ERROR(TakeTrace(left, context.trace));
+  if ((wire.flags & kHasRequestId) != 0) {
+    WireRequestId id;
+    VERBENA_RETURN_IF_ERROR(Take(left, id));
+    context.request_id = RequestId{.client = id.client, .number = id.number};
+  }
+  if ((wire.flags & kHasDedupe) != 0) {
+    VERBENA_RETURN_IF_ERROR(TakeDedupe(left, context.dedupe));
+  }
+  VERBENA_RETURN_IF_ERROR(MetadataCodec::Read(left, context.metadata));
+  return context;
+}
+
+absl::StatusOr<Metadata> ParseTrailingMetadata(const char* block, size_t bytes) {
+  VERBENA_ASSIGN_OR_RETURN(CallContext context, ParseContext(block, bytes));
+  if (context.priority != Priority::kNormal || context.trace || context.request_id ||
+      context.dedupe) {
+    return absl::InvalidArgumentError("a response's context block with more than metadata");
+  }
+  return std::move(context.metadata);
+}
+
+absl::Status NameOfStream() {
+  return absl::InvalidArgumentError("a stream with the name of a deduplicated call");
+}
+
+}  // namespace verbena::internal

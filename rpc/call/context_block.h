@@ -1,0 +1,97 @@
+// Context blocks: the bytes at the start of a frame's body that hold a call's context, or a
+// response's trailing metadata. proto/WIRE.md is the specification.
+//
+// The body of a frame with kFrameHasContext begins with one. Only the Parse functions read a peer's
+// bytes. They are pure functions, which take any bytes and name what is wrong.
+
+#ifndef VERBENA_RPC_CALL_CONTEXT_BLOCK_H_
+#define VERBENA_RPC_CALL_CONTEXT_BLOCK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/call_context.h"
+#include "verbena/rpc/metadata.h"
+#include "verbena/transport/coro/trace.h"
+
+namespace verbena::internal {
+
+// The most bytes that a block takes without its metadata.
+inline constexpr size_t kMaxContextFixedBytes = 8 + 28 + TraceContext::kMaxStateBytes + 24 + 40;
+inline constexpr size_t kMaxContextBytes = kMaxContextFixedBytes + Metadata::kMaxBytes;
+// A larger block of a request travels one-sided.
+inline constexpr size_t kMaxContextInFrame = 1024;
+// In the frame of a request whose block travels one-sided.
+inline constexpr size_t kContextHeaderBytes = 8;
+
+// The name of a deduplicated call, as each attempt carries it.
+struct DedupeName {
+  // `earlier` of a call that may have run at several servers, or nobody knows where.
+  static constexpr uint64_t kSeveral = ~uint64_t{0};
+
+  // Its client is that of a channel on one executor, and its number at least 1.
+  RequestId id;
+  // The client wants no results of the numbers below it any more; at most the id's number.
+  uint64_t acknowledged_below = 0;
+  // The incarnation of the server at which an earlier attempt may have run; 0 if none may have.
+  uint64_t earlier = 0;
+
+  bool operator==(const DedupeName&) const = default;
+};
+
+// Hears that a request with a context block has been given to a link, whose server has that
+// incarnation.
+class ContextSentListener {
+ public:
+  virtual void OnContextSent(uint64_t incarnation) = 0;
+
+ protected:
+  ~ContextSentListener() = default;
+};
+
+struct CallContext {
+  Priority priority = Priority::kNormal;
+  std::optional<RequestId> request_id = {};
+  std::optional<TraceContext> trace = {};
+  Metadata metadata = {};
+  std::optional<DedupeName> dedupe = {};
+  // Does not travel: the client's, or null.
+  ContextSentListener* sent_listener = nullptr;
+
+  bool empty() const {
+    return priority == Priority::kNormal && !request_id && !trace && !dedupe && metadata.empty();
+  }
+  size_t encoded_bytes() const;
+  void Encode(char* to) const;
+};
+
+// The beginning of a block.
+struct ContextHeader {
+  size_t block_bytes = 0;
+  // The block lies at the start of the message, which travels one-sided; the frame has this header
+  // alone.
+  bool travels = false;
+
+  // The bytes that a frame's body begins with.
+  size_t in_frame() const { return travels ? kContextHeaderBytes : block_bytes; }
+};
+
+// For a block that travels one-sided.
+void EncodeTravellingContext(size_t block_bytes, char* to);
+
+// Reads the beginning of a body of `bytes`. INVALID_ARGUMENT if it is too short for the block, a
+// reserved bit is not 0, or the block is larger than kMaxContextBytes.
+absl::StatusOr<ContextHeader> ParseContextHeader(const char* body, size_t bytes);
+// Reads a block of just these bytes. INVALID_ARGUMENT if it is malformed.
+absl::StatusOr<CallContext> ParseContext(const char* block, size_t bytes);
+// The same for the block of a response, which holds metadata and nothing else.
+absl::StatusOr<Metadata> ParseTrailingMetadata(const char* block, size_t bytes);
+// The violation of a stream whose block has the name of a deduplicated call.
+[[gnu::cold]] absl::Status NameOfStream();
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_CALL_CONTEXT_BLOCK_H_

@@ -1,0 +1,80 @@
+#include "verbena/rpc/call/memory.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/coro/context.h"
+
+namespace verbena::internal {
+namespace {
+
+Task<absl::StatusOr<Buffer>> Wait(BufferPool& pool, size_t bytes) {
+  co_return co_await pool.Allocate(bytes);
+}
+
+std::string Holders(const Endpoint& endpoint, const BufferPoolStats& stats,
+                    const MemoryHolders* holders) {
+  if (holders == nullptr) {
+    return fmt::format("{} leases are open, and the application has the rest", endpoint.leases());
+  }
+  const size_t known = std::min(stats.bytes_in_use, holders->grants + holders->transfers);
+  return fmt::format("{} by handlers, {} in landings that clients were granted, {} in transfers",
+                     stats.bytes_in_use - known, holders->grants, holders->transfers);
+}
+
+// Why the pool has no more memory than it has. If its budget is the reason, the remedy.
+std::string Growth(const BufferPool& pool, const BufferPoolStats& stats) {
+  if (stats.growing_bytes > 0) {
+    return fmt::format(". The device is still registering {} bytes more", stats.growing_bytes);
+  }
+  if (!pool.growth_failure().ok()) return ". " + std::string(pool.growth_failure().message());
+  return fmt::format(". Raise LinkLimits::memory.{}_bytes, or keep less in flight", pool.name());
+}
+
+absl::Status Exhausted(const Endpoint& endpoint, const BufferPool& pool, size_t bytes,
+                       Duration waited, const MemoryHolders* holders) {
+  const BufferPoolStats stats = pool.stats();
+  const std::string text = fmt::format(
+      "no {} bytes of {} memory came free within {} ms: of its budget of {} bytes {} are in use "
+      "({}), and {} others wait{}{}",
+      bytes, pool.name(), std::chrono::duration_cast<std::chrono::milliseconds>(waited).count(),
+      stats.budget_bytes, stats.bytes_in_use, Holders(endpoint, stats, holders), stats.waiting,
+      pool.IsLarge(bytes)
+          ? ". So many bytes in one piece come free late, and requests for at most a "
+            "sixteenth of the budget pass this one"
+          : "",
+      Growth(pool, stats));
+  // One per executor's thread.
+  static thread_local ThrottledLog log({.lines = 1, .interval = std::chrono::seconds(10)});
+  log.Write(LogLevel::kWarning, endpoint.executor().now(), text);
+  return absl::ResourceExhaustedError(text);
+}
+
+}  // namespace
+
+TimePoint WaitLimit(TimePoint now, const MemoryWait& wait) {
+  const TimePoint longest = SaturatingAdd(now, wait.longest);
+  if (wait.deadline == kNever) return longest;
+  return std::min(longest, wait.deadline - (wait.deadline - now) / 8);
+}
+
+Task<absl::StatusOr<Buffer>> AllocateUntil(const Endpoint& endpoint, BufferPool& pool, size_t bytes,
+                                           MemoryWait wait) {
+  absl::StatusOr<Buffer> now = pool.TryAllocate(bytes);
+  if (now.ok() || !absl::IsResourceExhausted(now.status())) co_return now;
+  // The device may fail meanwhile.
+  [[maybe_unused]] const auto use = endpoint.Use();
+  const TimePoint began = endpoint.executor().now();
+  const TimePoint limit = WaitLimit(began, wait);
+  absl::StatusOr<Buffer> buffer = co_await WithDeadline(Wait(pool, bytes), limit);
+  const TimePoint ended = endpoint.executor().now();
+  // An earlier deadline is the caller's own.
+  if (!absl::IsDeadlineExceeded(buffer.status()) || ended < limit) co_return buffer;
+  co_return Exhausted(endpoint, pool, bytes, ended - began, wait.holders);
+}
+
+}  // namespace verbena::internal

@@ -1,0 +1,53 @@
+// AllocateUntil: memory from a pool, or an error in time for the call that needs it.
+//
+// A wait that takes too long ends with RESOURCE_EXHAUSTED, which says which budget is full and who
+// holds it; the log says so too, at most every ten seconds for each executor.
+
+#ifndef VERBENA_RPC_CALL_MEMORY_H_
+#define VERBENA_RPC_CALL_MEMORY_H_
+
+#include <chrono>
+#include <cstddef>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/memory/buffer_pool.h"
+
+namespace verbena::internal {
+
+// The longest wait for memory, whatever the call's deadline is: handlers that make calls and wait
+// for each other's memory would otherwise do so for ever. Servers have an option of their own.
+inline constexpr Duration kMaxMemoryWait = std::chrono::seconds(10);
+
+// How long each side waits for the other when a response needs a landing: the server until the
+// client leases one, for which the client may wait for memory; then the client until the server has
+// answered.
+inline constexpr Duration kMaxLandingWait = 2 * kMaxMemoryWait;
+
+// Bytes of a server's pool, by who holds them; handlers hold the rest.
+struct MemoryHolders {
+  size_t grants = 0;     // landings that clients have for requests to come
+  size_t transfers = 0;  // READs and WRITEs of payloads that are under way
+};
+
+struct MemoryWait {
+  TimePoint deadline = kNever;  // of the call
+  Duration longest = kMaxMemoryWait;
+  // nullptr at a client. Read when the wait has failed; outlives the wait.
+  const MemoryHolders* holders = nullptr;
+};
+
+// The latest end of such a wait that begins `now`: after `longest`, or when seven eighths of the
+// time until the call's deadline have passed, since the rest of the call takes time, too.
+TimePoint WaitLimit(TimePoint now, const MemoryWait& wait);
+
+// A buffer of `bytes` from a pool of `endpoint`, now or when there is one. CANCELLED when the
+// caller is; otherwise as BufferPool::Allocate(). `endpoint` and `pool` outlive the Task.
+Task<absl::StatusOr<Buffer>> AllocateUntil(const Endpoint& endpoint, BufferPool& pool, size_t bytes,
+                                           MemoryWait wait);
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_CALL_MEMORY_H_

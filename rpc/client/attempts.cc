@@ -1,0 +1,376 @@
+#include "verbena/rpc/client/attempts.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "fmt/format.h"
+#include "verbena/rpc/annotate.h"
+#include "verbena/rpc/retry_after.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scope.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/sync.h"
+
+namespace verbena::internal {
+
+using google::protobuf::MessageLite;
+
+namespace {
+
+// The caller's memory, which goes with each attempt, and comes back when a failed one has ended if
+// its server provably cannot use it any more.
+class CallersMemory {
+ public:
+  CallersMemory(CallOptions& options, PayloadSink received)
+      : received_(received),
+        gave_payload_(options.request_payload.present()),
+        gave_room_(static_cast<bool>(options.response_payload_into)),
+        payload_(std::move(options.request_payload)),
+        room_(std::move(options.response_payload_into)),
+        returned_payload_(options.returned_payload) {}
+  CallersMemory(const CallersMemory&) = delete;
+  CallersMemory& operator=(const CallersMemory&) = delete;
+
+  void GiveTo(CallOptions& attempt) {
+    attempt.request_payload = std::exchange(payload_, Payload());
+    attempt.response_payload_into = std::exchange(room_, Buffer());
+    if (gave_payload_ || returned_payload_ != nullptr) attempt.returned_payload = &payload_;
+  }
+  // Whether another attempt can have it after one that failed.
+  bool is_back() const {
+    return (!gave_payload_ || payload_.present()) &&
+           (!gave_room_ || (received_.payload != nullptr && *received_.payload));
+  }
+  // Another attempt follows.
+  void TakeBack() {
+    if (gave_room_) room_ = std::exchange(*received_.payload, Buffer());
+  }
+  // The call has ended. Memory for the response is where the last attempt left it.
+  void Return() {
+    if (returned_payload_ != nullptr) *returned_payload_ = std::move(payload_);
+    if (room_) received_.Set(std::move(room_), false);
+  }
+
+ private:
+  const PayloadSink received_;
+  const bool gave_payload_;
+  const bool gave_room_;
+  Payload payload_;
+  Buffer room_;
+  Payload* const returned_payload_;
+};
+
+// The attempts of one call. They run in a scope that ends before it does.
+class Hedges {
+ public:
+  Hedges(const RetryableCall& call, const HedgingPolicy& policy, const CallOptions& options)
+      : call_(call), policy_(policy), options_(options) {}
+  Hedges(const Hedges&) = delete;
+  Hedges& operator=(const Hedges&) = delete;
+
+  // Runs attempts until one has won, all have failed, or the caller gives up.
+  Task<void> Race();
+  // The call's result, after Race(): fills the caller's reply, payload and CallInfo.
+  absl::Status Take();
+
+ private:
+  struct Attempt {
+    std::unique_ptr<MessageLite> own_reply;  // null: the caller's
+    Buffer payload;
+    bool has_payload = false;
+    CallInfo info;
+    absl::Status status = absl::UnknownError("an interceptor threw");
+    bool ended = false;
+    bool seen = false;  // by Look()
+  };
+
+  void Begin(TaskScope& running);
+  Task<void> Run(Attempt& attempt);
+  // Looks at the attempts that have ended since.
+  void Look();
+  void OnFailure(const Attempt& attempt);
+  bool won() const { return last_ != nullptr && last_->status.ok(); }
+  bool may_begin() const { return may_begin_ && begun_ < policy_.max_attempts; }
+  Task<absl::Status> Changed() { co_return co_await changed_.Wait(); }
+
+  const RetryableCall& call_;
+  const HedgingPolicy& policy_;
+  const CallOptions& options_;
+  std::array<Attempt, RetryPolicy::kMaxAttempts> attempts_;
+  TriedServers tried_;
+  Event changed_;  // an attempt has ended
+  int begun_ = 0;
+  int running_ = 0;
+  bool may_begin_ = true;
+  bool next_is_due_ = false;  // an attempt has failed
+  bool decided_ = false;      // last_ is the call's result, unless another one is good
+  Attempt* last_ = nullptr;   // of those that have ended
+};
+
+void Hedges::Begin(TaskScope& running) {
+  if (begun_ > 0) {
+    if (!call_.account.MayTakeMore()) {
+      may_begin_ = false;
+      return;
+    }
+    call_.account.Add(RetryAccount::Count::kHedges);
+  }
+  Attempt& attempt = attempts_[begun_];
+  if (begun_ > 0) attempt.own_reply.reset(call_.reply.New());
+  ++begun_;
+  ++running_;
+  running.Spawn(Run(attempt));
+}
+
+Task<void> Hedges::Run(Attempt& attempt) {
+  absl::Cleanup ended = [this, &attempt] {
+    attempt.ended = true;
+    changed_.Set();
+  };
+  CallOptions options = OptionsOfAttempt(options_);
+  if (options_.info != nullptr) options.info = &attempt.info;
+  PayloadSink received;
+  if (call_.received.payload != nullptr) received = {&attempt.payload, &attempt.has_payload};
+  MessageLite& reply = attempt.own_reply != nullptr ? *attempt.own_reply : call_.reply;
+  attempt.status = co_await call_.maker.Attempt(reply, received, std::move(options), tried_);
+}
+
+// A good answer counts also if it comes at once with, or behind, a failure that ends the call: its
+// server has run the call.
+void Hedges::Look() {
+  for (int i = 0; i < begun_ && !won(); ++i) {
+    Attempt& attempt = attempts_[i];
+    if (!attempt.ended || attempt.seen) continue;
+    attempt.seen = true;
+    --running_;
+    if (attempt.status.ok()) {
+      last_ = &attempt;
+      call_.account.OnSuccess();
+      decided_ = true;
+    } else if (!decided_) {
+      last_ = &attempt;
+      OnFailure(attempt);
+    }
+  }
+}
+
+void Hedges::OnFailure(const Attempt& attempt) {
+  if (!HasCode(policy_.non_fatal_codes, attempt.status)) {
+    decided_ = true;
+    return;
+  }
+  call_.account.OnFailure();
+  if (RetryAfterOf(attempt.status).has_value()) may_begin_ = false;
+  next_is_due_ = true;
+}
+
+Task<void> Hedges::Race() {
+  const TaskContext context = co_await CurrentContext();
+  TaskScope running(context);
+  TimePoint next = context.scheduler->now();
+  const auto gives_up = [&context] {
+    return context.cancel != nullptr && context.cancel->requested();
+  };
+  for (;;) {
+    Look();
+    if (decided_ || (begun_ > 0 && gives_up())) break;
+    if (may_begin() && (next_is_due_ || next <= context.scheduler->now())) {
+      Begin(running);
+      next_is_due_ = false;
+      next = SaturatingAdd(context.scheduler->now(), policy_.delay);
+      continue;
+    }
+    if (running_ == 0) break;
+    changed_.Reset();
+    (void)co_await WithDeadline(Changed(), may_begin() ? next : kNever);
+  }
+  running.RequestCancel();
+  co_await running.Join();
+  // Attempts that ended meanwhile may have won after all. If the caller gave up, their own failures
+  // tell.
+  Look();
+}
+
+absl::Status Hedges::Take() {
+  CombinedOutcome outcome;
+  for (int i = 0; i < begun_; ++i) {
+    if (!attempts_[i].status.ok()) outcome.Add(attempts_[i].status);
+  }
+  if (options_.info != nullptr) *options_.info = std::move(last_->info);
+  if (!last_->status.ok()) {
+    if (begun_ == 1) return last_->status;
+    return outcome.Of(Annotate(last_->status, fmt::format("with {} attempts", begun_)));
+  }
+  if (last_->own_reply != nullptr) {
+    call_.reply.Clear();
+    call_.reply.CheckTypeAndMergeFrom(*last_->own_reply);
+  }
+  call_.received.Set(std::move(last_->payload), last_->has_payload);
+  return absl::OkStatus();
+}
+
+// The longest retry_after that is waited for; a peer may send any. Deadlines are shorter.
+constexpr Duration kMaxPause = std::chrono::hours(24);
+
+}  // namespace
+
+Task<absl::Status> RetriedCall(RetryableCall call, const RetryPolicy& policy, CallOptions options) {
+  const TaskContext context = co_await CurrentContext();
+  const Scheduler& scheduler = *context.scheduler;
+  const TimePoint began = scheduler.now();
+  const TimePoint deadline = options.deadline.when();
+  call.account.Add(RetryAccount::Count::kCalls);
+  RetrySeries series(policy, call.method, call.account);
+  CallersMemory memory(options, call.received);
+  CombinedOutcome outcome;
+  TriedServers tried;
+  CallInfo info;
+  absl::Status status;
+  for (;;) {
+    CallOptions attempt = OptionsOfAttempt(options);
+    TimePoint limit = kNever;
+    if (policy.attempt_timeout > Duration::zero()) {
+      limit = SaturatingAdd(scheduler.now(), policy.attempt_timeout);
+    }
+    // A server that heard of the limit would keep the end of a deduplicated call by it as its
+    // result.
+    attempt.deadline = call.method.dedupe ? deadline : std::min(deadline, limit);
+    if (options.info != nullptr) attempt.info = &(info = CallInfo());
+    memory.GiveTo(attempt);
+    Task<absl::Status> made =
+        call.maker.Attempt(call.reply, call.received, std::move(attempt), tried);
+    if (call.method.dedupe) made = WithDeadline(std::move(made), limit);
+    status = co_await std::move(made);
+    if (status.ok()) {
+      call.account.OnSuccess();
+      break;
+    }
+    outcome.Add(status);
+    // The caller gives up.
+    if (context.cancel != nullptr && context.cancel->requested()) break;
+    const TimePoint now = scheduler.now();
+    const std::optional<Duration> pause =
+        series.After({.status = status,
+                      .timed_out = absl::IsDeadlineExceeded(status) && limit <= now,
+                      .has_its_buffers = memory.is_back(),
+                      .now = now,
+                      .deadline = deadline});
+    if (!pause.has_value()) break;
+    memory.TakeBack();
+    if (StaysWithItsServer(call.method) && outcome.may_have_run()) tried.Stay();
+    if (const absl::Status slept = co_await Sleep(*pause); !slept.ok()) {
+      status = slept;
+      break;
+    }
+    series.Begin();
+  }
+  memory.Return();
+  if (options.info != nullptr) {
+    *options.info = std::move(info);
+    options.info->elapsed = scheduler.now() - began;
+  }
+  if (status.ok()) co_return status;
+  if (series.attempts() > 1) {
+    status = Annotate(status, fmt::format("after {} attempts", series.attempts()));
+  }
+  co_return outcome.Of(std::move(status));
+}
+
+bool MayBeHedged(const MethodDescriptor& method, const CallOptions& options) {
+  return MayRunAtOnce(method) && !options.request_payload.present() &&
+         !options.response_payload_into;
+}
+
+Task<absl::Status> HedgedCall(RetryableCall call, const HedgingPolicy& policy,
+                              CallOptions options) {
+  const Scheduler& scheduler = *(co_await CurrentContext()).scheduler;
+  const TimePoint began = scheduler.now();
+  call.account.Add(RetryAccount::Count::kCalls);
+  if (options.returned_payload != nullptr) *options.returned_payload = Payload();
+  call.received.Set(Buffer(), false);
+  Hedges hedges(call, policy, options);
+  co_await hedges.Race();
+  absl::Status status = hedges.Take();
+  if (options.info != nullptr) options.info->elapsed = scheduler.now() - began;
+  co_return status;
+}
+
+RetrySeries::RetrySeries(const RetryPolicy& policy, const MethodDescriptor& method,
+                         RetryAccount& account, Random& random)
+    : policy_(policy),
+      method_(method),
+      account_(account),
+      random_(random),
+      backoff_(policy.initial_backoff) {}
+
+Duration RetrySeries::NextBackoff() {
+  const Duration backoff = backoff_;
+  const double longer = static_cast<double>(backoff.count()) * policy_.backoff_multiplier;
+  backoff_ = longer >= static_cast<double>(policy_.max_backoff.count())
+                 ? policy_.max_backoff
+                 : Duration(static_cast<int64_t>(longer));
+  return backoff;
+}
+
+Duration RetrySeries::PauseAfter(const absl::Status& failure) {
+  const Duration backoff = NextBackoff();
+  const auto fifth = static_cast<uint64_t>(backoff.count() / 5);
+  const Duration jitter(random_.Below(2 * fifth + 1));
+  const Duration pause = backoff - Duration(fifth) + jitter;
+  const std::optional<Duration> asked = RetryAfterOf(failure);
+  if (!asked.has_value()) return pause;
+  // Later than asked, at random, so that those who were refused together do not come together.
+  return std::max(pause, std::min(*asked, kMaxPause) + jitter);
+}
+
+std::optional<Duration> RetrySeries::After(const Failure& failure) {
+  if (!failure.timed_out && !HasCode(policy_.retryable_codes, failure.status)) return std::nullopt;
+  account_.OnFailure();
+  if (attempts_ == policy_.max_attempts || IsKept(method_, failure.status)) return std::nullopt;
+  if (!MayRunAgain(method_, failure.status)) {
+    account_.Add(RetryAccount::Count::kRefusedAsUnsafe);
+    return std::nullopt;
+  }
+  if (!failure.has_its_buffers) return std::nullopt;
+  const Duration pause = PauseAfter(failure.status);
+  // The caller learns now what it would learn at its deadline.
+  if (SaturatingAdd(failure.now, pause) >= failure.deadline) return std::nullopt;
+  if (!account_.MayTakeMore()) return std::nullopt;
+  return pause;
+}
+
+void RetrySeries::Begin() {
+  account_.Add(RetryAccount::Count::kRetries);
+  ++attempts_;
+}
+
+CallPolicies::CallPolicies(const ServiceConfig& config, size_t executors) {
+  for (const MethodConfig& method : config.methods) by_name_.emplace(method.name, &method);
+  for (size_t i = 0; i < executors; ++i) accounts_.emplace_back(config.budget);
+}
+
+const MethodConfig* CallPolicies::Named(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
+}
+
+const MethodConfig* CallPolicies::Of(const MethodDescriptor& method) const {
+  const std::string_view name = method.full_name;
+  if (const MethodConfig* own = Named(name)) return own;
+  if (const MethodConfig* service = Named(name.substr(0, name.find('/')))) return service;
+  return Named("");
+}
+
+RetryStats CallPolicies::stats() const {
+  RetryStats stats;
+  for (const RetryAccount& account : accounts_) account.AddTo(stats);
+  return stats;
+}
+
+}  // namespace verbena::internal

@@ -1,0 +1,262 @@
+// AttemptMaker: makes attempts of one call, for RetriedCall and HedgedCall, which know nothing of
+// channels.
+//
+// Lives in the frame of the coroutine that makes the call; on its executor's thread.
+
+#ifndef VERBENA_RPC_CLIENT_ATTEMPTS_H_
+#define VERBENA_RPC_CLIENT_ATTEMPTS_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/method.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/retry.h"
+#include "verbena/rpc/service_config.h"
+#include "verbena/rpc/with_payload.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/random.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena::internal {
+
+// The rules by which a call may have a further attempt without running a mutation twice.
+//
+// Policies choose among the attempts that these rules allow, and never go beyond them. Pure
+// functions.
+
+// Whether a call of `method` may be sent a second time after it has run, perhaps in part. The
+// server runs a deduplicated one once, however often it is sent.
+inline bool MayRunTwice(const MethodDescriptor& method) {
+  return method.idempotency != Idempotency::kUnknown || method.dedupe;
+}
+
+// Whether a call of `method` may have a further attempt after one that ended with `failure`.
+inline bool MayRunAgain(const MethodDescriptor& method, const absl::Status& failure) {
+  return OutcomeOf(failure) == Outcome::kNotExecuted || MayRunTwice(method);
+}
+
+// Whether a further attempt must go to the server of one that may have run: no other one knows that
+// the call is a repetition.
+inline bool StaysWithItsServer(const MethodDescriptor& method) {
+  if (method.dedupe) return true;
+  return method.idempotency == Idempotency::kUnknown;
+}
+
+// Whether each further attempt would end with the same `failure`: the server keeps the result of a
+// deduplicated call.
+inline bool IsKept(const MethodDescriptor& method, const absl::Status& failure) {
+  return method.dedupe && OutcomeOf(failure) == Outcome::kExecuted;
+}
+
+// Whether attempts of a call may run side by side. Two that are idempotent may still run one
+// another's writes over in an order that no single attempt has. A deduplicated call must not go to
+// two servers.
+inline bool MayRunAtOnce(const MethodDescriptor& method) {
+  if (method.dedupe) return false;
+  return method.idempotency == Idempotency::kNoSideEffects;
+}
+
+inline bool HasCode(const std::vector<absl::StatusCode>& codes, const absl::Status& failure) {
+  return std::find(codes.begin(), codes.end(), failure.code()) != codes.end();
+}
+
+// The outcome of a call that has had several attempts: what all of them together may have done.
+class CombinedOutcome {
+ public:
+  void Add(const absl::Status& attempt) {
+    const Outcome outcome = OutcomeOf(attempt);
+    if (outcome == Outcome::kMaybeExecuted || outcome_ == Outcome::kNotExecuted) outcome_ = outcome;
+  }
+  bool may_have_run() const { return outcome_ != Outcome::kNotExecuted; }
+  // `failure`, the call's, with that outcome.
+  absl::Status Of(absl::Status failure) const {
+    if (OutcomeOf(failure) == outcome_) return failure;
+    return WithOutcome(std::move(failure), outcome_);
+  }
+
+ private:
+  Outcome outcome_ = Outcome::kNotExecuted;
+};
+
+// RetryAccount: one executor's part of a channel's retry budget, and its counts.
+//
+// The tokens are gRPC's: a failure that may pass takes one, success gives a part of one back, and
+// there are further attempts only while more than half of them are left. Used on its executor's
+// thread; AddTo() reads the counts from any thread.
+class RetryAccount {
+ public:
+  enum class Count : uint8_t { kCalls, kRetries, kHedges, kRefusedByBudget, kRefusedAsUnsafe };
+
+  explicit RetryAccount(const RetryBudget& budget)
+      : max_(Thousandths(budget.max_tokens)),
+        ratio_(Thousandths(budget.token_ratio)),
+        tokens_(max_) {}
+
+  void OnSuccess() { tokens_ = std::min(tokens_ + ratio_, max_); }
+  void OnFailure() { tokens_ = std::max<int64_t>(tokens_ - kToken, 0); }
+  // Whether a further attempt may begin. If not, that is counted.
+  bool MayTakeMore() {
+    if (max_ == 0 || tokens_ > max_ / 2) return true;
+    Add(Count::kRefusedByBudget);
+    return false;
+  }
+
+  // Only the executor's thread writes.
+  void Add(Count count) {
+    std::atomic<uint64_t>& counter = counts_[static_cast<int>(count)];
+    counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+  void AddTo(RetryStats& stats) const {
+    const auto value = [this](Count count) {
+      return counts_[static_cast<int>(count)].load(std::memory_order_relaxed);
+    };
+    stats.calls += value(Count::kCalls);
+    stats.retries += value(Count::kRetries);
+    stats.hedges += value(Count::kHedges);
+    stats.refused_by_budget += value(Count::kRefusedByBudget);
+    stats.refused_as_unsafe += value(Count::kRefusedAsUnsafe);
+    stats.attempts = stats.calls + stats.retries + stats.hedges;
+  }
+
+ private:
+  static constexpr int64_t kToken = 1000;
+  static int64_t Thousandths(double value) { return std::llround(value * kToken); }
+
+  const int64_t max_;
+  const int64_t ratio_;
+  int64_t tokens_;
+  std::atomic<uint64_t> counts_[5] = {};
+};
+
+class AttemptMaker {
+ public:
+  virtual ~AttemptMaker() = default;
+  // One attempt, on a server that is not in `tried` if another one is ready; it is added.
+  // `options.deadline` is a time, or none. All but `options` are borrowed until the Task ends. The
+  // maker has the request.
+  virtual Task<absl::Status> Attempt(google::protobuf::MessageLite& reply, PayloadSink received,
+                                     CallOptions options, TriedServers& tried) = 0;
+};
+
+// A call that may have several attempts. All are borrowed until it ends.
+struct RetryableCall {
+  AttemptMaker& maker;
+  const MethodDescriptor& method;
+  RetryAccount& account;  // this executor's
+  google::protobuf::MessageLite& reply;
+  PayloadSink received;
+};
+
+// `options` for one attempt, without the buffers and places that belong to the whole call.
+inline CallOptions OptionsOfAttempt(const CallOptions& options) {
+  return {.deadline = options.deadline,
+          .max_response_payload = options.max_response_payload,
+          .metadata = options.metadata,
+          .priority = options.priority,
+          .inherit = options.inherit,
+          .request_id = options.request_id,
+          .route_key = options.route_key,
+          .wait_for_ready = options.wait_for_ready,
+          .dedupe = options.dedupe};
+}
+
+// RetriedCall: a call whose method has a RetryPolicy: one attempt after another until one ends
+// well, or none may follow.
+//
+// In the caller's coroutine, on its executor's thread. Calls of other methods do not come here.
+
+// `options.deadline` is a time, or none, and holds for all attempts together. What `call` refers to
+// and `policy` are borrowed until the Task ends. A failure has the last attempt's Status, and the
+// outcome of all attempts.
+Task<absl::Status> RetriedCall(RetryableCall call, const RetryPolicy& policy, CallOptions options);
+
+// HedgedCall: a call whose method has a HedgingPolicy: attempts that begin one after another and
+// run side by side, until one of them has a good answer.
+//
+// In the caller's coroutine, on its executor's thread. Only for methods that MayRunAtOnce()
+// (attempts.h), and for calls that bring no memory of the caller's. A loser is cancelled, and
+// awaited to its end: an interceptor that ignores its cancellation delays the call.
+
+// Whether a call may be hedged.
+bool MayBeHedged(const MethodDescriptor& method, const CallOptions& options);
+
+// `options.deadline` is a time, or none. What `call` refers to and `policy` are borrowed until the
+// Task ends. If no attempt ends well, the failure is that of the last one to end, and the outcome
+// that of all.
+Task<absl::Status> HedgedCall(RetryableCall call, const HedgingPolicy& policy, CallOptions options);
+
+// RetrySeries: decides after each failed attempt of a call whether another one follows, and when.
+//
+// Lives in the frame of the coroutine that makes the call; on its executor's thread.
+class RetrySeries {
+ public:
+  struct Failure {
+    const absl::Status& status;
+    bool timed_out = false;       // by RetryPolicy::attempt_timeout
+    bool has_its_buffers = true;  // the next attempt can use the caller's memory
+    TimePoint now;
+    TimePoint deadline = kNever;  // the call's
+  };
+
+  // All outlive it. The first attempt begins.
+  RetrySeries(const RetryPolicy& policy, const MethodDescriptor& method, RetryAccount& account,
+              Random& random = Random::Real());
+
+  // The pause before the next attempt; nothing if none follows.
+  std::optional<Duration> After(const Failure& failure);
+  // The pause is over, and the next attempt begins.
+  void Begin();
+  // How many have begun.
+  int attempts() const { return attempts_; }
+
+ private:
+  Duration NextBackoff();
+  Duration PauseAfter(const absl::Status& failure);
+
+  const RetryPolicy& policy_;
+  const MethodDescriptor& method_;
+  RetryAccount& account_;
+  Random& random_;
+  Duration backoff_;
+  int attempts_ = 1;
+};
+
+// CallPolicies: a channel's ServiceConfig, looked up by method, and the account of each executor.
+//
+// Owned by the channel, which has none without a ServiceConfig. The lookup is for any thread.
+class CallPolicies {
+ public:
+  // `config`, which was checked, outlives it.
+  CallPolicies(const ServiceConfig& config, size_t executors);
+
+  // The policies of `method`; nullptr if it has none.
+  const MethodConfig* Of(const MethodDescriptor& method) const;
+  // By the executor's number, on its thread.
+  RetryAccount& account(size_t executor) { return accounts_[executor]; }
+  // The sum of all executors.
+  RetryStats stats() const;
+
+ private:
+  const MethodConfig* Named(std::string_view name) const;
+
+  absl::flat_hash_map<std::string_view, const MethodConfig*> by_name_;
+  std::deque<RetryAccount> accounts_;  // which cannot move
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_CLIENT_ATTEMPTS_H_

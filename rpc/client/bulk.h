@@ -1,0 +1,192 @@
+// ClientBulk: the payloads of a client's call, the request itself if it is too large for a frame,
+// the landings of the response, and the leases of all these.
+//
+// A small payload travels in the frame: it is copied from and to the caller's memory, and nothing
+// is leased. If the server granted a landing ahead that fits a larger one, the client writes the
+// payload to it. Otherwise the client leases the payload's memory to the server, which READs it.
+//
+// Lives in the frame of the coroutine that makes the call (bulk.h). The caller may use the
+// buffers again only once settled(), when every lease has ended. A ClientBulk that is destroyed
+// earlier lets go of its buffers; the leases keep the memory until they end. One thread.
+
+#ifndef VERBENA_RPC_CLIENT_BULK_H_
+#define VERBENA_RPC_CLIENT_BULK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/client/call.h"
+#include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/landings.h"
+#include "verbena/rpc/client/session.h"
+#include "verbena/rpc/method.h"
+#include "verbena/rpc/payload.h"
+#include "verbena/rpc/with_payload.h"
+#include "verbena/transport/coro/sync.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/leases.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena::internal {
+
+class ClientCall;
+
+class ClientBulk final : private LeaseListener, private TransferListener {
+ public:
+  ClientBulk() = default;
+  ClientBulk(const ClientBulk&) = delete;
+  ClientBulk& operator=(const ClientBulk&) = delete;
+  ~ClientBulk() override;
+
+  // Set before OpenLeases().
+  Payload payload;
+  // The request, when it is not too large for a frame, and the context block in the frame.
+  size_t frame_message_bytes = 0;
+  // The serialized request, when it is too large for a frame. If the call's context block travels
+  // one-sided, it comes first.
+  Buffer message;
+  size_t context_bytes = 0;  // in `message`
+  Buffer landing;            // of the response's payload
+  // Without a landing: the most bytes that the response's payload may have. 0: not known, or there
+  // is one.
+  size_t response_room = 0;
+
+  // Whether the response's payload can come in a frame over `link`, so that it needs no landing
+  // before it comes.
+  bool RoomInFrame(const Link& link) const;
+
+  // The leases that OpenLeases() needs over `session` as it is now. Without a session: the most
+  // that it may need.
+  uint32_t leases_needed(const ClientSession* session) const;
+  // Leases all of it to the peer, except a payload that has a granted landing. Never waits: the
+  // caller has seen to leases_needed() free leases. Leases nothing if it fails.
+  absl::Status OpenLeases(ClientSession& session);
+  // Leases a landing that the server asked for.
+  absl::StatusOr<RemoteRange> OpenAsked(Link& link, Buffer asked, const LandingRequest& wanted);
+
+  // The bytes ahead of the message in the request's frame, which WriteTo() writes to `body`.
+  // Returns the end of them.
+  size_t frame_bytes() const { return request_.frame_bytes(); }
+  char* WriteTo(char* body) const;
+  // Writes the payload to its granted landing; then `call` sends the request, behind it. False if
+  // there is nothing to write.
+  bool StartWrite(ClientSession& session, ClientCall& call);
+  // The request has its place in the send queue: from now on the server may use its grant's slot
+  // again.
+  void OnRequestAppended(ClientSession& session);
+  // The key of the server's lease that the request's SEND ends; 0 for none.
+  uint32_t RequestKey(const Link& link) const;
+
+  // Takes the server's response. `in_frame` are the bytes behind its header. INVALID_ARGUMENT if it
+  // names memory that was not leased, or its payload is larger than the caller's memory.
+  absl::Status OnResponse(ClientSession& session, const ResponseBulk& response,
+                          const char* in_frame);
+  // The response's payload came in the frame, and found no memory. Then the caller allocates
+  // response_payload_bytes(), and hands them over.
+  bool lacks_memory() const { return !unplaced_.empty(); }
+  size_t response_payload_bytes() const { return static_cast<size_t>(response_.payload_bytes); }
+  void PlaceResponse(Buffer memory);
+  // The response was the final frame: ends all leases.
+  void OnFinal(ClientSession& session);
+  // The caller gives up before the final frame. The result is the leases that the final frame will
+  // end; it is empty if the server never heard of them.
+  LeaseList Abandon(ClientSession& session, bool sent);
+  void OnLinkDown();
+
+  // Waits until every lease has ended, or is lost().
+  Event::Awaiter Settled() { return settled_.Wait(); }
+  bool settling() const { return !leases_.empty(); }
+  // True if the peer or the device may still reach the memory, which returns to its pool when they
+  // no longer can.
+  bool lost() const { return lost_; }
+
+  // Once settled, with the response. DATA_LOSS when what arrived is not what was sent.
+  absl::Status CheckResponse() const;
+  bool has_message() const { return response_.message_bytes != 0; }
+  uint32_t response_message_bytes() const { return static_cast<uint32_t>(response_.message_bytes); }
+  bool has_response_payload() const { return response_.has_payload; }
+  bool ParseMessage(google::protobuf::MessageLite& reply) const;
+  // The response is a failure, whose Status lies in the landing: then call ReadFailure().
+  void NoteFailure() { failed_ = true; }
+  bool has_failure() const { return failed_; }
+  // Returns that failure, of which the frame said only `known`.
+  absl::Status ReadFailure(const absl::Status& known) const;
+  // The landing that holds the response's payload, cut to the payload's length.
+  Buffer TakeResponsePayload();
+
+ private:
+  bool WantsLanding() const;
+  bool PayloadInFrame(const Link& link) const;
+  void EndSettling();
+  void OnTransferPosted() override;
+  void OnTransferDone(const absl::Status& status) override;
+  absl::Status OpenSource(Link& link, const BufferView& view);
+  absl::Status OpenLanding(Link& link);
+  uint64_t PayloadRoom(const ResponseBulk& response) const;
+  void TakeFromFrame(ClientSession& session, const char* bytes);
+  absl::StatusOr<RemoteRange> OpenLease(Link& link, const BufferView& view, LeaseAccess access);
+  // The message's offset in asked_.
+  size_t message_offset() const { return response_.payload_in_asked ? response_.payload_bytes : 0; }
+  void OnLeaseEnded(const Lease& lease) override;
+  void OnLeaseLost(const Lease& lease) override;
+
+  RequestBulk request_;
+  std::optional<HeldGrant> landing_;  // for the payload, until the call's final frame
+  Transfer* write_ = nullptr;         // the WRITE to landing_, until it is posted
+  ClientCall* call_ = nullptr;        // once that WRITE has begun
+  ResponseBulk response_;
+  Buffer asked_;
+  LandingRequest wanted_;
+  std::string unplaced_;  // a payload that came in a frame and lacks memory
+  bool failed_ = false;
+  bool checked_ = false;  // the link checks payloads
+  bool lost_ = false;
+  LeaseList leases_;
+  ClientSession* settling_on_ = nullptr;  // from the final frame until the leases have ended
+  Event settled_;
+};
+
+// Calls that move something one-sided: a payload, or a message that is too large for a frame.
+//
+// BulkCall makes such a call from its beginning. FinishInLanding takes over a call whose server
+// asks for memory for its response. Both wait if memory or windows are short: for memory at most
+// kMaxMemoryWait, for windows until the call's deadline. In the caller's coroutine; on its
+// executor's thread.
+
+// Whether `options` name anything that travels one-sided, or `method` has payloads.
+inline bool WantsBulk(const MethodDescriptor& method, const CallOptions& options) {
+  return method.payloads != Payloads::kNone || options.request_payload.present() ||
+         options.response_payload_into || options.max_response_payload != 0;
+}
+
+// All but `options` are borrowed until the Task ends, also what `received` names. `context` is
+// null, or the call's context block, which may be empty.
+Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& method,
+                            const google::protobuf::MessageLite& request,
+                            google::protobuf::MessageLite& reply, PayloadSink received,
+                            CallOptions options, const CallContext* context = nullptr);
+
+// Whether a call's context and its request of `request_bytes` travel in a frame with a body of at
+// most `max_body_bytes`. Otherwise BulkCall makes the call.
+bool ContextFitsFrame(const CallContext& context, size_t request_bytes, size_t max_body_bytes);
+
+// For a call that never began: gives the caller its buffers back, and returns `status` as the
+// call's final one.
+absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink received);
+
+// `call` is landing_needed(), has leased nothing for it yet, and outlives the Task.
+Task<absl::Status> FinishInLanding(ClientCall& call, google::protobuf::MessageLite& reply,
+                                   Deadline deadline, CallInfo* info);
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_CLIENT_BULK_H_

@@ -1,0 +1,194 @@
+// ClientCall: one unary call in flight, as the await of the coroutine that made it.
+//
+//   begin    takes a slot, serializes the request straight into a send buffer (or waits for room)
+//   end      a response, a deadline, a cancellation or the loss of the link: whichever is first
+//
+// Between them the server may ask for a landing: then the await returns early, landing_needed() is
+// true, and the caller sends a landing and awaits the call again (bulk.h).
+//
+// Lives in the caller's coroutine frame, which may be destroyed at any time: nothing that the NIC
+// touches is in it, and its destructor gives the slot back and tells the server. One thread.
+
+#ifndef VERBENA_RPC_CLIENT_CALL_H_
+#define VERBENA_RPC_CLIENT_CALL_H_
+
+#include <concepts>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/call/status_codec.h"
+#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/client/session.h"
+#include "verbena/rpc/method.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/wire_format.h"
+
+namespace verbena::internal {
+
+class ClientBulk;
+
+// The error of a call whose borrowed request has changed its size since the call began.
+[[gnu::cold]] absl::Status ChangedRequest(const MethodDescriptor& method, size_t before,
+                                          size_t now);
+
+class ClientCall : public Suspension, private SendWaiter, private Timer {
+ public:
+  // All are borrowed until the call ends; `info` may be null. `session` must be usable().
+  // `request_bytes` is the length of the request in the frame, which ByteSizeLong() has just
+  // cached; 0 if a ClientBulk carries the request.
+  ClientCall(ClientSession& session, Scheduler& scheduler, const MethodDescriptor& method,
+             const google::protobuf::MessageLite& request, google::protobuf::MessageLite& reply,
+             Deadline deadline, CallInfo* info, size_t request_bytes);
+  ~ClientCall() override;
+
+  // The call's one-sided part, set before the call is awaited, or awaited again. If `bulk` does not
+  // outlive the call, its owner calls LeaveBulk(), which gives up a call that has not ended.
+  void set_bulk(ClientBulk* bulk) { bulk_ = bulk; }
+  // The call's context block, set before the call is awaited, and borrowed and unchanged until the
+  // call ends. Not set: none.
+  // `travels`: the ClientBulk carries the block, and the frame says so.
+  void set_context(const CallContext& context, bool travels) {
+    context_ = &context;
+    context_travels_ = travels;
+    context_bytes_ = static_cast<uint32_t>(travels ? kContextHeaderBytes : context.encoded_bytes());
+  }
+  void LeaveBulk();
+
+  bool await_ready() const noexcept { return false; }
+  template <typename Promise>
+    requires std::derived_from<Promise, PromiseBase>
+  bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    return Await(coroutine.promise());
+  }
+  // Begins the call for `caller`, or awaits it again. False: it has ended, and `caller` goes on.
+  bool Await(PromiseBase& caller);
+  // Await() of a call that has not begun, whose frame holds its request and no more: the path of
+  // most calls, kept short.
+  bool AwaitInFrame(PromiseBase& caller);
+  absl::Status await_resume() { return std::move(status_); }
+
+  // The server waits for a landing from this client; the call has not ended.
+  bool landing_needed() const { return active_ && stage_ == Stage::kLandingNeeded; }
+  const LandingRequest& landing_wanted() const { return *landing_wanted_; }
+  // Sends the landing that the server asked for; the call is then awaited again. Only while
+  // landing_needed().
+  void SendLanding(const RemoteRange& landing);
+  // Ends a call that the caller cannot go on with; the next await returns `status`.
+  void Fail(absl::Status status) { GiveUp(std::move(status)); }
+  // While landing_needed().
+  Link& link() const { return *session_.link(); }
+  std::shared_ptr<LandingShare> landing_share() const { return session_.landing_share(); }
+
+  // From ClientBulk: the payload is on its way, and the request may follow.
+  void SendRequestBehindPayload();
+
+  // From ClientSession, while the call has its slot. A failed Status closes the link. `reason` is
+  // the call's status, without its outcome.
+  absl::Status OnResponse(const FrameHeader& frame, const char* body);
+  absl::Status OnLandingNeeded(const LandingRequest& wanted);
+  void OnLinkDown(const absl::Status& reason);
+
+ protected:
+  // The server wants a landing: the await returns early.
+  virtual void OnLandingWanted() { Wake(); }
+  // Nobody resumes the coroutine that awaits the call but the caller of this.
+  PromiseBase& TakeCaller() {
+    suspended_ = false;
+    return Release();
+  }
+  google::protobuf::MessageLite& reply() const { return reply_; }
+  Deadline deadline() const { return deadline_; }
+  CallInfo* info() const { return info_; }
+
+ private:
+  enum class Stage : uint8_t { kNew, kSent, kLandingNeeded, kEnded };
+
+  // False when the call ended at once; status_ says how.
+  bool Begin();
+  void SendRequest();
+  FrameHeader RequestHeader() const;
+  void SetDeadlineOf(FrameHeader& request) const;
+  // Begin() or AwaitInFrame(), if the session's tally wants to know how long the call takes.
+  [[gnu::cold, gnu::noinline]] void TimeForTally();
+  void WriteRequest(char* body);
+  [[gnu::noinline]] void WriteContext(char* body) const;
+  void OnWritable(Link& link) override;
+  void OnTimer() override;
+  // Bounds the time that the server has from the landing to its response.
+  void LimitAnswer();
+  [[gnu::cold, gnu::noinline]] void CloseUnanswered();
+  void Detach() override;
+  void Wake();
+  // Rare paths are out of line to keep the hot path small.
+  [[gnu::noinline]] bool RequestChanged() const;
+  [[gnu::cold, gnu::noinline]] void FailChanged();
+  [[gnu::cold, gnu::noinline]] absl::Status Unasked(const FrameHeader& frame) const;
+  // The reason why the call does not begin.
+  [[gnu::cold, gnu::noinline]] absl::Status Refusal() const;
+  // Ends the call before it has begun.
+  [[gnu::cold, gnu::noinline]] void Refuse(absl::Status status);
+  // Each returns the length of what it read at the start of its body.
+  [[gnu::noinline]] absl::StatusOr<size_t> ReadPrefix(const FrameHeader& frame, const char* body);
+  absl::StatusOr<size_t> ReadContext(const FrameHeader& frame, const char* body);
+  absl::StatusOr<size_t> ReadBulk(const char* body, size_t bytes);
+  [[gnu::cold, gnu::noinline]] void SetFailure(const FrameHeader& frame, const char* body,
+                                               size_t skip);
+  [[gnu::cold, gnu::noinline]] void SetUnparsed(size_t bytes);
+  // Tells the caller what its CallInfo is for, however the call ended.
+  void FillInfo();
+  // Gives the slot back. The call is over, as status_ says; nobody else has its address any more.
+  void End();
+  // The same for a caller that gives up: the server is told, if it may know of the call.
+  void GiveUp(absl::Status status);
+
+  ClientSession& session_;
+  Scheduler& scheduler_;
+  const MethodDescriptor& method_;
+  const google::protobuf::MessageLite& request_;
+  google::protobuf::MessageLite& reply_;
+  Deadline deadline_;  // from SendLanding() on perhaps the server's, not the caller's
+  CallInfo* const info_;
+  ClientBulk* bulk_ = nullptr;
+  const CallContext* context_ = nullptr;
+  uint32_t context_bytes_ = 0;  // in the frame
+  bool context_travels_ = false;
+  CallId id_;
+  size_t request_bytes_;
+  uint16_t method_number_ = 0;  // since Begin()
+  Stage stage_ = Stage::kNew;
+  bool suspended_ = false;
+  bool active_ = false;                           // holds a slot
+  bool sent_ = false;                             // the request was given to the link
+  bool answer_limited_ = false;                   // deadline_ is the server's
+  bool timed_ = false;                            // for the session's tally
+  std::optional<LandingRequest> landing_wanted_;  // once only
+  std::optional<RemoteRange> landing_;            // for the server: sent, or waiting for room
+  TimePoint started_{};
+  absl::Status status_;
+};
+
+// The Status of a response that says that its call failed, with what the server says of its
+// outcome.
+
+// `body` is the encoded status. Precondition: the frame's status_code is not 0.
+inline absl::Status FailureOf(const FrameHeader& frame, const char* body, size_t body_bytes) {
+  const bool known = frame.outcome >= static_cast<uint8_t>(Outcome::kNotExecuted) &&
+                     frame.outcome <= static_cast<uint8_t>(Outcome::kMaybeExecuted);
+  return WithOutcome(DecodeStatus(frame.status_code, body, body_bytes),
+                     known ? static_cast<Outcome>(frame.outcome) : Outcome::kMaybeExecuted);
+}
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_CLIENT_CALL_H_

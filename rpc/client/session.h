@@ -1,0 +1,278 @@
+// ClientSession: the calling side of one link, with the table of calls in flight.
+//
+// Each call has a slot and the slot's generation, which travel with the request and come back in
+// the response. A response of a past generation is late (its call was cancelled or timed out):
+// counted, harmless. A response for a slot that does not exist, or of a generation yet to come, is
+// a violation and closes the link. Memory that a given-up call had leased stays leased until its
+// late response. A stream is a call, too: its messages name its slot.
+//
+// Owned by a Connection, on its executor's thread, which frees it some time after its link is down.
+// Bounded by kMaxCallsInFlight.
+
+#ifndef VERBENA_RPC_CLIENT_SESSION_H_
+#define VERBENA_RPC_CLIENT_SESSION_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/client/landings.h"
+#include "verbena/rpc/method.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/stream/windows.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/list.h"
+#include "verbena/transport/link/leases.h"
+#include "verbena/transport/link/link.h"
+
+namespace verbena::internal {
+
+// MethodNumbers: the numbers that a server gave its methods, as one session has asked for them.
+//
+// A method is looked up among the server's once per link; then its number lies in an array. Owned
+// by a ClientSession, on its executor's thread. Bounded by the methods that this process knows.
+class MethodNumbers {
+ public:
+  // 0 if the server, whose methods are `ids`, has no such method. A session passes the same each
+  // time.
+  uint16_t Of(const MethodDescriptor& method, const std::vector<uint64_t>& ids) {
+    const uint32_t index = method.index.value();
+    if (index < numbers_.size() && numbers_[index] != kUnasked) [[likely]]
+      return numbers_[index];
+    return LookUp(method.id, index, ids);
+  }
+
+ private:
+  static constexpr uint16_t kUnasked = 0xffff;
+
+  [[gnu::cold, gnu::noinline]] uint16_t LookUp(uint64_t id, uint32_t index,
+                                               const std::vector<uint64_t>& ids) {
+    if (index >= numbers_.size()) numbers_.resize(index + 1, kUnasked);
+    const auto found = std::find(ids.begin(), ids.end(), id);
+    numbers_[index] = found == ids.end() ? 0 : static_cast<uint16_t>(found - ids.begin() + 1);
+    return numbers_[index];
+  }
+
+  std::vector<uint16_t> numbers_;
+};
+
+// CallTally: how the calls of one connection have ended, counted as they end.
+//
+// There is one only if a channel judges its servers (EjectionOptions), and several channels may
+// read it, so numbers only grow. Failures are those of the server or of the way to it: a link that
+// was lost under calls, a deadline that passed unanswered, and an answer of UNAVAILABLE or INTERNAL
+// that does not know whether the handler ran. What a handler answers is no failure. One call in
+// kTimedOneIn is timed, since reading a clock costs more than the rest. Owned by a Connection; on
+// its executor's thread.
+struct CallTally {
+  static constexpr uint64_t kTimedOneIn = 16;
+
+  uint64_t answered = 0;
+  uint64_t failed = 0;
+  uint64_t failed_before_answer = 0;  // the failures up to the last answer
+  uint64_t timed = 0;                 // calls whose time is in `time`
+  Duration time{};
+
+  // A response has come, with the code and the outcome of its frame.
+  void OnResponse(uint8_t code, uint8_t outcome) {
+    if (code != 0 && IsFailure(code, outcome)) [[unlikely]] {
+      ++failed;
+      return;
+    }
+    ++answered;
+    failed_before_answer = failed;
+  }
+  void OnFailure() { ++failed; }
+  void OnTimed(Duration took) {
+    ++timed;
+    time += took;
+  }
+
+ private:
+  static bool IsFailure(uint8_t code, uint8_t outcome) {
+    const bool is_known = outcome == static_cast<uint8_t>(Outcome::kNotExecuted) ||
+                          outcome == static_cast<uint8_t>(Outcome::kExecuted);
+    const bool is_servers = code == static_cast<uint8_t>(absl::StatusCode::kUnavailable) ||
+                            code == static_cast<uint8_t>(absl::StatusCode::kInternal);
+    return is_servers && !is_known;
+  }
+};
+
+class ClientCall;
+class LandingShare;
+class StreamCall;
+
+// Leases that outlive their call. Most calls have one or two.
+using LeaseList = absl::InlinedVector<Lease*, 2>;
+
+struct ClientSessionStats {
+  uint64_t calls = 0;
+  uint64_t late_responses = 0;
+};
+
+class ClientSession final : public LinkListener, private SendWaiter {
+ public:
+  // Hears that the link is lost, or that its peer wants no more calls.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void OnSessionDown(ClientSession& session, const absl::Status& reason) = 0;
+    virtual void OnSessionDraining(ClientSession& session) = 0;
+    // A draining session has become idle().
+    virtual void OnSessionIdle(ClientSession& session) = 0;
+  };
+
+  // `streams` is the server's share of memory for messages.
+  ClientSession(Listener& listener, std::shared_ptr<StreamShare> streams)
+      : listener_(listener), stream_share_(std::move(streams)) {}
+  ~ClientSession() override;
+
+  void Attach(Link& link) {
+    link_ = &link;
+    streams_.Attach(link, stream_share_);
+  }
+  // Set once, before the link is connected: the bound of the landings that the server asks for.
+  void set_landing_share(std::shared_ptr<LandingShare> share) { landing_share_ = std::move(share); }
+  std::shared_ptr<LandingShare> landing_share() const { return landing_share_; }
+  // From now on calls are counted there. Null, the default: nowhere. Outlives the session.
+  void set_tally(CallTally* tally) { tally_ = tally; }
+  CallTally* tally() const { return tally_; }
+  // Whether the call that was registered last is to be timed for the tally.
+  bool times_call() const {
+    return tally_ != nullptr && stats_.calls % CallTally::kTimedOneIn == 0;
+  }
+  // nullptr before Attach(), and once the link is down.
+  Link* link() const { return link_; }
+  // Whether link() is nullptr.
+  bool down() const { return link_ == nullptr; }
+  // Properties of the link. Precondition: !down().
+  Endpoint& endpoint() const { return link_->endpoint(); }
+  size_t max_body_bytes() const { return link_->max_body_bytes(); }
+  uint32_t free_leases() const { return link_->free_leases(); }
+  // Ends its link, unless it is down().
+  void CloseLink(const absl::Status& reason) {
+    if (link_ != nullptr) link_->Close(reason);
+  }
+  // May take new calls.
+  bool usable() const { return link_ != nullptr && link_->open() && !draining_; }
+  // Takes no new calls from now on, as if the server had said GOAWAY, and tells the listener.
+  void Drain();
+  // No call is in flight, and none waits for its leases to end.
+  bool idle() const;
+  // True once a call over it has had a response, or a stream a frame from the server.
+  bool answered() const { return answered_; }
+
+  // The number that requests call `method` by; 0 if the server has no such method. Precondition:
+  // !down().
+  uint16_t NumberOf(const MethodDescriptor& method) {
+    return numbers_.Of(method, link_->methods());
+  }
+
+  // Takes a slot; false when kMaxCallsInFlight are taken.
+  bool Register(ClientCall& call, CallId* id);
+  void Release(CallId id);
+  // The same for a stream.
+  bool Register(StreamCall& stream, CallId* id);
+  void ReleaseStream(CallId id);
+  // The windows that the link's streams share. Precondition: !down().
+  StreamLink& streams() { return streams_; }
+  // Why a call of `method` cannot begin. Precondition of the first: !down().
+  [[gnu::cold]] absl::Status NoSuchMethod(const MethodDescriptor& method) const;
+  [[gnu::cold]] static absl::Status TooManyCalls();
+  // For a call whose deadline passes before its response has come. Precondition: the link is not
+  // down.
+  [[gnu::cold]] absl::Status DeadlinePassed(const MethodDescriptor& method) const;
+  // Tells the server that nobody waits for `id` any more, at once or when there is room.
+  void SendCancel(CallId id);
+
+  // The landings that the server has granted for payloads of requests to come.
+  GrantsHeld& grants() { return grants_; }
+  const GrantsHeld& grants() const { return grants_; }
+
+  // A call has its response, and waits until its leases have ended. Until then the link stays.
+  void BeginSettling() { ++settling_; }
+  // Call once for each BeginSettling(). If the link is lost first, call it at the latest in
+  // OnSessionDown().
+  void EndSettling();
+
+  // Keeps the leases of a call that was given up until its final frame comes.
+  void Quarantine(CallId id, const LeaseList& leases);
+
+  // Call when the application begins to use memory that the server has loaned over the link: from
+  // now on it is never idle.
+  void NoteRemoteMemory() { reaches_memory_ = true; }
+
+  const ClientSessionStats& stats() const { return stats_; }
+  // The count itself, for a balancer that compares servers before each call.
+  const uint32_t& in_flight() const { return in_flight_; }
+
+  // LinkListener
+  absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
+  void OnLinkDown(Link& link, const absl::Status& reason) override;
+  uint32_t calls_in_flight() const override { return in_flight_; }
+  bool ExpectsFrames() const override { return in_flight_ > 0 || !quarantine_.empty(); }
+  bool InUse(const Link& link) const override;
+
+ private:
+  struct Slot {
+    ClientCall* call = nullptr;  // a unary one
+    uint32_t generation = 0;
+    bool streams = false;  // a stream has the slot
+  };
+
+  // Rare paths are out of line to keep the hot path small.
+  [[gnu::cold, gnu::noinline]] uint32_t AddSlot();
+  [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
+                                              const char* body);
+  // The frame's call is a stream, or has ended, if it ever was.
+  [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame,
+                                                           const char* body);
+  [[gnu::noinline]] absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
+  // nullptr unless the frame's slot and generation are those of a stream, which it answers.
+  StreamCall* AnsweredStream(const FrameHeader& frame);
+  void OnWritable(Link& link) override;
+  // The call that a frame is for; nullptr when it has ended. An error when it never was.
+  absl::StatusOr<ClientCall*> Find(const FrameHeader& frame) const;
+  absl::Status OnResponse(const FrameHeader& frame, const char* body);
+  // Tells the listener if a draining session has become idle().
+  void CheckDrained();
+  absl::Status OnLandingNeeded(const FrameHeader& frame, const char* body);
+  void EndQuarantine(const FrameHeader& frame);
+
+  Listener& listener_;
+  const std::shared_ptr<StreamShare> stream_share_;
+  CallTally* tally_ = nullptr;
+  Link* link_ = nullptr;
+  bool draining_ = false;
+  bool reaches_memory_ = false;
+  bool answered_ = false;
+  uint32_t in_flight_ = 0;
+  uint32_t settling_ = 0;  // calls
+  std::vector<Slot> slots_;
+  std::vector<StreamCall*> stream_calls_;  // by slot; shorter than slots_ if the last have none
+  StreamLink streams_;
+  BoundedVector<uint32_t> free_;  // last in, first out: few slots stay in the cache
+  // Slots of calls that were given up and whose CANCEL waits for room, with their newest such
+  // generation: the REQUEST of a later call of the slot has ended the earlier ones.
+  std::deque<uint16_t> cancelled_slots_;
+  absl::flat_hash_map<uint16_t, uint32_t> cancelled_generations_;
+  // By slot and generation. Bounded by what the link leases (LeaseLimits).
+  absl::flat_hash_map<uint64_t, LeaseList> quarantine_;
+  GrantsHeld grants_;
+  MethodNumbers numbers_;
+  std::shared_ptr<LandingShare> landing_share_;
+  ClientSessionStats stats_;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_CLIENT_SESSION_H_

@@ -1,0 +1,330 @@
+#include "verbena/rpc/naming/etcd/directory.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/etcd.h"
+#include "verbena/rpc/naming/etcd/messages.h"
+#include "verbena/rpc/naming/registrar.h"
+#include "verbena/rpc/naming/resolved_text.h"
+#include "verbena/rpc/naming/target.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/combinators.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/executor/blocking.h"
+
+namespace verbena::internal {
+namespace {
+
+// Enters etcd into the programs that link //rpc:etcd (rpc/naming/registrar.h).
+
+static_assert(EtcdTarget::kMaxEndpoints == EtcdClient::kMaxEndpoints);
+
+EtcdOptions OptionsOf(EtcdTarget& target) {
+  return {.endpoints = std::move(target.endpoints),
+          .tls = target.tls,
+          .ca_file = std::move(target.ca_file),
+          .certificate_file = std::move(target.certificate_file),
+          .key_file = std::move(target.key_file)};
+}
+
+class EtcdDirectory final : public Directory {
+ public:
+  std::shared_ptr<Resolver> MakeResolver(EtcdTarget target) const override {
+    EtcdOptions options = OptionsOf(target);
+    return std::make_shared<EtcdResolver>(std::move(options), std::move(target.prefix));
+  }
+  std::unique_ptr<Registrar> MakeRegistrar(EtcdTarget target, ServerEntry entry,
+                                           Duration ttl) const override {
+    EtcdOptions options = OptionsOf(target);
+    return std::make_unique<EtcdRegistrar>(std::move(options), target.prefix + entry.server.name,
+                                           EncodeServerValue(entry), ttl);
+  }
+};
+
+[[maybe_unused]] const bool entered = [] {
+  Directory::Enter(*new EtcdDirectory());
+  return true;
+}();
+
+constexpr Duration kFirstRegistrationPause = std::chrono::milliseconds(100);
+// Short beside the least time to live, so that a short loss of etcd costs no lease.
+constexpr Duration kLongestRegistrationPause = std::chrono::seconds(2);
+
+// Between a watch that is lost and the next one: etcd's other clients have lost theirs, too.
+constexpr Duration kFirstPause = std::chrono::milliseconds(100);
+constexpr Duration kLongestResolverPause = std::chrono::seconds(5);
+
+// A set takes over no more, so that it comes in good time however fast changes come.
+constexpr size_t kMostEventsOfASet = 4096;
+
+// Ends once the others have had their turn.
+Task<absl::Status> Yielded() { co_return co_await Yield(); }
+
+bool IsStopped(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
+}
+
+}  // namespace
+
+EtcdRegistrar::EtcdRegistrar(EtcdOptions options, std::string key, std::string value, Duration ttl)
+    : options_(std::move(options)),
+      key_(std::move(key)),
+      value_(std::move(value)),
+      ttl_(ttl),
+      pause_(kFirstRegistrationPause, kLongestRegistrationPause) {}
+
+EtcdRegistrar::EtcdRegistrar(std::unique_ptr<EtcdClient> client, std::string key, std::string value,
+                             Duration ttl, Random& random)
+    : key_(std::move(key)),
+      value_(std::move(value)),
+      ttl_(ttl),
+      client_(std::move(client)),
+      pause_(kFirstRegistrationPause, kLongestRegistrationPause, random) {}
+
+Task<void> EtcdRegistrar::Run() {
+  for (;;) {
+    absl::Status status = co_await Register();
+    if (status.ok()) {
+      pause_.Reset();
+      last_failure_.clear();
+      registered_ = true;
+      Log(LogLevel::kInfo, fmt::format("registered in etcd as {}", key_));
+      status = co_await Keep();
+      registered_ = false;
+      if (absl::IsNotFound(status)) {
+        Log(LogLevel::kWarning, fmt::format("etcd's lease of {} has ended: register again", key_));
+        continue;
+      }
+    }
+    if (!co_await Pause(status)) co_return;
+  }
+}
+
+Task<bool> EtcdRegistrar::Pause(const absl::Status& failure) {
+  const CancelScope* cancel = (co_await CurrentContext()).cancel;
+  if (cancel != nullptr && cancel->requested()) co_return false;
+  std::string why(failure.message());
+  if (why != last_failure_) {
+    Log(LogLevel::kWarning, fmt::format("{} is not kept in etcd: {}", key_, why));
+    last_failure_ = std::move(why);
+  }
+  co_return (co_await Sleep(pause_.Next())).ok();
+}
+
+Task<absl::Status> EtcdRegistrar::Register() {
+  if (client_ == nullptr) {
+    // Reads files of certificates.
+    VERBENA_CO_ASSIGN_OR_RETURN(
+        client_, co_await RunBlocking([this] { return EtcdClient::Start(options_); }));
+  }
+  // A lease whose key could not be put is used again. If etcd has ended it, the next one is new.
+  if (lease_ == 0) {
+    VERBENA_CO_ASSIGN_OR_RETURN(const EtcdLease lease, co_await client_->GrantLease(ttl_));
+    lease_ = lease.id;
+  }
+  const absl::Status put = (co_await client_->Commit(EtcdTxn().Put(key_, value_, lease_))).status();
+  if (absl::IsNotFound(put)) lease_ = 0;
+  co_return put;
+}
+
+Task<absl::Status> EtcdRegistrar::Keep() {
+  for (;;) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(ttl_ / 3));
+    for (;;) {
+      const absl::Status kept = co_await KeepOnce();
+      if (kept.ok()) break;
+      if (absl::IsNotFound(kept)) {
+        lease_ = 0;
+        co_return kept;
+      }
+      if (!co_await Pause(kept)) co_return kept;
+    }
+    pause_.Reset();
+    last_failure_.clear();
+  }
+}
+
+Task<absl::Status> EtcdRegistrar::KeepOnce() {
+  VERBENA_CO_RETURN_IF_ERROR((co_await client_->KeepAlive(lease_)).status());
+  co_return (co_await client_->Commit(EtcdTxn().IfAbsent(key_).Put(key_, value_, lease_))).status();
+}
+
+Task<absl::Status> EtcdRegistrar::Remove() {
+  registered_ = false;
+  // Nothing was put, as far as is known; a key that was put nevertheless goes with its lease.
+  if (lease_ == 0) co_return absl::OkStatus();
+  const absl::Status revoked = co_await client_->Revoke(std::exchange(lease_, 0));
+  co_return absl::IsNotFound(revoked) ? absl::OkStatus() : revoked;
+}
+
+EtcdResolver::EtcdResolver(EtcdOptions options, std::string prefix)
+    : options_(std::move(options)),
+      prefix_(std::move(prefix)),
+      pause_(kFirstPause, kLongestResolverPause) {}
+
+EtcdResolver::EtcdResolver(std::unique_ptr<EtcdClient> client, std::string prefix, Random& random)
+    : prefix_(std::move(prefix)),
+      client_(std::move(client)),
+      pause_(kFirstPause, kLongestResolverPause, random) {}
+
+Task<absl::StatusOr<std::vector<ResolvedServer>>> EtcdResolver::Next() {
+  VERBENA_CO_RETURN_IF_ERROR(co_await StartClient());
+  for (;;) {
+    if (watch_ == nullptr) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await List());
+      co_return Servers();
+    }
+    const absl::StatusOr<bool> changed = co_await Hear();
+    if (changed.ok() && *changed) co_return Servers();
+    if (changed.ok()) {
+      VERBENA_CO_ASSIGN_OR_RETURN(const bool is_same, co_await Compare());
+      if (is_same) continue;
+      Log(LogLevel::kWarning,
+          fmt::format("etcd has changed keys below {}, but its watch is silent: list them again",
+                      prefix_));
+      watch_ = nullptr;
+      continue;
+    }
+    VERBENA_CO_RETURN_IF_ERROR(IsStopped(changed.status()) ? changed.status() : absl::OkStatus());
+    watch_ = nullptr;
+    log_.Write(LogLevel::kInfo, (co_await CurrentContext()).scheduler->now(),
+               fmt::format("a watch of {} is lost, and its keys are listed again: {}", prefix_,
+                           std::string(changed.status().message())));
+    // Compaction costs one list. Twice in a row, etcd compacts faster than it is listed.
+    const bool compacted = absl::IsOutOfRange(changed.status());
+    const bool again = std::exchange(compacted_, compacted);
+    if (compacted && !again) continue;
+    VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(pause_.Next()));
+  }
+}
+
+Task<absl::Status> EtcdResolver::StartClient() {
+  if (client_ != nullptr) co_return absl::OkStatus();
+  // Reads files of certificates.
+  VERBENA_CO_ASSIGN_OR_RETURN(client_,
+                              co_await RunBlocking([this] { return EtcdClient::Start(options_); }));
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> EtcdResolver::List() {
+  // One more shows that there are too many.
+  VERBENA_CO_ASSIGN_OR_RETURN(const EtcdRange range,
+                              co_await client_->List(prefix_, kMaxServers + 1));
+  if (range.entries.size() > kMaxServers) {
+    co_return absl::ResourceExhaustedError(
+        fmt::format("etcd has {} keys below {}, but a set may have {}: give each service a prefix "
+                    "of its own",
+                    range.count, prefix_, size_t{kMaxServers}));
+  }
+  const TimePoint now = (co_await CurrentContext()).scheduler->now();
+  look_.NoteLook(now);
+  known_.clear();
+  heard_.reset();
+  newest_ = 0;
+  revision_ = range.revision;
+  for (const EtcdEntry& entry : range.entries) Put(entry, now);
+  watch_ = client_->Watch(prefix_, range.revision + 1);
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> EtcdResolver::TakeFromWatch() {
+  if (heard_.has_value()) co_return absl::OkStatus();
+  absl::StatusOr<EtcdChanges> changes = co_await watch_->Next();
+  VERBENA_CO_RETURN_IF_ERROR(IsStopped(changes.status()) ? changes.status() : absl::OkStatus());
+  heard_ = std::move(changes);
+  co_return absl::OkStatus();
+}
+
+Task<absl::StatusOr<bool>> EtcdResolver::Hear() {
+  auto first = co_await WhenAny(TakeFromWatch(), look_.Due());
+  if (!heard_.has_value()) {
+    VERBENA_CO_RETURN_IF_ERROR(first.index() == 0 ? std::get<0>(first) : std::get<1>(first));
+    co_return false;
+  }
+  const TimePoint now = (co_await CurrentContext()).scheduler->now();
+  // The channel takes its time over each set. So all that has come makes one: otherwise a key that
+  // changes all the time would keep the sets further and further behind.
+  size_t events = 0;
+  do {
+    const absl::StatusOr<EtcdChanges> changes = *std::exchange(heard_, std::nullopt);
+    VERBENA_CO_RETURN_IF_ERROR(changes.status());
+    events += changes->events.size();
+    VERBENA_CO_RETURN_IF_ERROR(TakeOver(*changes, now));
+    if (events >= kMostEventsOfASet || !watch_->HasMore()) break;
+    (void)co_await WhenAny(TakeFromWatch(), Yielded());
+  } while (heard_.has_value());
+  co_return true;
+}
+
+absl::Status EtcdResolver::TakeOver(const EtcdChanges& changes, TimePoint now) {
+  pause_.Reset();
+  compacted_ = false;
+  for (const EtcdEvent& event : changes.events) {
+    if (!event.entry.key.starts_with(prefix_)) continue;
+    newest_ = std::max(newest_, event.entry.mod_revision);
+    if (!event.deleted) {
+      Put(event.entry, now);
+    } else {
+      known_.erase(event.entry.key);
+    }
+  }
+  revision_ = std::max(revision_, changes.revision);
+  if (known_.size() <= kMaxServers) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("etcd has more than {} keys below {}, the most that a set may have: give each "
+                  "service a prefix of its own",
+                  size_t{kMaxServers}, prefix_));
+}
+
+Task<absl::StatusOr<bool>> EtcdResolver::Compare() {
+  const absl::StatusOr<EtcdRange> answer = co_await client_->Newest(prefix_);
+  // The channel hears that etcd is gone, and keeps its servers. Then they are listed anew.
+  if (!answer.ok() && !IsStopped(answer.status())) watch_ = nullptr;
+  VERBENA_CO_RETURN_IF_ERROR(answer.status());
+  const EtcdRange& newest = *answer;
+  // Keys as old as those that are known, and as many, are the same. A store whose revision is
+  // behind is another one, such as an old copy.
+  const bool is_same =
+      newest.revision >= revision_ && newest.count == static_cast<int64_t>(known_.size()) &&
+      std::all_of(newest.entries.begin(), newest.entries.end(),
+                  [this](const EtcdEntry& each) { return each.mod_revision <= newest_; });
+  if (is_same) {
+    pause_.Reset();
+    compacted_ = false;
+  }
+  co_return is_same;
+}
+
+void EtcdResolver::Put(const EtcdEntry& entry, TimePoint now) {
+  newest_ = std::max(newest_, entry.mod_revision);
+  const std::string_view key = entry.key;
+  std::optional<ResolvedServer>& known = known_[entry.key];
+  known.reset();
+  absl::StatusOr<ServerEntry> read =
+      DecodeServerValue(key.substr(std::min(prefix_.size(), key.size())), entry.value);
+  if (read.ok()) {
+    known = std::move(read->server);
+  } else {
+    log_.Write(LogLevel::kWarning, now,
+               fmt::format("the server that etcd has as {} is left out: {}", Shown(entry.key),
+                           std::string(read.status().message())));
+  }
+}
+
+std::vector<ResolvedServer> EtcdResolver::Servers() const {
+  std::vector<ResolvedServer> servers;
+  servers.reserve(known_.size());
+  for (const auto& [key, server] : known_) {
+    if (server.has_value()) servers.push_back(*server);
+  }
+  return servers;
+}
+
+}  // namespace verbena::internal

@@ -1,0 +1,115 @@
+// EtcdRegistrar: keeps a server's key in etcd, under a lease of etcd's that it keeps alive.
+//
+// The lease is kept alive three times in its time to live, and the key is put again if somebody
+// deleted it. If the lease has ended, because etcd or this server could not be reached for too
+// long, the server registers again with a new one. A server with the same name takes the key over.
+// One executor, but for registered().
+
+#ifndef VERBENA_RPC_NAMING_ETCD_DIRECTORY_H_
+#define VERBENA_RPC_NAMING_ETCD_DIRECTORY_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/etcd.h"
+#include "verbena/rpc/naming/registrar.h"
+#include "verbena/rpc/naming/resolvers.h"
+#include "verbena/rpc/resolver.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/random.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena::internal {
+
+class EtcdRegistrar final : public Registrar {
+ public:
+  EtcdRegistrar(EtcdOptions options, std::string key, std::string value, Duration ttl);
+  // For tests: with a client, and pauses that `random`, which outlives it, decides.
+  EtcdRegistrar(std::unique_ptr<EtcdClient> client, std::string key, std::string value,
+                Duration ttl, Random& random);
+
+  Task<void> Run() override;
+  Task<absl::Status> Remove() override;
+  bool registered() const override { return registered_; }
+
+ private:
+  // A new lease, and the key with it.
+  Task<absl::Status> Register();
+  // Until the lease is lost, or this is cancelled.
+  Task<absl::Status> Keep();
+  Task<absl::Status> KeepOnce();
+  // Waits before the next attempt at what failed; false when cancelled.
+  Task<bool> Pause(const absl::Status& failure);
+
+  const EtcdOptions options_;
+  const std::string key_;
+  const std::string value_;
+  const Duration ttl_;
+  std::unique_ptr<EtcdClient> client_;
+  int64_t lease_ = 0;  // 0: none
+  Backoff pause_;
+  std::string last_failure_;  // that the log has
+  std::atomic<bool> registered_ = false;
+};
+
+// EtcdResolver: the servers that etcd has under a prefix: a range of keys, then a watch from there.
+//
+// Every few seconds it compares what the watch has told with the newest key and the number of keys
+// that etcd has, on another connection, so that a watch which is silent or lost without a word is
+// found within 10 s. A value that breaks a rule leaves out its server alone, with a line in the
+// log. Serves one channel (resolver.h).
+class EtcdResolver final : public Resolver {
+ public:
+  // (start) How often the watch is compared. An answer may take EtcdOptions::timeout more.
+  static constexpr Duration kPeriod = std::chrono::seconds(4);
+
+  // `prefix` ends with a slash. The client starts with the first Next().
+  EtcdResolver(EtcdOptions options, std::string prefix);
+  // For tests: with a client, and pauses that `random`, which outlives it, decides.
+  EtcdResolver(std::unique_ptr<EtcdClient> client, std::string prefix, Random& random);
+
+  Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() override;
+  // Compares soon.
+  void Refresh() override { look_.Hasten(); }
+
+ private:
+  Task<absl::Status> StartClient();
+  // Lists the keys, and watches from there.
+  Task<absl::Status> List();
+  // Waits for changes, and takes them over; false: there was none, and the watch may be silent.
+  Task<absl::StatusOr<bool>> Hear();
+  absl::Status TakeOver(const EtcdChanges& changes, TimePoint now);
+  // Keeps what the watch says in heard_, which a race that this Task loses does not take away.
+  Task<absl::Status> TakeFromWatch();
+  // False: etcd has other keys than the watch told of.
+  Task<absl::StatusOr<bool>> Compare();
+  void Put(const EtcdEntry& entry, TimePoint now);
+  std::vector<ResolvedServer> Servers() const;
+
+  const EtcdOptions options_;
+  const std::string prefix_;
+  std::unique_ptr<EtcdClient> client_;
+  std::unique_ptr<EtcdWatch> watch_;                  // nullptr: the keys must be listed
+  std::optional<absl::StatusOr<EtcdChanges>> heard_;  // from the watch, not yet taken over
+  // By key; without a server if the value is wrong.
+  std::map<std::string, std::optional<ResolvedServer>> known_;
+  int64_t revision_ = 0;  // of the store, that known_ is as of
+  int64_t newest_ = 0;    // the last change below the prefix
+  PeriodicLook look_{kPeriod};
+  Backoff pause_;           // before keys are listed again
+  bool compacted_ = false;  // the last watch was, and the one that followed has told nothing yet
+  ThrottledLog log_{{.lines = 4}};
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_NAMING_ETCD_DIRECTORY_H_

@@ -1,0 +1,200 @@
+// HttpCall: one POST to etcd's gateway: connect to an endpoint, send, and read the answer, or the
+// lines of a watch.
+//
+// Shared by its handlers on the IoThread and by the EtcdExchange, which may go away at any time. It
+// takes a connection of its own, so that one which etcd closes meanwhile cannot leave open whether
+// a request was sent.
+
+#ifndef VERBENA_RPC_NAMING_ETCD_HTTP_H_
+#define VERBENA_RPC_NAMING_ETCD_HTTP_H_
+
+#include <atomic>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "verbena/rpc/etcd.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/socket.h"
+#include "verbena/transport/connect/io_thread.h"
+
+namespace verbena::internal {
+
+struct EtcdRequest {
+  const char* path = nullptr;  // "/v3/kv/range"; a constant
+  std::string body = {};       // JSON
+  bool watches = false;        // many answers, until one side ends it
+};
+
+// The answer to a request, or one message of a watch. Plain values, since it crosses threads.
+struct EtcdAnswer {
+  int http_status = 0;        // 0: there is no answer, nor will there be, and `text` says why
+  std::string text = {};      // the body, or one line of it
+  std::string endpoint = {};  // that was asked; of several that did not answer the last
+  bool sent = false;          // etcd may have got the request
+};
+
+// A request on its way. Destroying it, on any thread, gives the request up.
+class EtcdExchange {
+ public:
+  virtual ~EtcdExchange() = default;
+  // A watch has any number of answers, each other request one; one with the status 0 is the last.
+  virtual Mailbox<EtcdAnswer>& answers() = 0;
+  // The reader took an answer of so many bytes, which makes room for others.
+  virtual void Took(size_t bytes) = 0;
+  // The endpoint answers, but cannot do its work: begin with another one next time.
+  virtual void Avoid() = 0;
+};
+
+// EtcdWire: carries requests to etcd's JSON gateway and its answers back. The interface;
+// http.h has the one over HTTP, and tests bring theirs.
+//
+// Any thread.
+class EtcdWire {
+ public:
+  virtual ~EtcdWire() = default;
+  virtual std::unique_ptr<EtcdExchange> Post(EtcdRequest request) = 0;
+};
+
+// StartHttpWire: the way to etcd over HTTP/1.1, in the clear or over TLS. Asio, Beast and OpenSSL
+// stay inside.
+
+// Checks the options and reads the files; connects nothing.
+absl::StatusOr<std::unique_ptr<EtcdWire>> StartHttpWire(const EtcdOptions& options);
+
+// EtcdEndpoints: the members of one etcd, and which of them to ask first.
+//
+// Shared by a wire and its calls; any thread.
+class EtcdEndpoints {
+ public:
+  // `tls` is nullptr for connections in the clear. At least one host.
+  EtcdEndpoints(std::vector<HostPort> hosts, Duration timeout,
+                std::unique_ptr<boost::asio::ssl::context> tls)
+      : hosts_(std::move(hosts)), timeout_(timeout), tls_(std::move(tls)) {}
+
+  size_t size() const { return hosts_.size(); }
+  const HostPort& host(size_t index) const { return hosts_[index]; }
+  Duration timeout() const { return timeout_; }
+  // For handshakes, which leave it as it is.
+  boost::asio::ssl::context* tls() const { return tls_.get(); }
+
+  size_t first() const { return first_.load(std::memory_order_relaxed); }
+  void Prefer(size_t index) { first_.store(index, std::memory_order_relaxed); }
+  // Unless another one is preferred by now.
+  void Avoid(size_t index) {
+    first_.compare_exchange_strong(index, (index + 1) % size(), std::memory_order_relaxed);
+  }
+
+ private:
+  const std::vector<HostPort> hosts_;
+  const Duration timeout_;
+  const std::unique_ptr<boost::asio::ssl::context> tls_;
+  std::atomic<size_t> first_ = 0;
+};
+
+// The steps of a call, whatever its stream is.
+class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> {
+ public:
+  HttpCall(std::shared_ptr<IoThread> io, std::shared_ptr<EtcdEndpoints> endpoints,
+           EtcdRequest request);
+
+  // For any thread.
+  void Start();
+  void Close();
+  void Took(size_t bytes) { untaken_ -= bytes; }
+  void Avoid() { endpoints_->Avoid(asked_); }
+  Mailbox<EtcdAnswer>& answers() { return *answers_; }
+
+  void CloseOnThread() override;
+
+ protected:
+  using Error = boost::system::error_code;
+  using Parser = boost::beast::http::response_parser<boost::beast::http::string_body>;
+  using Request = boost::beast::http::request<boost::beast::http::string_body>;
+
+  // All of these on the thread. An attempt ends when `attempt_` moves on; handlers of older ones
+  // find that out and do nothing.
+
+  // Makes a stream over a connected socket, and calls OnReady().
+  virtual void Adopt(boost::asio::ip::tcp::socket socket) = 0;
+  virtual void Write() = 0;
+  // Reads the header, then body as far as it has come: OnRead().
+  virtual void ReadHeader() = 0;
+  virtual void ReadSome() = 0;
+  virtual void CloseStream() = 0;
+
+  void OnReady(uint64_t attempt, const Error& error);
+  void OnWritten(const Error& error);
+  void OnHeader(const Error& error);
+  void OnRead(const Error& error);
+
+  const HostPort& host() const { return endpoints_->host(asked_); }
+  bool is_current(uint64_t attempt) const { return !ended_ && attempt == attempt_; }
+
+  const std::shared_ptr<IoThread> io_;
+  const std::shared_ptr<EtcdEndpoints> endpoints_;
+  uint64_t attempt_ = 0;
+  Request http_request_;
+  std::optional<Parser> parser_;
+  boost::beast::flat_buffer buffer_;
+
+ private:
+  // How an attempt gets to its endpoint.
+  struct Way {
+    std::shared_ptr<boost::asio::ip::tcp::resolver> resolver;
+    std::vector<boost::asio::ip::tcp::endpoint> addresses;
+    size_t next_address = 0;
+    std::shared_ptr<boost::asio::ip::tcp::socket> socket;  // that connects
+  };
+
+  void Attempt();
+  void Resolve(uint64_t attempt);
+  void ConnectNext(uint64_t attempt);
+  // Ends what the attempt waits for: the kernel connects for minutes, and lookups are made one by
+  // one.
+  void LeaveWay();
+  // The endpoint cannot be reached: on to the next one.
+  void AttemptFailed(const std::string& why);
+  // Gives `answer` to the reader, or ends the call if that has too much already.
+  void Push(EtcdAnswer answer);
+  void PushLines();
+  void Deliver();
+  void ReadFailed(const char* what, const Error& error);
+  void Fail(std::string why);
+  void End();
+  // Calls AttemptFailed(), or Fail() if the request is sent, unless it is called off before.
+  void StartTimer(Duration patience);
+  std::string endpoint() const;
+
+  const EtcdRequest request_;
+  const std::shared_ptr<Mailbox<EtcdAnswer>> answers_ = std::make_shared<Mailbox<EtcdAnswer>>();
+  std::atomic<size_t> untaken_ = 0;  // bytes of answers
+  std::atomic<size_t> asked_ = 0;    // the endpoint
+  size_t tried_ = 0;                 // endpoints
+  Way way_;
+  std::string last_error_;
+  boost::asio::steady_timer timer_;
+  size_t searched_ = 0;  // bytes of a watch's unfinished line; slow ones are not searched again
+  bool sent_ = false;
+  bool ended_ = false;
+};
+
+// In the clear, or over TLS if the endpoints say so.
+std::shared_ptr<HttpCall> MakeHttpCall(std::shared_ptr<IoThread> io,
+                                       std::shared_ptr<EtcdEndpoints> endpoints,
+                                       EtcdRequest request);
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_NAMING_ETCD_HTTP_H_

@@ -1,0 +1,81 @@
+// Directory: the services that keep sets of servers which change by themselves, as plug-ins.
+//
+// //rpc knows etcd:// targets, but does not link what speaks to etcd. //rpc:etcd does, and enters
+// itself here before main() (rpc/naming/etcd/directory.cc). Any thread.
+
+#ifndef VERBENA_RPC_NAMING_REGISTRAR_H_
+#define VERBENA_RPC_NAMING_REGISTRAR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/naming/target.h"
+#include "verbena/rpc/registration.h"
+#include "verbena/rpc/resolver.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena::internal {
+
+// A server as a directory keeps it. Channels use `server`; the rest is for people and tools.
+struct ServerEntry {
+  static constexpr size_t kMaxDevices = 64;
+
+  ResolvedServer server;  // its name is not empty
+  std::vector<std::string> devices;
+  uint32_t executors = 0;
+};
+
+// INVALID_ARGUMENT: the entry breaks a rule for names, addresses, zones or weights, and which.
+absl::Status CheckServerEntry(const ServerEntry& entry);
+
+// Keeps one server's entry in a directory. Its Tasks run on one executor.
+class Registrar {
+ public:
+  virtual ~Registrar() = default;
+  // Enters the server and keeps it there, until it is cancelled. Tries again while the directory
+  // cannot be reached, and logs why.
+  virtual Task<void> Run() = 0;
+  // After Run() has ended: removes the entry. Ends with an error when it is cancelled or the
+  // directory cannot be reached; then the entry goes when its time is over.
+  virtual Task<absl::Status> Remove() = 0;
+  // The entry is there, as far as is known. Any thread.
+  virtual bool registered() const = 0;
+};
+
+class Directory {
+ public:
+  virtual ~Directory() = default;
+  virtual std::shared_ptr<Resolver> MakeResolver(EtcdTarget target) const = 0;
+  virtual std::unique_ptr<Registrar> MakeRegistrar(EtcdTarget target, ServerEntry entry,
+                                                   Duration ttl) const = 0;
+
+  // `etcd` lives for ever. Called once at most.
+  static void Enter(const Directory& etcd);
+  // FAILED_PRECONDITION: the program does not link //rpc:etcd.
+  static absl::StatusOr<const Directory*> Etcd();
+};
+
+// MakeRegistrar: what keeps a server in the directory that its options name.
+
+// The server itself, as its entry tells of it.
+struct RegisteredServer {
+  std::string address;  // that it listens at
+  std::vector<std::string> devices;
+  uint32_t executors = 0;
+};
+
+// nullptr: the options have no target. INVALID_ARGUMENT: an option is out of its range, the target
+// is none of a directory, or no client could use the address. FAILED_PRECONDITION: the program does
+// not link the directory.
+absl::StatusOr<std::unique_ptr<Registrar>> MakeRegistrar(const RegistrationOptions& options,
+                                                         RegisteredServer server);
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_NAMING_REGISTRAR_H_

@@ -1,0 +1,332 @@
+// ServerCall: one call that a server runs, from its request frame to its response.
+//
+// Starts the handler (behind what ServerBulk fetches for it), cancels it, and hands what it made to
+// ServerResponse. Pooled per method and executor with its messages, so that a call in steady state
+// allocates nothing. Owned by its ServerShard while it is pooled, and by itself while it runs; on
+// that executor's thread. The link may be lost while the handler runs: the handler is cancelled and
+// runs to its end, and its response goes nowhere.
+//
+// call.cc has the path of a call without parts, and all ways to stop. By step of a call's
+// path, the rest is in call.cc, call.cc, call.cc,
+// call.cc and server_call_response.cc.
+
+#ifndef VERBENA_RPC_SERVER_CALL_H_
+#define VERBENA_RPC_SERVER_CALL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/dedupe.h"
+#include "verbena/rpc/metadata.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/server/admission.h"
+#include "verbena/rpc/server/bulk.h"
+#include "verbena/rpc/server/landings.h"
+#include "verbena/rpc/server/method_table.h"
+#include "verbena/rpc/server/response.h"
+#include "verbena/rpc/server/served_stream.h"
+#include "verbena/rpc/server_context.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena::internal {
+
+// A request's context block, as its frame has it: the block, or how many bytes of it travel
+// one-sided.
+struct IncomingContext {
+  ContextHeader header;
+  CallContext block;  // empty if it travels
+};
+
+// CarriedContext: what a server's call carries beside its messages: the request's context block,
+// the trailing metadata of its answer, and the state of a deduplicated call.
+//
+// Part of a ServerCall, on its executor's thread. Made when a call first has either, and kept for
+// later calls; a call that has neither pays nothing.
+class CarriedContext {
+ public:
+  // The state of a call with a name.
+  struct Once {
+    // The handler runs for all requests with the name: neither the end of the link nor a CANCEL
+    // reaches it.
+    bool outlives_link = false;
+    // Meanwhile its caller has given up.
+    bool given_up = false;
+    // The outcome of the call, if it fails; unset: that of a call without a name.
+    std::optional<Outcome> outcome = {};
+    size_t trailing_before = 0;  // entries of the answer's metadata before the handler
+    // The pieces of the response's payload, if it may be kept: memory that the table counts.
+    std::string written = {};
+    size_t written_bytes = 0;
+    bool lacks_room = false;  // for a piece, so the result is not kept
+  };
+
+  // The request's block; null if it has none.
+  const CallContext* incoming() const { return in_use_ ? &state_->incoming : nullptr; }
+  // Its metadata, which interceptors may change.
+  Metadata& incoming_metadata() { return Make().incoming.metadata; }
+  void SetIncoming(CallContext incoming) { Make().incoming = std::move(incoming); }
+
+  // The name of a deduplicated call, until DropIncoming(); null if it has none.
+  const DedupeName* name() const {
+    return in_use_ && state_->incoming.dedupe ? &*state_->incoming.dedupe : nullptr;
+  }
+  Once& once() { return Make().once; }
+  bool outlives_link() const { return in_use_ && state_->once.outlives_link; }
+  // The outcome of a call that has failed, and is `outcome` without a name.
+  Outcome OutcomeOr(Outcome outcome) const {
+    return in_use_ ? state_->once.outcome.value_or(outcome) : outcome;
+  }
+
+  // The answer's block; null if it has none. All but the metadata is at its default.
+  const CallContext* outgoing() const {
+    return in_use_ && !state_->outgoing.metadata.empty() ? &state_->outgoing : nullptr;
+  }
+  Metadata& trailing() { return Make().outgoing.metadata; }
+  // The bytes of the answer's block.
+  size_t outgoing_bytes() const {
+    const CallContext* block = outgoing();
+    return block == nullptr ? 0 : block->encoded_bytes();
+  }
+
+  // The handler has ended: metadata does not wait with the response.
+  void DropIncoming() {
+    if (in_use_) state_->incoming = {};
+  }
+  // The call is over.
+  void Clear() {
+    if (!std::exchange(in_use_, false)) return;
+    *state_ = {};
+  }
+  // The request or the answer has a block, or may get one.
+  bool in_use() const { return in_use_; }
+
+ private:
+  struct State {
+    CallContext incoming;
+    CallContext outgoing;
+    Once once;
+  };
+  State& Make() {
+    if (state_ == nullptr) state_ = std::make_unique<State>();
+    in_use_ = true;
+    return *state_;
+  }
+
+  std::unique_ptr<State> state_;
+  bool in_use_ = false;
+};
+
+struct KeptResult;
+class ServerSession;
+class ServerShard;
+
+// A request's payload: the header in its frame, the landing to which it was written, if any, and
+// where it is in the frame, if it is there.
+struct IncomingBulk {
+  RequestBulk request;
+  UsedGrant landing;
+  const char* in_frame = nullptr;
+};
+
+// The one-sided part of a call: made when a call first has one, and kept for later calls.
+class CallBulk {
+ public:
+  // This call's; null if it has none.
+  ServerBulk* get() const { return in_use_ ? bulk_.get() : nullptr; }
+  // For this call, which has none yet.
+  ServerBulk& Make() {
+    if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
+    in_use_ = true;
+    return *bulk_;
+  }
+  // The call is over.
+  void Clear() {
+    if (!std::exchange(in_use_, false)) return;
+    bulk_->Clear();
+  }
+  bool in_use() const { return in_use_; }
+
+ private:
+  std::unique_ptr<ServerBulk> bulk_;
+  bool in_use_ = false;
+};
+
+// A failure that does not fit a frame, while the client is asked for memory for it.
+struct LargeFailure {
+  absl::Status status;
+  Outcome outcome;
+  std::unique_ptr<google::protobuf::MessageLite> body;  // the status as it travels
+};
+
+class ServerCall final : public IntrusiveNode<ServerCall>,
+                         public QueuedCall,
+                         private TaskListener,
+                         private Timer,
+                         private ServerResponse::Listener {
+ public:
+  ServerCall(ServerShard& shard, int method_index);
+  ~ServerCall() override;
+
+  // Parses the request and runs the handler up to its first wait; or lets the call wait for its
+  // turn, if calls do. `bulk`, which `body` begins with, may be null; its landing is taken. So may
+  // `context`, which lay ahead of `body`, and is taken.
+  void Start(ServerSession& session, CallId id, const FrameHeader& frame, const char* body,
+             IncomingBulk* bulk, IncomingContext* context);
+  // The same for a request whose frame holds its message and no more: the path of most calls.
+  void StartInFrame(ServerSession& session, CallId id, const FrameHeader& frame, const char* body);
+  // The memory that the response waits for has come.
+  absl::Status OnLanding(const RemoteRange& landing);
+  // A frame of the call's stream. A failed Status closes the link.
+  absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
+  // The server ends the call, or its link is lost.
+  void Cancel(absl::StatusCode reason);
+  // The caller gave up.
+  void GiveUp(absl::StatusCode reason);
+  // No response can be sent any more. Ends the call if the response was all that was left of it.
+  void OnLinkDown();
+
+  CallId id() const { return id_; }
+  int method_index() const { return entry_.index; }
+  const char* method_name() const { return entry_.method->descriptor->full_name; }
+  // The handler has begun and not ended; after that only the response is left to be sent.
+  bool running() const { return context_.has_value() && step_ != Step::kQueued; }
+
+ private:
+  friend ServerContext;
+  friend StreamOf;
+
+  enum class Step : uint8_t {
+    kHandler,        // it runs, or has ended
+    kQueued,         // the call waits for its turn
+    kFetch,          // the handler has not started
+    kIntercept,      // likewise: interceptors run before it
+    kAskForLanding,  // the handler has ended
+    kSendReply,      // the handler has ended; the reply is a message of the stream
+  };
+
+  void RunQueued() override;
+  void RefuseQueued(RefusalReason reason) override;
+  void OnTaskDone() override;
+  void OnTimer() override;  // the deadline
+  void OnResponseSent() override { Finish(); }
+
+  // This call's ServerBulk, made now if there is none. Valid while the call's context lives.
+  ServerBulk& Bulk();
+  void BeginBulk(const RequestBulk& bulk, UsedGrant landing, const char* in_frame);
+  // Bulk, context or a stream, which few calls have: a path of their own leaves them out.
+  bool has_parts() const { return bulk_.in_use() || carried_.in_use() || stream_.in_use(); }
+  [[gnu::noinline]] void StartWithParts(const FrameHeader& frame, const char* body,
+                                        IncomingBulk* bulk, IncomingContext* context);
+  void SetCall(ServerSession& session, CallId id, const FrameHeader& frame);
+  // Makes the handler's context, and begins to count its time.
+  void BeginContext();
+  void StartTimer();
+  void StopTimer();
+  // `apart`: the request comes as a message of the stream.
+  void Launch(bool apart);
+  // The same when the call's turn has come, on a server with an Admission.
+  [[gnu::noinline]] void AwaitTurn(bool apart);
+  // The handler has ended: another may run while this call's response waits for its client.
+  [[gnu::noinline]] void EndTurn();
+  void RunHandler();
+  Task<absl::Status> FetchAndRun();
+  // The handler's Task, behind the interceptors. Empty if the handler returns none.
+  VERBENA_CORO_WRAPPER Task<absl::Status> Invoke();
+  VERBENA_CORO_WRAPPER Task<absl::Status> InvokeHandler();
+  // For a call with a name (call.cc): runs the handler, or finds its result.
+  [[gnu::noinline]] Task<absl::Status> RunOnce();
+  Task<absl::Status> RunNamed(RequestId id);
+  void EndNamed(RequestId id, const std::shared_ptr<const KeptResult>& result);
+  Task<absl::Status> AnswerFromStore(RequestId id,
+                                     absl::StatusOr<std::optional<DedupeResult>> stored);
+  Task<absl::Status> AnswerWith(const KeptResult& result);
+  std::shared_ptr<const KeptResult> ResultOf(const absl::Status& status, Outcome outcome);
+  Task<absl::Status> WriteKept(BufferView part);
+  // CRC32C of the request and its payload, unless an interceptor has taken that.
+  uint32_t Fingerprint() const;
+  class Chain;
+  [[gnu::noinline]] Task<absl::Status> RunIntercepted();
+  // Reads a context block that did not come in the request's frame. A failure ends the call; a
+  // malformed block, its link too.
+  absl::Status TakeContext(std::string_view block);
+  void SetTrace();
+  // For a stream whose context comes beside its messages, or whose request comes as one of them.
+  Task<absl::Status> ReadAndRun(bool request_apart);
+  Task<absl::Status> RunFetched();
+  Task<absl::Status> SendReply();
+  // The handler has ended well.
+  void Complete();
+  // The same for a call without parts, whose reply fits a frame.
+  void ReplyInFrame(size_t reply_bytes);
+  [[gnu::noinline]] void CompleteWithParts(size_t reply_bytes);
+  // A task has ended that is not the handler's, or not well.
+  [[gnu::noinline]] void EndTask(const absl::Status& status, Outcome outcome);
+  void Respond(const absl::Status& status, Outcome outcome);
+  // For a call without parts.
+  void RespondPlainly(const absl::Status& status, Outcome outcome);
+  [[gnu::noinline]] void RespondWithParts(const absl::Status& handlers, Outcome outcome);
+  void Finish();
+  // The same for a call without parts, whose response left at once.
+  void FinishReplied();
+  [[gnu::noinline]] void ClearParts();
+
+  // Asks the client for memory for a failure that does not fit a frame. False if there is no need,
+  // or no way.
+  [[gnu::cold, gnu::noinline]] bool AskForFailure(const absl::Status& status, Outcome outcome);
+  // The client has answered, or `asked` says why not.
+  [[gnu::cold, gnu::noinline]] void RespondLargeFailure(const absl::Status& asked);
+  // The handler and all that it had of the call are gone. False, and the call is over, if the link
+  // is. The second also begins the response of a call with parts.
+  bool EndHandler();
+  bool BeginResponse();
+
+  // Rare paths are out of line to keep the hot path small.
+  [[gnu::noinline]] void CompleteWithBulk(size_t reply_bytes);
+  [[gnu::noinline]] void EndBulkRequest();
+  [[gnu::noinline]] void BeginStream(const FrameHeader& frame);
+  // How the call ends, if its handler says `status`.
+  [[gnu::noinline]] absl::Status EndStream(const absl::Status& status);
+  [[gnu::cold, gnu::noinline]] void DropFailedReply();
+  [[gnu::cold, gnu::noinline]] void RespondUnlikeTheMethod();
+  [[gnu::cold, gnu::noinline]] absl::Status NotParsed() const;
+  [[gnu::cold, gnu::noinline]] absl::Status NoTask() const;
+  // The error that the caller gets for the exception that is being handled.
+  [[gnu::cold, gnu::noinline]] absl::Status Thrown() const;
+
+  ServerShard& shard_;
+  const MethodTable::Entry& entry_;
+  CallMessages messages_;
+  ServerResponse response_;
+
+  // State of the current call.
+  ServerSession* session_ = nullptr;
+  CallId id_;
+  std::optional<CancelScope> cancel_;
+  std::optional<ServerContext> context_;
+  Task<absl::Status> task_;
+  TimePoint deadline_ = kNever;
+  bool timer_running_ = false;
+  CallBulk bulk_;
+  CarriedContext carried_;
+  CallStream stream_;
+  Step step_ = Step::kHandler;
+  bool request_apart_ = false;  // while it waits for its turn
+  std::unique_ptr<LargeFailure> failure_;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_SERVER_CALL_H_

@@ -1,0 +1,459 @@
+// DedupeTable: the deduplicated calls of a server, on all its executors.
+//
+// A repeated request may come over another link, to another executor than the first. So one table
+// serves all: its parts hold the calls of some clients each, by the client's random bits, and each
+// part has a mutex. Only deduplicated calls take it, twice each and briefly: nothing is awaited or
+// copied under it. Owned by the Server; any thread. A part has its share of each bound.
+
+#ifndef VERBENA_RPC_SERVER_DEDUPE_H_
+#define VERBENA_RPC_SERVER_DEDUPE_H_
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
+#include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/call_context.h"
+#include "verbena/rpc/dedupe.h"
+#include "verbena/rpc/metadata.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/list.h"
+#include "verbena/transport/connect/peer.h"
+#include "verbena/transport/coro/sync.h"
+#include "verbena/transport/executor/executor.h"
+
+namespace verbena::internal {
+
+// The memberships of results and of records in their client's lists.
+struct DedupeResultNode : IntrusiveNode<DedupeResultNode> {};
+struct DedupeIdleNode : IntrusiveNode<DedupeIdleNode> {};
+
+struct DedupeSource;
+
+// One client's part.
+struct DedupeOwner {
+  RuntimeId runtime;
+  DedupeSource* source = nullptr;
+  size_t weight = 0;
+  IntrusiveList<DedupeResultNode> results;  // that are kept, the oldest first
+  IntrusiveList<DedupeIdleNode> idle;       // records of names without results and calls
+};
+
+struct DedupeSource {
+  std::string address;
+  size_t weight = 0;
+  absl::flat_hash_map<RuntimeId, std::unique_ptr<DedupeOwner>> owners;
+  absl::btree_set<std::pair<size_t, DedupeOwner*>> by_weight;
+};
+
+// DedupeShares: whose results a table of deduplicated calls drops first, so that no client pushes
+// out the results of clients that have fewer.
+//
+// A client is a runtime, and belongs to the source address that it first came from. Each result and
+// each record of names weighs on its client and on the client's source. The heaviest client of the
+// heaviest source loses first. Owned by a DedupeShard, under its lock.
+class DedupeShares {
+ public:
+  // The part of a runtime at an address. It goes when its weight is 0 again.
+  DedupeOwner& Of(const std::string& address, const RuntimeId& runtime) {
+    std::unique_ptr<DedupeSource>& source = sources_[address];
+    if (source == nullptr) {
+      source = std::make_unique<DedupeSource>();
+      source->address = address;
+      by_weight_.emplace(0, source.get());
+    }
+    std::unique_ptr<DedupeOwner>& owner = source->owners[runtime];
+    if (owner == nullptr) {
+      owner = std::make_unique<DedupeOwner>();
+      owner->runtime = runtime;
+      owner->source = source.get();
+      source->by_weight.emplace(0, owner.get());
+    }
+    return *owner;
+  }
+
+  void Add(DedupeOwner& owner, size_t weight) {
+    SetWeight(owner, owner.weight + weight, owner.source->weight + weight);
+  }
+  // Destroys `owner` if that was all.
+  void Remove(DedupeOwner& owner, size_t weight) {
+    DedupeSource& source = *owner.source;
+    SetWeight(owner, owner.weight - weight, source.weight - weight);
+    if (owner.weight > 0) return;
+    source.by_weight.erase({0, &owner});
+    source.owners.erase(RuntimeId(owner.runtime));
+    if (!source.owners.empty()) return;
+    by_weight_.erase({source.weight, &source});
+    sources_.erase(std::string(source.address));
+  }
+
+  // The first that loses among those for which `has_some` holds; null if there are none.
+  template <typename HasSome>
+  DedupeOwner* Heaviest(HasSome has_some) const {
+    for (auto source = by_weight_.rbegin(); source != by_weight_.rend(); ++source) {
+      const auto& owners = source->second->by_weight;
+      for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner) {
+        if (has_some(*owner->second)) return owner->second;
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  void SetWeight(DedupeOwner& owner, size_t weight, size_t of_source) {
+    DedupeSource& source = *owner.source;
+    source.by_weight.erase({owner.weight, &owner});
+    by_weight_.erase({source.weight, &source});
+    owner.weight = weight;
+    source.weight = of_source;
+    source.by_weight.emplace(owner.weight, &owner);
+    by_weight_.emplace(source.weight, &source);
+  }
+
+  absl::flat_hash_map<std::string, std::unique_ptr<DedupeSource>> sources_;  // by address
+  absl::btree_set<std::pair<size_t, DedupeSource*>> by_weight_;
+};
+
+// KeptResult: how a deduplicated call ended, for requests that repeat it. DedupeWaiter: such a
+// request while the call runs.
+//
+// Unchanged once it is shared; any thread.
+struct KeptResult {
+  absl::Status status;
+  Outcome outcome = Outcome::kExecuted;
+  std::string reply;                   // serialized; empty after a failure
+  std::optional<std::string> payload;  // of the response
+  Metadata trailing;                   // that the handler gave
+  bool is_final = true;                // false: a further request may run the call
+
+  size_t bytes() const {
+    size_t bytes = status.message().size() + reply.size() + trailing.bytes();
+    if (payload.has_value()) bytes += payload->size();
+    status.ForEachPayload([&bytes](absl::string_view url, const absl::Cord& value) {
+      bytes += url.size() + value.size();
+    });
+    return bytes;
+  }
+};
+
+// Shared by the request that waits, on its executor's thread, and by the table until the call has
+// ended. Tell() may be called once, on any thread.
+class DedupeWaiter final : public std::enable_shared_from_this<DedupeWaiter> {
+ public:
+  // `executor` outlives the running call.
+  explicit DedupeWaiter(Executor& executor) : executor_(executor) {}
+
+  Event& told() { return told_; }
+  // Precondition: told().
+  const KeptResult& result() const { return *result_; }
+
+  void Tell(std::shared_ptr<const KeptResult> result) {
+    executor_.PostFunction([self = shared_from_this(), result = std::move(result)]() mutable {
+      self->result_ = std::move(result);
+      self->told_.Set();
+    });
+  }
+
+ private:
+  Executor& executor_;
+  Event told_;
+  std::shared_ptr<const KeptResult> result_;
+};
+
+// DroppedNames: up to which numbers clients had calls whose records of names a table has dropped.
+//
+// Bounded: the oldest entries go first. Part of a DedupeShard, under its lock.
+class DroppedNames {
+ public:
+  using Client = std::array<uint8_t, 16>;
+
+  // Keeps `most` of them, at least 1.
+  explicit DroppedNames(size_t most) : most_(most) {}
+
+  // Calls of the client, with numbers below `below`, may have run.
+  void Add(const Client& client, uint64_t below) {
+    const auto [entry, added] = below_.try_emplace(client, below);
+    entry->second = std::max(entry->second, below);
+    if (!added) return;
+    by_age_.push_back(client);
+    if (by_age_.size() <= most_) return;
+    below_.erase(by_age_.front());
+    by_age_.pop_front();
+    complete_ = false;
+  }
+  // None: the client is not among them.
+  std::optional<uint64_t> Below(const Client& client) const {
+    const auto entry = below_.find(client);
+    return entry == below_.end() ? std::nullopt : std::optional<uint64_t>(entry->second);
+  }
+  // False: there were others.
+  bool complete() const { return complete_; }
+  size_t size() const { return below_.size(); }
+
+ private:
+  const size_t most_;
+  absl::flat_hash_map<Client, uint64_t> below_;
+  std::deque<Client> by_age_;  // the oldest first
+  bool complete_ = true;
+};
+
+// SequenceSet: a set of numbers that mostly follow each other, as ranges.
+//
+// Bounded: if it would need more than kMaxRanges, the numbers between its two lowest ranges join
+// it, so that it may hold more than was added, never less. A value; one thread.
+class SequenceSet {
+ public:
+  static constexpr size_t kMaxRanges = 64;
+
+  bool Contains(uint64_t number) const {
+    const auto next = FirstBehind(number);
+    return next != ranges_.begin() && number < (next - 1)->end;
+  }
+
+  // Precondition: number + 1 does not wrap around.
+  void Add(uint64_t number) {
+    if (Contains(number)) return;
+    auto next = ranges_.begin() + (FirstBehind(number) - ranges_.begin());
+    const bool joins_before = next != ranges_.begin() && (next - 1)->end == number;
+    const bool joins_next = next != ranges_.end() && next->begin == number + 1;
+    if (joins_before && joins_next) {
+      (next - 1)->end = next->end;
+      ranges_.erase(next);
+    } else if (joins_before) {
+      ++(next - 1)->end;
+    } else if (joins_next) {
+      --next->begin;
+    } else {
+      ranges_.insert(next, {number, number + 1});
+      if (ranges_.size() > kMaxRanges) JoinLowest();
+    }
+  }
+
+  // Removes all numbers below `limit`.
+  void RemoveBelow(uint64_t limit) {
+    const auto kept = std::find_if(ranges_.begin(), ranges_.end(),
+                                   [limit](const Range& range) { return range.end > limit; });
+    ranges_.erase(ranges_.begin(), kept);
+    if (!ranges_.empty()) ranges_.front().begin = std::max(ranges_.front().begin, limit);
+  }
+
+  size_t ranges() const { return ranges_.size(); }
+
+ private:
+  // Numbers from `begin` to before `end`.
+  struct Range {
+    uint64_t begin;
+    uint64_t end;
+  };
+
+  // The first range that begins behind `number`.
+  std::vector<Range>::const_iterator FirstBehind(uint64_t number) const {
+    return std::upper_bound(ranges_.begin(), ranges_.end(), number,
+                            [](uint64_t value, const Range& range) { return value < range.begin; });
+  }
+  void JoinLowest() {
+    ranges_[1].begin = ranges_[0].begin;
+    ranges_.erase(ranges_.begin());
+  }
+
+  std::vector<Range> ranges_;  // ascending; none touches the next
+};
+
+struct DedupeLimits {
+  size_t max_results = 0;
+  size_t max_bytes = 0;
+  Duration keep_for{};
+  bool has_store = false;
+};
+
+// A request with a name.
+struct DedupeRequest {
+  DedupeName name;
+  // The client's, as its handshake claims, and the address that it came from.
+  RuntimeId runtime;
+  std::string source;
+  uint64_t method = 0;       // MethodId()
+  uint32_t fingerprint = 0;  // CRC32C of the request and its payload
+};
+
+// The decision about a request.
+struct DedupeClaim {
+  enum class Verdict : uint8_t {
+    kRun,      // run the handler, then call End()
+    kLookUp,   // ask the store; run the handler if it has no result; then call End()
+    kWait,     // for `waiter`
+    kKept,     // answer with `result`
+    kRefused,  // with `refusal` and `outcome`
+  };
+
+  Verdict verdict = Verdict::kRun;
+  std::shared_ptr<const KeptResult> result = {};
+  std::shared_ptr<DedupeWaiter> waiter = {};
+  absl::Status refusal = {};
+  Outcome outcome = Outcome::kNotExecuted;
+};
+
+using DedupeWaiters = absl::InlinedVector<std::shared_ptr<DedupeWaiter>, 1>;
+
+// DedupeShard: the deduplicated calls of some of a server's clients: those that run, and the
+// results of those that have ended.
+//
+// Owned by a DedupeTable, which holds its lock around each call. Bounded in results, bytes and time
+// as DedupeLimits says, and in records of clients' names by max_results, too. Each record remembers
+// which numbers have run, so that no call is taken for a new one because its result was dropped. Of
+// records that were dropped, the latest max_results leave their highest number (dedupe.h).
+class DedupeShard {
+ public:
+  // `incarnation` is the server's.
+  DedupeShard(const DedupeLimits& limits, uint64_t incarnation);
+  ~DedupeShard();
+
+  // A request has come whose waiter, if it waits, is on `executor`.
+  DedupeClaim Begin(const DedupeRequest& request, Executor& executor, TimePoint now);
+  // The call of a request for which Begin() said kRun or kLookUp has ended. A result that is not
+  // final is not kept. Returns those that wait for it.
+  DedupeWaiters End(const RequestId& id, const std::shared_ptr<const KeptResult>& result,
+                    TimePoint now);
+
+  size_t results() const { return results_; }
+  size_t bytes() const { return bytes_; }
+  size_t records() const { return records_.size(); }
+
+ private:
+  static constexpr size_t kFirstLook = 8;
+  // Results, and records, that one request drops because their time is over: it adds one at most,
+  // and others wait for the lock.
+  static constexpr size_t kMostExpired = 64;
+
+  struct Record;
+  struct AgeNode : IntrusiveNode<AgeNode> {};
+  struct IdleAgeNode : IntrusiveNode<IdleAgeNode> {};
+  // A call that runs, or whose result is kept.
+  struct Call : DedupeResultNode, AgeNode {
+    Record* record = nullptr;
+    uint64_t number = 0;
+    uint64_t method = 0;
+    uint32_t fingerprint = 0;
+    std::shared_ptr<const KeptResult> result;  // null while it runs
+    DedupeWaiters waiters;
+    size_t next_look = kFirstLook;  // for waiters that are gone, when there are as many
+    size_t bytes = 0;
+    TimePoint ended{};
+  };
+  // The names of one channel of a client's.
+  struct Record : DedupeIdleNode, IdleAgeNode {
+    RequestId client;  // its number is 0
+    DedupeOwner* owner = nullptr;
+    uint64_t acknowledged_below = 0;
+    // The client may have had a record before, which was dropped, with calls of these numbers.
+    uint64_t unproven_below = 0;
+    uint64_t began_below = 0;        // as far as numbers of calls went here
+    SequenceSet forgotten;           // numbers that have run, and whose results were dropped
+    std::map<uint64_t, Call> calls;  // by number
+    TimePoint idle_since{};
+  };
+
+  static DedupeClaim Refused(absl::Status refusal, Outcome outcome);
+  static void DropGoneWaiters(Call& call);
+  static DedupeClaim Found(const DedupeRequest& request, Call& call, Executor& executor);
+  DedupeClaim BeginUnknown(const DedupeRequest& request, Record* record, TimePoint now);
+  // Calls of a client without a record may have run if their numbers are below it. `number`: that
+  // of a call for which the client may have had a record that is not among the dropped ones.
+  uint64_t UnprovenBelow(const RequestId& id, uint64_t number) const;
+  void Acknowledge(Record& record, uint64_t below, TimePoint now);
+  // A record for the request's client; null if there is no room.
+  Record* AddRecord(const DedupeRequest& request, TimePoint now);
+  void Keep(Call& call, const std::shared_ptr<const KeptResult>& result, TimePoint now);
+  // `forgets`: its number stays known as one that has run.
+  void DropResult(Call& call, bool forgets, TimePoint now);
+  void RemoveCall(Call& call, TimePoint now);
+  void NoteIdle(Record& record, TimePoint now);
+  void DropRecord(Record& record);
+  void Expire(TimePoint now);
+  void EnforceBounds(TimePoint now);
+  size_t WeightOf(const Call& call) const { return call.bytes + entry_weight_; }
+
+  const DedupeLimits limits_;
+  const uint64_t incarnation_;
+  const size_t entry_weight_;
+  DedupeShares shares_;
+  absl::flat_hash_map<std::array<uint8_t, 16>, std::unique_ptr<Record>> records_;
+  IntrusiveList<AgeNode> by_age_;           // results, the oldest first
+  IntrusiveList<IdleAgeNode> idle_by_age_;  // records
+  size_t results_ = 0;
+  size_t bytes_ = 0;
+  DroppedNames dropped_;  // of clients that were known
+};
+
+// INVALID_ARGUMENT, which names the field, if one is out of its range.
+absl::Status CheckDedupe(const DedupeOptions& options);
+
+struct DedupeTableStats {
+  size_t results = 0;
+  size_t bytes = 0;
+  uint64_t repeated = 0;
+  uint64_t unproven = 0;
+};
+
+class DedupeTable {
+ public:
+  // Precondition: CheckDedupe(options). Draws the server's incarnation.
+  explicit DedupeTable(const DedupeOptions& options);
+
+  uint64_t incarnation() const { return incarnation_; }
+  // Null if the service stores no names.
+  DedupeStore* store() const { return options_.store; }
+  size_t max_result_bytes() const { return options_.max_result_bytes; }
+
+  // A request has come to `executor`, on whose thread this is called.
+  DedupeClaim Begin(const DedupeRequest& request, Executor& executor);
+  // The call of a request that Begin() let run has ended, on `executor`: tells those who wait.
+  void End(const RequestId& id, const std::shared_ptr<const KeptResult>& result,
+           const Executor& executor);
+
+  // Memory for a piece of a payload that a handler writes, until its call ends and gives back all
+  // that it took. False: such calls have as much as results may have. Any thread.
+  bool TakeUnfinished(size_t bytes);
+  void ReturnUnfinished(size_t bytes) {
+    unfinished_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+
+  DedupeTableStats stats() const;
+
+ private:
+  struct Part {
+    Part(const DedupeLimits& limits, uint64_t incarnation) : shard(limits, incarnation) {}
+    std::mutex mutex;
+    DedupeShard shard;
+  };
+
+  Part& PartOf(const RequestId& id) const;
+
+  const DedupeOptions options_;
+  const uint64_t incarnation_;
+  std::vector<std::unique_ptr<Part>> parts_;
+  std::atomic<size_t> unfinished_bytes_ = 0;
+  std::atomic<uint64_t> repeated_ = 0;
+  std::atomic<uint64_t> unproven_ = 0;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_SERVER_DEDUPE_H_

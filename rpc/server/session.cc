@@ -1,0 +1,465 @@
+#include "verbena/rpc/server/session.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/server/granted_share.h"
+#include "verbena/rpc/server/shard.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/status.h"
+
+namespace verbena::internal {
+
+constinit CallSlots::Page CallSlots::no_page_;
+
+CallSlots::~CallSlots() {
+  for (uint32_t i = 0; i < page_count_; ++i) {
+    if (pages_[i] != &no_page_) delete pages_[i];
+  }
+}
+
+void CallSlots::AddPage(uint32_t index) {
+  VERBENA_CHECK(index < kMaxPages) << "page " << index << " of " << kMaxPages;
+  if (index >= page_count_) {
+    const uint32_t count = std::bit_ceil(index + 1);
+    auto pages = std::make_unique<Page*[]>(count);
+    std::fill_n(std::copy_n(pages_.get(), page_count_, pages.get()), count - page_count_,
+                &no_page_);
+    pages_ = std::move(pages);
+    page_count_ = count;
+  }
+  pages_[index] = spare_ != nullptr ? spare_.release() : new Page;
+  if (index == 0) ++pages_[index]->running;
+}
+
+void CallSlots::DropPage(uint32_t index) {
+  std::unique_ptr<Page> page(std::exchange(pages_[index], &no_page_));
+  if (spare_ == nullptr) {
+    spare_ = std::move(page);
+  }
+}
+
+size_t CallSlots::pages() const {
+  const auto absent = std::count(pages_.get(), pages_.get() + page_count_, &no_page_);
+  return page_count_ - absent + (spare_ != nullptr ? 1 : 0);
+}
+
+ServerSession::ServerSession(ServerShard& shard, std::shared_ptr<ServerClient> client,
+                             std::string peer, uint64_t number)
+    : shard_(shard),
+      client_(std::move(client)),
+      peer_(std::move(peer)),
+      number_(number),
+      streams_(shard.limits().response_grace),
+      grants_(shard.shared_receive_holders(), *client_) {}
+
+ServerSession::~ServerSession() {
+  VERBENA_CHECK(active_.empty()) << "a call of " << peer_ << " still runs";
+  StopRefusalTimer();
+}
+
+absl::Status ServerSession::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
+  link_ = &link;
+  if (frame.kind != FrameKind::kRequest) return OnOtherFrame(link, frame, body);
+  if (frame.flags != 0 || by_slot_.Find(frame.call_slot) != nullptr) [[unlikely]]
+    return OnRequest(frame, body);
+  ServerCall* call = shard_.Admit(frame.method, Streams::kNone, *client_);
+  if (call == nullptr) [[unlikely]]
+    return StartUnadmitted(frame, body, nullptr, nullptr);
+  AddCall(frame, *call);
+  call->StartInFrame(*this, {frame.call_slot, frame.call_generation}, frame, body);
+  return absl::OkStatus();
+}
+
+absl::Status ServerSession::OnRequest(const FrameHeader& frame, const char* body) {
+  if (!MayUseSlot(frame)) return SlotMisused(frame);
+  return frame.flags != 0 ? OnRequestWithPrefix(frame, body)
+                          : StartCall(frame, body, nullptr, nullptr);
+}
+
+absl::Status ServerSession::OnStreamRequest(const FrameHeader& frame, const char* body,
+                                            IncomingContext* context) {
+  const bool opens = (frame.flags & kFrameOpensStream) != 0;
+  const bool apart = (frame.flags & kFrameMessageApart) != 0;
+  const Streams streams = StreamsOf(frame);
+  // A method without streams would run on the request of the call before.
+  const bool is_none = streams == Streams::kNone;
+  if (!opens || is_none || (apart && streams != Streams::kServer) ||
+      (frame.flags & kFrameHasBulk) != 0 || (apart && frame.body_bytes != 0)) {
+    return absl::InvalidArgumentError(
+        fmt::format("a request with flags {}, streams {} and {} bytes", frame.flags, frame.outcome,
+                    frame.body_bytes));
+  }
+  if (context != nullptr && context->block.dedupe.has_value()) return NameOfStream();
+  streams_.Attach(*link_, client_->streams());
+  return StartCall(frame, body, nullptr, context);
+}
+
+absl::Status ServerSession::OnStreamFrame(Link& link, const FrameHeader& frame, const char* body) {
+  streams_.Attach(link, client_->streams());
+  if ((frame.flags & kFrameOfLink) != 0) return streams_.OnWindow(frame);
+  if (frame.kind == FrameKind::kStreamEnd) AtStep(CallStep::kEndArrived, &link);
+  const bool is_message = frame.kind == FrameKind::kStreamMessage;
+  if (is_message) VERBENA_RETURN_IF_ERROR(streams_.OnReceived(frame));
+  ServerCall* call = by_slot_.Find(frame.call_slot);
+  if (call != nullptr && call->id().generation == frame.call_generation) {
+    return call->OnStreamFrame(frame, body);
+  }
+  // Its stream was refused, or has ended.
+  if (is_message) streams_.Drop(frame);
+  return absl::OkStatus();
+}
+
+absl::Status ServerSession::OnOtherFrame(Link& link, const FrameHeader& frame, const char* body) {
+  switch (frame.kind) {
+    case FrameKind::kLanding:
+      return OnLandingFrame(frame, body);
+    case FrameKind::kCancel:
+      OnCancelFrame(frame);
+      return absl::OkStatus();
+    case FrameKind::kStreamMessage:
+    case FrameKind::kStreamWindow:
+    case FrameKind::kStreamEnd:
+      return OnStreamFrame(link, frame, body);
+    case FrameKind::kReturn:
+      return grants_.OnReturn(link, frame.argument);
+    default:
+      return absl::InvalidArgumentError(
+          fmt::format("a client sent a frame of kind {}", static_cast<int>(frame.kind)));
+  }
+}
+
+// A client may use a slot again while the former call still runs here, if it gave up that call; but
+// only with a later generation. The former call's CANCEL may be late, or have found no room.
+bool ServerSession::MayUseSlot(const FrameHeader& frame) {
+  ServerCall* before = by_slot_.Find(frame.call_slot);
+  if (before == nullptr) return true;
+  if (static_cast<int32_t>(frame.call_generation - before->id().generation) <= 0) return false;
+  before->GiveUp(absl::StatusCode::kCancelled);
+  return true;
+}
+
+absl::Status ServerSession::SlotMisused(const FrameHeader& frame) const {
+  const ServerCall* before = by_slot_.Find(frame.call_slot);
+  return absl::InvalidArgumentError(
+      fmt::format("request {} of call slot {}, in which {} is running", frame.call_generation,
+                  frame.call_slot, before->id().generation));
+}
+
+absl::Status ServerSession::OnRequestWithPrefix(const FrameHeader& frame, const char* body) {
+  if ((frame.flags & kFrameHasContext) == 0) return OnBulkOrStreamRequest(frame, body, nullptr);
+  IncomingContext context;
+  VERBENA_ASSIGN_OR_RETURN(context.header, ParseContextHeader(body, frame.body_bytes));
+  if (!context.header.travels) {
+    if (context.header.block_bytes > kMaxContextInFrame) {
+      return absl::InvalidArgumentError(
+          fmt::format("a context block of {} bytes in a request's frame, which takes at most {}",
+                      context.header.block_bytes, kMaxContextInFrame));
+    }
+    VERBENA_ASSIGN_OR_RETURN(context.block, ParseContext(body, context.header.block_bytes));
+  }
+  FrameHeader rest = frame;
+  rest.body_bytes -= static_cast<uint32_t>(context.header.in_frame());
+  body += context.header.in_frame();
+  if (context.header.travels && (frame.flags & (kFrameHasBulk | kFrameOpensStream)) == 0) {
+    return absl::InvalidArgumentError("a context block that travels with nothing that travels");
+  }
+  return OnBulkOrStreamRequest(rest, body, &context);
+}
+
+absl::Status ServerSession::OnBulkOrStreamRequest(const FrameHeader& frame, const char* body,
+                                                  IncomingContext* context) {
+  if (frame.flags >= kFrameOpensStream) return OnStreamRequest(frame, body, context);
+  if ((frame.flags & kFrameHasBulk) != 0) return OnBulkRequest(frame, body, context);
+  return StartCall(frame, body, nullptr, context);
+}
+
+absl::Status ServerSession::OnBulkRequest(const FrameHeader& frame, const char* body,
+                                          IncomingContext* context) {
+  // Not unwrapped: that would copy all sources once more.
+  absl::StatusOr<RequestBulk> parsed = ParseRequestBulk(body, frame.body_bytes);
+  VERBENA_RETURN_IF_ERROR(parsed.status());
+  IncomingBulk bulk{*parsed, {}, body + parsed->encoded_bytes()};
+  const size_t room = bulk.request.landing.bytes;
+  if (bulk.request.room_in_frame && room > link_->max_body_bytes() - ResponseBulk::kEncodedBytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("room for {} bytes in a frame, whose body takes at most {}", room,
+                    link_->max_body_bytes()));
+  }
+  if (context != nullptr && context->header.travels &&
+      context->header.block_bytes > bulk.request.message_bytes) {
+    return absl::InvalidArgumentError(fmt::format("a context block of {} bytes that travels in {}",
+                                                  context->header.block_bytes,
+                                                  bulk.request.message_bytes));
+  }
+  if (bulk.request.grant != RequestBulk::kNoGrant) {
+    VERBENA_ASSIGN_OR_RETURN(bulk.landing,
+                             grants_.Use(bulk.request.grant, bulk.request.payload_bytes));
+    shard_.NotePayloadWritten();
+  }
+  return StartCall(frame, body, &bulk, context);
+}
+
+// The exact bound of a block that travels is checked when it is here.
+bool ServerSession::TakesMetadata(const IncomingContext& context) const {
+  const size_t most = shard_.limits().max_metadata_bytes;
+  return context.header.travels ? context.header.block_bytes <= most + kMaxContextFixedBytes
+                                : context.block.metadata.bytes() <= most;
+}
+
+absl::Status ServerSession::StartCall(const FrameHeader& frame, const char* body,
+                                      IncomingBulk* bulk, IncomingContext* context) {
+  if (context != nullptr && !TakesMetadata(*context)) {
+    return RefuseRequest(frame, bulk, shard_.RefusalOfMetadata());
+  }
+  ServerCall* call = shard_.Admit(frame.method, StreamsOf(frame), *client_);
+  if (call == nullptr) return StartUnadmitted(frame, body, bulk, context);
+  AddCall(frame, *call);
+  call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk, context);
+  return absl::OkStatus();
+}
+
+absl::Status ServerSession::StartUnadmitted(const FrameHeader& frame, const char* body,
+                                            IncomingBulk* bulk, IncomingContext* context) {
+  if (shard_.admission() != nullptr) return StartGuarded(frame, body, bulk, context);
+  return RefuseRequest(frame, bulk, shard_.Refusal(frame.method, StreamsOf(frame), *client_));
+}
+
+absl::Status ServerSession::StartGuarded(const FrameHeader& frame, const char* body,
+                                         IncomingBulk* bulk, IncomingContext* context) {
+  CallOffer offer{.method = frame.method, .streams = StreamsOf(frame)};
+  // A context block that travels is here only when the call runs.
+  if (context != nullptr) offer.priority = context->block.priority;
+  if (bulk != nullptr) {
+    const RequestBulk& request = bulk->request;
+    offer.pinned_bytes = request.payload_bytes + request.message_bytes;
+    // The call would fail when it runs. Until then it must not count against the requests of
+    // others.
+    if (offer.pinned_bytes > link_->endpoint().limits().max_payload_bytes) {
+      return RefuseRequest(frame, bulk, shard_.RefusalOfSize());
+    }
+  }
+  RefusalReason reason{};
+  ServerCall* call = shard_.AdmitGuarded(offer, *client_, reason);
+  if (call == nullptr) return RefuseRequest(frame, bulk, reason);
+  AddCall(frame, *call);
+  call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk, context);
+  return absl::OkStatus();
+}
+
+absl::Status ServerSession::RefuseRequest(const FrameHeader& frame, IncomingBulk* bulk,
+                                          RefusalReason reason) {
+  if (bulk != nullptr && bulk->landing.lease != nullptr) {
+    link_->EndLease(*bulk->landing.lease, nullptr);
+    ReturnWithMemory(std::move(bulk->landing.buffer), bulk->landing.bytes, *client_, nullptr);
+  }
+  return Refuse({frame.call_slot, frame.call_generation}, reason);
+}
+
+void ServerSession::OnCancelFrame(const FrameHeader& frame) {
+  // The frame may come after its call ended here, or name one that never was: then nothing is done.
+  ServerCall* call = by_slot_.Find(frame.call_slot);
+  if (call == nullptr || call->id().generation != frame.call_generation) return;
+  call->GiveUp(absl::StatusCode::kCancelled);
+}
+
+absl::Status ServerSession::OnLandingFrame(const FrameHeader& frame, const char* body) {
+  VERBENA_ASSIGN_OR_RETURN(RemoteRange landing, ParseLanding(body, frame.body_bytes));
+  // The call may have ended meanwhile, as with a cancellation.
+  ServerCall* call = by_slot_.Find(frame.call_slot);
+  if (call == nullptr || call->id().generation != frame.call_generation) return absl::OkStatus();
+  return call->OnLanding(landing);
+}
+
+absl::Status ServerSession::Refuse(CallId id, RefusalReason reason) {
+  if (refusals_.size() >= kMaxQueuedRefusals) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the client gives up refused calls without taking their answers; {} wait",
+                    refusals_.size()));
+  }
+  if (refusals_.size() >= kOwnQueuedRefusals && !client_->source().TryQueueRefusal()) {
+    return absl::ResourceExhaustedError(
+        fmt::format("clients of one address give up refused calls without taking their answers; {} "
+                    "wait here, {} in all beyond {} for each link",
+                    refusals_.size(), ServerSource::kMaxQueuedRefusals, kOwnQueuedRefusals));
+  }
+  const bool waits = SendWaiter::linked();
+  refusals_.PushBack({id, reason});
+  // Send it now if there is room: a queued call may be refused while no frame arrives, and then
+  // nothing else would send the refusal.
+  if (!waits) SendRefusal(*link_);
+  if (refusals_.empty()) return absl::OkStatus();
+  // A GOAWAY may wait already, which takes less room than the refusal that now goes first.
+  body_bytes = RoomNeeded();
+  if (!waits) AwaitRoom(*link_);
+  if (!timer_running_) StartRefusalTimer();
+  return absl::OkStatus();
+}
+
+void ServerSession::RefuseQueued(CallId id, RefusalReason reason) {
+  if (link_ == nullptr) return;
+  Link& link = *link_;
+  if (absl::Status refused = Refuse(id, reason); !refused.ok()) link.Close(refused);
+}
+
+void ServerSession::StartRefusalTimer() {
+  refusals_due_ = refusals_.queued();
+  Executor& executor = shard_.executor();
+  executor.StartTimer(*this, SaturatingAdd(executor.now(), shard_.limits().response_grace));
+  timer_running_ = true;
+}
+
+void ServerSession::StopRefusalTimer() {
+  if (std::exchange(timer_running_, false)) shard_.executor().StopTimer(*this);
+}
+
+void ServerSession::OnTimer() {
+  timer_running_ = false;
+  if (refusals_.left() >= refusals_due_) {
+    StartRefusalTimer();
+    return;
+  }
+  link_->Close(absl::DeadlineExceededError(fmt::format(
+      "{} has not taken the refusals of its calls for {} ms (ServerOptions::response_grace), of "
+      "which {} wait: it issues no credits",
+      peer_,
+      std::chrono::duration_cast<std::chrono::milliseconds>(shard_.limits().response_grace).count(),
+      refusals_.size())));
+}
+
+size_t ServerSession::RoomNeeded() const {
+  return refusals_.empty() ? 0 : shard_.RefusalBody(refusals_.front().reason).size();
+}
+
+void ServerSession::AwaitRoom(Link& link) {
+  body_bytes = RoomNeeded();
+  link.AwaitWritable(*this);
+}
+
+void ServerSession::SendRefusal(Link& link) {
+  const Refusal& refusal = refusals_.front();
+  const std::string& body = shard_.RefusalBody(refusal.reason);
+  const FrameHeader frame =
+      FailureFrame({refusal.slot, refusal.generation}, shard_.RefusalStatus(refusal.reason).code(),
+                   Outcome::kNotExecuted);
+  char* room = link.Append(frame, body.size());
+  if (room == nullptr) return;
+  body.copy(room, body.size());
+  if (refusals_.size() > kOwnQueuedRefusals) client_->source().EndQueuedRefusals(1);
+  refusals_.PopFront();
+  if (refusals_.empty()) StopRefusalTimer();
+}
+
+void ServerSession::OfferLanding(size_t bytes) {
+  const size_t granted = shard_.granted_bytes();
+  grants_.Offer(*link_, bytes);
+  shard_.NoteLandingOffered(granted);
+}
+
+void ServerSession::ReclaimGrants() {
+  if (link_ != nullptr) shard_.ReclaimGrants(link_->endpoint());
+}
+
+void ServerSession::ReclaimGrantsOfSource() { shard_.ReclaimGrants(client_->source()); }
+
+void ServerSession::RevokeGrants() {
+  if (link_ != nullptr && link_->open()) grants_.Revoke(*link_);
+}
+
+void ServerSession::SendGoAway() {
+  if (link_ == nullptr || !link_->open()) return;
+  if (link_->Append(GoAwayFrame(), 0) != nullptr) return;
+  go_away_due_ = true;
+  if (!SendWaiter::linked()) AwaitRoom(*link_);
+}
+
+void ServerSession::OnWritable(Link& link) {
+  if (!refusals_.empty()) {
+    SendRefusal(link);
+  } else if (go_away_due_) {
+    go_away_due_ = link.Append(GoAwayFrame(), 0) == nullptr;
+  }
+  if (!refusals_.empty() || go_away_due_) AwaitRoom(link);
+}
+
+void ServerSession::CancelAll() {
+  // Cancelling only queues handlers, so the list stays as it is.
+  ForEachCall([](ServerCall& call) { call.Cancel(absl::StatusCode::kCancelled); });
+}
+
+// `visit` ends no call.
+template <typename Visit>
+void ServerSession::ForEachCall(Visit visit) {
+  IntrusiveList<ServerCall> calls;
+  calls.Append(active_);
+  while (ServerCall* call = calls.PopFront()) {
+    active_.PushBack(*call);
+    visit(*call);
+  }
+}
+
+void ServerSession::CountRunning(RunningHandlers& running) {
+  ForEachCall([&running](ServerCall& call) {
+    if (call.running()) ++running[call.method_name()];
+  });
+}
+
+void ServerSession::OnCallDone(ServerCall& call) {
+  if (shard_.admission() == nullptr || !ReleasePlace(call)) [[likely]]
+    client_->RemoveCall();
+  call.IntrusiveNode<ServerCall>::Unlink();
+  by_slot_.Remove(call.id().slot, call);
+  if (link_ == nullptr) [[unlikely]]
+    OnCallDoneWithoutLink();
+}
+
+bool ServerSession::ReleasePlace(ServerCall& call) {
+  return shard_.admission()->Release(call, call.method_index());
+}
+
+void ServerSession::OnCallDoneWithoutLink() {
+  if (!going_down_ && active_.empty()) shard_.OnSessionIdle(*this);
+}
+
+bool ServerSession::ExpectsFrames() const {
+  return waits_ > 0 || SendWaiter::linked() || streams_.has_waits();
+}
+
+bool ServerSession::InUse(const Link& link) const {
+  return !idle() || link.leases().count() > grants_.count();
+}
+
+bool ServerSession::OnIdle(Link&) {
+  if (link_ == nullptr || std::exchange(told_idle_, true)) return true;
+  SendGoAway();
+  return false;
+}
+
+void ServerSession::OnLinkDown(Link&, const absl::Status&) {
+  link_ = nullptr;
+  SendWaiter::Unlink();
+  StopRefusalTimer();
+  if (refusals_.size() > kOwnQueuedRefusals) {
+    client_->source().EndQueuedRefusals(refusals_.size() - kOwnQueuedRefusals);
+  }
+  refusals_.Clear();
+  grants_.OnLinkDown();
+  // Calls that only wait to send their response end now, and leave the list while it is walked. So
+  // the list says only at the end whether a call is left.
+  going_down_ = true;
+  IntrusiveList<ServerCall> calls;
+  calls.Append(active_);
+  while (ServerCall* call = calls.PopFront()) {
+    active_.PushBack(*call);
+    call->OnLinkDown();
+  }
+  streams_.OnLinkDown();
+  going_down_ = false;
+  shard_.OnSessionDown(*this);
+}
+
+}  // namespace verbena::internal

@@ -1,0 +1,296 @@
+// ServerSession: the serving side of one link: its calls in progress, by the caller's slot.
+//
+// Owned by its ServerShard, on that executor's thread. It outlives its link until the last handler
+// has ended, since handlers are cancelled, never destroyed. Bounded by the caller's slots
+// (kMaxCallsInFlight) and the shard's limit on concurrent requests.
+
+#ifndef VERBENA_RPC_SERVER_SESSION_H_
+#define VERBENA_RPC_SERVER_SESSION_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/method.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/server/admission.h"
+#include "verbena/rpc/server/call.h"
+#include "verbena/rpc/server/landings.h"
+#include "verbena/rpc/server/server_client.h"
+#include "verbena/rpc/stream/windows.h"
+#include "verbena/transport/base/list.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/link/link.h"
+
+namespace verbena::internal {
+
+class ServerCall;
+
+// CallSlots: the calls of one link that a server runs, by the client's call slot.
+//
+// A client has up to kMaxCallsInFlight slots and uses few. So the table has pages of kPageSlots,
+// and only slots of calls that run take one: a request that is refused takes no memory, however
+// high its slot. A page goes when its last call has ended. The table keeps one empty page for the
+// next that is needed, and the page of the first slots. Part of a ServerSession.
+class CallSlots {
+ public:
+  static constexpr uint32_t kPageSlots = 256;
+  static constexpr uint32_t kMaxPages = kMaxCallsInFlight / kPageSlots;
+
+  CallSlots() = default;
+  CallSlots(const CallSlots&) = delete;
+  CallSlots& operator=(const CallSlots&) = delete;
+  ~CallSlots();
+
+  // The latest call of `slot`, which still runs; nullptr if there is none.
+  ServerCall* Find(uint32_t slot) const {
+    const uint32_t page = slot / kPageSlots;
+    return page < page_count_ ? pages_[page]->calls[slot % kPageSlots] : nullptr;
+  }
+
+  // A call begins. Find() returns it from now on, also if an earlier call of the slot still runs.
+  // Precondition: slot < kMaxCallsInFlight.
+  void Add(uint32_t slot, ServerCall& call) {
+    const uint32_t index = slot / kPageSlots;
+    if (index >= page_count_ || pages_[index] == &no_page_) [[unlikely]]
+      AddPage(index);
+    Page& page = *pages_[index];
+    page.calls[slot % kPageSlots] = &call;
+    ++page.running;
+  }
+
+  // A call that was added ends.
+  void Remove(uint32_t slot, const ServerCall& call) {
+    const uint32_t index = slot / kPageSlots;
+    Page& page = *pages_[index];
+    ServerCall*& latest = page.calls[slot % kPageSlots];
+    if (latest == &call) latest = nullptr;
+    if (--page.running == 0) [[unlikely]]
+      DropPage(index);
+  }
+
+  // Pages that there are now, the empty ones included.
+  size_t pages() const;
+
+ private:
+  struct Page {
+    std::array<ServerCall*, kPageSlots> calls{};
+    // Running calls of these slots; a slot may have several. The first page counts one more, and
+    // so never goes: most clients need no other.
+    uint32_t running = 0;
+  };
+
+  // Rare paths are out of line to keep the hot path small.
+  [[gnu::cold, gnu::noinline]] void AddPage(uint32_t index);
+  [[gnu::cold, gnu::noinline]] void DropPage(uint32_t index);
+
+  // Stands for each page that is not there. Nobody writes to it.
+  static Page no_page_;
+
+  std::unique_ptr<Page*[]> pages_;
+  uint32_t page_count_ = 0;  // of pages_
+  std::unique_ptr<Page> spare_;
+};
+
+struct Refusal {
+  Refusal(CallId id, RefusalReason its_reason)
+      : generation(id.generation), slot(static_cast<uint16_t>(id.slot)), reason(its_reason) {
+    static_assert(kMaxCallsInFlight <= 1u << 16);
+  }
+
+  uint32_t generation;
+  uint16_t slot;
+  RefusalReason reason;
+};
+
+// RefusalQueue: refusals of one link's calls that wait for room, in order.
+//
+// Each entry is small, since an overloaded server may have many to send: the rest of the response
+// follows from the reason. The queue keeps no memory while it is empty. Part of a ServerSession.
+class RefusalQueue {
+ public:
+  bool empty() const { return refusals_.empty(); }
+  size_t size() const { return refusals_.size() - sent_; }
+  // Refusals that were ever queued, and those that left again.
+  uint64_t queued() const { return left_ + size(); }
+  uint64_t left() const { return left_; }
+  // Precondition of both: not empty().
+  const Refusal& front() const { return refusals_[sent_]; }
+  void PopFront() {
+    ++left_;
+    if (++sent_ == refusals_.size()) Free();
+  }
+  void PushBack(const Refusal& refusal) {
+    // Each refusal moves at most once for each that has left.
+    if (refusals_.size() == refusals_.capacity() && 2 * sent_ > refusals_.size()) {
+      refusals_.erase(refusals_.begin(), refusals_.begin() + static_cast<ptrdiff_t>(sent_));
+      sent_ = 0;
+    }
+    refusals_.push_back(refusal);
+  }
+  void Clear() {
+    left_ += size();
+    Free();
+  }
+
+ private:
+  void Free() {
+    std::vector<Refusal>().swap(refusals_);
+    sent_ = 0;
+  }
+
+  std::vector<Refusal> refusals_;
+  size_t sent_ = 0;  // refusals at the beginning of refusals_ that have left
+  uint64_t left_ = 0;
+};
+
+class ServerShard;
+using RunningHandlers = absl::btree_map<std::string, uint32_t>;
+
+class ServerSession final : public LinkListener, private SendWaiter, private Timer {
+ public:
+  // The most refusals that wait for room: one for each of the client's call slots. Only a client
+  // that gives up refused calls without taking their answers can have more; then the link closes.
+  // The link also closes if refusals wait too long: ServerOptions::response_grace.
+  static constexpr size_t kMaxQueuedRefusals = kMaxCallsInFlight;
+  // So many of them may wait whatever other links of the source have: more count in the source's
+  // share (ServerSource).
+  static constexpr size_t kOwnQueuedRefusals = 4096;
+
+  // `number` tells this object from every other of its shard, also from a former one at the same
+  // address.
+  ServerSession(ServerShard& shard, std::shared_ptr<ServerClient> client, std::string peer,
+                uint64_t number);
+  ~ServerSession() override;
+
+  void Attach(Link& link) { link_ = &link; }
+  // nullptr until the handshake has ended, and once the link is down.
+  Link* link() const { return link_; }
+  // Whether its link is one of `endpoint`.
+  bool uses(const Endpoint& endpoint) const {
+    return link_ != nullptr && &link_->endpoint() == &endpoint;
+  }
+  const std::string& peer() const { return peer_; }
+  uint64_t number() const { return number_; }
+  bool idle() const { return active_.empty(); }
+  // The client of this link, which may have other links.
+  ServerClient& client() const { return *client_; }
+  // A call begins or stops waiting for what the client owes: room for its response, or a landing.
+  void BeginWait() { ++waits_; }
+  void EndWait() { --waits_; }
+
+  // The windows that the link's streams share. Precondition: a stream was opened.
+  StreamLink& streams() { return streams_; }
+
+  // Tells the client to start no more calls here.
+  void SendGoAway();
+  void CancelAll();
+  void CountRunning(RunningHandlers& running);
+  void OnCallDone(ServerCall& call);
+  // Refuses a call that waited for its turn, and is over. May close the link.
+  void RefuseQueued(CallId id, RefusalReason reason);
+  // Grants memory for the next payload of a request, after one of `bytes` has come. Only while
+  // open.
+  void OfferLanding(size_t bytes);
+  // This executor is short of memory for payloads: asks the clients of the same device for their
+  // grants.
+  void ReclaimGrants();
+  // The same for all clients of this one's source address, whose share of that memory is short.
+  void ReclaimGrantsOfSource();
+  void RevokeGrants();
+
+  // LinkListener
+  absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
+  void OnLinkDown(Link& link, const absl::Status& reason) override;
+  // While a call, a stream's Read or Write, or a refusal waits for the client. A client that only
+  // waits for a handler may be as quiet as it likes.
+  bool ExpectsFrames() const override;
+  // Calls run, or an application lends memory over it.
+  bool InUse(const Link& link) const override;
+  // Tells the client to close; a client that does not loses the link the next time.
+  bool OnIdle(Link& link) override;
+
+ private:
+  template <typename Visit>
+  void ForEachCall(Visit visit);
+  bool MayUseSlot(const FrameHeader& frame);
+  // Which sides send a stream, as a request says.
+  static Streams StreamsOf(const FrameHeader& frame) {
+    return (frame.flags & kFrameOpensStream) != 0 ? static_cast<Streams>(frame.outcome)
+                                                  : Streams::kNone;
+  }
+  absl::Status StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk,
+                         IncomingContext* context);
+  // The same for a call that ServerShard::Admit() did not admit.
+  [[gnu::cold, gnu::noinline]] absl::Status StartUnadmitted(const FrameHeader& frame,
+                                                            const char* body, IncomingBulk* bulk,
+                                                            IncomingContext* context);
+  // The same if the shard's Admission decides.
+  [[gnu::noinline]] absl::Status StartGuarded(const FrameHeader& frame, const char* body,
+                                              IncomingBulk* bulk, IncomingContext* context);
+  void AddCall(const FrameHeader& frame, ServerCall& call) {
+    by_slot_.Add(frame.call_slot, call);
+    active_.PushBack(call);
+  }
+  // Rare paths are out of line to keep the hot path small.
+  [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
+                                              const char* body);
+  // A request with more than its message, or for a slot whose former call still runs.
+  [[gnu::noinline]] absl::Status OnRequest(const FrameHeader& frame, const char* body);
+  [[gnu::cold, gnu::noinline]] absl::Status SlotMisused(const FrameHeader& frame) const;
+  // A request whose body begins with more than its message.
+  [[gnu::noinline]] absl::Status OnRequestWithPrefix(const FrameHeader& frame, const char* body);
+  absl::Status OnBulkRequest(const FrameHeader& frame, const char* body, IncomingContext* context);
+  bool TakesMetadata(const IncomingContext& context) const;
+  [[gnu::cold, gnu::noinline]] absl::Status RefuseRequest(const FrameHeader& frame,
+                                                          IncomingBulk* bulk, RefusalReason reason);
+  absl::Status OnBulkOrStreamRequest(const FrameHeader& frame, const char* body,
+                                     IncomingContext* context);
+  absl::Status OnStreamRequest(const FrameHeader& frame, const char* body,
+                               IncomingContext* context);
+  absl::Status OnStreamFrame(Link& link, const FrameHeader& frame, const char* body);
+  // False if the call does not have a place of its own at the shard's Admission.
+  [[gnu::noinline]] bool ReleasePlace(ServerCall& call);
+  [[gnu::cold, gnu::noinline]] void OnCallDoneWithoutLink();
+  void OnCancelFrame(const FrameHeader& frame);
+  absl::Status OnLandingFrame(const FrameHeader& frame, const char* body);
+  absl::Status Refuse(CallId id, RefusalReason reason);
+  // Sends the first refusal, which stays if there is no room.
+  void SendRefusal(Link& link);
+  // The bytes of body of the frame that is next to be sent.
+  size_t RoomNeeded() const;
+  // Waits for room for what is next to be sent.
+  void AwaitRoom(Link& link);
+  void OnWritable(Link& link) override;
+  void StartRefusalTimer();
+  void StopRefusalTimer();
+  // The refusals that waited when the timer was started have all left by now, or the link closes.
+  void OnTimer() override;
+
+  ServerShard& shard_;
+  const std::shared_ptr<ServerClient> client_;
+  const std::string peer_;
+  const uint64_t number_;
+  Link* link_ = nullptr;
+  IntrusiveList<ServerCall> active_;
+  CallSlots by_slot_;
+  StreamLink streams_;
+  RefusalQueue refusals_;
+  bool timer_running_ = false;  // while refusals wait
+  uint64_t refusals_due_ = 0;   // of all queued so far, how many must have left when the timer ends
+  bool go_away_due_ = false;
+  uint32_t waits_ = 0;
+  bool told_idle_ = false;   // by OnIdle()
+  bool going_down_ = false;  // in OnLinkDown(), which decides at its end whether this is idle
+  GrantsGiven grants_;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_SERVER_SESSION_H_

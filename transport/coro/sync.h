@@ -1,0 +1,433 @@
+// Event: something that has happened, or not yet; any number of coroutines wait for it.
+//
+// Set() wakes every waiter and lets later ones pass until Reset(). Waiters are queued, never
+// resumed inline. Wait() returns OK, or the reason when the coroutine's scope is cancelled. One
+// thread; must outlive its waiters, each of which may be destroyed at any time. Bounded by its
+// waiters, whose frames hold the links.
+//
+//   Event drained;
+//   absl::Status waited = co_await drained.Wait();
+
+#ifndef VERBENA_TRANSPORT_CORO_SYNC_H_
+#define VERBENA_TRANSPORT_CORO_SYNC_H_
+
+#include <cassert>
+#include <concepts>
+#include <coroutine>
+#include <cstddef>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/list.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+class Event {
+ public:
+  class [[nodiscard]] Awaiter final : public internal::Suspension,
+                                      public internal::IntrusiveNode<Awaiter> {
+   public:
+    explicit Awaiter(Event& event) : event_(event) {}
+    ~Awaiter() override = default;
+
+    bool await_ready() const noexcept { return false; }
+    template <typename Promise>
+      requires std::derived_from<Promise, internal::PromiseBase>
+    bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+      if (Cancelled(coroutine) || event_.set_) return false;
+      Suspend(coroutine);
+      event_.waiters_.PushBack(*this);
+      return true;
+    }
+    absl::Status await_resume() const { return cancel_status(); }
+
+   private:
+    friend class Event;
+    void Detach() override { internal::IntrusiveNode<Awaiter>::Unlink(); }
+
+    Event& event_;
+  };
+
+  void Set() {
+    set_ = true;
+    while (Awaiter* waiter = waiters_.PopFront()) waiter->Resume();
+  }
+  void Reset() { set_ = false; }
+  bool is_set() const { return set_; }
+
+  Awaiter Wait() { return Awaiter(*this); }
+
+ private:
+  internal::IntrusiveList<Awaiter> waiters_;
+  bool set_ = false;
+};
+
+// Semaphore: a number of permits, handed out first come, first served.
+//
+// A waiter that asks for many permits is not overtaken by later waiters that ask for few. Release()
+// queues waiters, never resumes inline. Acquire() returns OK, or the reason when the coroutine's
+// scope is cancelled; it then holds nothing. A waiter that is destroyed gives up its place. If it
+// was given permits but has not run since, it gives them back. One thread; must outlive its waiters
+// and holders.
+//
+// An Acquire of more permits than will ever be released waits until it is cancelled.
+//
+//   Semaphore reads(64);
+//   VERBENA_CO_RETURN_IF_ERROR(co_await reads.Acquire());
+//   SemaphoreHold hold(reads);   // releases, also when the Task is destroyed
+class Semaphore {
+ public:
+  explicit Semaphore(size_t permits) : available_(permits) {}
+
+  class [[nodiscard]] Awaiter final : public internal::Suspension,
+                                      public internal::IntrusiveNode<Awaiter> {
+   public:
+    Awaiter(Semaphore& semaphore, size_t permits) : semaphore_(semaphore), permits_(permits) {}
+    ~Awaiter() override;
+
+    bool await_ready() const noexcept { return false; }
+    template <typename Promise>
+      requires std::derived_from<Promise, internal::PromiseBase>
+    bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+      if (Cancelled(coroutine) || semaphore_.TryAcquire(permits_)) return false;
+      Suspend(coroutine);
+      semaphore_.waiters_.PushBack(*this);
+      return true;
+    }
+    absl::Status await_resume() {
+      served_ = false;  // the caller's now
+      return cancel_status();
+    }
+
+   private:
+    friend class Semaphore;
+    void Detach() override { LeaveQueue(); }
+    void LeaveQueue();
+
+    Semaphore& semaphore_;
+    const size_t permits_;
+    bool served_ = false;  // and the coroutine has not run since
+  };
+
+  Awaiter Acquire(size_t permits = 1) { return Awaiter(*this, permits); }
+  // False when there are too few permits, or others wait already.
+  bool TryAcquire(size_t permits = 1);
+  void Release(size_t permits = 1);
+
+  size_t available() const { return available_; }
+
+ private:
+  void ServeWaiters();
+
+  size_t available_;
+  internal::IntrusiveList<Awaiter> waiters_;
+};
+
+// Permits that were acquired, released at the end of a scope. Must not outlive the semaphore.
+class [[nodiscard]] SemaphoreHold {
+ public:
+  // The permits are the caller's already: this acquires none.
+  explicit SemaphoreHold(Semaphore& semaphore, size_t permits = 1)
+      : semaphore_(semaphore), permits_(permits) {}
+  SemaphoreHold(const SemaphoreHold&) = delete;
+  SemaphoreHold& operator=(const SemaphoreHold&) = delete;
+  ~SemaphoreHold() { semaphore_.Release(permits_); }
+
+ private:
+  Semaphore& semaphore_;
+  const size_t permits_;
+};
+
+class MutexLock;
+
+// Mutex: one coroutine at a time, also across a co_await.
+//
+// For state of one executor that a coroutine changes in several steps with awaits between them.
+// Without an await in between, coroutines of one executor need no lock. Waiters are served first
+// come, first served, and are queued, never resumed inline. Lock() returns a MutexLock, which
+// unlocks at the end of its scope, or the reason when the coroutine's scope is cancelled. A waiter
+// that is destroyed gives up its place; if the lock was its already, the next waiter gets it.
+// Allocates nothing. One thread. Must outlive its waiters and locks: a check aborts if it is
+// destroyed locked. Not recursive: a coroutine that locks it twice waits until it is cancelled.
+//
+//   Mutex log_mutex;
+//   VERBENA_CO_ASSIGN_OR_RETURN(const MutexLock lock, co_await log_mutex.Lock());
+//   VERBENA_CO_RETURN_IF_ERROR(co_await Append(header));
+//   VERBENA_CO_RETURN_IF_ERROR(co_await Append(body));   // nothing of others is between the two
+class Mutex {
+ public:
+  Mutex() = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+  ~Mutex() { VERBENA_CHECK(!locked()) << "a Mutex was destroyed while somebody holds it"; }
+
+  // The await of Lock().
+  class [[nodiscard]] Awaiter final {
+   public:
+    explicit Awaiter(Mutex& mutex) : mutex_(mutex), permit_(mutex.permit_.Acquire()) {}
+
+    bool await_ready() const noexcept { return false; }
+    template <typename Promise>
+      requires std::derived_from<Promise, internal::PromiseBase>
+    bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+      return permit_.await_suspend(coroutine);
+    }
+    absl::StatusOr<MutexLock> await_resume();
+
+   private:
+    Mutex& mutex_;
+    Semaphore::Awaiter permit_;
+  };
+
+  // co_await gives absl::StatusOr<MutexLock>.
+  Awaiter Lock() { return Awaiter(*this); }
+  // Nothing when it is locked.
+  std::optional<MutexLock> TryLock();
+
+  // True also while the lock is on its way to a waiter.
+  bool locked() const { return permit_.available() == 0; }
+
+ private:
+  friend class MutexLock;
+
+  Semaphore permit_{1};
+};
+
+// A locked Mutex, unlocked at the end of a scope. Move-only; on the mutex's thread.
+class [[nodiscard]] MutexLock {
+ public:
+  MutexLock(MutexLock&& other) noexcept : mutex_(std::exchange(other.mutex_, nullptr)) {}
+  MutexLock& operator=(MutexLock&& other) noexcept {
+    if (this != &other) {
+      Unlock();
+      mutex_ = std::exchange(other.mutex_, nullptr);
+    }
+    return *this;
+  }
+  ~MutexLock() { Unlock(); }
+
+  // Unlocks before the end of the scope. Does nothing if it was unlocked or moved from.
+  void Unlock() {
+    if (Mutex* mutex = std::exchange(mutex_, nullptr)) mutex->permit_.Release();
+  }
+
+ private:
+  friend class Mutex;
+  // The mutex's permit is this object's now.
+  explicit MutexLock(Mutex& mutex) : mutex_(&mutex) {}
+
+  Mutex* mutex_;
+};
+
+inline absl::StatusOr<MutexLock> Mutex::Awaiter::await_resume() {
+  VERBENA_RETURN_IF_ERROR(permit_.await_resume());
+  return MutexLock(mutex_);
+}
+
+inline std::optional<MutexLock> Mutex::TryLock() {
+  if (!permit_.TryAcquire()) return std::nullopt;
+  return MutexLock(*this);
+}
+
+// Queue<T>: a bounded queue between coroutines of one thread.
+//
+// Push waits while it is full, Pop while it is empty; both are served first come, first served, and
+// woken through the scheduler, never inline. Close() ends it: what was pushed can still be popped,
+// then Pop returns OUT_OF_RANGE, as reading past an end does; Push returns FAILED_PRECONDITION.
+// Both return the reason when the coroutine's scope is cancelled.
+//
+// No item is lost: an item belongs to the queue until the popping coroutine runs, so a popper that
+// is destroyed on its way leaves it to the next. Push has happened once it returns OK; a pusher
+// destroyed while it waits takes its item along. Must outlive its waiters.
+//
+//   Queue<Block> blocks(16);
+//   absl::Status pushed = co_await blocks.Push(std::move(block));
+//   absl::StatusOr<Block> block = co_await blocks.Pop();
+template <std::movable T>
+class Queue {
+ public:
+  class Pusher;
+  class Popper;
+
+  // At most `capacity` items, at least one. Allocates their memory here, and none later.
+  explicit Queue(size_t capacity) : ring_(capacity) { assert(capacity > 0); }
+
+  // co_await gives absl::Status.
+  Pusher Push(T item) { return Pusher(*this, std::move(item)); }
+  // co_await gives absl::StatusOr<T>.
+  Popper Pop() { return Popper(*this); }
+
+  // Takes `item` and returns true, or leaves it alone when the queue is full or closed.
+  bool TryPush(T&& item);
+  // Nothing when the queue is empty, or when all it holds is on its way to waiters.
+  std::optional<T> TryPop();
+
+  // Refuses further items, those of waiting pushers too. May be called again.
+  void Close();
+
+  bool closed() const { return closed_; }
+  size_t size() const { return size_; }
+  size_t capacity() const { return ring_.size(); }
+
+ private:
+  bool full() const { return size_ == ring_.size(); }
+  // Items that no woken popper is on its way to fetch.
+  bool has_unclaimed() const { return size_ > claimed_; }
+
+  void Append(T&& item);
+  T TakeFirst();
+  // Moves waiting pushers' items in and wakes poppers, as far as there is room and items.
+  void Settle();
+
+  std::vector<std::optional<T>> ring_;
+  size_t first_ = 0;
+  size_t size_ = 0;
+  size_t claimed_ = 0;  // poppers woken that have not run; at most size_
+  bool closed_ = false;
+  internal::IntrusiveList<Pusher> pushers_;  // only while full
+  internal::IntrusiveList<Popper> poppers_;  // only while every item is claimed
+};
+
+template <std::movable T>
+class [[nodiscard]] Queue<T>::Pusher final : public internal::Suspension,
+                                             public internal::IntrusiveNode<Pusher> {
+ public:
+  Pusher(Queue& queue, T item) : queue_(queue), item_(std::move(item)) {}
+  ~Pusher() override = default;
+
+  bool await_ready() const noexcept { return false; }
+  template <typename Promise>
+    requires std::derived_from<Promise, internal::PromiseBase>
+  bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    if (Cancelled(coroutine)) return false;
+    refused_ = queue_.closed_;
+    if (refused_ || queue_.TryPush(std::move(item_))) return false;
+    Suspend(coroutine);
+    queue_.pushers_.PushBack(*this);
+    return true;
+  }
+  absl::Status await_resume() const {
+    return refused_ ? absl::FailedPreconditionError("queue is closed") : cancel_status();
+  }
+
+ private:
+  friend class Queue;
+  void Detach() override { internal::IntrusiveNode<Pusher>::Unlink(); }
+
+  Queue& queue_;
+  T item_;
+  bool refused_ = false;
+};
+
+template <std::movable T>
+class [[nodiscard]] Queue<T>::Popper final : public internal::Suspension,
+                                             public internal::IntrusiveNode<Popper> {
+ public:
+  explicit Popper(Queue& queue) : queue_(queue) {}
+  ~Popper() override {
+    if (!claims_) return;
+    --queue_.claimed_;
+    queue_.Settle();
+  }
+
+  bool await_ready() const noexcept { return false; }
+  template <typename Promise>
+    requires std::derived_from<Promise, internal::PromiseBase>
+  bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    if (Cancelled(coroutine)) return false;
+    if (queue_.has_unclaimed()) {
+      Claim();
+      return false;
+    }
+    if (queue_.closed_) return false;
+    Suspend(coroutine);
+    queue_.poppers_.PushBack(*this);
+    return true;
+  }
+  absl::StatusOr<T> await_resume() {
+    if (!claims_) {
+      absl::Status cancelled = cancel_status();
+      return cancelled.ok() ? absl::OutOfRangeError("queue is closed") : cancelled;
+    }
+    claims_ = false;
+    --queue_.claimed_;
+    return queue_.TakeFirst();
+  }
+
+ private:
+  friend class Queue;
+  void Claim() {
+    claims_ = true;
+    ++queue_.claimed_;
+  }
+  void Detach() override { internal::IntrusiveNode<Popper>::Unlink(); }
+
+  Queue& queue_;
+  bool claims_ = false;  // one of the queue's items
+};
+
+template <std::movable T>
+bool Queue<T>::TryPush(T&& item) {
+  if (closed_ || full()) return false;
+  Append(std::move(item));
+  Settle();
+  return true;
+}
+
+template <std::movable T>
+std::optional<T> Queue<T>::TryPop() {
+  if (!has_unclaimed()) return std::nullopt;
+  return TakeFirst();
+}
+
+template <std::movable T>
+void Queue<T>::Close() {
+  closed_ = true;
+  while (Pusher* pusher = pushers_.PopFront()) {
+    pusher->refused_ = true;
+    pusher->Resume();
+  }
+  while (Popper* popper = poppers_.PopFront()) popper->Resume();
+}
+
+template <std::movable T>
+void Queue<T>::Append(T&& item) {
+  ring_[(first_ + size_) % ring_.size()].emplace(std::move(item));
+  ++size_;
+}
+
+template <std::movable T>
+T Queue<T>::TakeFirst() {
+  T item = std::move(*ring_[first_]);
+  ring_[first_].reset();
+  first_ = (first_ + 1) % ring_.size();
+  --size_;
+  Settle();
+  return item;
+}
+
+template <std::movable T>
+void Queue<T>::Settle() {
+  while (!full()) {
+    Pusher* pusher = pushers_.PopFront();
+    if (pusher == nullptr) break;
+    Append(std::move(pusher->item_));
+    pusher->Resume();
+  }
+  while (has_unclaimed()) {
+    Popper* popper = poppers_.PopFront();
+    if (popper == nullptr) break;
+    popper->Claim();
+    popper->Resume();
+  }
+}
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CORO_SYNC_H_

@@ -1,0 +1,77 @@
+#include "verbena/transport/link/send_queue.h"
+
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/link/limits.h"
+
+namespace verbena::internal {
+namespace {
+
+constexpr uint32_t kControlSendBytes = sizeof(SendHeader) + ControlFrames::kKinds * FrameBytes(0);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SendBuffers>> SendBuffers::Create(Device& device, ibv_pd* pd,
+                                                                 uint32_t count, uint32_t bytes,
+                                                                 uint32_t max_links) {
+  const size_t in_all = size_t{count} + kSpares;
+  VERBENA_ASSIGN_OR_RETURN(
+      Arena arena,
+      Arena::Create(device, pd, in_all * (bytes + kReceiveStridePadding), /*access=*/0));
+  return std::unique_ptr<SendBuffers>(new SendBuffers(std::move(arena), count, bytes, max_links));
+}
+
+SendBuffers::SendBuffers(Arena arena, uint32_t count, uint32_t bytes, uint32_t max_links)
+    : arena_(std::move(arena)),
+      count_(count),
+      bytes_(bytes),
+      stride_(bytes + kReceiveStridePadding),
+      max_links_(max_links),
+      free_(count),
+      spare_(kSpares) {
+  for (uint32_t index = count; index-- > 0;) free_.PushBack(index);
+  for (uint32_t index = count; index < count + kSpares; ++index) spare_.PushBack(index);
+  PoisonMemory(arena_.data(), arena_.size());
+}
+
+SendBuffers::~SendBuffers() { UnpoisonMemory(arena_.data(), arena_.size()); }
+
+uint32_t LinkSendQueue::TakeBuffer(SendUse use, uint32_t bindings_due) {
+  if (FreeSlots(bindings_due) == 0) return SendBuffers::kNone;
+  if (use != SendUse::kControl) {
+    const uint32_t buffer = buffers_.Take(held_, source_);
+    if (buffer != SendBuffers::kNone || use == SendUse::kFrames) return buffer;
+  }
+  return kControlSendBytes <= max_inline_bytes_ ? buffers_.TakeSpare() : SendBuffers::kNone;
+}
+
+void LinkSendQueue::DropPending() {
+  GiveBackPending();
+  CountReleased(static_cast<uint32_t>(pending_.size()));
+  pending_.Clear(/*kept=*/false);
+}
+
+void LinkSendQueue::PostDrainMarker() {
+  ibv_send_wr marker = {};
+  marker.wr_id = slots_.IdOf(slots_.posted()).Pack();
+  marker.opcode = IBV_WR_SEND;
+  marker.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* refused = nullptr;
+  if (const int error = ibv_post_send(qp_, &marker, &refused); error != 0) {
+    Log(LogLevel::kWarning,
+        ErrnoStatus(error, fmt::format("draining QPN {:#x}", qp_->qp_num)).ToString());
+    return;
+  }
+  slots_.Advance(1);
+}
+
+void LinkSendQueue::ReleaseAll() {
+  slots_.ReleaseAll([this](uint32_t buffer) { buffers_.GiveBack(buffer); });
+  CountReleased(held_);
+}
+
+}  // namespace verbena::internal

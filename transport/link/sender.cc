@@ -1,0 +1,529 @@
+#include "verbena/transport/link/sender.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "fmt/format.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/list.h"
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/send_queue.h"
+
+namespace verbena::internal {
+
+// Link and its LinkSender: what the link moves one-sided, and what it leases.
+
+Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
+                              const RemoteRange& remote, TransferListener* listener) {
+  VERBENA_CHECK(open()) << "a transfer with " << peer() << ", state " << state_;
+  VERBENA_CHECK(!local.empty() && remote.bytes > 0) << "an empty transfer with " << peer();
+  VERBENA_CHECK(direction == Transfer::Direction::kWrite || max_reads() > 0)
+      << "a READ from " << peer() << ", which answers none";
+  Transfer& transfer = endpoint_.supplies().transfers().Take(direction, local, remote, listener);
+  sender_.transfers().Add(transfer);
+  ++sender_.stats().transfers;
+  sender_.stats().transfer_bytes += remote.bytes;
+  sender_.ScheduleFlush();
+  return transfer;
+}
+
+Transfer& Link::StartAtomic(const AtomicOperation& operation, const RemoteRange& remote,
+                            TransferListener* listener) {
+  VERBENA_CHECK(open()) << "an atomic operation with " << peer() << ", state " << state_;
+  VERBENA_CHECK(has_atomics() && max_reads() > 0) << "atomic operations with " << peer();
+  VERBENA_CHECK(remote.bytes == 8 && remote.address % 8 == 0)
+      << "an atomic operation on " << remote.bytes << " bytes at " << remote.address;
+  Transfer& transfer = endpoint_.supplies().transfers().TakeAtomic(operation, remote, listener);
+  sender_.transfers().Add(transfer);
+  ++sender_.stats().atomics;
+  sender_.ScheduleFlush();
+  return transfer;
+}
+
+absl::StatusOr<Lease*> Link::OpenLease(const BufferView& view, LeaseAccess access, LeaseUse use) {
+  VERBENA_CHECK(open()) << "a lease for " << peer() << ", state " << state_;
+  VERBENA_CHECK(!view.empty()) << "an empty lease for " << peer();
+  RefillWindows(1);
+  if (free_leases() == 0) return nullptr;
+  LeaseTable& table = sender_.leases().table();
+  absl::StatusOr<Lease*> lease = table.Open(view, access, use);
+  if (lease.ok() && *lease != nullptr) ++sender_.stats().leases;
+  if (table.bindings_due() > 0) sender_.ScheduleFlush();
+  return lease;
+}
+
+void Link::EndLease(Lease& lease, LeaseListener* listener) {
+  VERBENA_CHECK(open()) << "the end of a lease of " << peer() << ", state " << state_;
+  LinkLeases& leases = sender_.leases();
+  leases.table().End(lease, listener);
+  if (leases.table().work_due()) sender_.ScheduleFlush();
+  if (leases.awaited()) sender_.WakeLeaseWaiters();
+}
+
+void Link::AbandonLease(Lease& lease) {
+  sender_.leases().table().Abandon(lease, endpoint_.executor().now());
+  // A liveness check ends the grace of the lease.
+  if (!WatchedLink::linked()) endpoint_.WatchLiveness(*this);
+}
+
+void Link::AwaitLeases(LeaseWaiter& waiter) {
+  ++sender_.stats().lease_waits;
+  RefillWindows(waiter.leases_wanted);
+  sender_.leases().Await(waiter);
+}
+
+// Ordered by the queue pair, so that no refill is under way when the queue pair is destroyed.
+void Link::RefillWindows(uint32_t wanted) {
+  LeaseTable& table = sender_.leases().table();
+  const uint32_t count = table.BeginRefill(wanted);
+  if (count != 0) endpoint_.StartRefill(key(), qp_.get(), count, table.TakeWorn());
+}
+
+void Link::AddWindows(WindowBatch windows) {
+  sender_.leases().table().Refill(std::move(windows));
+  sender_.WakeLeaseWaiters();
+}
+
+void LinkSender::PrepareLeases(WrChain& ready) {
+  LeaseTable& table = leases_.table();
+  SendSlots& slots = queue_.slots();
+  while (table.work_due()) {
+    // Posts the WRs prepared before: the next ones use the same memory.
+    if (!Ring(ready)) return;
+    const uint32_t count = table.Prepare(SlotsForTransfers());
+    if (count == 0) return;
+    ibv_send_wr* const chain = table.chain();
+    queue_.Name(chain, count);
+    // Bindings alone would fill the send queue and never say that they have left it.
+    const bool signal = slots.IsSignalDue(count) || leases_.awaited();
+    if (signal) chain[count - 1].send_flags = IBV_SEND_SIGNALED;
+    slots.Advance(count);
+    if (table.Placed(slots.posted() - 1) || signal) {
+      slots.MarkSignalled();
+    } else {
+      slots.CountUnsignalled(count);
+    }
+    ready.Add(chain, chain + count - 1);
+    if (!table.more_due()) return;
+  }
+}
+
+bool LinkSender::PrepareTransfers(WrChain& ready) {
+  if (!transfers_.CanGo()) return false;
+  if (!endpoint_.MayPostBulk()) return true;
+  // The SENDs that are there already do not wait for a slice.
+  if (!queue_.empty() && !PostAhead(ready)) return false;
+  for (bool first = true; transfers_.CanGo() && endpoint_.MayPostBulk(); first = false) {
+    // Posts the WRs prepared before: the next ones use the same memory.
+    if (!first && !Ring(ready)) return false;
+    const uint32_t count = transfers_.Prepare(SlotsForTransfers());
+    if (count == 0) return false;
+    ibv_send_wr* const chain = transfers_.chain();
+    queue_.Name(chain, count);
+    SendSlots& slots = queue_.slots();
+    slots.MarkSignalled();
+    slots.Advance(count);
+    ready.Add(chain, chain + count - 1);
+    endpoint_.NoteBulk(transfers_.prepared_bytes());
+    transfers_.Posted(slots.posted() - 1);
+  }
+  return false;
+}
+
+// After a flush that had leases or transfers to see to.
+void LinkSender::FinishMoves(bool bulk_refused) {
+  // A chain's worth of bindings is free again for leases.
+  if (leases_.awaited()) WakeLeaseWaiters();
+  // A link that had its slice goes on when the slice has ended, behind the links that were refused
+  // one.
+  const bool bulk_due = bulk_refused || (transfers_.CanGo() && endpoint_.MayPostBulk());
+  if ((bulk_due || leases_.table().work_due()) && SlotsForTransfers() > 0) ScheduleFlush();
+}
+
+// LinkSender: frames that wait for the peer's credits, for send queue slots, or for send buffers.
+
+void LinkSender::AwaitWritable(SendWaiter& waiter) {
+  VERBENA_CHECK(open()) << "a frame for " << link_.peer() << " waits, state " << link_.state();
+  VERBENA_CHECK(!waiter.linked()) << "a frame for " << link_.peer() << " waits already";
+  VERBENA_CHECK(waiter.body_bytes <= max_body_bytes())
+      << "a body of " << waiter.body_bytes << " bytes, at most " << max_body_bytes();
+  if (state_ == State::kUntilReady) {
+    // AllowSends() wakes it.
+  } else if (writers_.empty()) {
+    if (credits_.available() == 0) {
+      ++stats_.credit_waits;
+    } else {
+      ++stats_.slot_waits;
+      LackRoom();
+    }
+  } else {
+    ++stats_.credit_waits;
+  }
+  writers_.Add(waiter);
+  ScheduleFlush();
+}
+
+void LinkSender::AllowSends() {
+  VERBENA_CHECK(state_ == State::kUntilReady) << "SENDs are not held back";
+  state_ = State::kFree;
+  ScheduleFlush();
+  WakeWriters();
+  // The frames that still wait now wait for credits or room, and count as such.
+  WaiterQueue<SendWaiter> waiting;
+  writers_.MoveTo(waiting);
+  while (!waiting.empty()) {
+    waiting.ServeFirst([this](SendWaiter& first) { AwaitWritable(first); });
+  }
+}
+
+// A link that holds slots or buffers is woken by a completion of its own, and then sees what its
+// share is. A link that holds no buffer has no completion to wait for.
+void LinkSender::LackRoom() {
+  lacks_room_ = true;
+  if (queue_.held() == 0 && SlotsLeft()) endpoint_.AwaitSendRoom(*this, queue_.source());
+}
+
+// Its control frames and the credits that it returns leave with a flush.
+void LinkSender::OnRoom() {
+  if (lacks_room_) ScheduleFlush();
+  WakeWriters();
+}
+
+uint32_t LinkLeases::Wake(const LinkSendQueue& queue) {
+  // Each waiter takes its leases a moment after it is told, so the promised ones are counted here.
+  uint32_t promised = 0;
+  while (LeaseWaiter* waiter = waiters_.first()) {
+    const uint32_t wanted = promised + waiter->leases_wanted;
+    if (free(queue) < wanted) return wanted;
+    promised = wanted;
+    waiters_.ServeFirst([](LeaseWaiter& first) { first.OnLeasesFree(); });
+  }
+  return 0;
+}
+
+void LinkLeases::Lose() {
+  while (!waiters_.empty()) {
+    waiters_.ServeFirst([](LeaseWaiter& first) { first.OnLinkLost(); });
+  }
+  table_.Lose();
+}
+
+LinkSender::LinkSender(Link& link, Endpoint& endpoint, ibv_qp* qp, LinkKey key, PeerSource& source)
+    : link_(link),
+      endpoint_(endpoint),
+      queue_(qp, key,
+             {.buffers = endpoint.supplies().buffers(),
+              .chain = endpoint.supplies().chain(),
+              .max_inline_bytes = endpoint.supplies().max_inline_bytes(),
+              .depth = endpoint.limits().send_queue_depth},
+             source),
+      issued_(endpoint.credit_pool(), source.credits, endpoint.limits().initial_credits,
+              endpoint.limits().max_credits),
+      transfers_(endpoint.supplies().transfers(),
+                 {.send_queue_slots = queue_.slots().count(),
+                  .slice_bytes = endpoint.limits().bulk.slice_bytes,
+                  .bytes_ahead = endpoint.limits().bulk.bytes_ahead,
+                  .max_reads = 0,
+                  .words = endpoint.supplies().atomic_scratch().Of(key.slot)}),
+      leases_(endpoint.device(), endpoint.pd(), endpoint.limits().leases) {}
+
+void LinkSender::Open(uint32_t initial_credits, uint32_t send_bytes, FirstSend first_send) {
+  credits_ = SendCredits(initial_credits);
+  queue_.set_send_bytes(send_bytes);
+  state_ = State::kFree;
+  if (first_send == FirstSend::kAfterReady) state_ = State::kUntilReady;
+  if (first_send == FirstSend::kPeers) state_ = State::kUntilHeard;
+}
+
+void LinkSender::Close() {
+  state_ = State::kClosed;
+  RoomWaiter::Unlink();
+  writers_.Clear();
+  queue_.DropPending();
+  leases_.Lose();
+}
+
+void LinkSender::Release() {
+  transfers_.Fail(absl::UnavailableError("the link was lost"));
+  queue_.ReleaseAll();
+}
+
+char* LinkSender::Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated) {
+  VERBENA_CHECK(open()) << "a frame for " << link_.peer() << ", state " << link_.state();
+  VERBENA_CHECK(body_bytes <= max_body_bytes())
+      << "a body of " << body_bytes << " bytes, at most " << max_body_bytes();
+  // The frame of a waiter that is served passes those who still wait.
+  if (!writers_.empty() && !writers_.serving()) return nullptr;
+  const bool ahead = queue_.is_group() && PostWritten();
+  if (!ahead && !queue_.Fits(body_bytes, invalidated)) {
+    if (!OpenSend()) return nullptr;
+  }
+  return Place(header, body_bytes, invalidated);
+}
+
+[[gnu::always_inline]] inline char* LinkSender::Place(const FrameHeader& header, size_t body_bytes,
+                                                      uint32_t invalidated) {
+  ++stats_.frames_sent;
+  return queue_.Place(header, body_bytes, invalidated);
+}
+
+bool LinkSender::OpenSend(SendUse use) {
+  // A client that never says Ready must not keep the buffers of all others.
+  if (state_ == State::kUntilReady) [[unlikely]]
+    return false;
+  const uint32_t buffer = queue_.TakeBuffer(use, leases_.table().bindings_due());
+  if (buffer == SendBuffers::kNone) {
+    LackRoom();
+    return false;
+  }
+  if (use == SendUse::kCredits ? !credits_.TrySpendReserve() : !credits_.TrySpend()) {
+    queue_.GiveBack(buffer);
+    return false;
+  }
+  queue_.Add(buffer, use);
+  ScheduleFlush();
+  return true;
+}
+
+void LinkSender::StartFlush() {
+  flush_scheduled_ = true;
+  WatchedLink& watched = link_;
+  if (!watched.linked()) endpoint_.WatchLiveness(watched);
+  endpoint_.executor().FlushLater(*this, Executor::FlushPriority::kSends);
+}
+
+void LinkSender::Flush() {
+  if (state_ != State::kFree || refusal_ != 0) [[unlikely]] {
+    flush_scheduled_ = false;
+    if (refusal_ != 0) PostFailed(refusal_);
+    return;
+  }
+  WrChain ready;
+  flushing_ = true;
+  lacks_room_ = false;
+  bool bulk_refused = false;
+  const bool moves = this->moves();
+  if (moves) PrepareLeases(ready);
+  if (open()) {
+    AppendDue();
+    const bool owes = issued_.ShouldAdvertise() || control_.answer;
+    if (queue_.empty() && owes && OpenSend(SendUse::kCredits)) ++stats_.credit_sends;
+  }
+  if (moves && open()) bulk_refused = PrepareTransfers(ready);
+  // From here on what is opened or started leaves with another flush: posting gives room back, and
+  // a writer that waited for it appends.
+  flush_scheduled_ = false;
+  if (open()) {
+    if (queue_.empty()) {
+      Ring(ready);
+    } else if (const int error = PostPending(ready); error != 0) {
+      // Slots were reserved before the WRs were made: the queue pair is broken.
+      PostFailed(error);
+    }
+  }
+  flushing_ = false;
+  if (moves && open()) FinishMoves(bulk_refused);
+}
+
+bool LinkSender::PostAhead(WrChain& ready) {
+  const int error = PostPending(ready);
+  if (error != 0) PostFailed(error);
+  return error == 0;
+}
+
+void LinkSender::SendNow() {
+  const bool one_frame = queue_.pending() == 1 && queue_.last().frames == 1;
+  if (!one_frame || state_ != State::kFree || control_.any_due() || moves() ||
+      !endpoint_.MaySendNow()) {
+    return;
+  }
+  FlushHook::Unlink();
+  flush_scheduled_ = false;
+  WrChain ready;
+  refusal_ = PostPending(ready);
+  if (refusal_ != 0) ScheduleFlush();
+}
+
+// How many frames are worth a SEND of their own while the turn goes on: half of the calls in
+// flight, so that each side works on one half, but kMaxEarlyFrames at most. The side that answers
+// keeps groups as large as they come, to that bound.
+uint32_t LinkSender::EarlyFrames() const {
+  const uint32_t calls = link_.calls_in_flight();
+  if (calls == 0) return kMaxEarlyFrames;
+  return std::clamp(calls / 2, kMinEarlyFrames, kMaxEarlyFrames);
+}
+
+bool LinkSender::IsGroup() {
+  queue_.set_group(EarlyFrames());
+  return queue_.is_group();
+}
+
+// Nothing else of this link is due before its SENDs, nobody waits for what they take, and the
+// receives are posted whose credits they return. Not inside a flush: what it has prepared holds
+// earlier positions of the send queue, and a completion of a later one would prove its end.
+bool LinkSender::MayPostEarly() {
+  if (flushing_) return false;
+  return state_ == State::kFree && refusal_ == 0 && !moves() && endpoint_.PrepareEarlySend();
+}
+
+// Makes an empty SEND the last one and posts those before it, whose frames are all written by now.
+// False when that must wait.
+bool LinkSender::PostWritten() {
+  if (!IsGroup() || !MayPostEarly()) return false;
+  const PendingSend& last = queue_.last();
+  const bool is_empty = last.frames == 0 && last.use == SendUse::kFrames;
+  if (!is_empty && !OpenSend()) return false;
+  WrChain ready;
+  refusal_ = PostPending(ready, /*kept=*/1);
+  return true;
+}
+
+// Posts what is pending, between two completions of one poll.
+void LinkSender::PostEarly() {
+  if (!endpoint_.handles_more_completions() || !IsGroup() || !MayPostEarly()) return;
+  WrChain ready;
+  refusal_ = PostPending(ready);
+}
+
+bool LinkSender::Ring(WrChain& ready) {
+  if (ready.empty()) return true;
+  const int error = queue_.PostReady(ready);
+  ++stats_.doorbells;
+  leases_.table().Posted();
+  if (error != 0) PostFailed(error);
+  return error == 0;
+}
+
+// Control frames pass frames that wait, and those that find no room stay due: they come before
+// frames that wait when there is room, and the next turn in which something arrives tries again.
+void LinkSender::AppendDue() {
+  if (control_.pong) AppendControl(PongFrame());
+  if (control_.ping) AppendControl(PingFrame());
+  if (control_.recall) AppendControl(RecallFrame(issued_.recall_limit()));
+}
+
+void LinkSender::AppendControl(const FrameHeader& header) {
+  const bool joins = !queue_.empty() &&
+                     (queue_.last().use == SendUse::kControl || queue_.Fits(0, /*invalidated=*/0));
+  if (!joins && !OpenSend() && !OpenSend(SendUse::kControl)) return;
+  Place(header, 0, /*invalidated=*/0);
+  ++control_.count;
+  if (header.kind == FrameKind::kPong) control_.pong = false;
+  if (header.kind == FrameKind::kPing) control_.ping = false;
+  if (header.kind == FrameKind::kRecall) {
+    control_.recall = false;
+    ++stats_.recalls;
+  }
+}
+
+int LinkSender::PostPending(WrChain& ready, size_t kept) {
+  issued_.Refill();
+  issued_.MarkAdvertised();
+  control_.answer = false;
+  SendHeader header;
+  header.credits_issued = issued_.total();
+  header.credits_returned = credits_.returned();
+  header.reserve_seen = issued_.reserve_seen();
+  // The SEND that spends the last credit says so too: without another credit, nothing could be said
+  // later.
+  if (!writers_.empty() || credits_.available() == 0) header.flags |= kSendStarved;
+  const int error = queue_.Post(ready,
+                                {.header = header,
+                                 .fence = transfers_.fence(),
+                                 .signal = !writers_.empty() || lacks_room_,
+                                 .kept = kept},
+                                stats_);
+  leases_.table().Posted();
+  endpoint_.NoteSendRoom(queue_.source());
+  return error;
+}
+
+void LinkSender::StopHolding() {
+  state_ = State::kFree;
+  ScheduleFlush();
+}
+
+void LinkSender::NoteRecallAnswered() { endpoint_.NoteRecallAnswered(link_); }
+
+void LinkSender::GrowPeersWindow() { endpoint_.GrowWindow(link_); }
+
+absl::Status LinkSender::OnControlFrame(const FrameHeader& frame) {
+  if (frame.body_bytes != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("the peer sent a control frame with {} bytes", frame.body_bytes));
+  }
+  ++control_.count;
+  if (frame.kind == FrameKind::kPing) control_.pong = true;
+  if (frame.kind == FrameKind::kRecall) credits_.GiveBackWithin(frame.argument);
+  // The answer must travel now, since the credits count as free only when it has.
+  if (frame.kind == FrameKind::kRecall) control_.answer = true;
+  if (frame.kind != FrameKind::kPong) ScheduleFlush();
+  return absl::OkStatus();
+}
+
+void LinkSender::WakeWriters() {
+  // Frames that wait may go on taking each credit that comes.
+  if (control_.any_due() && !writers_.empty() && !writers_.serving() && open()) {
+    AppendDue();
+  }
+  while (!writers_.empty() && may_send()) {
+    const SendWaiter& waiter = *writers_.first();
+    if (!queue_.Fits(waiter.body_bytes, waiter.invalidated) && !OpenSend()) {
+      return;
+    }
+    writers_.ServeFirst([this](SendWaiter& first) { first.OnWritable(link_); });
+  }
+}
+
+void LinkSender::WakeLeaseWaiters() {
+  if (const uint32_t wanted = leases_.Wake(queue_)) link_.RefillWindows(wanted);
+}
+
+void LinkSender::OnCompletion(const ibv_wc& completion, uint16_t position) {
+  uint32_t released = 0;
+  const bool is_posted = queue_.Complete(position, released);
+  if (released != 0) endpoint_.NoteSendRoom(queue_.source());
+  if (!is_posted) {
+    CompletedUnposted(position);
+    return;
+  }
+  if (!open()) [[unlikely]] {
+    OnLateCompletion(completion);
+    return;
+  }
+  if (completion.status != IBV_WC_SUCCESS) {
+    link_.Close(WcStatus(completion, link_.peer()));
+    return;
+  }
+  transfers_.Completed(queue_.slots().completed());
+  leases_.table().Completed(queue_.slots().completed());
+  if (!open()) return;
+  WakeWriters();
+  if (leases_.awaited()) WakeLeaseWaiters();
+  if (transfers_.CanGo() || leases_.table().work_due() || lacks_room_) ScheduleFlush();
+}
+
+void LinkSender::OnLateCompletion(const ibv_wc& completion) {
+  const SendSlots& slots = queue_.slots();
+  if (link_.state() == LinkState::kDraining) {
+    if (slots.in_flight() == 0) link_.qp().OnDrained();
+    return;
+  }
+  if (completion.status != IBV_WC_SUCCESS) return;
+  transfers_.Completed(slots.completed());
+  leases_.table().Completed(slots.completed());
+}
+
+void LinkSender::PostFailed(int error) {
+  link_.Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", link_.peer())));
+}
+
+void LinkSender::CompletedUnposted(uint16_t position) {
+  link_.Close(absl::InternalError(fmt::format("a completion for send {} of {}, which is not posted",
+                                              position, queue_.slots().posted())));
+}
+
+}  // namespace verbena::internal

@@ -1,0 +1,296 @@
+// LinkSender: the sending half of a link: it decides which frames, leases and transfers are posted,
+// in which order, and when.
+//
+// Frames are coalesced into SENDs. The frames of a turn leave with one doorbell at the turn's end.
+// If they are many, groups of them leave while the turn goes on, so that the peer works meanwhile
+// (EarlyFrames()). Transfers leave slice by slice behind the frames, few bytes at a time
+// (BulkLimits): a SEND waits only for the slices that are already in the send queue.
+//
+// Four things can be used up: the peer's credits, send queue slots, send buffers, and outstanding
+// READs and atomics. Frames then wait, which is never an error. A fifth, CQ slots, is reserved when
+// the link is made.
+//
+// Part of a Link, on its executor's thread. A device that refuses a post closes that link.
+
+#ifndef VERBENA_TRANSPORT_LINK_SENDER_H_
+#define VERBENA_TRANSPORT_LINK_SENDER_H_
+
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "verbena/transport/base/list.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/link/credits.h"
+#include "verbena/transport/link/ids.h"
+#include "verbena/transport/link/leases.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/peer_host.h"
+#include "verbena/transport/link/send_queue.h"
+#include "verbena/transport/link/stats.h"
+#include "verbena/transport/link/transfers.h"
+#include "verbena/transport/link/wire_format.h"
+
+namespace verbena::internal {
+
+class Link;
+
+// SendWaiter and LeaseWaiter: a frame that waits to be appended, and somebody who waits to open
+// leases.
+//
+// A waiter belongs to its owner, which may destroy it at any time: that takes it off its queue
+// (list.h). On the thread of the link's executor.
+//
+// A frame that could not be appended yet.
+class SendWaiter : public IntrusiveNode<SendWaiter> {
+ public:
+  virtual ~SendWaiter() = default;
+  // There is room for one frame with a body of body_bytes: appends it now. The waiter is off the
+  // queue.
+  virtual void OnWritable(Link& link) = 0;
+
+  size_t body_bytes = 0;
+  // The key that its SEND invalidates, as Link::Append() takes it.
+  uint32_t invalidated = 0;
+};
+
+// Somebody who waits until leases can be opened.
+class LeaseWaiter : public IntrusiveNode<LeaseWaiter> {
+ public:
+  virtual ~LeaseWaiter() = default;
+  // Link::free_leases() is at least leases_wanted. The waiter is off the queue.
+  virtual void OnLeasesFree() = 0;
+  virtual void OnLinkLost() = 0;
+
+  uint32_t leases_wanted = 0;
+};
+
+// LinkLeases: the leases that a link has opened for its peer, and the queue of those
+// that wait to open more.
+//
+// A lease needs a memory window, and a place in the send queue for its binding. Whoever finds too
+// few of either waits here, first come, first served. Part of a LinkSender, which posts bindings
+// and invalidations, on its executor's thread. The table's bounds are LeaseLimits; a waiter belongs
+// to whoever waits.
+class LinkLeases {
+ public:
+  LinkLeases(Device& device, ibv_pd* pd, const LeaseLimits& limits) : table_(device, pd, limits) {}
+
+  LeaseTable& table() { return table_; }
+  const LeaseTable& table() const { return table_; }
+
+  // Leases that can be opened now. Bindings take slots of `queue`, of which one must be left for
+  // the SEND that tells of them.
+  uint32_t free(const LinkSendQueue& queue) const {
+    return std::min(table_.free(), queue.FreeSlots(table_.bindings_due() + 1));
+  }
+
+  void Await(LeaseWaiter& waiter) { waiters_.Add(waiter); }
+  bool awaited() const { return !waiters_.empty(); }
+  // Wakes those whose leases are free. Returns how many leases must be free before the next one
+  // wakes; 0 if nobody waits any more.
+  [[nodiscard]] uint32_t Wake(const LinkSendQueue& queue);
+
+  // The link is lost: tells those that wait, and the listeners of leases.
+  void Lose();
+
+ private:
+  LeaseTable table_;
+  WaiterQueue<LeaseWaiter> waiters_;
+};
+
+class Endpoint;
+class WrChain;
+
+// Which side may send first. On iWARP (MPA, RFC 5044, 7.1.2) the side that connected begins: the
+// other side holds its SENDs back until it has heard from it. A server whose client has not said
+// Ready yet cannot send either: its queue pair is in RTR until AllowSends().
+enum class FirstSend : uint8_t { kAny, kOurs, kPeers, kAfterReady };
+
+class LinkSender final : private FlushHook, private RoomWaiter {
+ public:
+  // Posts to `qp`, for `link`, which owns this object. Not open yet.
+  LinkSender(Link& link, Endpoint& endpoint, ibv_qp* qp, LinkKey key, PeerSource& source);
+
+  // The terms of the handshake: `initial_credits` to begin with, SENDs of `send_bytes` at most.
+  void Open(uint32_t initial_credits, uint32_t send_bytes, FirstSend first_send);
+  // The queue pair of a link that was opened with kAfterReady has reached RTS.
+  void AllowSends();
+  // The link is lost: nothing is sent any more. Drops the frames that wait, and tells those that
+  // wait for leases. Posted WRs keep their slots and buffers until they have ended.
+  void Close();
+  // The queue pair is gone: transfers fail, and the buffers of posted WRs are free.
+  void Release();
+
+  // --- frames
+
+  // Append() and AwaitWritable() of the link.
+  char* Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated);
+  void AwaitWritable(SendWaiter& waiter);
+  // Posts the answer that is pending, if it can leave at once and nothing else is due.
+  void SendNow();
+  // Whether SENDs can leave, now or as soon as there is room.
+  bool may_send() const { return state_ >= State::kUntilHeard; }
+  // The largest body that one frame can carry to the peer.
+  size_t max_body_bytes() const { return MaxBodyBytes(queue_.send_bytes()); }
+
+  // --- arrivals
+
+  // A SEND has come: the peer has begun.
+  void OnHeard() {
+    if (state_ == State::kUntilHeard) [[unlikely]]
+      StopHolding();
+  }
+  // The counters of a SEND. A failed Status closes the link.
+  absl::Status OnHeader(const SendHeader& header) {
+    VERBENA_RETURN_IF_ERROR(issued_.OnSend((header.flags & kSendSpendsReserve) != 0));
+    if (header.is_compact()) {
+      VERBENA_RETURN_IF_ERROR(
+          credits_.OnCompactHeader(static_cast<uint16_t>(header.credits_issued)));
+    } else {
+      const bool recalled = issued_.recalled();
+      VERBENA_RETURN_IF_ERROR(issued_.OnReturned(header.credits_returned));
+      if (recalled && !issued_.recalled()) NoteRecallAnswered();
+      VERBENA_RETURN_IF_ERROR(credits_.OnHeader(header.credits_issued, header.reserve_seen));
+    }
+    if ((header.flags & kSendStarved) != 0) GrowPeersWindow();
+    return absl::OkStatus();
+  }
+  // Rare paths are out of line to keep the hot path small.
+  [[gnu::cold, gnu::noinline]] absl::Status OnControlFrame(const FrameHeader& frame);
+  // All frames of a SEND are handled.
+  void OnHandled() {
+    if (!writers_.empty()) WakeWriters();
+    if (queue_.is_group()) PostEarly();
+    if (issued_.ShouldAdvertise() || control_.pong || control_.recall) ScheduleFlush();
+  }
+  // `position` is that of the WR that has ended, and with it all earlier ones.
+  void OnCompletion(const ibv_wc& completion, uint16_t position);
+
+  // --- control frames
+
+  // Asks the peer to say something. Only while the link is open.
+  void Ping() {
+    control_.ping = true;
+    ScheduleFlush();
+  }
+  // Whether a PING is held up here because other links hold all send buffers.
+  bool ping_is_held_up() const { return control_.ping && OthersHoldBuffers(); }
+  // Asks the peer to return the credits beyond its initial window.
+  void Recall();
+  // At each liveness check: whether a peer that was asked for credits has answered. A failed Status
+  // closes the link.
+  absl::Status CheckRecall();
+  // Control frames that have travelled, in both directions.
+  uint64_t control_count() const { return control_.count; }
+
+  // --- leases and transfers, which the next flush posts
+
+  LinkLeases& leases() { return leases_; }
+  const LinkLeases& leases() const { return leases_; }
+  TransferQueue& transfers() { return transfers_; }
+  const TransferQueue& transfers() const { return transfers_; }
+  uint32_t free_leases() const { return leases_.free(queue_); }
+  void WakeLeaseWaiters();
+
+  // --- the link's own
+
+  void ScheduleFlush() {
+    if (!flush_scheduled_) StartFlush();
+  }
+  bool flush_scheduled() const { return flush_scheduled_; }
+  const SendCredits& credits() const { return credits_; }
+  IssuedCredits& issued() { return issued_; }
+  const IssuedCredits& issued() const { return issued_; }
+  LinkSendQueue& queue() { return queue_; }
+  const LinkSendQueue& queue() const { return queue_; }
+  // The link's counters: the link itself counts what arrives.
+  LinkStats& stats() { return stats_; }
+  const LinkStats& stats() const { return stats_; }
+  bool SlotsLeft() const { return queue_.FreeSlots(leases_.table().bindings_due()) > 0; }
+
+ private:
+  // Whether SENDs may leave; if not, until when. With kUntilReady frames wait as well, and take no
+  // send buffers.
+  enum class State : uint8_t { kClosed, kUntilReady, kUntilHeard, kFree };
+
+  bool open() const { return state_ != State::kClosed; }
+  void Flush() override;
+  // There may be a buffer again.
+  void OnRoom() override;
+  void StartFlush();
+  void StopHolding();
+  void NoteRecallAnswered();
+  void GrowPeersWindow();
+
+  bool OpenSend(SendUse use = SendUse::kFrames);
+  char* Place(const FrameHeader& header, size_t body_bytes, uint32_t invalidated);
+  void WakeWriters();
+  // Call when this link has something to send, but lacks a send queue slot or a send buffer.
+  [[gnu::cold, gnu::noinline]] void LackRoom();
+  // Whether this link waits for a buffer and holds none itself. False for one that lacks slots: it
+  // has used them up itself.
+  bool OthersHoldBuffers() const { return lacks_room_ && queue_.held() == 0 && SlotsLeft(); }
+  // The control frames that are due, as far as there is room.
+  void AppendDue();
+  [[gnu::cold, gnu::noinline]] void AppendControl(const FrameHeader& header);
+
+  // Sending while the turn goes on.
+  uint32_t EarlyFrames() const;
+  // True if as many frames are pending as EarlyFrames() wants now. Otherwise
+  // LinkSendQueue::is_group() is false until that many are.
+  bool IsGroup();
+  bool MayPostEarly();
+  [[gnu::noinline]] bool PostWritten();
+  [[gnu::noinline]] void PostEarly();
+
+  // A flush posts, in this order: bindings and invalidations, the pending SENDs, a slice of
+  // WRITEs and READs, and the SENDs that follow a payload of that slice. One doorbell rings for
+  // all. If SENDs are pending ahead of a slice, they take a doorbell of their own, and so does each
+  // further chain of leases or transfers.
+  void PrepareLeases(WrChain& ready);
+  // True if the next slice must wait because other links had theirs in this turn.
+  bool PrepareTransfers(WrChain& ready);
+  void FinishMoves(bool bulk_refused);
+  // Whether a flush would post bindings, WRITEs or READs, or wake those who wait for leases.
+  bool moves() const {
+    return leases_.table().work_due() || transfers_.waiting() || leases_.awaited();
+  }
+  // A link that moves payloads still sends frames: they keep some slots.
+  uint32_t SlotsForTransfers() const { return queue_.FreeSlots(kSignalInterval); }
+  // Posts the pending SENDs. False if that closes the link.
+  [[gnu::noinline]] bool PostAhead(WrChain& ready);
+  // Returns what the device answered: 0, or an errno. The last `kept` of the pending SENDs stay:
+  // they leave later in this turn. Always inlined, which saves a call for each RPC.
+  [[gnu::always_inline]] inline int PostPending(WrChain& ready, size_t kept = 0);
+  // False if that closes the link.
+  bool Ring(WrChain& ready);
+  [[gnu::cold, gnu::noinline]] void PostFailed(int error);
+  // A completion when the link is no longer open.
+  [[gnu::cold, gnu::noinline]] void OnLateCompletion(const ibv_wc& completion);
+  [[gnu::cold, gnu::noinline]] void CompletedUnposted(uint16_t position);
+
+  Link& link_;
+  Endpoint& endpoint_;
+  LinkSendQueue queue_;
+  SendCredits credits_{0};
+  IssuedCredits issued_;
+  TransferQueue transfers_;
+  LinkLeases leases_;
+  WaiterQueue<SendWaiter> writers_;
+  ControlFrames control_;
+  State state_ = State::kClosed;
+  bool flush_scheduled_ = false;
+  bool flushing_ = false;    // WRs may have a position and not be posted yet
+  bool lacks_room_ = false;  // since the last flush
+  int refusal_ = 0;          // the errno of a post that could not close the link
+  LinkStats stats_;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_TRANSPORT_LINK_SENDER_H_

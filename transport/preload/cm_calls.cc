@@ -1,0 +1,516 @@
+#include <netdb.h>
+#include <netinet/in.h>
+#include <rdma/rdma_verbs.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "verbena/transport/preload/cm_connect.h"
+#include "verbena/transport/preload/cm_id.h"
+#include "verbena/transport/preload/rdma_cm_addresses.h"
+
+// Ids and their addresses, as programs call them: from rdma_create_id to rdma_resolve_route.
+
+namespace verbena::internal::preload {
+namespace {
+
+constexpr int kEndpointTimeoutMs = 2000;
+constexpr uint16_t kDefaultPkey = 0xffff;
+
+// Binds the id's socket to `address`, whose port may be 0, and stores what it is bound to. Under
+// the lock. 0 or an errno.
+int BindSocket(CmId& id, const sockaddr& address) {
+  CmId::Guarded& guarded = id.guarded();
+  soft::UniqueFd made(
+      socket(address.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!made) return errno;
+  const int on = 1;
+  // A port is free as soon as its id is gone: RDMA's ports have no TIME_WAIT. With port 0 the
+  // option would hand out ports that others are bound to.
+  if (AddressPort(address) != 0 || guarded.reuse_address) {
+    setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  }
+  if (address.sa_family == AF_INET6) {
+    const int six_only = guarded.address_family_only ? 1 : 0;
+    setsockopt(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, &six_only, sizeof(six_only));
+  }
+  if (bind(made.get(), &address, AddressBytes(address)) != 0) return errno;
+  socklen_t bytes = sizeof(id.route.addr.src_storage);
+  if (getsockname(made.get(), &id.route.addr.src_addr, &bytes) != 0) return errno;
+  guarded.bound = std::move(made);
+  return 0;
+}
+
+// Finds the source address, and binds the id to it and to a device. Under the lock. 0 or an errno.
+int ResolveSource(CmId& id, const sockaddr* source, const sockaddr& destination) {
+  sockaddr_storage routed = {};
+  if (source == nullptr || IsAnyAddress(*source)) {
+    if (const int error = SourceAddressFor(destination, routed); error != 0) return error;
+    // A port that the program chose stays.
+    if (source != nullptr && routed.ss_family == source->sa_family) {
+      if (source->sa_family == AF_INET) {
+        reinterpret_cast<sockaddr_in&>(routed).sin_port = AddressPort(*source);
+      } else {
+        reinterpret_cast<sockaddr_in6&>(routed).sin6_port = AddressPort(*source);
+      }
+    }
+    source = reinterpret_cast<const sockaddr*>(&routed);
+  }
+  if (source->sa_family != destination.sa_family) return EAFNOSUPPORT;
+  return BindSocket(id, *source);
+}
+
+// The work of rdma_resolve_addr; an event tells how it went. Under the lock.
+void ResolveAddress(CmId& id, const sockaddr* source, const sockaddr& destination) {
+  CmId::Guarded& guarded = id.guarded();
+  int error = 0;
+  const sockaddr_storage bound_to = id.route.addr.src_storage;
+  const auto& bound = reinterpret_cast<const sockaddr&>(bound_to);
+  if (guarded.state == CmState::kIdle) {
+    error = ResolveSource(id, source, destination);
+  } else if (IsAnyAddress(bound)) {
+    guarded.bound = {};
+    error = ResolveSource(id, &bound, destination);
+  }
+  if (error != 0) return id.Post(RDMA_CM_EVENT_ADDR_ERROR, -error);
+  std::memcpy(&id.route.addr.dst_storage, &destination, AddressBytes(destination));
+  CmDevices::Get().Bind(id);
+  guarded.state = CmState::kAddressResolved;
+  id.Post(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+}
+
+int MakeId(rdma_event_channel* channel, void* context, rdma_port_space space, rdma_cm_id** result) {
+  if (result == nullptr) return CmFail(EINVAL);
+  if (space != RDMA_PS_TCP && space != RDMA_PS_IB) {
+    return CmRefuse(
+        "rdma_create_id: only the port spaces RDMA_PS_TCP and RDMA_PS_IB: the "
+        "soft device has no datagrams");
+  }
+  if (CmDevices::Get().devices().empty()) return CmFail(ENODEV);
+  auto id = std::make_unique<CmId>(space);
+  id->context = context;
+  id->channel = channel;
+  if (channel == nullptr) {
+    id->guarded().own_channel = CmIdChannel::Create();
+    if (id->guarded().own_channel == nullptr) return -1;
+    id->channel = id->guarded().own_channel.get();
+  }
+  *result = id.release();
+  return 0;
+}
+
+// Takes the events of `id` that the program did not get out of its channel, with the requests in
+// them, which nobody will answer. Under the lock.
+void DropEvents(CmId& id) {
+  for (const std::unique_ptr<CmIdEvent>& event : id.events().Remove(id)) {
+    if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST) continue;
+    CmId* const request = &Behind(event->id);
+    DropEvents(*request);
+    request->Close(CmKind::kReject);
+    delete request;
+  }
+}
+
+// Has `channel` take the id's events that the program did not get, and those of requests among
+// them: their ids were made for the channel that the program leaves. Under the lock.
+void MoveToChannel(CmId& id, rdma_event_channel* channel) {
+  for (std::unique_ptr<CmIdEvent>& event : id.events().Remove(id)) {
+    const bool is_request = event->event == RDMA_CM_EVENT_CONNECT_REQUEST;
+    CmId* const request = is_request ? &Behind(event->id) : nullptr;
+    // First, because the program does not know the id before.
+    Behind(channel).Post(std::move(event));
+    if (request != nullptr) MoveToChannel(*request, channel);
+  }
+  id.channel = channel;
+}
+
+// How an id ends whose program leaves it as it is.
+CmKind LastWord(CmState state) {
+  return state == CmState::kConnected || state == CmState::kReplied ? CmKind::kDisconnect
+                                                                    : CmKind::kReject;
+}
+
+// Creates the id of rdma_create_ep, resolved or bound as `info` says.
+int SetUpEndpoint(rdma_cm_id* id, const rdma_addrinfo& info, ibv_pd* pd, ibv_qp_init_attr* init) {
+  // The address says which kind it is, as the manual of rdma_getaddrinfo tells.
+  if (init != nullptr) init->qp_type = static_cast<ibv_qp_type>(info.ai_qp_type);
+  if ((info.ai_flags & RAI_PASSIVE) != 0) {
+    if (rdma_bind_addr(id, info.ai_src_addr) != 0) return -1;
+    if (init != nullptr) {
+      const std::scoped_lock lock(CmLoop::Instance().mutex());
+      Behind(id).guarded().passive_qp = CmPassiveQp{.pd = pd, .init = *init};
+    }
+    return 0;
+  }
+  if (rdma_resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, kEndpointTimeoutMs) != 0 ||
+      rdma_resolve_route(id, kEndpointTimeoutMs) != 0) {
+    return -1;
+  }
+  return init == nullptr ? 0 : rdma_create_qp(id, pd, init);
+}
+
+// Told when an id has one unacknowledged event less. Never destroyed, as CmLoop.
+std::condition_variable& Acknowledged() {
+  static auto& told = *new std::condition_variable;
+  return told;
+}
+
+// Takes the queue pair of an id whose peer accepted into service, and tells the peer. Turns the
+// event into a failure if that does not work.
+void FinishConnecting(CmIdEvent& event) {
+  CmId& id = Behind(event.id);
+  // Without a queue pair of ours the program finishes, by rdma_establish.
+  if (id.qp == nullptr) return;
+  const int error = ConnectCmQueuePair(id);
+  if (error != 0) BreakCmQueuePair(id);
+  const std::scoped_lock lock(CmLoop::Instance().mutex());
+  if (error != 0) {
+    id.Close(CmKind::kReject);
+    event.event = RDMA_CM_EVENT_CONNECT_ERROR;
+    event.status = -error;
+    return;
+  }
+  event.event = RDMA_CM_EVENT_ESTABLISHED;
+  id.SendReady();
+}
+
+// rdma_freeaddrinfo frees all of it, by free().
+sockaddr* CopyOf(const sockaddr* address, socklen_t bytes) {
+  void* const copy = std::malloc(bytes);
+  if (copy != nullptr) std::memcpy(copy, address, bytes);
+  return static_cast<sockaddr*>(copy);
+}
+
+constexpr uint8_t kLongestAckTimeout = 31;  // a field of five bits
+
+int SetIdOption(CmId& id, int option, const void* value, size_t bytes) {
+  const std::scoped_lock lock(CmLoop::Instance().mutex());
+  int number = 0;
+  switch (option) {
+    case RDMA_OPTION_ID_REUSEADDR:
+    case RDMA_OPTION_ID_AFONLY:
+      if (bytes != sizeof(int)) return CmFail(EINVAL);
+      std::memcpy(&number, value, sizeof(number));
+      (option == RDMA_OPTION_ID_AFONLY ? id.guarded().address_family_only
+                                       : id.guarded().reuse_address) = number != 0;
+      return 0;
+    // The soft device uses no network that has types of service.
+    case RDMA_OPTION_ID_TOS:
+      return bytes == sizeof(uint8_t) ? 0 : CmFail(EINVAL);
+    case RDMA_OPTION_ID_ACK_TIMEOUT: {
+      const uint8_t timeout = bytes == sizeof(uint8_t) ? *static_cast<const uint8_t*>(value) : 255;
+      if (timeout > kLongestAckTimeout) return CmFail(EINVAL);
+      id.guarded().terms.ack_timeout = timeout;
+      return 0;
+    }
+    default:
+      return CmFail(ENOSYS);
+  }
+}
+
+void CopySource(const rdma_addrinfo& hints, rdma_addrinfo& info) {
+  if (info.ai_src_len != 0 || hints.ai_src_addr == nullptr || hints.ai_src_len == 0) return;
+  info.ai_src_addr = CopyOf(hints.ai_src_addr, hints.ai_src_len);
+  info.ai_src_len = hints.ai_src_len;
+}
+
+// The address `found`, as the program's own or its peer's; without one, that of the hints.
+rdma_addrinfo* Converted(const addrinfo* found, const rdma_addrinfo& hints) {
+  auto* const info = static_cast<rdma_addrinfo*>(std::calloc(1, sizeof(rdma_addrinfo)));
+  if (info == nullptr) return nullptr;
+  info->ai_flags = hints.ai_flags;
+  info->ai_family = found != nullptr ? found->ai_family : hints.ai_family;
+  info->ai_port_space = hints.ai_port_space != 0 ? hints.ai_port_space : RDMA_PS_TCP;
+  info->ai_qp_type = hints.ai_qp_type != 0 ? hints.ai_qp_type : IBV_QPT_RC;
+  if (found != nullptr && (hints.ai_flags & RAI_PASSIVE) != 0) {
+    info->ai_src_addr = CopyOf(found->ai_addr, found->ai_addrlen);
+    info->ai_src_len = found->ai_addrlen;
+  } else if (found != nullptr) {
+    info->ai_dst_addr = CopyOf(found->ai_addr, found->ai_addrlen);
+    info->ai_dst_len = found->ai_addrlen;
+  } else if (hints.ai_dst_addr != nullptr && hints.ai_dst_len != 0) {
+    info->ai_dst_addr = CopyOf(hints.ai_dst_addr, hints.ai_dst_len);
+    info->ai_dst_len = hints.ai_dst_len;
+  }
+  CopySource(hints, *info);
+  return info;
+}
+
+constexpr const char* kNoMulticast = "rdma_join_multicast: the soft device has no datagrams";
+
+}  // namespace
+
+// Event channels and events, as programs call them.
+
+void WaitUntilAcknowledged(CmId& id) {
+  std::unique_lock lock(CmLoop::Instance().mutex());
+  Acknowledged().wait(lock, [&] { return id.guarded().unacknowledged == 0; });
+}
+
+int CompleteCmCall(CmId& id) {
+  if (!id.synchronous()) return 0;
+  if (id.event != nullptr) rdma_ack_cm_event(std::exchange(id.event, nullptr));
+  if (rdma_get_cm_event(id.channel, &id.event) != 0) return -1;
+  if (id.event->status == 0) return 0;
+  if (id.event->event == RDMA_CM_EVENT_REJECTED) return CmFail(ECONNREFUSED);
+  return CmFail(std::abs(id.event->status));
+}
+
+}  // namespace verbena::internal::preload
+
+extern "C" {
+
+using namespace verbena::internal::preload;
+
+int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context,
+                   rdma_port_space space) {
+  return MakeId(channel, context, space, id);
+}
+
+int rdma_destroy_id(rdma_cm_id* visible) {
+  CmId& id = Behind(visible);
+  {
+    const std::scoped_lock lock(CmLoop::Instance().mutex());
+    id.guarded().acceptor.reset();
+    id.Close(LastWord(id.guarded().state));
+    DropEvents(id);
+  }
+  if (id.event != nullptr) rdma_ack_cm_event(std::exchange(id.event, nullptr));
+  WaitUntilAcknowledged(id);
+  delete &id;
+  return 0;
+}
+
+int rdma_create_ep(rdma_cm_id** result, rdma_addrinfo* info, ibv_pd* pd, ibv_qp_init_attr* init) {
+  if (result == nullptr || info == nullptr) return CmFail(EINVAL);
+  rdma_cm_id* id = nullptr;
+  const auto space = static_cast<rdma_port_space>(info->ai_port_space);
+  if (MakeId(nullptr, nullptr, space, &id) != 0 || id == nullptr) return -1;
+  if (SetUpEndpoint(id, *info, pd, init) != 0) {
+    const int error = errno;
+    rdma_destroy_ep(id);
+    return CmFail(error);
+  }
+  *result = id;
+  return 0;
+}
+
+void rdma_destroy_ep(rdma_cm_id* id) {
+  rdma_destroy_qp(id);
+  rdma_destroy_srq(id);
+  rdma_destroy_id(id);
+}
+
+int rdma_bind_addr(rdma_cm_id* visible, sockaddr* address) {
+  CmId& id = Behind(visible);
+  if (address == nullptr || AddressBytes(*address) == 0) return CmFail(EINVAL);
+  const std::scoped_lock lock(CmLoop::Instance().mutex());
+  if (id.guarded().state != CmState::kIdle) return CmFail(EINVAL);
+  if (const int error = BindSocket(id, *address); error != 0) return CmFail(error);
+  if (!IsAnyAddress(*address)) CmDevices::Get().Bind(id);
+  id.guarded().state = CmState::kBound;
+  return 0;
+}
+
+int rdma_resolve_addr(rdma_cm_id* visible, sockaddr* source, sockaddr* destination,
+                      int /*timeout_ms*/) {
+  CmId& id = Behind(visible);
+  if (destination == nullptr || AddressBytes(*destination) == 0 ||
+      (source != nullptr && AddressBytes(*source) == 0)) {
+    return CmFail(EINVAL);
+  }
+  {
+    const std::scoped_lock lock(CmLoop::Instance().mutex());
+    const CmState state = id.guarded().state;
+    if (state != CmState::kIdle && state != CmState::kBound) return CmFail(EINVAL);
+    ResolveAddress(id, source, *destination);
+  }
+  return CompleteCmCall(id);
+}
+
+int rdma_resolve_route(rdma_cm_id* visible, int /*timeout_ms*/) {
+  CmId& id = Behind(visible);
+  CmMessage own;
+  if (id.verbs == nullptr || CmDevices::Describe(id, own) != 0) return CmFail(EINVAL);
+  {
+    const std::scoped_lock lock(CmLoop::Instance().mutex());
+    CmId::Guarded& guarded = id.guarded();
+    if (guarded.state != CmState::kAddressResolved) return CmFail(EINVAL);
+    // The peer's side is not known before it answers.
+    std::memcpy(guarded.path.sgid.raw, own.gid.data(), own.gid.size());
+    guarded.path.slid = htons(own.lid);
+    guarded.path.pkey = htons(kDefaultPkey);
+    guarded.path.mtu = own.mtu;
+    guarded.path.reversible = 1;
+    guarded.path.numb_path = 1;
+    id.route.path_rec = &guarded.path;
+    id.route.num_paths = 1;
+    guarded.state = CmState::kRouteResolved;
+    id.Post(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+  }
+  return CompleteCmCall(id);
+}
+
+int rdma_migrate_id(rdma_cm_id* visible, rdma_event_channel* channel) {
+  CmId& id = Behind(visible);
+  std::unique_ptr<CmIdChannel> own;
+  if (channel == nullptr) {
+    own = CmIdChannel::Create();
+    if (own == nullptr) return -1;
+    channel = own.get();
+  }
+  if (id.event != nullptr) rdma_ack_cm_event(std::exchange(id.event, nullptr));
+  WaitUntilAcknowledged(id);
+  const std::scoped_lock lock(CmLoop::Instance().mutex());
+  MoveToChannel(id, channel);
+  id.guarded().own_channel = std::move(own);
+  return 0;
+}
+
+in_port_t rdma_get_src_port(rdma_cm_id* id) { return AddressPort(id->route.addr.src_addr); }
+
+in_port_t rdma_get_dst_port(rdma_cm_id* id) { return AddressPort(id->route.addr.dst_addr); }
+
+using namespace verbena::internal::preload;
+
+rdma_event_channel* rdma_create_event_channel() { return CmIdChannel::Create().release(); }
+
+void rdma_destroy_event_channel(rdma_event_channel* channel) { delete &Behind(channel); }
+
+int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** result) {
+  if (channel == nullptr || result == nullptr) return CmFail(EINVAL);
+  while (true) {
+    if (const int error = Behind(channel).Wait(); error != 0) return CmFail(error);
+    std::unique_ptr<CmIdEvent> event;
+    {
+      const std::scoped_lock lock(CmLoop::Instance().mutex());
+      event = Behind(channel).Pop();
+      // Its event went with its id, or moved to another channel.
+      if (event == nullptr) continue;
+      CmId::Guarded& held = event->held->guarded();
+      ++held.unacknowledged;
+      if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) --held.waiting_requests;
+    }
+    if (event->connects_queue_pair) FinishConnecting(*event);
+    *result = event.release();
+    return 0;
+  }
+}
+
+int rdma_ack_cm_event(rdma_cm_event* visible) {
+  if (visible == nullptr) return CmFail(EINVAL);
+  const std::unique_ptr<CmIdEvent> event(static_cast<CmIdEvent*>(visible));
+  const std::scoped_lock lock(CmLoop::Instance().mutex());
+  --event->held->guarded().unacknowledged;
+  Acknowledged().notify_all();
+  return 0;
+}
+
+const char* rdma_event_str(rdma_cm_event_type event) {
+  static constexpr const char* kNames[] = {
+      "RDMA_CM_EVENT_ADDR_RESOLVED",   "RDMA_CM_EVENT_ADDR_ERROR",
+      "RDMA_CM_EVENT_ROUTE_RESOLVED",  "RDMA_CM_EVENT_ROUTE_ERROR",
+      "RDMA_CM_EVENT_CONNECT_REQUEST", "RDMA_CM_EVENT_CONNECT_RESPONSE",
+      "RDMA_CM_EVENT_CONNECT_ERROR",   "RDMA_CM_EVENT_UNREACHABLE",
+      "RDMA_CM_EVENT_REJECTED",        "RDMA_CM_EVENT_ESTABLISHED",
+      "RDMA_CM_EVENT_DISCONNECTED",    "RDMA_CM_EVENT_DEVICE_REMOVAL",
+      "RDMA_CM_EVENT_MULTICAST_JOIN",  "RDMA_CM_EVENT_MULTICAST_ERROR",
+      "RDMA_CM_EVENT_ADDR_CHANGE",     "RDMA_CM_EVENT_TIMEWAIT_EXIT"};
+  const auto number = static_cast<size_t>(event);
+  return number < std::size(kNames) ? kNames[number] : "UNKNOWN EVENT";
+}
+
+}  // extern "C"
+
+// Calls beside ids: devices, names, options, and refusals of what the soft device does not have.
+
+extern "C" {
+
+using namespace verbena::internal::preload;
+
+ibv_context** rdma_get_devices(int* count) {
+  const auto& devices = CmDevices::Get().devices();
+  auto** const list =
+      static_cast<ibv_context**>(std::calloc(devices.size() + 1, sizeof(ibv_context*)));
+  if (list == nullptr) return nullptr;
+  for (size_t i = 0; i < devices.size(); ++i) list[i] = devices[i].verbs;
+  if (count != nullptr) *count = static_cast<int>(devices.size());
+  return list;
+}
+
+void rdma_free_devices(ibv_context** list) { std::free(static_cast<void*>(list)); }
+
+int rdma_getaddrinfo(const char* node, const char* service, const rdma_addrinfo* hints,
+                     rdma_addrinfo** result) {
+  if (result == nullptr || (node == nullptr && service == nullptr && hints == nullptr)) {
+    return CmFail(EINVAL);
+  }
+  static constexpr rdma_addrinfo kNoHints = {};
+  if (hints == nullptr) hints = &kNoHints;
+  addrinfo wanted = {};
+  wanted.ai_socktype = SOCK_STREAM;
+  if ((hints->ai_flags & RAI_PASSIVE) != 0) wanted.ai_flags |= AI_PASSIVE;
+  if ((hints->ai_flags & RAI_NUMERICHOST) != 0) wanted.ai_flags |= AI_NUMERICHOST;
+  if ((hints->ai_flags & RAI_FAMILY) != 0 || hints->ai_family != 0) {
+    wanted.ai_family = hints->ai_family;
+  }
+  addrinfo* found = nullptr;
+  if (node == nullptr && service == nullptr) {
+    *result = Converted(nullptr, *hints);
+    return *result != nullptr ? 0 : CmFail(ENOMEM);
+  }
+  // As librdmacm, it returns what getaddrinfo returns: programs print it by gai_strerror.
+  if (const int error = getaddrinfo(node, service, &wanted, &found); error != 0) return error;
+  *result = Converted(found, *hints);
+  freeaddrinfo(found);
+  return *result != nullptr ? 0 : EAI_MEMORY;
+}
+
+void rdma_freeaddrinfo(rdma_addrinfo* info) {
+  while (info != nullptr) {
+    rdma_addrinfo* const next = info->ai_next;
+    std::free(info->ai_src_addr);
+    std::free(info->ai_dst_addr);
+    std::free(info);
+    info = next;
+  }
+}
+
+int rdma_set_option(rdma_cm_id* id, int level, int option, void* value, size_t bytes) {
+  if (value == nullptr) return CmFail(EINVAL);
+  if (level != RDMA_OPTION_ID) return CmFail(ENOSYS);
+  return SetIdOption(Behind(id), option, value, bytes);
+}
+
+int rdma_join_multicast(rdma_cm_id* /*id*/, sockaddr* /*address*/, void* /*context*/) {
+  return CmRefuse(kNoMulticast);
+}
+
+int rdma_join_multicast_ex(rdma_cm_id* /*id*/, rdma_cm_join_mc_attr_ex* /*attributes*/,
+                           void* /*context*/) {
+  return CmRefuse(kNoMulticast);
+}
+
+int rdma_leave_multicast(rdma_cm_id* /*id*/, sockaddr* /*address*/) {
+  return CmFail(EADDRNOTAVAIL);  // it can have joined none
+}
+
+// Enhanced connection establishment is for options of vendors: there are none.
+int rdma_set_local_ece(rdma_cm_id* /*id*/, ibv_ece* ece) {
+  return ece != nullptr ? 0 : CmFail(EINVAL);
+}
+
+int rdma_get_remote_ece(rdma_cm_id* /*id*/, ibv_ece* ece) {
+  if (ece == nullptr) return CmFail(EINVAL);
+  *ece = {};
+  return 0;
+}
+
+}  // extern "C"

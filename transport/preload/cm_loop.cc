@@ -1,0 +1,369 @@
+#include "verbena/transport/preload/cm_loop.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "fmt/format.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/preload/rdma_cm_addresses.h"
+#include "verbena/transport/soft/tcp_source.h"
+
+namespace verbena::internal::preload {
+namespace {
+
+constexpr uint64_t kWakeWatch = 0;
+constexpr auto kNoDeadline = CmLoop::Clock::time_point::max();
+
+// A connection's whole life takes three messages of each side.
+constexpr size_t kMostOutgoing = 4;
+
+// A host that died without a word is found after about a minute (start).
+constexpr int kIdleSeconds = 30;
+constexpr int kProbeSeconds = 10;
+constexpr int kProbes = 3;
+
+void SetOption(int fd, int level, int name, int value) {
+  // All are improvements only: a socket without one still works.
+  setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+void SetOptions(int fd) {
+  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+}
+
+int SocketError(int fd) {
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
+}
+
+constexpr auto kBetweenAttempts = std::chrono::milliseconds(20);
+
+// Never destroyed, as CmLoop.
+ThrottledLog& RefusedMessages() {
+  static auto& log = *new ThrottledLog({});
+  return log;
+}
+
+bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+// How long it leaves connections waiting when the process has no descriptors left.
+constexpr auto kPause = std::chrono::milliseconds(100);
+
+bool OutOfResources(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+}  // namespace
+
+CmLoop& CmLoop::Instance() {
+  static CmLoop& loop = *new CmLoop;
+  return loop;
+}
+
+CmLoop::CmLoop()
+    : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  VERBENA_CHECK(epoll_ >= 0 && wake_ >= 0) << "errno " << errno;
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeWatch}};
+  VERBENA_CHECK(epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0) << "errno " << errno;
+}
+
+uint64_t CmLoop::Watch(int fd, uint32_t events, CmReadyListener& listener) {
+  Start();
+  const uint64_t watch = ++last_watch_;
+  watched_.emplace(watch, Watched{.fd = fd, .listener = &listener, .deadline = kNoDeadline});
+  epoll_event event{.events = events, .data = {.u64 = watch}};
+  VERBENA_CHECK(fd < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0) << "errno " << errno;
+  return watch;
+}
+
+void CmLoop::Change(uint64_t watch, uint32_t events) {
+  epoll_event event{.events = events, .data = {.u64 = watch}};
+  VERBENA_CHECK(epoll_ctl(epoll_, EPOLL_CTL_MOD, watched_.at(watch).fd, &event) == 0)
+      << "errno " << errno;
+}
+
+void CmLoop::SetDeadline(uint64_t watch, Clock::duration after) {
+  ClearDeadline(watch);
+  Watched& watched = watched_.at(watch);
+  watched.deadline = Clock::now() + after;
+  deadlines_.emplace(watched.deadline, watch);
+  Wake();
+}
+
+void CmLoop::ClearDeadline(uint64_t watch) {
+  Watched& watched = watched_.at(watch);
+  if (watched.deadline == kNoDeadline) return;
+  deadlines_.erase({watched.deadline, watch});
+  watched.deadline = kNoDeadline;
+}
+
+void CmLoop::Forget(uint64_t watch) {
+  ClearDeadline(watch);
+  const auto found = watched_.find(watch);
+  if (found->second.fd >= 0) epoll_ctl(epoll_, EPOLL_CTL_DEL, found->second.fd, nullptr);
+  watched_.erase(found);
+}
+
+void CmLoop::Start() {
+  if (started_) return;
+  started_ = true;
+  // The program's signals are for its own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread([this] { Run(); });
+  pthread_setname_np(thread.native_handle(), "verbena_rdma_cm");
+  thread.detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void CmLoop::Wake() {
+  const uint64_t one = 1;
+  // The write can fail only if the counter is full, and then the loop wakes anyhow.
+  [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof(one));
+}
+
+int CmLoop::TimeLeft() {
+  const std::scoped_lock lock(mutex_);
+  if (deadlines_.empty()) return -1;
+  constexpr auto kLongest = std::chrono::hours(1);
+  const auto left = std::min<Clock::duration>(deadlines_.begin()->first - Clock::now(), kLongest);
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left);
+  return static_cast<int>(std::max<int64_t>(ms.count(), 0));
+}
+
+void CmLoop::CallLate() {
+  const auto now = Clock::now();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const uint64_t watch = deadlines_.begin()->second;
+    ClearDeadline(watch);
+    watched_.at(watch).listener->OnDeadline();
+  }
+}
+
+void CmLoop::Run() {
+  std::array<epoll_event, 32> events;
+  while (true) {
+    const int count =
+        epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), TimeLeft());
+    const std::scoped_lock lock(mutex_);
+    for (int i = 0; i < count; ++i) {
+      const uint64_t watch = events[static_cast<size_t>(i)].data.u64;
+      if (watch == kWakeWatch) {
+        uint64_t wakes;
+        [[maybe_unused]] const ssize_t got = read(wake_, &wakes, sizeof(wakes));
+        continue;
+      }
+      // An earlier one of these events may have ended it.
+      const auto found = watched_.find(watch);
+      if (found != watched_.end()) {
+        found->second.listener->OnReady(events[static_cast<size_t>(i)].events);
+      }
+    }
+    CallLate();
+  }
+}
+
+CmStream::CmStream(soft::UniqueFd socket, CmStreamOwner& owner)
+    : socket_(std::move(socket)),
+      owner_(&owner),
+      watch_(CmLoop::Instance().Watch(socket_.get(), EPOLLIN, *this)) {
+  SetOptions(socket_.get());
+}
+
+CmStream::CmStream(soft::UniqueFd socket, const sockaddr& peer, CmStreamOwner& owner)
+    : socket_(std::move(socket)), owner_(&owner), watch_(CmLoop::Instance().Watch(-1, 0, *this)) {
+  attempt_ = CmAttempt{};
+  std::memcpy(&attempt_->peer, &peer, AddressBytes(peer));
+  attempt_->patient_until = CmLoop::Clock::now() + kPatience;
+  Connect();
+}
+
+CmStream::~CmStream() { CmLoop::Instance().Forget(watch_); }
+
+void CmStream::SetTimeLimit(std::chrono::milliseconds after) {
+  if (attempt_.has_value()) attempt_->time_limit = CmLoop::Clock::now() + after;
+  CmLoop::Instance().SetDeadline(watch_, after);
+}
+
+void CmStream::ClearTimeLimit() { CmLoop::Instance().ClearDeadline(watch_); }
+
+// Begins an attempt. A failure that is known at once is told as a later one would be: through
+// epoll.
+void CmStream::Connect() {
+  CmLoop& loop = CmLoop::Instance();
+  loop.Forget(watch_);
+  SetOptions(socket_.get());
+  const auto& peer = reinterpret_cast<const sockaddr&>(attempt_->peer);
+  const bool failed =
+      connect(socket_.get(), &peer, AddressBytes(peer)) != 0 && errno != EINPROGRESS;
+  attempt_->error = failed ? errno : 0;
+  watch_ = loop.Watch(socket_.get(), EPOLLOUT, *this);
+  if (attempt_->time_limit != CmLoop::Clock::time_point::max()) {
+    loop.SetDeadline(watch_, attempt_->time_limit - CmLoop::Clock::now());
+  }
+}
+
+void CmStream::ConnectAgainSoon() {
+  CmLoop& loop = CmLoop::Instance();
+  loop.Forget(watch_);
+  // A descriptor that is not connected would be reported all the time.
+  watch_ = loop.Watch(-1, 0, *this);
+  loop.SetDeadline(watch_, kBetweenAttempts);
+  attempt_->waits = true;
+}
+
+bool CmStream::ReplaceSocket() {
+  sockaddr_storage bound = {};
+  socklen_t bytes = sizeof(bound);
+  auto* const address = reinterpret_cast<sockaddr*>(&bound);
+  if (getsockname(socket_.get(), address, &bytes) != 0) return false;
+  socket_ = {};
+  socket_ = soft::UniqueFd(
+      socket(bound.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  return socket_ && bind(socket_.get(), address, bytes) == 0;
+}
+
+bool CmStream::Send(const CmMessage& message) {
+  if (outgoing_.size() >= kMostOutgoing * kCmMessageBytes) return false;
+  const auto bytes = EncodeCmMessage(message);
+  outgoing_.insert(outgoing_.end(), bytes.begin(), bytes.end());
+  if (attempt_.has_value()) return true;
+  int error = 0;
+  // The loop finds a lost connection, too, and reports it when nobody is inside of a call.
+  if (Flush(&error) && !outgoing_.empty()) {
+    CmLoop::Instance().Change(watch_, EPOLLIN | EPOLLOUT);
+  }
+  return true;
+}
+
+bool CmStream::Flush(int* error) {
+  while (!outgoing_.empty()) {
+    const ssize_t sent =
+        send(socket_.get(), outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+      *error = errno;
+      return WouldBlock(errno);
+    }
+    outgoing_.erase(outgoing_.begin(), outgoing_.begin() + sent);
+  }
+  return true;
+}
+
+void CmStream::OnReady(uint32_t events) {
+  if (attempt_.has_value()) {
+    const int error = attempt_->error != 0 ? attempt_->error : SocketError(socket_.get());
+    if (error == ECONNREFUSED && CmLoop::Clock::now() < attempt_->patient_until) {
+      return ConnectAgainSoon();
+    }
+    if (error != 0) return owner_->OnStreamLost(error);
+    attempt_.reset();
+    CmLoop::Instance().Change(watch_, outgoing_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
+    return owner_->OnStreamConnected();
+  }
+  if ((events & EPOLLOUT) != 0) {
+    int error = 0;
+    if (!Flush(&error)) return owner_->OnStreamLost(error);
+    if (outgoing_.empty()) CmLoop::Instance().Change(watch_, EPOLLIN);
+  }
+  if ((events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) Read();
+}
+
+void CmStream::OnDeadline() {
+  if (!attempt_.has_value() || !attempt_->waits) return owner_->OnStreamLost(ETIMEDOUT);
+  attempt_->waits = false;
+  if (!ReplaceSocket()) return owner_->OnStreamLost(ECONNREFUSED);
+  Connect();
+}
+
+// Takes one message at most: its owner may destroy the stream, and epoll reports what is left.
+void CmStream::Read() {
+  const ssize_t got =
+      recv(socket_.get(), &incoming_[received_], incoming_.size() - received_, MSG_DONTWAIT);
+  if (got < 0 && WouldBlock(errno)) return;
+  if (got <= 0) return owner_->OnStreamLost(got == 0 ? ECONNRESET : errno);
+  received_ += static_cast<size_t>(got);
+  if (received_ < incoming_.size()) return;
+  received_ = 0;
+  auto message = DecodeCmMessage(incoming_);
+  if (!message.ok()) {
+    RefusedMessages().Write(LogLevel::kWarning, CmLoop::Clock::now(),
+                            fmt::format("rdma_cm: {}; the connection is closed",
+                                        std::string(message.status().message())));
+    return owner_->OnStreamLost(EPROTO);
+  }
+  owner_->OnStreamMessage(*message);
+}
+
+CmAcceptor::Silent::Silent(CmAcceptor& acceptor, uint64_t id, soft::UniqueFd socket)
+    : acceptor_(acceptor), id_(id), stream_(std::make_unique<CmStream>(std::move(socket), *this)) {
+  stream_->SetTimeLimit(acceptor.request_time_);
+}
+
+void CmAcceptor::Silent::OnStreamMessage(const CmMessage& message) {
+  stream_->ClearTimeLimit();
+  if (message.kind == CmKind::kRequest) acceptor_.listener_.OnRequest(stream_, message);
+  acceptor_.silent_.erase(id_);
+}
+
+void CmAcceptor::Silent::OnStreamLost(int /*error*/) { acceptor_.silent_.erase(id_); }
+
+CmAcceptor::CmAcceptor(soft::UniqueFd socket, CmRequestListener& listener,
+                       std::chrono::milliseconds request_time)
+    : socket_(std::move(socket)),
+      listener_(listener),
+      request_time_(request_time),
+      watch_(CmLoop::Instance().Watch(socket_.get(), EPOLLIN, *this)) {}
+
+CmAcceptor::~CmAcceptor() { CmLoop::Instance().Forget(watch_); }
+
+// One connection each time: epoll reports the next.
+void CmAcceptor::OnReady(uint32_t /*events*/) {
+  soft::UniqueFd accepted(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!accepted) {
+    if (OutOfResources(errno)) {
+      CmLoop::Instance().Change(watch_, 0);
+      CmLoop::Instance().SetDeadline(watch_, kPause);
+    }
+    return;
+  }
+  const absl::StatusOr<soft::TcpSource> source = soft::SourceOf(accepted.get());
+  if (!source.ok()) return;
+  MakeRoomFor(source->address);
+  const uint64_t id = ++last_id_;
+  sources_.Add(id, source->address);
+  silent_.try_emplace(id, *this, id, std::move(accepted));
+}
+
+void CmAcceptor::MakeRoomFor(const ibv_gid& newcomer) {
+  if (sources_.size() < kMostSilent) return;
+  sources_.Forget([this](uint64_t id) { return !silent_.contains(id); });
+  if (sources_.size() < kMostSilent) return;
+  silent_.erase(sources_.TakeOldestOfMost(newcomer));
+}
+
+void CmAcceptor::OnDeadline() { CmLoop::Instance().Change(watch_, EPOLLIN); }
+
+}  // namespace verbena::internal::preload

@@ -1,0 +1,46 @@
+// DeviceAddress: the name of a soft device: its GID, and the LID of its port.
+//
+// A device without a TCP wire has a random GID and LID 0. One with a TCP wire has its IP address as
+// GID and its TCP port as LID, so that the name says how to dial it, and several processes of one
+// host have names of their own. A value.
+
+#ifndef VERBENA_TRANSPORT_SOFT_ADDRESS_H_
+#define VERBENA_TRANSPORT_SOFT_ADDRESS_H_
+
+#include <infiniband/verbs.h>
+
+#include <compare>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+namespace verbena::internal::soft {
+
+struct DeviceAddress {
+  ibv_gid gid{};
+  uint16_t lid = 0;
+
+  // By the bytes of the GID, then by LID. Both ends of a TCP wire order devices in this way.
+  friend std::strong_ordering operator<=>(const DeviceAddress& a, const DeviceAddress& b) {
+    const int order = std::memcmp(a.gid.raw, b.gid.raw, sizeof(a.gid.raw));
+    return order != 0 ? order <=> 0 : a.lid <=> b.lid;
+  }
+  friend bool operator==(const DeviceAddress& a, const DeviceAddress& b) {
+    return a.lid == b.lid && a.gid.global.interface_id == b.gid.global.interface_id &&
+           a.gid.global.subnet_prefix == b.gid.global.subnet_prefix;
+  }
+};
+
+// As people write it: 10.0.0.7:4791 or [2001:db8::7]:4791 over TCP; otherwise the GID.
+std::string AddressText(const DeviceAddress& address);
+
+// ConnectRequest: a QP of ours that wants to reach one of a peer's, over whichever wire. A value.
+struct ConnectRequest {
+  uint32_t qpn = 0;
+  DeviceAddress address{};
+  uint32_t remote_qpn = 0;
+};
+
+}  // namespace verbena::internal::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_ADDRESS_H_

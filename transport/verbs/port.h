@@ -1,0 +1,107 @@
+// ChoosePort: the port and GID that a user means by the name of a device.
+//
+//   ""             the first active port that has a GID (iWARP last: it needs rdma_cm)
+//   "mlx5_0"       that device, its first active port
+//   "mlx5_0:2"     port 2 of it
+//   "mlx5_0:2:3"   GID 3 of port 2
+//   "eth0"         the port behind that network interface
+//   "10.0.0.1"     the port that has that address; IPv6 as well
+//
+// Pure functions of what ListPorts() found.
+
+#ifndef VERBENA_TRANSPORT_VERBS_PORT_H_
+#define VERBENA_TRANSPORT_VERBS_PORT_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace verbena::internal {
+
+enum class GidType : uint8_t { kInfiniBand, kRoceV1, kRoceV2, kIwarp };
+
+const char* GidTypeName(GidType type);
+
+struct GidInfo {
+  int index = 0;
+  ibv_gid gid = {};
+  GidType type = GidType::kInfiniBand;
+  // The interface that it belongs to, as this network namespace knows it; "" if it belongs to none
+  // (InfiniBand), or to one of another namespace.
+  std::string netdev = {};
+  bool other_namespace = false;
+};
+
+enum class PortLink : uint8_t { kInfiniBand, kEthernet, kIwarp };
+
+// PortInfo: one port of one RDMA device, with its GIDs, as choosing between ports needs it.
+//
+// Plain values, so that the choice is a pure function (port.h, port.h) and can be
+// tested without a device. ListPorts() reads them; it opens each device for a moment.
+struct PortInfo {
+  std::string device;
+  uint8_t port = 1;
+  PortLink link = PortLink::kEthernet;
+  bool active = false;
+  std::vector<GidInfo> gids = {};  // those that exist, by index
+};
+
+// Every port of every device, in the order in which libibverbs lists them. Empty if the kernel has
+// no RDMA; a device that cannot be opened is left out.
+std::vector<PortInfo> ListPorts();
+
+// "::ffff:10.0.0.1" as "10.0.0.1", others as IPv6 addresses.
+std::string FormatGid(const ibv_gid& gid);
+
+// "rxe0 port 1 (active, eth0 10.0.0.1)": for messages that list what there is.
+std::string DescribePort(const PortInfo& port);
+
+struct PortChoice {
+  std::string device;
+  uint8_t port = 1;
+  int gid_index = 0;
+  bool roce_v1 = false;
+};
+
+// NOT_FOUND lists the devices that there are, with their interfaces and addresses. UNAVAILABLE when
+// the port is down, with the command that brings it up. Otherwise the error of ChooseGid().
+absl::StatusOr<PortChoice> ChoosePort(const std::vector<PortInfo>& ports, const std::string& name);
+
+// ChooseGid: which GID of a port links use, when the user names none.
+//
+// A port has several GIDs. Each address of its interface has one, on RoCE one in a v1 and one in a
+// v2 flavour. Interfaces in other network namespaces have more, through which nothing can be sent
+// from here. ChooseGid is a pure function, and prefers a GID in this order:
+//
+//   1. not one of another network namespace
+//   2. of the interface, with the address, or at the index that was asked for
+//   3. RoCE v2 before v1: v2 is UDP, which routers and today's switches carry
+//   4. routable before link-local: a link-local GID reaches one subnet, and needs a scope
+//   5. IPv4 before IPv6: it is what hosts are usually addressed by
+//   6. the lowest index
+
+// Conditions on the GID; unset fields leave the choice open.
+struct GidWish {
+  std::string netdev = {};
+  std::optional<ibv_gid> address = {};
+  std::optional<int> index = {};
+};
+
+// NOT_FOUND lists what the port has; OUT_OF_RANGE names the index, which may never exceed 255,
+// because no address handle can name more; FAILED_PRECONDITION when all that fits lies in other
+// network namespaces.
+absl::StatusOr<GidInfo> ChooseGid(const PortInfo& port, const GidWish& wish = {});
+
+// fe80::/10, of which InfiniBand's default subnet prefix is one.
+bool IsLinkLocal(const ibv_gid& gid);
+// ::ffff:0:0/96
+bool IsIpv4(const ibv_gid& gid);
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_TRANSPORT_VERBS_PORT_H_

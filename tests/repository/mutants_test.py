@@ -254,9 +254,10 @@ class SwitchTest(unittest.TestCase):
         for name, _, _ in texts:
             code = code.replace(str(mutant_switch.number_of(name)), name)
         self.assertEqual(
-            "void F() { if (VERBENA_FAULT(Gone)) { } else { if ((VERBENA_FAULT(Half) ? (a ) : "
-            "((VERBENA_FAULT(None) ? (c ) : (a && b )) ))) f(); } "
-            "if (VERBENA_FAULT(First)) { h(); } g(); } ", code)
+            "void F() { if (VERBENA_FAULT(Gone)) { } else { if ((VERBENA_FAULT(Half) ? B(a ) : "
+            "B((VERBENA_FAULT(None) ? B(c ) : B(a && b )) ))) f(); } "
+            "if (VERBENA_FAULT(First)) { h(); } g(); } ",
+            code.replace("static_cast<bool>", "B"))
 
     def test_a_fault_that_crosses_another_is_planted_alone(self):
         content = "void F() {\n  a();\n  b();\n  c();\n}\n"

@@ -202,6 +202,7 @@ class Region:
     behind: int
     faulty: str
     is_expression: bool
+    is_condition: bool  # an expression that is tested: its type may be any that converts to bool
 
     def holds(self, other):
         return self.first <= other.first < self.behind and other.behind <= self.behind
@@ -229,7 +230,10 @@ def region(fault, right):
             found = find(right, faulty, opener, first, behind)
             if found:
                 begin, end = found
-                return Region(fault, begin, end, faulty.slice(begin, end + longer), is_expression)
+                tested = (right.text(opener - 1) in ("if", "while") and end == closer and
+                          right.text(begin - 1) in ("(", ";"))
+                return Region(fault, begin, end, faulty.slice(begin, end + longer), is_expression,
+                              is_expression and tested)
     return None
 
 
@@ -343,7 +347,8 @@ def _render(right, found, at, end):
 
 def _switch(outer, code):
     condition = f"VERBENA_FAULT({number_of(outer.fault.name)})"
+    cast = "static_cast<bool>" if outer.is_condition else ""
     if outer.is_expression:  # a comment may end a line of either part
-        return f"({condition} ? ({outer.faulty}\n) : ({code}\n))"
+        return f"({condition} ? {cast}({outer.faulty}\n) : {cast}({code}\n))"
     faulty = f"if ({condition}) {{\n{outer.faulty}\n}} "
     return f"{faulty}else {{\n{code}\n}} " if code else faulty

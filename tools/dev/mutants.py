@@ -61,11 +61,18 @@ def choose(faults, options, verdicts, refuse):
     return faults
 
 
+class BazelError(Exception):
+    """Bazel did not come to an end."""
+
+
 class Build:
     """The tests of some faults, built in the copy of the tree."""
 
     def __init__(self, tree, targets):
-        _, events = bazel_events.run("build", [*BUILD, "--", *sorted(targets)], top=tree.path)
+        status, events = bazel_events.run("build", [*BUILD, "--", *sorted(targets)],
+                                          top=tree.path)
+        if status not in (0, 1):  # 1: some do not build
+            raise BazelError(f"Bazel ended with status {status} in {tree.path}: see above")
         self.unbuilt = set(bazel_events.unbuilt_targets(events))
         info = subprocess.run([bazel_events.BAZEL, "info", "--noshow_progress", "bazel-bin"],
                               cwd=tree.path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -171,9 +178,11 @@ def run(tree, every, faults, report):
     build = Build(tree, by_test)
     for test in sorted(build.unbuilt & set(by_test)):
         for fault in by_test.pop(test):
-            report.add(fault, False, f"{test} does not build in {tree.path}: see above. If a "
-                                     "switch is why, name more of the code in the block, or add "
-                                     "a line 'alone:' that says why it has none")
+            report.add(fault, False, f"{test} does not build: see above")
+    if build.unbuilt:
+        print("A switch that does not compile is one of VERBENA_FAULT(number) in the files below\n"
+              f"{tree.path}. Name more of the code in the fault's block, or add a line 'alone:'\n"
+              "that says why it has no switch.", flush=True)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         runs = [pool.submit(run_without, build, test, its) for test, its in by_test.items()]
         wrong = {name: words for each in runs for name, words in each.result().items()}
@@ -210,7 +219,7 @@ def main():
         if faults:
             with mutant_tree.MutantTree(bazel_events.TOP).lock() as tree:
                 run(tree, every, faults, report)
-    except mutant_blocks.BlockError as error:
+    except (mutant_blocks.BlockError, BazelError) as error:
         print(f"FAILED  {error}")
         return 1
     except BlockingIOError:

@@ -17,6 +17,8 @@ DOWNLOADS = re.compile(r"\bhttps?:[/]/")
 _ATTRIBUTES = r"(?:\[\[.*?\]\] |alignas\(.*?\) )*"
 CLASS = re.compile(rf"(?<!>\n)^(?:class|struct|enum class) {_ATTRIBUTES}(\w+)(?: final)?(?: :.*| \{{.*)?(?<!;)$",
                    re.MULTILINE)
+# Switches and doors that only tests use. Text of tests/mutants says what is to break.
+FOR_TESTS = re.compile(r"ForTest|friend class \w*Test\b|FRIEND_TEST|VERBENA_MUTANT|VERBENA_FAULT")
 # Its fakes take the names of what generated code calls.
 FAKES = "tests/rpc/codegen/generated_code_test.cc"
 
@@ -38,6 +40,11 @@ class TreeTest(unittest.TestCase):
                  if os.path.basename(name) in ("BUILD", "WORKSPACE") or
                  name.endswith((".bzl", ".BUILD", ".bazelrc"))]
         self.assertEqual([], lines_that_match(DOWNLOADS, build))
+
+    def test_the_product_has_no_way_in_that_only_tests_use(self):
+        product = [name for name in tree.files()
+                   if name.startswith(("rpc/", "transport/", "proto/", "examples/"))]
+        self.assertEqual([], lines_that_match(FOR_TESTS, product))
 
     def test_no_build_output_is_tracked(self):
         # A link into Bazel's output base would be followed on somebody else's machine.

@@ -206,8 +206,8 @@ class SwitchTest(unittest.TestCase):
         self.assertEqual("a ? b : c | c", self.in_body("return a ? b : c;", "a ? b : c", "c"))
         self.assertEqual("a | b", self.in_body("if (x) y |= a;", "y |= a", "y |= b"))
         self.assertEqual("a | b", self.in_body("return {.x = a, .y = 1};", ".x = a", ".x = b"))
-        self.assertEqual("kMost | 0", self.planted("class C {\n  int n_ = kMost;\n};\n",
-                                                   "n_ = kMost;", "n_ = 0;"))
+        self.assertEqual("Most() | 0", self.planted("class C {\n  int n_ = Most();\n};\n",
+                                                    "n_ = Most();", "n_ = 0;"))
 
     def test_statements_are_taken_whole(self):
         self.assertEqual("{if (a) f();} {}", self.in_body("if (a) f();\ng();", "if (a) f();", ""))
@@ -233,6 +233,12 @@ class SwitchTest(unittest.TestCase):
         self.assertEqual("{ASSIGN_OR_RETURN(int a, f());\ng(a);} {int a = 1;\ng(a);}",
                          self.in_body("ASSIGN_OR_RETURN(int a, f());\ng(a);",
                                       "ASSIGN_OR_RETURN(int a, f());", "int a = 1;"))
+
+    def test_a_constant_takes_the_rest_of_its_block_and_no_switch_of_its_value(self):
+        self.assertEqual("{const int bits = 52;\nf(bits);} {const int bits = 53;\nf(bits);}",
+                         self.in_body("const int bits = 52;\nf(bits);", "bits = 52", "bits = 53"))
+        self.assertEqual("{x_ = kMost;} {x_ = 0;}",
+                         self.in_body("x_ = kMost;\ng();", "x_ = kMost;", "x_ = 0;"))
 
     def test_declarations_of_a_class_have_no_switch(self):
         self.assertIsNone(self.planted("class C {\n  int a_;\n  int b_;\n};\n", "int a_;", ""))

@@ -129,6 +129,11 @@ class Source:
         return all(token.pair == -1 or first <= token.pair < behind
                    for token in self.tokens[first:behind])
 
+    def is_constant(self, first, behind):
+        """Whether all names of [first, behind) are those of constants: kMost, SIZE_MAX, true."""
+        return all(re.match(r"k[A-Z]|[A-Z_\d]+$|true$|false$|[^\w]|\d", token.text)
+                   for token in self.tokens[first:behind])
+
     # --- statements
 
     def kind(self, opener):
@@ -257,6 +262,9 @@ def _expression(right, faulty, opener, first, behind):
     while end < closer and right.text(end) not in (",", ";"):
         end = right.after(end)
     if begin is None or index != first and index > end:
+        return None
+    # The compiler would take the value of a constant from its initializer, in which no fault is.
+    if right.text(begin - 1) == "=" and right.is_constant(begin, end):
         return None
     if _is_expression(right, begin, end) and _is_expression(faulty, begin, end + longer):
         return begin, end

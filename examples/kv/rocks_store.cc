@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "examples/kv/limits.h"
+#include "examples/kv/log_check.h"
 #include "examples/kv/rocks_status.h"
 #include "fmt/format.h"
 #include "rocksdb/cache.h"
@@ -19,6 +20,7 @@
 #include "rocksdb/slice.h"
 #include "rocksdb/table.h"
 #include "rocksdb/version.h"
+#include "rocksdb/wal_filter.h"
 #include "rocksdb/write_batch.h"
 
 namespace kv {
@@ -50,9 +52,15 @@ class ManualRecovery final : public rocksdb::EventListener {
   }
 };
 
-rocksdb::DBOptions DatabaseOptions(const RocksOptions& options) {
+rocksdb::DBOptions DatabaseOptions(const RocksOptions& options, rocksdb::WalFilter& replay) {
   rocksdb::DBOptions database;
   database.env = &EnvOf(options);
+  // Replays the log up to a torn tail: CheckLog() has found that nothing synced lies behind it.
+  database.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  database.wal_filter = &replay;
+  // Refuses a store that lacks a file of its log, or has only a part of it, if that file was synced
+  // and RocksDB has gone on to the next.
+  database.track_and_verify_wals_in_manifest = true;
   database.create_if_missing = true;
   database.create_missing_column_families = true;
   // Readers are executors: what RocksDB has to tidy up, its own threads do.
@@ -105,6 +113,7 @@ absl::Status CheckDirectory(const RocksOptions& options) {
 absl::StatusOr<std::unique_ptr<RocksStore>> RocksStore::Open(RocksOptions options) {
   VERBENA_RETURN_IF_ERROR(CheckDirectory(options));
   std::unique_ptr<RocksStore> store(new RocksStore(std::move(options)));
+  VERBENA_RETURN_IF_ERROR(CheckLog(EnvOf(store->options_), store->options_.directory));
   VERBENA_RETURN_IF_ERROR(store->OpenDatabase());
   try {
     store->commits_.emplace(static_cast<BatchEngine&>(*store));
@@ -114,7 +123,8 @@ absl::StatusOr<std::unique_ptr<RocksStore>> RocksStore::Open(RocksOptions option
   return store;
 }
 
-RocksStore::RocksStore(RocksOptions options) : options_(std::move(options)) {}
+RocksStore::RocksStore(RocksOptions options)
+    : options_(std::move(options)), replay_(MakeReplayFilter()) {}
 
 absl::Status RocksStore::OpenDatabase() {
   const std::shared_ptr<rocksdb::Cache> cache = rocksdb::NewLRUCache(options_.cache_bytes);
@@ -122,12 +132,16 @@ absl::Status RocksStore::OpenDatabase() {
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* database = nullptr;
   const rocksdb::Status opened = rocksdb::DB::Open(
-      DatabaseOptions(options_), options_.directory,
+      DatabaseOptions(options_, *replay_), options_.directory,
       {{rocksdb::kDefaultColumnFamilyName, family}, {kRecordsFamily, family}}, &handles, &database);
   VERBENA_RETURN_IF_ERROR(Failed(opened, "open"));
   db_.reset(database);
   data_ = handles[0];
   records_ = handles[1];
+  // RocksDB has written all that it has replayed to files of entries.
+  VERBENA_ASSIGN_OR_RETURN(synced_, SyncedMark::Make(EnvOf(options_), options_.directory,
+                                                     {.last_entry = db_->GetLatestSequenceNumber(),
+                                                      .each_batch = options_.durable}));
   return absl::OkStatus();
 }
 
@@ -217,7 +231,9 @@ absl::Status RocksStore::WriteDown(rocksdb::WriteBatch& changes, size_t writes) 
   options.sync = options_.durable;
   const rocksdb::Status written = db_->Write(options, &changes);
   write_failed_ = !written.ok();
-  return Failed(written, what);
+  VERBENA_RETURN_IF_ERROR(Failed(written, what));
+  if (options_.durable) synced_->Advance(db_->GetLatestSequenceNumber());
+  return absl::OkStatus();
 }
 
 absl::Status RocksStore::GoOn(std::string_view what) {

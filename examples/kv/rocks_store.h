@@ -16,6 +16,8 @@
 // failed was the first to a file of RocksDB's log. Reads go on. With `ends_at_failure` no batch
 // follows one that failed: what the disk has is all writes up to one, as a log must have it.
 //
+// A store whose log has lost what was synced is not opened (log_check.h).
+//
 // One process opens a directory at a time. RocksDB keeps its log beside the data, as LOG.
 //
 //   absl::StatusOr<std::unique_ptr<RocksStore>> store = RocksStore::Open({.directory = "/var/kv"});
@@ -37,6 +39,7 @@
 #include "absl/types/span.h"
 #include "examples/kv/group_commit.h"
 #include "examples/kv/store.h"
+#include "examples/kv/synced_mark.h"
 #include "verbena/rpc/task.h"
 
 namespace rocksdb {
@@ -45,6 +48,7 @@ class DB;
 class Env;
 class PinnableSlice;
 class Status;
+class WalFilter;
 class WriteBatch;
 }  // namespace rocksdb
 
@@ -69,8 +73,8 @@ struct RocksOptions {
 class RocksStore final : public Store, private BatchEngine {
  public:
   // Opens the database, or makes a new one. Blocks, so call it before there are calls. Errors name
-  // the directory (rocks_status.h). FAILED_PRECONDITION also if the directory has files but no
-  // database.
+  // the directory (rocks_status.h). DATA_LOSS: its files or its log are damaged.
+  // FAILED_PRECONDITION also if the directory has files but no database.
   static absl::StatusOr<std::unique_ptr<RocksStore>> Open(RocksOptions options);
   // Stores the writes that wait.
   ~RocksStore() override;
@@ -114,7 +118,9 @@ class RocksStore final : public Store, private BatchEngine {
   absl::Status Failed(const rocksdb::Status& status, std::string_view what) const;
 
   const RocksOptions options_;
+  const std::unique_ptr<rocksdb::WalFilter> replay_;  // outlives db_
   std::unique_ptr<rocksdb::DB> db_;
+  std::unique_ptr<SyncedMark> synced_;  // the committer's thread, once the store is open
   // Owned; given back to db_ before that is destroyed.
   rocksdb::ColumnFamilyHandle* data_ = nullptr;
   rocksdb::ColumnFamilyHandle* records_ = nullptr;

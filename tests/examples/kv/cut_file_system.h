@@ -2,9 +2,10 @@
 // no room.
 //
 // Files lie on the machine's disk. Each is noted with the length that it had at its last sync.
-// After Cut() no sync has an effect any more, and LoseUnsynced() cuts each file back to its noted
-// length, when the database is closed. Names count as durable at once: power_loss_test, in the
-// guest, shows what a real file system does. For any thread.
+// A file that is overwritten in place is noted with its bytes at that time. After CutAfter() no
+// sync has an effect any more, and LoseUnsynced() cuts each file back to its noted length or bytes,
+// when the database is closed. Names count as durable at once: power_loss_test, in the guest, shows
+// what a real file system does. For any thread.
 
 #ifndef VERBENA_TESTS_EXAMPLES_KV_CUT_FILE_SYSTEM_H_
 #define VERBENA_TESTS_EXAMPLES_KV_CUT_FILE_SYSTEM_H_
@@ -41,6 +42,13 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     NoteSynced(name, 0);
     *result = std::make_unique<File>(*this, name, std::move(*result));
     return made;
+  }
+  rocksdb::IOStatus NewRandomRWFile(const std::string& name, const rocksdb::FileOptions& options,
+                                    std::unique_ptr<rocksdb::FSRandomRWFile>* result,
+                                    rocksdb::IODebugContext* context) override {
+    rocksdb::IOStatus opened = FileSystemWrapper::NewRandomRWFile(name, options, result, context);
+    if (opened.ok()) *result = std::make_unique<OverwrittenFile>(*this, name, std::move(*result));
+    return opened;
   }
   rocksdb::IOStatus RenameFile(const std::string& from, const std::string& to,
                                const rocksdb::IOOptions& options,
@@ -79,6 +87,10 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
       if (access(name.c_str(), F_OK) == 0 && truncate(name.c_str(), bytes) != 0) ++failures_;
     }
     synced_.clear();
+    for (const auto& [name, bytes] : overwritten_) {
+      if (!rocksdb::WriteStringToFile(rocksdb::Env::Default(), bytes, name).ok()) ++failures_;
+    }
+    overwritten_.clear();
     syncs_left_ = kNever;
   }
   // Whether the disk is full: no file grows.
@@ -113,9 +125,13 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     using FSWritableFileOwnerWrapper::Append;
     rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
                              rocksdb::IODebugContext* context) override {
-      if (files_.full_) return Full(name_);
-      bytes_ += data.size();
-      return FSWritableFileOwnerWrapper::Append(data, options, context);
+      // The rest of the last block takes a part.
+      const bool full = files_.full_;
+      const rocksdb::Slice taken(data.data(), full ? data.size() / 2 : data.size());
+      bytes_ += taken.size();
+      const rocksdb::IOStatus appended =
+          FSWritableFileOwnerWrapper::Append(taken, options, context);
+      return full ? Full(name_) : appended;
     }
     rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
                              const rocksdb::DataVerificationInfo&,
@@ -139,6 +155,29 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     std::atomic<uint64_t> bytes_{0};
   };
 
+  class OverwrittenFile final : public rocksdb::FSRandomRWFileOwnerWrapper {
+   public:
+    OverwrittenFile(CutFileSystem& files, std::string name,
+                    std::unique_ptr<rocksdb::FSRandomRWFile> target)
+        : FSRandomRWFileOwnerWrapper(std::move(target)), files_(files), name_(std::move(name)) {}
+
+    rocksdb::IOStatus Write(uint64_t offset, const rocksdb::Slice& data,
+                            const rocksdb::IOOptions& options,
+                            rocksdb::IODebugContext* context) override {
+      files_.OnOverwrite(name_);
+      return FSRandomRWFileOwnerWrapper::Write(offset, data, options, context);
+    }
+    rocksdb::IOStatus Sync(const rocksdb::IOOptions& options,
+                           rocksdb::IODebugContext* context) override {
+      files_.OnOverwriteSynced(name_);
+      return FSRandomRWFileOwnerWrapper::Sync(options, context);
+    }
+
+   private:
+    CutFileSystem& files_;
+    const std::string name_;
+  };
+
   bool cut() const { return syncs_left_ <= 0; }
   static rocksdb::IOStatus Full(const std::string& name) {
     return rocksdb::IOStatus::NoSpace("While appending to file: " + name,
@@ -151,6 +190,18 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     if (cut()) return;
     if (of_log && syncs_left_ < kNever) --syncs_left_;
     NoteSynced(name, bytes);
+  }
+  void OnOverwrite(const std::string& name) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::string& bytes = overwritten_[name];
+    if (bytes.empty() && !rocksdb::ReadFileToString(rocksdb::Env::Default(), name, &bytes).ok()) {
+      ++failures_;
+    }
+  }
+  void OnOverwriteSynced(const std::string& name) {
+    if (cut()) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    overwritten_.erase(name);
   }
   void AwaitRelease() {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -169,6 +220,7 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
   bool held_ = false;
   int waiting_ = 0;
   std::map<std::string, uint64_t> synced_;
+  std::map<std::string, std::string> overwritten_;  // as they are on the disk
   std::atomic<int> syncs_left_{kNever};
   std::atomic<bool> full_{false};
   std::atomic<uint64_t> log_syncs_{0};

@@ -4,6 +4,7 @@
 #ifndef VERBENA_TESTS_EXAMPLES_KV_ROCKS_FIXTURE_H_
 #define VERBENA_TESTS_EXAMPLES_KV_ROCKS_FIXTURE_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -27,7 +28,7 @@ class RocksFixture : public StoreFixture {
     return RocksStore::Open({.directory = path,
                              .durable = durable,
                              .ends_at_failure = ends_at_failure,
-                             .write_buffer_bytes = size_t{64} << 10,
+                             .write_buffer_bytes = write_buffer_bytes_,
                              .cache_bytes = size_t{1} << 20,
                              .env = env_.get()});
   }
@@ -42,6 +43,7 @@ class RocksFixture : public StoreFixture {
   const std::shared_ptr<CutFileSystem> files_ = std::make_shared<CutFileSystem>();
   const std::unique_ptr<rocksdb::Env> env_ = rocksdb::NewCompositeEnv(files_);
   std::string path_;
+  size_t write_buffer_bytes_ = size_t{64} << 10;
 };
 
 }  // namespace kv

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Each test carries the tags threads, processes and time that its sources ask for, and no others."""
+"""Each test is tagged threads, processes and time as its sources ask, and none waits by a clock."""
 
 import os
 import sys
@@ -14,14 +14,37 @@ import timing_tags
 import tree
 
 
+# Sources that wait by the machine's clock, and why they may. Other tests wait for an event, or move
+# a clock of their own.
+SLEEPERS = {
+    "tests/conformance/end.cc": "a device of the kernel tells nobody of a queue pair's state",
+    "tests/conformance/local_host.cc": "the completion may be another process's to make",
+    "tests/conformance/remote_host.cc": "waits for another process to end",
+    "tests/docs/block_client.cc": "the guide's code, which shows how to wait before a retry",
+    "tests/docs/lifetimes.cc": "the guide's code, which is not run",
+    "tests/examples/block_store/logged_disk.h": "the kernel tells nobody when it lets go of a disk",
+    "tests/examples/block_store/power_loss_test.cc": "the same, of a file",
+    "tests/rpc/client/scripted_attempts.h": "on its users' ManualScheduler",
+    "tests/rpc/rolling_restart_test.cc": "a client's pause between calls to processes that restart",
+    "tests/rpc/runtime_pair.h": "Eventually() looks at what other processes and executors count",
+    "tests/rpc/testing/notes_service.h": "on its users' FakeClock",
+    "tests/transport/executor/host_driven_test.cc": "the subject: timers wake a real executor",
+    "tests/transport/executor/sleep_test.cc": "the subject: timers wake a real executor",
+    "tests/transport/executor/slow_to_die.h": "a destructor that nobody may wake",
+    "tests/transport/executor/test_support.h": "the subject: timers wake a real executor",
+    "tests/transport/executor/turn_test.cc": "on a clock that the test moves",
+    "tests/transport/soft/tcp_wire_test.cc": "the subject: an idle process does nothing for a while",
+}
+
+
 def complaints(test):
     """The faults of the tags of `test`, one line for each."""
     wanted = timing_tags.wanted(test)
     there = set(test.arguments.get("tags") or []).intersection(timing_tags.TAGS)
     return [f"{test.label()}: tag it {tag}, for {wanted[tag]}"
             for tag in timing_tags.TAGS if tag in wanted and tag not in there] + \
-           [f"{test.label()}: it is tagged {tag}, but no line of {' '.join(timing_tags.sources(test))} "
-            "asks for that" for tag in timing_tags.TAGS if tag in there and tag not in wanted]
+           [f"{test.label()}: it is tagged {tag}, but no line of "
+            f"{' '.join(timing_tags.sources(test))} asks for that" for tag in timing_tags.TAGS if tag in there and tag not in wanted]
 
 
 class TreeTest(unittest.TestCase):
@@ -29,13 +52,22 @@ class TreeTest(unittest.TestCase):
         found = [line for test in timing_tags.tests() for line in complaints(test)]
         self.assertEqual([], found, "rules: tests/repository/timing_tags.py")
 
+    def test_no_test_waits_by_a_clock_but_those_that_say_why(self):
+        sleeps = {name: timing_tags.sleep(name) for name in tree.files()
+                  if name.startswith("tests/") and name.endswith((".cc", ".h"))}
+        self.assertEqual([], [sleep for name, sleep in sleeps.items()
+                              if sleep and name not in SLEEPERS],
+                         "wait for an event, or move a clock (CONTRIBUTING.md)")
+        self.assertEqual([], [name for name in SLEEPERS if not sleeps.get(name)],
+                         "these do not sleep: take them off SLEEPERS")
+
     def test_the_tests_were_really_found(self):
         labels = {test.label() for test in timing_tags.tests()}
         self.assertLess(300, len(labels))
         for label in ("//tests/rpc:runtime_test",
                       "//tests/transport/executor:sleep_test_io_uring",  # in a list comprehension
-                      "//tests/fuzz:send_corpus_test",                   # in a macro
-                      "//tests/conformance:processes_test"):             # without sources of its own
+                      "//tests/fuzz:send_corpus_test",  # in a macro
+                      "//tests/conformance:processes_test"):  # without sources of its own
             self.assertIn(label, labels)
 
     def test_the_racy_run_knows_the_same_tags(self):
@@ -89,6 +121,15 @@ class RulesTest(FakeTree):
         self.assertEqual(["threads"], list(self.wanted("SoftDevice::Create({});")))
         self.assertEqual({}, self.wanted("SoftDevice::Create({.engine_thread = false});"))
 
+    def test_a_sleep_is_found_unless_only_the_test_moves_its_clock(self):
+        def sleep(source):
+            self.files["tests/x/a.cc"] = source
+            return timing_tags.sleep("tests/x/a.cc")
+        self.assertEqual("tests/x/a.cc:1: usleep(1);", sleep("usleep(1);"))
+        self.assertEqual("tests/x/a.cc:2: co_await Sleep(1ms);", sleep("\nco_await Sleep(1ms);"))
+        self.assertIsNone(sleep("ManualScheduler s;\nco_await Sleep(1ms);"))
+        self.assertIsNone(sleep("co_await SleepUntil(kNever);  // not sleep_for(1ms)"))
+
     def test_scripts_count_by_what_they_run(self):
         self.assertEqual(["processes", "time"],
                          list(self.wanted("#!/bin/bash\nsleep 1\n", "a_test.sh", "sh_test")))
@@ -122,7 +163,8 @@ class BuildFilesTest(FakeTree):
             "def twice(name):\n    native.cc_test(name = name + native.package_name())\n"
         self.files["tools/none.bzl"] = "other = Label('//x')"
         self.files["tests/x/BUILD"] = \
-            'load(":macro.bzl", "twice")\n[cc_test(name = n) for n in ["a", "b"]]\ntwice(name = "c")\n'
+            'load(":macro.bzl", "twice")\n' \
+            '[cc_test(name = n) for n in ["a", "b"]]\ntwice(name = "c")\n'
         self.assertEqual(["//tests/x:a", "//tests/x:b", "//tests/x:ctests/x"],
                          [target.label() for target in build_files.targets("tests/x")])
 

@@ -55,6 +55,10 @@ _CPP_UNLESS = {
              r"\b(?:ManualScheduler|FakeClock|fake_clock|ManualClock|StoppedClock)\b"),
 }
 
+# Waiting by the machine's clock, unless the same holds.
+_SLEEPS = (r"\bsleep_(?:for|until)\(", r"\b(?:usleep|nanosleep)\(")
+_SLEEPS_UNLESS = r"\bco_await (?:verbena::)?Sleep\("
+
 _PYTHON = {
     "threads": (r"\bthreading\.(?:Thread|Timer)\(",),
     "processes": (r"\bsubprocess\.(?:run|Popen|check_output)\(", r"\bos\.fork\("),
@@ -74,16 +78,20 @@ def _support(path):
             if tree.has(header)]
 
 
+def _known(path):
+    # The code of a C++ source and of those headers.
+    return "\n".join(line for file in [path, *_support(path)] for line in _code(file))
+
+
 def _table(path):
     # Tag -> the expressions that ask for it in the file `path`.
     if path.endswith(".py"):
         return _PYTHON
     if path.endswith(".sh"):
         return _SHELL
-    known = "\n".join(line for file in [path, *_support(path)] for line in _code(file))
     table = dict(_CPP)
     for tag, (expressions, unless) in _CPP_UNLESS.items():
-        if not re.search(unless, known):
+        if not re.search(unless, _known(path)):
             table[tag] += expressions
     return table
 
@@ -100,6 +108,17 @@ def reasons(path):
                 found[tag] = f"{path}:{number}: {line.strip()}"
                 break
     return found
+
+
+def sleep(path):
+    """The first place in the C++ source `path` that waits by the machine's clock, or None."""
+    asks = _SLEEPS
+    if not re.search(_CPP_UNLESS["time"][1], _known(path)):
+        asks += (_SLEEPS_UNLESS,)
+    for number, line in enumerate(_code(path), 1):
+        if re.search("|".join(asks), line):
+            return f"{path}:{number}: {line.strip()}"
+    return None
 
 
 def _libraries(test):

@@ -20,7 +20,7 @@ SCRIPTS = ("tests/consumer/run.sh", "tests/new_service/run.sh", "tests/compdb/ru
 # everything built for the others.
 PHASES = {"asan": 11, "plain": 3, "consumer": 4, "smoke": 3,
           "tsan": 12, "tcp": 4, "profiles": 10, "guest": 20, "fuzz": 3, "mutants": 20}
-# What a newcomer and CI run. The smoke phase is a part of the guest phase.
+# The phases that a newcomer and CI run. The smoke phase is a part of the guest phase.
 SHORT = ("asan", "plain", "consumer", "smoke")
 FUZZ_SECONDS = 10
 

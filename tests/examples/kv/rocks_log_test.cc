@@ -356,7 +356,7 @@ TEST_F(RocksLogTest, NoStoreHasAWriteWithoutThoseBeforeIt) {
   EXPECT_EQ(CountWrites("a block of zeros", /*durable=*/false), 3);
 }
 
-TEST_F(RocksLogTest, WhatAStoreHadWhenItWasOpenedIsNeverMissedSilently) {
+TEST_F(RocksLogTest, NothingThatAStoreHadWhenItWasOpenedIsMissedSilently) {
   Reopen();
   PutFrom(0, 10);
   CopyStore(path_, path_ + " earlier");

@@ -121,7 +121,7 @@ class BeginsStream {
 
   // True once the stream has begun, or has ended, and for a caller that is cancelled.
   bool HasBegun(const PromiseBase& caller);
-  // For a stream that must wait before it begins, and then HasBegun(), unless the await was
+  // Call this if HasBegun() is false. When the Task ends, HasBegun() is true, unless the await was
   // cancelled.
   static Task<void> Begin(StreamRef stream);
 

@@ -1,7 +1,10 @@
-// AttemptMaker: makes attempts of one call, for RetriedCall and HedgedCall, which know nothing of
-// channels.
+// Attempts of one call: the rules that say which further attempts are safe, a call that is retried
+// (RetriedCall) and one that is hedged (HedgedCall).
 //
-// Lives in the frame of the coroutine that makes the call; on its executor's thread.
+// RetrySeries decides whether a retry follows. CallPolicies is a channel's ServiceConfig with a
+// RetryAccount for each executor, and belongs to the channel. Everything else lives in the frame of
+// the coroutine that makes the call, on its executor's thread. A policy's max_attempts bounds the
+// attempts.
 
 #ifndef VERBENA_RPC_CLIENT_ATTEMPTS_H_
 #define VERBENA_RPC_CLIENT_ATTEMPTS_H_
@@ -142,6 +145,10 @@ class RetryAccount {
   std::atomic<uint64_t> counts_[5] = {};
 };
 
+// AttemptMaker: makes attempts of one call, for RetriedCall and HedgedCall, which know nothing of
+// channels.
+//
+// Lives in the frame of the coroutine that makes the call; on its executor's thread.
 class AttemptMaker {
  public:
   virtual ~AttemptMaker() = default;
@@ -187,8 +194,8 @@ Task<absl::Status> RetriedCall(RetryableCall call, const RetryPolicy& policy, Ca
 // HedgedCall: a call whose method has a HedgingPolicy: attempts that begin one after another and
 // run side by side, until one of them has a good answer.
 //
-// In the caller's coroutine, on its executor's thread. Only for methods that MayRunAtOnce()
-// (attempts.h), and for calls that bring no memory of the caller's. A loser is cancelled, and
+// In the caller's coroutine, on its executor's thread. Only for methods that MayRunAtOnce(),
+// and for calls that bring no memory of the caller's. A loser is cancelled, and
 // awaited to its end: an interceptor that ignores its cancellation delays the call.
 
 // Whether a call may be hedged.

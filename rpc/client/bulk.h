@@ -1,13 +1,8 @@
-// ClientBulk: the payloads of a client's call, the request itself if it is too large for a frame,
-// the landings of the response, and the leases of all these.
+// Payloads of a client's call: ClientBulk, which has them with their leases, and BulkCall, which
+// makes such a call.
 //
-// A small payload travels in the frame: it is copied from and to the caller's memory, and nothing
-// is leased. If the server granted a landing ahead that fits a larger one, the client writes the
-// payload to it. Otherwise the client leases the payload's memory to the server, which READs it.
-//
-// Lives in the frame of the coroutine that makes the call (bulk.h). The caller may use the
-// buffers again only once settled(), when every lease has ended. A ClientBulk that is destroyed
-// earlier lets go of its buffers; the leases keep the memory until they end. One thread.
+// In the frame of the coroutine that makes the call, on its executor's thread. Memory and windows
+// bound them; both wait for these.
 
 #ifndef VERBENA_RPC_CLIENT_BULK_H_
 #define VERBENA_RPC_CLIENT_BULK_H_
@@ -40,6 +35,16 @@ namespace verbena::internal {
 
 class ClientCall;
 
+// ClientBulk: the payloads of a client's call, the request itself if it is too large for a frame,
+// the landings of the response, and the leases of all these.
+//
+// A small payload travels in the frame: it is copied from and to the caller's memory, and nothing
+// is leased. If the server granted a landing ahead that fits a larger one, the client writes the
+// payload to it. Otherwise the client leases the payload's memory to the server, which READs it.
+//
+// Lives in the frame of the coroutine that makes the call. The caller may use the
+// buffers again only once settled(), when every lease has ended. A ClientBulk that is destroyed
+// earlier lets go of its buffers; the leases keep the memory until they end. One thread.
 class ClientBulk final : private LeaseListener, private TransferListener {
  public:
   ClientBulk() = default;

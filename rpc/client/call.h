@@ -102,7 +102,7 @@ class ClientCall : public Suspension, private SendWaiter, private Timer {
  protected:
   // The server wants a landing: the await returns early.
   virtual void OnLandingWanted() { Wake(); }
-  // Nobody resumes the coroutine that awaits the call but the caller of this.
+  // The caller takes over: it must resume the coroutine that awaits the call.
   PromiseBase& TakeCaller() {
     suspended_ = false;
     return Release();
@@ -157,7 +157,7 @@ class ClientCall : public Suspension, private SendWaiter, private Timer {
   const MethodDescriptor& method_;
   const google::protobuf::MessageLite& request_;
   google::protobuf::MessageLite& reply_;
-  Deadline deadline_;  // from SendLanding() on perhaps the server's, not the caller's
+  Deadline deadline_;  // the caller's; after SendLanding() it may be the server's time limit
   CallInfo* const info_;
   ClientBulk* bulk_ = nullptr;
   const CallContext* context_ = nullptr;

@@ -1,19 +1,9 @@
-// Connection: one executor's way to one executor of a server, through links that come and go.
+// Connections of one executor to one executor of a server: Connection, and those who use one or
+// listen to it.
 //
-// The first call connects, over the first of the runtime's devices on which both sides reach each
-// other (connection.h). The next call replaces a link that was lost. While the server cannot be
-// reached, attempts back off exponentially, and calls fail at once with the last error. A server
-// that goes away gracefully says so (GOAWAY): new calls then take a new link, and the old one
-// closes when its last call has ended. A server that says GOAWAY on each link gains nothing: at
-// most kMaxDraining links drain at once, and a link that was of no use counts as a failed attempt.
-// So does the second in a row that is lost before it was of use, as by a server that crashes on
-// each first call.
-//
-// Channels share a connection and count as its users. When the last user is gone, the connection
-// closes its links, and its owner frees it once they are down. If a server left the set of a
-// channel that goes on, the links drain instead: they close when their last call has ended. Calls
-// that need the connection across a wait hold a ConnectionUse. Owned by the executor's Connections,
-// on that executor's thread.
+// DeviceAttempts has the devices that one attempt to connect may go over, TriedServers the
+// connections that a call has tried. The executor's Connections owns a Connection, on that
+// executor's thread. At most kMaxDraining links drain at once.
 
 #ifndef VERBENA_RPC_CLIENT_CONNECTION_H_
 #define VERBENA_RPC_CLIENT_CONNECTION_H_
@@ -55,6 +45,22 @@ class ConnectionListener {
   virtual void OnReadiness(Connection& connection) = 0;
 };
 
+// Connection: one executor's way to one executor of a server, through links that come and go.
+//
+// The first call connects, over the first of the runtime's devices on which both sides reach each
+// other (DeviceAttempts). The next call replaces a link that was lost. While the server cannot be
+// reached, attempts back off exponentially, and calls fail at once with the last error. A server
+// that goes away gracefully says so (GOAWAY): new calls then take a new link, and the old one
+// closes when its last call has ended. A server that says GOAWAY on each link gains nothing: at
+// most kMaxDraining links drain at once, and a link that was of no use counts as a failed attempt.
+// So does the second in a row that is lost before it was of use, as by a server that crashes on
+// each first call.
+//
+// Channels share a connection and count as its users. When the last user is gone, the connection
+// closes its links, and its owner frees it once they are down. If a server left the set of a
+// channel that goes on, the links drain instead: they close when their last call has ended. Calls
+// that need the connection across a wait hold a ConnectionUse. Owned by the executor's Connections,
+// on that executor's thread.
 class Connection final : private ClientSession::Listener {
  public:
   static constexpr Duration kInitialBackoff = std::chrono::milliseconds(10);

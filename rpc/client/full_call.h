@@ -1,6 +1,7 @@
-// Calls that carry more than their messages: a context block, payloads, or both.
+// Calls that carry more than their messages (ContextCall), and calls of a channel that has
+// interceptors (InterceptedCall, ClientChain).
 //
-// ContextCall chooses how such a call travels. In the caller's coroutine; on its executor's thread.
+// In the caller's coroutine; on its executor's thread.
 
 #ifndef VERBENA_RPC_CLIENT_FULL_CALL_H_
 #define VERBENA_RPC_CLIENT_FULL_CALL_H_
@@ -29,6 +30,8 @@ namespace verbena::internal {
 // may not be sent; RESOURCE_EXHAUSTED if the metadata takes more than `max_metadata_bytes`.
 absl::Status CheckContext(const CallContext& context, size_t max_metadata_bytes);
 
+// ContextCall: a call with a context block, payloads, or both. It chooses how they travel.
+//
 // `connection`, `method`, the messages and what `received` names are borrowed until the Task ends.
 // INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the metadata may not be sent or
 // takes more than `max_metadata_bytes`.
@@ -37,10 +40,6 @@ Task<absl::Status> ContextCall(Connection& connection, const MethodDescriptor& m
                                google::protobuf::MessageLite& reply, PayloadSink received,
                                CallOptions options, CallContext context, size_t max_metadata_bytes);
 
-// InterceptedCall: a call of a channel that has interceptors.
-//
-// In the caller's coroutine, on its executor's thread.
-
 // The members of the call's channel that count, which outlive the call.
 struct InterceptedChannel {
   const std::string& target;
@@ -48,8 +47,10 @@ struct InterceptedChannel {
   size_t max_metadata_bytes;
 };
 
-// Runs the channel's interceptors, and behind them the call. `options.deadline` is a time, or none.
-// All but `options` and `context` are borrowed until the Task ends, also what `received` names.
+// InterceptedCall: runs the channel's interceptors, and behind them the call.
+//
+// `options.deadline` is a time, or none. All but `options` and `context` are borrowed until the
+// Task ends, also what `received` names.
 Task<absl::Status> InterceptedCall(InterceptedChannel channel, Connection& connection,
                                    const MethodDescriptor& method,
                                    const google::protobuf::MessageLite& request,
@@ -67,8 +68,9 @@ class ClientChain : public InterceptorChain<ClientInterceptor, ClientCallView> {
 
   // Whether the call itself has begun. A Task of next() that is never awaited begins nothing.
   bool started() const { return started_; }
-  // The status of a call that interceptors may have ended. One that they made up is not_executed;
-  // one of another call, which they may have made instead, keeps its outcome.
+  // The status of a call that interceptors may have ended. If an interceptor invented it, its
+  // outcome is not_executed. If it comes from another call that the interceptor made, it keeps that
+  // call's outcome.
   absl::Status Marked(absl::Status status) const {
     if (status.ok() || started_ || status.GetPayload(kOutcomePayloadUrl).has_value()) return status;
     return WithOutcome(std::move(status), Outcome::kNotExecuted);

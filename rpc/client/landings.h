@@ -1,9 +1,8 @@
-// GrantsHeld: the landings that a link's server has granted its client ahead, for the payloads of
-// requests to come.
+// Landings at the client: GrantsHeld, those that its server granted for payloads of requests, and
+// LandingShare, the memory that its server may ask for.
 //
-// The request that names a grant's slot uses it, once; or the client returns it. Then the server
-// may grant the slot anew. Part of a ClientSession, on its executor's thread. Bounded by
-// kMaxGrantSlots.
+// A ClientSession owns the first, a connection and its calls share the second; on the executor's
+// thread. kMaxGrantSlots bounds the slots, the connection's bound the memory.
 
 #ifndef VERBENA_RPC_CLIENT_LANDINGS_H_
 #define VERBENA_RPC_CLIENT_LANDINGS_H_
@@ -35,6 +34,12 @@ struct HeldGrant {
   RemoteRange range{};
 };
 
+// GrantsHeld: the landings that a link's server has granted its client ahead, for the payloads of
+// requests to come.
+//
+// The request that names a grant's slot uses it, once; or the client returns it. Then the server
+// may grant the slot anew. Part of a ClientSession, on its executor's thread. Bounded by
+// kMaxGrantSlots.
 class GrantsHeld final : private SendWaiter {
  public:
   // A payload takes no grant of more than this many times its size, which would keep memory from

@@ -1,11 +1,7 @@
-// Picker: chooses one of the servers that are ready, as a policy says.
+// The choice of one server among those that are ready: Picker, and RouteTable for calls with a
+// route key.
 //
-// The owner sets the members whenever they change, which prepares whatever can be prepared; a pick
-// then costs a few instructions. Knows members by ids of the owner's. A value; one thread.
-//
-//   Picker picker(Balancing::kLeastInFlight, seed);
-//   picker.Set({{.id = 0, .in_flight = &calls[0]}, {.id = 1, .in_flight = &calls[1]}});
-//   uint32_t id = picker.Pick(route_key);
+// Values; one thread. A RouteTable has kSlots slots, whatever the number of servers.
 
 #ifndef VERBENA_RPC_CLIENT_PICKER_H_
 #define VERBENA_RPC_CLIENT_PICKER_H_
@@ -61,6 +57,14 @@ class RouteTable {
   std::vector<double> scores_;    // by slot: the owner's
 };
 
+// Picker: chooses one of the servers that are ready, as a policy says.
+//
+// The owner sets the members whenever they change, which prepares whatever can be prepared; a pick
+// then costs a few instructions. Knows members by ids of the owner's. A value; one thread.
+//
+//   Picker picker(Balancing::kLeastInFlight, seed);
+//   picker.Set({{.id = 0, .in_flight = &calls[0]}, {.id = 1, .in_flight = &calls[1]}});
+//   uint32_t id = picker.Pick(route_key);
 class Picker {
  public:
   // The longest order of turns. Weights whose sum is larger are rounded.

@@ -40,8 +40,8 @@ class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
   // A target that does not parse: no server, and `error` is why.
   ServerFeed(std::string target, absl::Status error);
 
-  // On the executor of `shard`, which is that of the subscriber's balancer: from now on that hears
-  // of each set, and of errors while there is none. What is known already it hears at once.
+  // Call this on the executor of `shard`. From now on the subscriber's balancer hears of each new
+  // set, and of errors while there is no set. It hears at once of the set or error that there is.
   void Subscribe(const std::shared_ptr<FeedSubscriber>& subscriber, Shard& shard);
   // The balancer ends.
   void Unsubscribe(const std::shared_ptr<FeedSubscriber>& subscriber);

@@ -1,13 +1,7 @@
-// ClientSession: the calling side of one link, with the table of calls in flight.
+// The calling side of one link: ClientSession, the numbers of its server's methods, and a tally of
+// how calls have ended.
 //
-// Each call has a slot and the slot's generation, which travel with the request and come back in
-// the response. A response of a past generation is late (its call was cancelled or timed out):
-// counted, harmless. A response for a slot that does not exist, or of a generation yet to come, is
-// a violation and closes the link. Memory that a given-up call had leased stays leased until its
-// late response. A stream is a call, too: its messages name its slot.
-//
-// Owned by a Connection, on its executor's thread, which frees it some time after its link is down.
-// Bounded by kMaxCallsInFlight.
+// A Connection owns them, on its executor's thread. At most kMaxCallsInFlight calls.
 
 #ifndef VERBENA_RPC_CLIENT_SESSION_H_
 #define VERBENA_RPC_CLIENT_SESSION_H_
@@ -119,6 +113,16 @@ struct ClientSessionStats {
   uint64_t late_responses = 0;
 };
 
+// ClientSession: the calling side of one link, with the table of calls in flight.
+//
+// Each call has a slot and the slot's generation, which travel with the request and come back in
+// the response. A response of a past generation is late (its call was cancelled or timed out):
+// counted, harmless. A response for a slot that does not exist, or of a generation yet to come, is
+// a violation and closes the link. Memory that a given-up call had leased stays leased until its
+// late response. A stream is a call, too: its messages name its slot.
+//
+// Owned by a Connection, on its executor's thread, which frees it some time after its link is down.
+// Bounded by kMaxCallsInFlight.
 class ClientSession final : public LinkListener, private SendWaiter {
  public:
   // Hears that the link is lost, or that its peer wants no more calls.

@@ -1,11 +1,7 @@
-// StreamCall: one stream of a client, from its request to its response: a call that also sends and
-// receives messages.
+// Streams at the client: StreamCall, the awaits of its beginning and end, and its interceptors.
 //
-// It begins with its first await, which finds a link, and ends with the server's response, a
-// deadline, a cancellation or the loss of the link, whichever is first. Its request may carry a
-// context block, in the frame or behind it, beside the messages. The messages that came before the
-// response can still be read after it. Owned by the caller's ClientReader, ClientWriter or
-// ClientReaderWriter, whose destruction abandons the call. One thread.
+// The caller's ClientReader, ClientWriter or ClientReaderWriter owns them, on one executor's
+// thread. The stream's windows, and LandingShare for payloads, bound what they hold.
 
 #ifndef VERBENA_RPC_CLIENT_STREAM_CALL_H_
 #define VERBENA_RPC_CLIENT_STREAM_CALL_H_
@@ -96,6 +92,14 @@ class StreamEndAwaiter final : public Suspension {
   StreamCall* call_;  // nullptr once that has ended
 };
 
+// StreamCall: one stream of a client, from its request to its response: a call that also sends and
+// receives messages.
+//
+// It begins with its first await, which finds a link, and ends with the server's response, a
+// deadline, a cancellation or the loss of the link, whichever is first. Its request may carry a
+// context block, in the frame or behind it, beside the messages. The messages that came before the
+// response can still be read after it. Owned by the caller's ClientReader, ClientWriter or
+// ClientReaderWriter, whose destruction abandons the call. One thread.
 class StreamCall : private StreamReceiver::Listener, private SendWaiter, private Timer {
  public:
   // `method` is borrowed. `request` is the serialized message of a method whose client sends one.

@@ -1,9 +1,8 @@
-// Subchannel: one server of a set, or one executor of it, and this executor's connection to it.
+// The servers of one channel's set, on one executor: Subchannel, one of them, and Subchannels, all
+// of them.
 //
-// While it is open, a Task of its own keeps the connection connected: it connects at once, again
-// when the link is lost, and after a failure when the connection's backoff allows. A server whose
-// links open and are lost at once, again and again, counts as failed and gets growing pauses, too.
-// Owned by a Balancer; on its executor's thread.
+// A Balancer owns them, on its executor's thread. No set takes more than a share of the links that
+// an executor may have.
 
 #ifndef VERBENA_RPC_CLIENT_SUBCHANNELS_H_
 #define VERBENA_RPC_CLIENT_SUBCHANNELS_H_
@@ -78,6 +77,12 @@ class SubchannelOwner {
   virtual void OnReadiness() = 0;
 };
 
+// Subchannel: one server of a set, or one executor of it, and this executor's connection to it.
+//
+// While it is open, a Task of its own keeps the connection connected: it connects at once, again
+// when the link is lost, and after a failure when the connection's backoff allows. A server whose
+// links open and are lost at once, again and again, counts as failed and gets growing pauses, too.
+// Owned by a Balancer; on its executor's thread.
 class Subchannel final : private ConnectionListener, private TaskListener {
  public:
   // `id` is the owner's name for it. `executor` is 0 for the first connection to the server, and
@@ -117,7 +122,7 @@ class Subchannel final : private ConnectionListener, private TaskListener {
   // Why it is not open though the policy wants it; OK by default.
   const absl::Status& refusal() const { return refusal_; }
   void set_refusal(absl::Status refusal) { refusal_ = std::move(refusal); }
-  // For the owner's judgements (subchannels.h).
+  // For the owner's judgements.
   OutlierRecord& outlier() { return outlier_; }
   const OutlierRecord& outlier() const { return outlier_; }
 
@@ -185,8 +190,8 @@ class Subchannels {
   // A new set. Servers that stay keep their links; those of servers that left drain. Call Open()
   // next.
   void Set(const ServerSet& set);
-  // Opens the connections that are wanted, and drains those that are not, but for `caller`, whose
-  // Task calls this: its next attempt, or that of one before it, calls again.
+  // Opens wanted connections and drains unwanted ones. Leaves `caller` alone, because its own Task
+  // is running this; its next attempt, or that of an earlier subchannel, calls again.
   void Open(const Subchannel* caller);
 
   // Whether a failure or a success of one may open or close others.

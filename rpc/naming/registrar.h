@@ -1,7 +1,8 @@
-// Directory: the services that keep sets of servers which change by themselves, as plug-ins.
+// Servers in a directory, a service that keeps sets of them: Directory, Registrar for one server's
+// entry, and MakeRegistrar().
 //
-// //rpc knows etcd:// targets, but does not link what speaks to etcd. //rpc:etcd does, and enters
-// itself here before main() (rpc/naming/etcd/directory.cc). Any thread.
+// A Server owns its Registrar, whose Tasks run on one executor. One directory, etcd, for the whole
+// process.
 
 #ifndef VERBENA_RPC_NAMING_REGISTRAR_H_
 #define VERBENA_RPC_NAMING_REGISTRAR_H_
@@ -48,6 +49,10 @@ class Registrar {
   virtual bool registered() const = 0;
 };
 
+// Directory: the services that keep sets of servers which change by themselves, as plug-ins.
+//
+// //rpc knows etcd:// targets, but does not link what speaks to etcd. //rpc:etcd does, and enters
+// itself here before main() (rpc/naming/etcd/directory.cc). Any thread.
 class Directory {
  public:
   virtual ~Directory() = default;
@@ -61,8 +66,6 @@ class Directory {
   static absl::StatusOr<const Directory*> Etcd();
 };
 
-// MakeRegistrar: what keeps a server in the directory that its options name.
-
 // The server itself, as its entry tells of it.
 struct RegisteredServer {
   std::string address;  // that it listens at
@@ -70,6 +73,8 @@ struct RegisteredServer {
   uint32_t executors = 0;
 };
 
+// MakeRegistrar: keeps a server in the directory that its options name.
+//
 // nullptr: the options have no target. INVALID_ARGUMENT: an option is out of its range, the target
 // is none of a directory, or no client could use the address. FAILED_PRECONDITION: the program does
 // not link the directory.

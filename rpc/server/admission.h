@@ -1,9 +1,7 @@
-// Admission: decides which calls one executor of a server starts, and when, as AdmissionOptions
-// say.
+// Admission of calls on one executor of a server: Admission, the queue that calls wait in, and what
+// clients and source addresses have of it.
 //
-// Counts the calls and bytes of methods and clients, keeps places for control calls, and has the
-// queue, if there is one. Only servers with such bounds have an Admission; the others pay nothing.
-// Part of a ServerShard, on its executor's thread.
+// Part of a ServerShard, on its executor's thread. AdmissionOptions bounds it.
 
 #ifndef VERBENA_RPC_SERVER_ADMISSION_H_
 #define VERBENA_RPC_SERVER_ADMISSION_H_
@@ -105,11 +103,7 @@ class ClientQueue;
 // A call's place in the list of all that wait, the oldest first.
 class AgingCall : public IntrusiveNode<AgingCall> {};
 
-// QueuedCall: a call as admission sees it. ClientQueue and SourceQueue: the shares that one client,
-// and all clients of one source address, have of an AdmissionQueue.
-//
-// A ServerCall is a QueuedCall; a ServerClient and a ServerSource have one of the others each. They
-// must outlive their calls. On their executor's thread.
+// A call as admission sees it: a ServerCall. On its executor's thread.
 class QueuedCall : public AgingCall, public IntrusiveNode<QueuedCall> {
  public:
   virtual ~QueuedCall() = default;
@@ -151,8 +145,8 @@ class CallFlow : public IntrusiveNode<CallFlow> {
   SourceFlow* source_ = nullptr;
 };
 
-// A place in the turns of one class: that of all clients of a bounded source together, or that of
-// one client of another. Its flows take turns in it.
+// One turn in a class. All clients of a bounded source share one; each client of an unbounded
+// source has its own. Its flows take turns in it.
 class SourceFlow : public IntrusiveNode<SourceFlow> {
  private:
   friend class AdmissionQueue;
@@ -163,6 +157,8 @@ class SourceFlow : public IntrusiveNode<SourceFlow> {
   uint32_t ready_ = 0;  // as many of them as count in the class: all, if the source may run one
 };
 
+// The share that all clients of one source address have of an AdmissionQueue. A part of their
+// ServerSource, and outlives their calls.
 class SourceQueue {
  public:
   // `bounded`: it may take a part of the handlers that run, of the queue and of the control places,
@@ -181,6 +177,8 @@ class SourceQueue {
   std::array<SourceFlow, kCallClasses> flows_;  // unless it is unbounded
 };
 
+// The share that one client has of an AdmissionQueue. A part of its ServerClient, and outlives its
+// calls.
 class ClientQueue {
  public:
   explicit ClientQueue(SourceQueue& source) : source_(source) {
@@ -321,6 +319,12 @@ inline bool HasBounds(const AdmissionOptions& options) {
          options.max_pinned_bytes != 0 || !options.methods.empty();
 }
 
+// Admission: decides which calls one executor of a server starts, and when, as AdmissionOptions
+// say.
+//
+// Counts the calls and bytes of methods and clients, keeps places for control calls, and has the
+// queue, if there is one. Only servers with such bounds have an Admission; the others pay nothing.
+// Part of a ServerShard, on its executor's thread.
 class Admission final : private FlushHook {
  public:
   // Precondition: HasBounds(options), and each of its methods is in the table.

@@ -1,7 +1,8 @@
-// ServerBulk: the payloads of a server's call, and its messages that are too large for a frame.
+// Payloads of a server's call: ServerBulk, with FetchedRequest for the request's and
+// WrittenResponse for the response's.
 //
-// Part of a ServerCall, on its executor's thread, and empty again after each call. The server reads
-// and writes nothing more after the response: the client's leases rely on that.
+// Part of a ServerCall, on its executor's thread, and empty again after each call. The bounds of
+// the client and of its source hold for the memory.
 
 #ifndef VERBENA_RPC_SERVER_BULK_H_
 #define VERBENA_RPC_SERVER_BULK_H_
@@ -242,6 +243,10 @@ class WrittenResponse final {
   size_t writing_ = 0;  // bytes
 };
 
+// ServerBulk: the payloads of a server's call, and its messages that are too large for a frame.
+//
+// Part of a ServerCall, on its executor's thread, and empty again after each call. The server reads
+// and writes nothing more after the response: the client's leases rely on that.
 class ServerBulk final {
  public:
   ServerBulk() = default;

@@ -1,14 +1,8 @@
-// ServerCall: one call that a server runs, from its request frame to its response.
+// Calls of a server: ServerCall, and the parts that only some calls have: CarriedContext and
+// CallBulk.
 //
-// Starts the handler (behind what ServerBulk fetches for it), cancels it, and hands what it made to
-// ServerResponse. Pooled per method and executor with its messages, so that a call in steady state
-// allocates nothing. Owned by its ServerShard while it is pooled, and by itself while it runs; on
-// that executor's thread. The link may be lost while the handler runs: the handler is cancelled and
-// runs to its end, and its response goes nowhere.
-//
-// call.cc has the path of a call without parts, and all ways to stop. By step of a call's
-// path, the rest is in call.cc, call.cc, call.cc,
-// call.cc and server_call_response.cc.
+// A ServerShard owns calls while they are pooled, and each owns itself while it runs; on that
+// executor's thread. The server's limits bound the calls that run.
 
 #ifndef VERBENA_RPC_SERVER_CALL_H_
 #define VERBENA_RPC_SERVER_CALL_H_
@@ -171,6 +165,13 @@ struct LargeFailure {
   std::unique_ptr<google::protobuf::MessageLite> body;  // the status as it travels
 };
 
+// ServerCall: one call that a server runs, from its request frame to its response.
+//
+// Starts the handler (behind what ServerBulk fetches for it), cancels it, and hands what it made to
+// ServerResponse. Pooled per method and executor with its messages, so that a call in steady state
+// allocates nothing. Owned by its ServerShard while it is pooled, and by itself while it runs; on
+// that executor's thread. The link may be lost while the handler runs: the handler is cancelled and
+// runs to its end, and its response goes nowhere.
 class ServerCall final : public IntrusiveNode<ServerCall>,
                          public QueuedCall,
                          private TaskListener,
@@ -246,7 +247,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // The handler's Task, behind the interceptors. Empty if the handler returns none.
   VERBENA_CORO_WRAPPER Task<absl::Status> Invoke();
   VERBENA_CORO_WRAPPER Task<absl::Status> InvokeHandler();
-  // For a call with a name (call.cc): runs the handler, or finds its result.
+  // For a call with a name: runs the handler, or finds its result.
   [[gnu::noinline]] Task<absl::Status> RunOnce();
   Task<absl::Status> RunNamed(RequestId id);
   void EndNamed(RequestId id, const std::shared_ptr<const KeptResult>& result);

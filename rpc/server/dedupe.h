@@ -1,9 +1,8 @@
-// DedupeTable: the deduplicated calls of a server, on all its executors.
+// Deduplicated calls of a server: DedupeTable, the parts that it consists of (DedupeShard), and
+// what a part remembers.
 //
-// A repeated request may come over another link, to another executor than the first. So one table
-// serves all: its parts hold the calls of some clients each, by the client's random bits, and each
-// part has a mutex. Only deduplicated calls take it, twice each and briefly: nothing is awaited or
-// copied under it. Owned by the Server; any thread. A part has its share of each bound.
+// The Server owns the table; any thread, under the lock of a part. DedupeLimits bounds results,
+// bytes and time.
 
 #ifndef VERBENA_RPC_SERVER_DEDUPE_H_
 #define VERBENA_RPC_SERVER_DEDUPE_H_
@@ -131,8 +130,7 @@ class DedupeShares {
   absl::btree_set<std::pair<size_t, DedupeSource*>> by_weight_;
 };
 
-// KeptResult: how a deduplicated call ended, for requests that repeat it. DedupeWaiter: such a
-// request while the call runs.
+// KeptResult: how a deduplicated call ended, for requests that repeat it.
 //
 // Unchanged once it is shared; any thread.
 struct KeptResult {
@@ -153,8 +151,10 @@ struct KeptResult {
   }
 };
 
-// Shared by the request that waits, on its executor's thread, and by the table until the call has
-// ended. Tell() may be called once, on any thread.
+// DedupeWaiter: a request that repeats a call while that runs.
+//
+// Shared by the request, on its executor's thread, and by the table until the call has ended.
+// Tell() may be called once, on any thread.
 class DedupeWaiter final : public std::enable_shared_from_this<DedupeWaiter> {
  public:
   // `executor` outlives the running call.
@@ -318,7 +318,7 @@ using DedupeWaiters = absl::InlinedVector<std::shared_ptr<DedupeWaiter>, 1>;
 // Owned by a DedupeTable, which holds its lock around each call. Bounded in results, bytes and time
 // as DedupeLimits says, and in records of clients' names by max_results, too. Each record remembers
 // which numbers have run, so that no call is taken for a new one because its result was dropped. Of
-// records that were dropped, the latest max_results leave their highest number (dedupe.h).
+// records that were dropped, the latest max_results leave their highest number (DroppedNames).
 class DedupeShard {
  public:
   // `incarnation` is the server's.
@@ -412,6 +412,12 @@ struct DedupeTableStats {
   uint64_t unproven = 0;
 };
 
+// DedupeTable: the deduplicated calls of a server, on all its executors.
+//
+// A repeated request may come over another link, to another executor than the first. So one table
+// serves all: its parts hold the calls of some clients each, by the client's random bits, and each
+// part has a mutex. Only deduplicated calls take it, twice each and briefly: nothing is awaited or
+// copied under it. Owned by the Server; any thread. A part has its share of each bound.
 class DedupeTable {
  public:
   // Precondition: CheckDedupe(options). Draws the server's incarnation.

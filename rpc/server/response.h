@@ -1,8 +1,7 @@
-// ServerResponse: the last step of a server's call: its response, on the way into the link.
+// Responses of a server's calls: ServerResponse, and CallMessages, the messages that a call keeps.
 //
-// Part of a ServerCall, on its executor's thread. A response leaves at once if the link has room
-// and nothing has to be written ahead of it. Otherwise it waits behind its WRITEs, then for room;
-// if the client takes nothing for ServerOptions::response_grace, the link closes.
+// Part of a ServerCall, on its executor's thread. A response waits at most
+// ServerOptions::response_grace for its client.
 
 #ifndef VERBENA_RPC_SERVER_RESPONSE_H_
 #define VERBENA_RPC_SERVER_RESPONSE_H_
@@ -77,6 +76,11 @@ class CallMessages {
 class ServerSession;
 class ServerShard;
 
+// ServerResponse: the last step of a server's call: its response, on the way into the link.
+//
+// Part of a ServerCall, on its executor's thread. A response leaves at once if the link has room
+// and nothing has to be written ahead of it. Otherwise it waits behind its WRITEs, then for room;
+// if the client takes nothing for ServerOptions::response_grace, the link closes.
 class ServerResponse final : private SendWaiter, private Timer, private TransferListener {
  public:
   // Hears that a response which had to wait was given to the link. May destroy the ServerResponse.

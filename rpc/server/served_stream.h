@@ -1,6 +1,8 @@
-// ServedStream: the server's end of a stream, which is a part of its ServerCall.
+// Streams at the server: ServedStream, RequestBuffers for payloads of its messages, and CallStream,
+// by which a call has one.
 //
-// Made when a call first is a stream, and kept for later calls. On its executor's thread.
+// Part of a ServerCall, on its executor's thread. The stream's windows, and the client's and the
+// source's bounds, hold for its memory.
 
 #ifndef VERBENA_RPC_SERVER_SERVED_STREAM_H_
 #define VERBENA_RPC_SERVER_SERVED_STREAM_H_
@@ -56,6 +58,9 @@ class RequestBuffers final : public StreamBuffers {
   TimePoint deadline_ = kNever;
 };
 
+// ServedStream: the server's end of a stream, which is a part of its ServerCall.
+//
+// Made when a call first is a stream, and kept for later calls. On its executor's thread.
 class ServedStream final : private StreamReceiver::Listener {
  public:
   StreamReceiver& receiver() { return receiver_; }

@@ -1,8 +1,8 @@
-// ServerSession: the serving side of one link: its calls in progress, by the caller's slot.
+// The serving side of one link: ServerSession, its calls by slot, and the refusals that wait for
+// room.
 //
-// Owned by its ServerShard, on that executor's thread. It outlives its link until the last handler
-// has ended, since handlers are cancelled, never destroyed. Bounded by the caller's slots
-// (kMaxCallsInFlight) and the shard's limit on concurrent requests.
+// A ServerShard owns them, on that executor's thread. At most kMaxCallsInFlight calls, and the
+// shard's limit on concurrent requests.
 
 #ifndef VERBENA_RPC_SERVER_SESSION_H_
 #define VERBENA_RPC_SERVER_SESSION_H_
@@ -153,6 +153,11 @@ class RefusalQueue {
 class ServerShard;
 using RunningHandlers = absl::btree_map<std::string, uint32_t>;
 
+// ServerSession: the serving side of one link: its calls in progress, by the caller's slot.
+//
+// Owned by its ServerShard, on that executor's thread. It outlives its link until the last handler
+// has ended, since handlers are cancelled, never destroyed. Bounded by the caller's slots
+// (kMaxCallsInFlight) and the shard's limit on concurrent requests.
 class ServerSession final : public LinkListener, private SendWaiter, private Timer {
  public:
   // The most refusals that wait for room: one for each of the client's call slots. Only a client

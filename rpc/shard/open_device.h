@@ -1,7 +1,7 @@
 // OpenDevices: the devices that a runtime's option names.
 //
 //   "soft"        the software device over shared memory: processes of this host and user
-//   "soft:tcp…"   the same over TCP; "soft:PORT" is both (open_device.h)
+//   "soft:tcp…"   the same over TCP; "soft:PORT" is both (SoftName)
 //   "rdma"        the first RDMA port that is active; iWARP only if there is no other
 //   "rdma:NAME"   that RDMA device, interface or address (transport/verbs/port.h)
 //   "auto", ""    what the environment variable VERBENA_DEVICE says; without it the software device

@@ -1,7 +1,7 @@
-// Shard: the part of a Runtime that lives on one executor: an endpoint for each device that is in
-// use, and the tasks that belong to nobody else.
+// The part of a Runtime that lives on one executor: Shard; and Published, a value that other
+// executors may read.
 //
-// Owned by the Runtime; used on its executor's thread, except published_stats().
+// The Runtime owns a Shard for each executor; used on that executor's thread.
 
 #ifndef VERBENA_RPC_SHARD_SHARD_H_
 #define VERBENA_RPC_SHARD_SHARD_H_
@@ -48,6 +48,10 @@ class Published {
   T value_{};
 };
 
+// Shard: the part of a Runtime that lives on one executor: an endpoint for each device that is in
+// use, and the tasks that belong to nobody else.
+//
+// Owned by the Runtime; used on its executor's thread, except published_stats().
 class Shard {
  public:
   // `id` names the runtime to the servers that its connections reach.

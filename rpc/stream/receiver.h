@@ -1,12 +1,7 @@
-// StreamReceiver: the half of a stream that takes messages from the peer, on either side.
+// The receiving half of a stream, on either side: StreamReceiver, its message in parts
+// (StreamAssembly), memory for payloads, and the hooks of interceptors.
 //
-// A message goes straight into the waiting reader's message. Without a reader its frames are copied
-// out of the receive buffer into chunks (memory.h), as many as the window allows. A message
-// that comes in parts is put together once it is read; its parts count as read then, so that a
-// message may be larger than the window. A message with a payload is read once its reader has
-// memory for that (receiver.h). Once a Read has begun to take a message, its further parts
-// must keep coming, because it holds memory; otherwise the stream fails. A part of its stream. One
-// thread.
+// A part of its stream; one thread. The stream's window and StreamBuffers bound what it holds.
 
 #ifndef VERBENA_RPC_STREAM_RECEIVER_H_
 #define VERBENA_RPC_STREAM_RECEIVER_H_
@@ -39,11 +34,7 @@
 
 namespace verbena::internal {
 
-// StreamPart: a frame's body, as a part of a stream's message. StreamAssembly: a message of several
-// parts that is put together.
-//
-// A message's payload lies behind it. The bytes of the message are gathered on the heap, those of
-// the payload in the Buffer that the reader gets. A part of StreamReceiver. One thread.
+// A frame's body, as a part of a stream's message. A message's payload lies behind it.
 struct StreamPart {
   static constexpr uint32_t kRest = ~uint32_t{0};
 
@@ -61,6 +52,10 @@ struct StreamPart {
   bool own;
 };
 
+// StreamAssembly: a message of several parts that is put together.
+//
+// The bytes of the message are gathered on the heap, those of its payload in the Buffer that the
+// reader gets. A part of StreamReceiver. One thread.
 class StreamAssembly {
  public:
   // Whether a message is put together.
@@ -186,6 +181,15 @@ class StreamMemoryWait {
 // While a message is put together, this much of it, or its rest, must come in each kMaxLandingWait.
 inline constexpr uint32_t kLeastBytesInTime = 64u << 10;
 
+// StreamReceiver: the half of a stream that takes messages from the peer, on either side.
+//
+// A message goes straight into the waiting reader's message. Without a reader its frames are copied
+// out of the receive buffer into chunks (memory.h), as many as the window allows. A message
+// that comes in parts is put together once it is read; its parts count as read then, so that a
+// message may be larger than the window. A message with a payload is read once its reader has
+// memory for that (StreamBuffers). Once a Read has begun to take a message, its further parts
+// must keep coming, because it holds memory; otherwise the stream fails. A part of its stream. One
+// thread.
 class StreamReceiver final : private SendWaiter,
                              private LinkedStream,
                              private UntoldStream,

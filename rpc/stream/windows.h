@@ -1,12 +1,7 @@
-// StreamLink: the part of all streams of one link: the window that they share, in each direction.
+// Windows of streams: how far a sender may be ahead of the peer's readers, on one stream and on all
+// streams of a link (StreamLink).
 //
-// A frame with a message costs its body and kStreamFrameCost. A sender may be ahead of the peer's
-// readers by kStreamWindowBytes on one stream, and by kLinkWindowBytes on all streams of the link.
-// The receiver tells how far it may go: a sum of costs since the stream, or the link, began, modulo
-// 2^32. Frames that begin within the first kOwnWindowBytes of their stream's window do not count in
-// that of the link, so a stream whose messages are read goes on though others fill the link's
-// window. A part of a session; knows the streams that use the link, and tells them when it is lost,
-// or when its window becomes tight. One thread.
+// A session owns its StreamLink; one thread. kStreamWindowBytes and kLinkWindowBytes bound them.
 
 #ifndef VERBENA_RPC_STREAM_WINDOWS_H_
 #define VERBENA_RPC_STREAM_WINDOWS_H_
@@ -34,7 +29,7 @@ inline constexpr uint32_t kLinkWindowBytes = 16 * 1024 * 1024;
 // A part of each stream's window, and that stream's alone. With the frame that begins last in it,
 // at most 12 KiB of memory for each of 10,000 streams with the default eager size.
 inline constexpr uint32_t kOwnWindowBytes = 8 * 1024;
-// A receiver of which the peer may send less on all streams together tells of each stream's window
+// When less than this is left of the link's window, the receiver announces each stream's window
 // sooner.
 inline constexpr uint32_t kTightLinkBytes = kLinkWindowBytes / 16;
 // An empty message costs as much.
@@ -122,6 +117,15 @@ class UntoldStream : public IntrusiveNode<UntoldStream> {
   virtual void OnStreamLinkTight() = 0;
 };
 
+// StreamLink: the part of all streams of one link: the window that they share, in each direction.
+//
+// A frame with a message costs its body and kStreamFrameCost. A sender may be ahead of the peer's
+// readers by kStreamWindowBytes on one stream, and by kLinkWindowBytes on all streams of the link.
+// The receiver tells how far it may go: a sum of costs since the stream, or the link, began, modulo
+// 2^32. Frames that begin within the first kOwnWindowBytes of their stream's window do not count in
+// that of the link, so a stream whose messages are read goes on though others fill the link's
+// window. A part of a session; knows the streams that use the link, and tells them when it is lost,
+// or when its window becomes tight. One thread.
 class StreamLink final : private SendWaiter, private Timer {
  public:
   // `room_grace`: how long senders wait for room while no frame leaves, and then the link closes;

@@ -1,13 +1,7 @@
-// IntrusiveList: a doubly linked list of objects that carry their own links.
+// Lists and queues that allocate nothing in use: IntrusiveList, BoundedVector and WaiterQueue.
 //
-// Linking and unlinking allocate nothing and cost O(1), so that a coroutine may be destroyed while
-// it waits anywhere. An object is in at most one list per base class; its destructor takes it out.
-// The list owns nothing: a list destroyed with members leaves them unlinked. One thread.
-//
-//   class Waiter : public IntrusiveNode<Waiter> { … };
-//   IntrusiveList<Waiter> waiters;
-//   waiters.PushBack(waiter);
-//   while (Waiter* next = waiters.PopFront()) …
+// Each is used on one thread. An IntrusiveList and a WaiterQueue own nothing; a BoundedVector has a
+// bound.
 
 #ifndef VERBENA_TRANSPORT_BASE_LIST_H_
 #define VERBENA_TRANSPORT_BASE_LIST_H_
@@ -58,6 +52,16 @@ class IntrusiveNode {
   IntrusiveNode* next_ = nullptr;
 };
 
+// IntrusiveList: a doubly linked list of objects that carry their own links.
+//
+// Linking and unlinking allocate nothing and cost O(1), so that a coroutine may be destroyed while
+// it waits anywhere. An object is in at most one list per base class; its destructor takes it out.
+// The list owns nothing: a list destroyed with members leaves them unlinked. One thread.
+//
+//   class Waiter : public IntrusiveNode<Waiter> { … };
+//   IntrusiveList<Waiter> waiters;
+//   waiters.PushBack(waiter);
+//   while (Waiter* next = waiters.PopFront()) …
 template <typename T>
 class IntrusiveList {
  public:

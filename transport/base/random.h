@@ -1,9 +1,7 @@
-// Random: the source of randomness, which a simulator can replace.
+// Randomness that a simulator can replace: Random and SeededRandom; and Backoff, pauses that grow
+// and vary at random.
 //
-// For backoff, load spreading and sampling; never for secrets. Never fails.
-//
-//   SeededRandom random(seed);               // the same numbers every time
-//   Duration jitter = base * random.Below(100) / 100;
+// For backoff, load spreading and sampling; never for secrets.
 
 #ifndef VERBENA_TRANSPORT_BASE_RANDOM_H_
 #define VERBENA_TRANSPORT_BASE_RANDOM_H_
@@ -16,6 +14,12 @@
 
 namespace verbena::internal {
 
+// Random: the source of randomness, which a simulator can replace.
+//
+// For backoff, load spreading and sampling; never for secrets. Never fails.
+//
+//   SeededRandom random(seed);               // the same numbers every time
+//   Duration jitter = base * random.Below(100) / 100;
 class Random {
  public:
   virtual ~Random() = default;

@@ -1,16 +1,9 @@
-// FileBootstrap: a bootstrap through a directory that all hosts share.
+// Bootstrapping through a directory that all hosts share: FileBootstrap and the parts of its
+// connections.
 //
-// For clusters whose control plane is a shared file system (a job's scratch directory on NFS, say)
-// and where processes may not listen on TCP. A listener is a name in the directory; a connection is
-// a directory below it, and a message a file (file_bootstrap.h). Messages take milliseconds, which
-// only connecting feels. A process that dies lets go of its locks, which ends its streams; a host
-// that loses the file system's lock server is noticed by the links' PINGs instead.
-//
-// Other exchanges (a key-value store, say) are further implementations of Bootstrap.
-//
-//   VERBENA_ASSIGN_OR_RETURN(auto bootstrap, FileBootstrap::Create("/shared/job-17"));
-//   Runtime::Start({.use_bootstrap = bootstrap.get()});
-//   Server::Start(*runtime, {&store}, {.address = "store-0"});   // and Channel(runtime, "store-0")
+// FileLock shows that a process lives, FilePoller looks for files, and FileSpool is one end of a
+// connection. FileConnection works for its user's FileStream. The program owns the bootstrap; its
+// thread does all that touches files.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_FILE_BOOTSTRAP_H_
 #define VERBENA_TRANSPORT_CONNECT_FILE_BOOTSTRAP_H_
@@ -35,6 +28,19 @@ class IoThread;
 
 namespace verbena {
 
+// FileBootstrap: a bootstrap through a directory that all hosts share.
+//
+// For clusters whose control plane is a shared file system (a job's scratch directory on NFS, say)
+// and where processes may not listen on TCP. A listener is a name in the directory; a connection is
+// a directory below it, and a message a file (FileSpool). Messages take milliseconds, which
+// only connecting feels. A process that dies lets go of its locks, which ends its streams; a host
+// that loses the file system's lock server is noticed by the links' PINGs instead.
+//
+// Other exchanges (a key-value store, say) are further implementations of Bootstrap.
+//
+//   VERBENA_ASSIGN_OR_RETURN(auto bootstrap, FileBootstrap::Create("/shared/job-17"));
+//   Runtime::Start({.use_bootstrap = bootstrap.get()});
+//   Server::Start(*runtime, {&store}, {.address = "store-0"});   // and Channel(runtime, "store-0")
 class FileBootstrap final : public Bootstrap {
  public:
   // NOT_FOUND or PERMISSION_DENIED when `directory` is not there or not ours to write to.

@@ -1,12 +1,7 @@
-// IoThread: the thread of a bootstrap, and the io_context that runs on it.
+// The thread of a bootstrap, and the ways back to executors: IoThread, RemoteWake and Mailbox.
 //
-// Everything Asio lives here; executors only post to it. It is shared by the bootstrap and what it
-// made, so that sockets never outlive their io_context. Stop() closes what is registered, lets
-// every handler run to its end, and joins; from then on Post() refuses, so that no operation can be
-// begun that nobody would end. Park() is for a thread that lives as long as the process.
-//
-// Post() is for any thread; Register() and Unregister() for handlers; Stop() and Park() for
-// the owner, on another thread.
+// The bootstrap and what it made share the thread. Users of a Mailbox bound it; nothing else here
+// queues more than one item for each await.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_IO_THREAD_H_
 #define VERBENA_TRANSPORT_CONNECT_IO_THREAD_H_
@@ -43,6 +38,15 @@ class IoObject {
   virtual void CloseOnThread() = 0;
 };
 
+// IoThread: the thread of a bootstrap, and the io_context that runs on it.
+//
+// Everything Asio lives here; executors only post to it. It is shared by the bootstrap and what it
+// made, so that sockets never outlive their io_context. Stop() closes what is registered, lets
+// every handler run to its end, and joins; from then on Post() refuses, so that no operation can be
+// begun that nobody would end. Park() is for a thread that lives as long as the process.
+//
+// Post() is for any thread; Register() and Unregister() for handlers; Stop() and Park() for
+// the owner, on another thread.
 class IoThread {
  public:
   static absl::StatusOr<std::shared_ptr<IoThread>> Start();

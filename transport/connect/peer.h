@@ -1,8 +1,8 @@
-// RuntimeId: 128 random bits that name a runtime to the servers it connects to.
+// The terms that one side of a link tells the other: RuntimeId, LinkKind, RdmaCmService,
+// ExecutorWish and LinkParameters.
 //
-// A runtime draws its id once, from the kernel's generator, and sends it in the Hello of each link.
-// Servers bound what one client may take by this id. It is a claim, not an identity: a hostile
-// client may draw a new id per link, so servers also bound each source address. Immutable.
+// Values; any thread. A peer's are claims; the handshake (handshake.h) checks them before it
+// returns them.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_PEER_H_
 #define VERBENA_TRANSPORT_CONNECT_PEER_H_
@@ -21,6 +21,11 @@
 
 namespace verbena::internal {
 
+// RuntimeId: 128 random bits that name a runtime to the servers it connects to.
+//
+// A runtime draws its id once, from the kernel's generator, and sends it in the Hello of each link.
+// Servers bound what one client may take by this id. It is a claim, not an identity: a hostile
+// client may draw a new id per link, so servers also bound each source address. Immutable.
 struct RuntimeId {
   static constexpr size_t kBytes = 16;
 

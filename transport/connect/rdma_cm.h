@@ -1,20 +1,9 @@
-// RdmaCm: the QpConnector of one port of an RDMA device, over librdmacm.
+// Connecting queue pairs over librdmacm: RdmaCm, the QpConnector of one port, and its parts.
 //
-// It connects queue pairs only. The handshake stays on the bootstrap's stream, since a connection
-// request carries 56 bytes at most, and since the end of the stream tells that a peer died. Any
-// bootstrap will do.
-//
-// Queue pairs are made by their Device, on a context of its own, and rdma_cm is told their numbers:
-// the kernel finds them by these on all kinds of devices. (Only rdma_create_qp demands the context
-// of rdma_get_devices(), which opens every device of the host and keeps all of them open.)
-//
-// Owned by whoever opened the device, and outlives every connection. It listens on a port of its
-// own choice from the first Expect() on, so that a mere client opens none. If the port loses that
-// address, the next Expect() listens anew. Events are read on a thread of its own. siw's
-// rdma_connect waits on that thread for the peer's TCP, so one host that swallows packets delays
-// the other connections of a siw device.
-//
-//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<RdmaCm> cm, RdmaCm::Start({.device = "siw0", …}));
+// CmChannel is the event channel with its thread, CmConnection one queue pair's way through
+// rdma_cm, and TokenTable has the objects that tokens were given out for. Whoever opened the device
+// owns the RdmaCm. Its calls and awaits belong to executors, its events to the channel's thread.
+// The table bounds the connections that wait.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_RDMA_CM_H_
 #define VERBENA_TRANSPORT_CONNECT_RDMA_CM_H_
@@ -316,6 +305,23 @@ struct RdmaCmOptions {
   ibv_gid gid = {};  // the port's; its IP addresses are found by it
 };
 
+// RdmaCm: the QpConnector of one port of an RDMA device, over librdmacm.
+//
+// It connects queue pairs only. The handshake stays on the bootstrap's stream, since a connection
+// request carries 56 bytes at most, and since the end of the stream tells that a peer died. Any
+// bootstrap will do.
+//
+// Queue pairs are made by their Device, on a context of its own, and rdma_cm is told their numbers:
+// the kernel finds them by these on all kinds of devices. (Only rdma_create_qp demands the context
+// of rdma_get_devices(), which opens every device of the host and keeps all of them open.)
+//
+// Owned by whoever opened the device, and outlives every connection. It listens on a port of its
+// own choice from the first Expect() on, so that a mere client opens none. If the port loses that
+// address, the next Expect() listens anew. Events are read on a thread of its own. siw's
+// rdma_connect waits on that thread for the peer's TCP, so one host that swallows packets delays
+// the other connections of a siw device.
+//
+//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<RdmaCm> cm, RdmaCm::Start({.device = "siw0", …}));
 class RdmaCm final : public QpConnector, private CmEventListener {
  public:
   // UNAVAILABLE if the kernel has no rdma_cm; FAILED_PRECONDITION when no IP address of this

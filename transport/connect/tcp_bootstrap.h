@@ -1,16 +1,8 @@
-// TcpBootstrap: the default bootstrap, over TCP.
+// Bootstrapping over TCP: TcpBootstrap, TcpConnector for one attempt to reach a target, and
+// TcpAcceptor with its TcpListener.
 //
-// It owns one thread, which sockets and name resolution keep busy; executors only post to it, and
-// coroutines resume where they awaited. A dead peer host is seen after 25 s without a word
-// (keepalive), a dead peer process at once.
-//
-// Safe from any thread. Destroying it closes what it made: awaits in flight return CANCELLED, also
-// later ones. The destructor waits for its thread; a name that is just being resolved holds it up
-// until the system's resolver answers. An executor that awaits here must live until its awaits have
-// ended or were abandoned.
-//
-//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<TcpBootstrap> bootstrap, TcpBootstrap::Create());
-//   auto stream = co_await bootstrap->Connect("storage-7:4000");
+// The program or its Runtime owns the bootstrap. Sockets live on its IoThread, and coroutines
+// resume where they awaited.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_TCP_BOOTSTRAP_H_
 #define VERBENA_TRANSPORT_CONNECT_TCP_BOOTSTRAP_H_
@@ -30,6 +22,19 @@ class IoThread;
 
 namespace verbena {
 
+// TcpBootstrap: the default bootstrap, over TCP.
+//
+// It owns one thread, which sockets and name resolution keep busy; executors only post to it, and
+// coroutines resume where they awaited. A dead peer host is seen after 25 s without a word
+// (keepalive), a dead peer process at once.
+//
+// Safe from any thread. Destroying it closes what it made: awaits in flight return CANCELLED, also
+// later ones. The destructor waits for its thread; a name that is just being resolved holds it up
+// until the system's resolver answers. An executor that awaits here must live until its awaits have
+// ended or were abandoned.
+//
+//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<TcpBootstrap> bootstrap, TcpBootstrap::Create());
+//   auto stream = co_await bootstrap->Connect("storage-7:4000");
 class TcpBootstrap final : public Bootstrap {
  public:
   // RESOURCE_EXHAUSTED when there is no thread or descriptor to be had.

@@ -1,11 +1,7 @@
-// WhenAll: runs several Tasks at once and gives all their results, in order.
+// Combinators of Tasks: WhenAll, WhenAny and ForEach, which run several Tasks at once.
 //
-// The Tasks run in the awaiting coroutine's cancel scope and are always awaited to their end, also
-// when one fails: a failed Status is a result like any other. If Tasks throw, the exception of the
-// first in order comes out. Destroying the WhenAll destroys them.
-//
-//   auto [a, b] = co_await WhenAll(stub.Get(first), stub.Get(second));
-//   std::vector<absl::Status> sent = co_await WhenAll(std::move(sends));
+// Each lives in the frame of the coroutine that awaits it, on that coroutine's thread and in its
+// cancel scope, and ends when its Tasks have ended. What the caller passes bounds them.
 
 #ifndef VERBENA_TRANSPORT_CORO_COMBINATORS_H_
 #define VERBENA_TRANSPORT_CORO_COMBINATORS_H_
@@ -262,6 +258,15 @@ auto RunAll(std::vector<Task<T>>& tasks) {
 
 namespace verbena {
 
+// WhenAll: runs several Tasks at once and gives all their results, in order.
+//
+// The Tasks run in the awaiting coroutine's cancel scope and are always awaited to their end, also
+// when one fails: a failed Status is a result like any other. If Tasks throw, the exception of the
+// first in order comes out. Destroying the WhenAll destroys them.
+//
+//   auto [a, b] = co_await WhenAll(stub.Get(first), stub.Get(second));
+//   std::vector<absl::Status> sent = co_await WhenAll(std::move(sends));
+//
 // std::monostate stands for the result of a Task<void>.
 template <typename... T>
 Task<std::tuple<internal::TaskResult<T>...>> WhenAll(Task<T>... tasks) {

@@ -1,12 +1,8 @@
-// Event: something that has happened, or not yet; any number of coroutines wait for it.
+// Waits of coroutines for each other on one executor: Event, Semaphore, Mutex and Queue.
 //
-// Set() wakes every waiter and lets later ones pass until Reset(). Waiters are queued, never
-// resumed inline. Wait() returns OK, or the reason when the coroutine's scope is cancelled. One
-// thread; must outlive its waiters, each of which may be destroyed at any time. Bounded by its
-// waiters, whose frames hold the links.
-//
-//   Event drained;
-//   absl::Status waited = co_await drained.Wait();
+// No wait blocks a thread. Each object belongs to one thread and outlives its waiters, any of which
+// may be destroyed at any time. Waiters are queued, never resumed inline. Their frames hold the
+// links, so nothing else bounds them.
 
 #ifndef VERBENA_TRANSPORT_CORO_SYNC_H_
 #define VERBENA_TRANSPORT_CORO_SYNC_H_
@@ -28,6 +24,15 @@
 
 namespace verbena {
 
+// Event: something that has happened, or not yet; any number of coroutines wait for it.
+//
+// Set() wakes every waiter and lets later ones pass until Reset(). Waiters are queued, never
+// resumed inline. Wait() returns OK, or the reason when the coroutine's scope is cancelled. One
+// thread; must outlive its waiters, each of which may be destroyed at any time. Bounded by its
+// waiters, whose frames hold the links.
+//
+//   Event drained;
+//   absl::Status waited = co_await drained.Wait();
 class Event {
  public:
   class [[nodiscard]] Awaiter final : public internal::Suspension,

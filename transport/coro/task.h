@@ -6,7 +6,7 @@
 // detach. That recurses, once per await in the chain: 10,000 fit a thread's usual 8 MiB. An
 // exception thrown inside comes out of the co_await (Verbena itself throws none). A Task may await
 // anything. If a foreign awaitable resumes it on another thread, it goes on where it belongs, on
-// its scheduler's thread (task.h).
+// its scheduler's thread (ForeignAwaiter).
 //
 // Locals may be over-aligned (alignas(64)): clang aligns frames as they need if it is given
 // -fcoro-aligned-allocation. No coroutine that returns a Task compiles without that option.

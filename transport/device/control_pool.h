@@ -1,32 +1,7 @@
-// ControlPool: a few threads that run control verbs, so that no executor does.
+// Threads for control verbs: ControlPool, its jobs, and ControlQueue, in which sources take turns.
 //
-// Creating, connecting and destroying a queue pair, allocating windows and registering memory take
-// from microseconds to a second (RoCE resolves an address inside ibv_modify_qp). A coroutine hands
-// such work over and resumes on its own executor with the result:
-//
-//   absl::Status status = co_await pool.Run(ControlKind::kResolve, qp, [&device, qp] {
-//     return device.ModifyQp(qp, …);
-//   });
-//
-// Each kind of work has threads of its own, which begin with its first job and sleep while there is
-// none: a thousand teardowns, or a registration that takes seconds, delay no connect, and an
-// address that nobody has delays no queue pair's making. Jobs of one `order` run one after the
-// other, in the order in which they were handed over, whatever their kinds; those of one kind and
-// source begin in that order, too. Sources take turns, and jobs of kResolve that run for one source
-// leave half of the threads to others (control_pool.h). A kind whose first thread the system
-// refuses to start is served by another's. While the pool has no thread at all, Run() is refused
-// and Finish() runs where it is awaited.
-//
-// A job owns its function and its result, never the coroutine: whoever waits may be cancelled or
-// destroyed meanwhile. The objects that the function refers to (the device, a queue pair) must
-// outlive it: a job with the same `order`, handed over later, is proof that it has ended.
-//
-// Its threads run on the cores of the thread that made the pool, not on the one core of the
-// executor whose job began them.
-//
-// Owned by the device's context, and destroyed before the device, once nobody awaits a job any
-// more. Its destructor still runs the jobs that must run. Run() and Finish() on any executor's
-// thread. Without threads (Options::threads) jobs run where they are awaited, at once.
+// A device's context owns the pool. Any executor's thread may hand over jobs. Each kind of work has
+// a bounded number of threads; whoever waits bounds the jobs.
 
 #ifndef VERBENA_TRANSPORT_DEVICE_CONTROL_POOL_H_
 #define VERBENA_TRANSPORT_DEVICE_CONTROL_POOL_H_
@@ -241,6 +216,35 @@ class TypedControlJob final : public ControlJob {
   std::optional<Result> result_;
 };
 
+// ControlPool: a few threads that run control verbs, so that no executor does.
+//
+// Creating, connecting and destroying a queue pair, allocating windows and registering memory take
+// from microseconds to a second (RoCE resolves an address inside ibv_modify_qp). A coroutine hands
+// such work over and resumes on its own executor with the result:
+//
+//   absl::Status status = co_await pool.Run(ControlKind::kResolve, qp, [&device, qp] {
+//     return device.ModifyQp(qp, …);
+//   });
+//
+// Each kind of work has threads of its own, which begin with its first job and sleep while there is
+// none: a thousand teardowns, or a registration that takes seconds, delay no connect, and an
+// address that nobody has delays no queue pair's making. Jobs of one `order` run one after the
+// other, in the order in which they were handed over, whatever their kinds; those of one kind and
+// source begin in that order, too. Sources take turns, and jobs of kResolve that run for one source
+// leave half of the threads to others (ControlQueue). A kind whose first thread the system
+// refuses to start is served by another's. While the pool has no thread at all, Run() is refused
+// and Finish() runs where it is awaited.
+//
+// A job owns its function and its result, never the coroutine: whoever waits may be cancelled or
+// destroyed meanwhile. The objects that the function refers to (the device, a queue pair) must
+// outlive it: a job with the same `order`, handed over later, is proof that it has ended.
+//
+// Its threads run on the cores of the thread that made the pool, not on the one core of the
+// executor whose job began them.
+//
+// Owned by the device's context, and destroyed before the device, once nobody awaits a job any
+// more. Its destructor still runs the jobs that must run. Run() and Finish() on any executor's
+// thread. Without threads (Options::threads) jobs run where they are awaited, at once.
 class ControlPool {
  public:
   static constexpr size_t kKinds = 6;

@@ -10,9 +10,9 @@
 //
 // Objects are destroyed in the order that verbs demands (MRs and MWs before their PD, MWs before
 // the MR that they are bound to, QPs before their CQ and SRQ); destroying one too early returns
-// FAILED_PRECONDITION with EBUSY in the message. device.h has owners that do it. A Device outlives
-// its objects. All calls are safe from any thread; they may block for milliseconds, and belong to
-// set-up and teardown.
+// FAILED_PRECONDITION with EBUSY in the message. A DeviceHandle owns one object and destroys it. A
+// Device outlives its objects. All calls are safe from any thread; they may block for milliseconds,
+// and belong to set-up and teardown.
 
 #ifndef VERBENA_TRANSPORT_DEVICE_DEVICE_H_
 #define VERBENA_TRANSPORT_DEVICE_DEVICE_H_

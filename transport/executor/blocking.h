@@ -1,6 +1,6 @@
 // BlockingPool: a few threads that run callables which block, so that executors need not.
 //
-// Callers use RunBlocking() (blocking.h). A Runtime owns one pool for all its executors; an
+// Callers use RunBlocking(). A Runtime owns one pool for all its executors; an
 // executor without a pool in its options uses Default(). Threads start with the first callables and
 // stay until the pool is destroyed, which must be after the executors that use it. Callables start
 // in the order of their calls, at most max_threads at once. The queue holds nothing but suspended

@@ -1,21 +1,9 @@
-// Executor: one thread's loop. It turns completions, ring events, timers and posted work into the
-// resumption of coroutines.
+// The loop of one thread: Executor, what leaves at the end of its turns, and ExecutorThread, which
+// runs it.
 //
-//   turn: poll each CQ -> reap the io_uring -> expire timers -> drain the inbox
-//         -> run ready coroutines -> flush hooks (repost receives, then one chained post per QP)
-//         -> one io_uring submit
-//   idle: spin for options.spin -> arm every CQ, poll it AGAIN -> sleep in the Waiter
-//
-// One per core. Run() makes the calling thread its thread until Stop(). A host with an event loop
-// of its own calls Poll() until it returns false, then Arm(), and sleeps on fd() if Arm() returned
-// true (examples/host_loop). Everything except Stop(), Post() and PostFunction() belongs to that
-// thread. The executor must outlive all work that was started on it. Serving completions adds no
-// lock and no system call; the device's provider may. A turn runs a bounded amount of work; the
-// rest keeps the loop awake.
-//
-//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
-//                            Executor::Create({.mode = ExecutorMode::kBusy}));
-//   executor->Run();
+// ExecutorGate is a way to an executor from any thread, and RootTask a Task that no coroutine
+// awaits. The program or its Runtime owns executors. Everything except posting belongs to the
+// executor's thread. A turn runs a bounded amount of work.
 
 #ifndef VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_H_
 #define VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_H_
@@ -123,6 +111,24 @@ class RootTask;
 
 namespace verbena {
 
+// Executor: one thread's loop. It turns completions, ring events, timers and posted work into the
+// resumption of coroutines.
+//
+//   turn: poll each CQ -> reap the io_uring -> expire timers -> drain the inbox
+//         -> run ready coroutines -> flush hooks (repost receives, then one chained post per QP)
+//         -> one io_uring submit
+//   idle: spin for options.spin -> arm every CQ, poll it AGAIN -> sleep in the Waiter
+//
+// One per core. Run() makes the calling thread its thread until Stop(). A host with an event loop
+// of its own calls Poll() until it returns false, then Arm(), and sleeps on fd() if Arm() returned
+// true (examples/host_loop). Everything except Stop(), Post() and PostFunction() belongs to that
+// thread. The executor must outlive all work that was started on it. Serving completions adds no
+// lock and no system call; the device's provider may. A turn runs a bounded amount of work; the
+// rest keeps the loop awake.
+//
+//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+//                            Executor::Create({.mode = ExecutorMode::kBusy}));
+//   executor->Run();
 class Executor final : public Scheduler {
  public:
   static absl::StatusOr<std::unique_ptr<Executor>> Create(ExecutorOptions options = {});

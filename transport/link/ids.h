@@ -1,6 +1,7 @@
-// LinkKey: names a link for longer than the link lives.
+// Names of links and of work requests: LinkKey and WrId.
 //
-// A slot of its endpoint, and the slot's generation, which the next link there does not share.
+// Each is a slot and the slot's generation, so whatever comes late for a former owner of the slot
+// is recognised. Values; any thread.
 
 #ifndef VERBENA_TRANSPORT_LINK_IDS_H_
 #define VERBENA_TRANSPORT_LINK_IDS_H_
@@ -9,6 +10,9 @@
 
 namespace verbena::internal {
 
+// LinkKey: names a link for longer than the link lives.
+//
+// A slot of its endpoint, and the slot's generation, which the next link there does not share.
 struct LinkKey {
   uint32_t slot = 0;
   uint32_t generation = 0;

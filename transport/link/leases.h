@@ -1,10 +1,8 @@
-// Lease: permission for a link's peer to write or read some of our memory, until it is proven over.
+// Leases of one link: memory of ours that its peer may write or read, until that is proven over.
 //
-// Made by Link::OpenLease(). The link's LeaseTable keeps the lease together with its memory, even
-// after everybody else has let go of the memory. Its holder tells the peer terms(). The holder
-// calls Link::EndLease() once the peer has said that it is done, or Link::AbandonLease() if nobody
-// waits for that any more. A link that is lost ends its leases by itself: the holder forgets them.
-// One thread.
+// Lease is one of them. LeaseTable keeps all of a link with their memory, WindowPool has the memory
+// windows that open it, and LeaseRequests the work requests that begin and end leases. A link's
+// LinkLeases owns them, on its executor's thread. LeaseLimits bounds them.
 
 #ifndef VERBENA_TRANSPORT_LINK_LEASES_H_
 #define VERBENA_TRANSPORT_LINK_LEASES_H_
@@ -108,6 +106,13 @@ class LeaseListener {
   virtual void OnLeaseLost(const Lease& lease) = 0;
 };
 
+// Lease: permission for a link's peer to write or read some of our memory, until it is proven over.
+//
+// Made by Link::OpenLease(). The link's LeaseTable keeps the lease together with its memory, even
+// after everybody else has let go of the memory. Its holder tells the peer terms(). The holder
+// calls Link::EndLease() once the peer has said that it is done, or Link::AbandonLease() if nobody
+// waits for that any more. A link that is lost ends its leases by itself: the holder forgets them.
+// One thread.
 class Lease final {
  public:
   // As the peer is told.

@@ -37,10 +37,8 @@ inline constexpr uint8_t kMaxReads = 16;
 
 namespace verbena {
 
-// BulkLimits: how payloads share a link with small calls. A part of LinkLimits.
-//
 // How payloads share a link with small calls. A SEND waits at most for the bytes that were posted
-// ahead of it; the rest of a payload is posted later.
+// ahead of it; the rest of a payload is posted later. A part of LinkLimits.
 struct BulkLimits {
   // The most that one chain of WRs moves: 4096 to 2^30. 0 takes the default from measurements. If
   // the processor copies payloads: 256 KiB (128 KiB took a tenth of the bandwidth), which is then
@@ -53,8 +51,6 @@ struct BulkLimits {
   uint32_t bytes_ahead = 256u << 10;
 };
 
-// The bounds of leases, and how memory that is leased is protected.
-
 // How memory that is leased to a peer is protected from it.
 enum class LeaseLevel : uint8_t {
   kAuto,    // kStrict if the device has memory windows that can be relied on, otherwise kRegion
@@ -62,6 +58,7 @@ enum class LeaseLevel : uint8_t {
   kRegion,  // whole regions are open to the peer: for devices without windows, or one trust domain
 };
 
+// The bounds of leases, and how memory that is leased is protected. A part of LinkLimits.
 struct LeaseLimits {
   LeaseLevel level = LeaseLevel::kAuto;
   // Leases of one link at once, under kStrict; more wait. 16 to 4096.
@@ -189,6 +186,7 @@ enum class PayloadChecksum : uint8_t {
   kOff,
 };
 
+// The bounds of the links of one endpoint.
 struct LinkLimits {
   // Links of one endpoint (one executor on one device): 1 to 65,536. One more is refused with
   // RESOURCE_EXHAUSTED.

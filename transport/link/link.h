@@ -1,16 +1,8 @@
-// Link: one RC queue pair between one executor here and one executor there, with its credits.
+// Link, the connection of one executor here with one executor there, and LinkListener, which hears
+// its frames and its end.
 //
-// The link hears its peer's frames, checks that the peer is alive, and ends. Its parts do the rest:
-// LinkSender decides when frames, leases and transfers are posted, LinkSendQueue holds the SENDs
-// and their buffers, LinkLeases the leases, and LinkQp the queue pair until it has drained.
-//
-// Owned by its Endpoint; lives on that endpoint's executor thread. A LinkListener hears its frames
-// and its end; after OnLinkDown() the pointer is dead to everybody else. Destroyed by the endpoint
-// once the queue pair has drained.
-//
-//   char* body = link.Append(header, body_bytes);
-//   if (body == nullptr) link.AwaitWritable(waiter);   // its OnWritable() appends
-//   else message.SerializeWithCachedSizesToArray(body);
+// LinkTerms, Liveness, WatchedStream and LinkQp are small parts of a Link; sender.h has its sending
+// half. An Endpoint owns its links, on its executor's thread. LinkLimits bounds them.
 
 #ifndef VERBENA_TRANSPORT_LINK_LINK_H_
 #define VERBENA_TRANSPORT_LINK_LINK_H_
@@ -281,6 +273,19 @@ enum class LinkState {
   kClosed,    // the QP is gone
 };
 
+// Link: one RC queue pair between one executor here and one executor there, with its credits.
+//
+// The link hears its peer's frames, checks that the peer is alive, and ends. Its parts do the rest:
+// LinkSender decides when frames, leases and transfers are posted, LinkSendQueue holds the SENDs
+// and their buffers, LinkLeases the leases, and LinkQp the queue pair until it has drained.
+//
+// Owned by its Endpoint; lives on that endpoint's executor thread. A LinkListener hears its frames
+// and its end; after OnLinkDown() the pointer is dead to everybody else. Destroyed by the endpoint
+// once the queue pair has drained.
+//
+//   char* body = link.Append(header, body_bytes);
+//   if (body == nullptr) link.AwaitWritable(waiter);   // its OnWritable() appends
+//   else message.SerializeWithCachedSizesToArray(body);
 class Link final : public WatchedLink, public RecallableLink {
  public:
   // By the endpoint only: `qp` is connected later, and `source` is that of its peer.
@@ -419,7 +424,7 @@ class Link final : public WatchedLink, public RecallableLink {
   // asked for. `now` ticks every ping_interval / 2. False if nothing is left to be watched.
   bool CheckLiveness(TimePoint now);
 
-  // --- For its endpoint: teardown, in this order (link.cc). Precondition: !open().
+  // --- For its endpoint: teardown, in this order. Precondition: !open().
 
   // Until nothing is posted any more, as far as the device tells in teardown_timeout.
   Task<void> Drain(DeviceContext& context, TurnPacer& pacer);

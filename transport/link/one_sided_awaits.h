@@ -1,11 +1,8 @@
-// TransferAwaiter: moves one payload and waits until that is done.
+// Awaits of one-sided operations: TransferAwaiter for a payload, AtomicAwaiter for an atomic
+// operation, and LeaseAwaiter for room to open leases.
 //
-// co_await gives OK, UNAVAILABLE if the link is lost, CANCELLED or DEADLINE_EXCEEDED. In each case
-// no device touches the local memory any more: a cancelled transfer posts nothing more, and waits
-// for its WRs in the send queue. If the Task is destroyed nobody waits: the local memory is kept
-// until the device is done with it. Lives in the waiting coroutine's frame.
-//
-//   absl::Status read = co_await TransferAwaiter(link, Transfer::Direction::kRead, {view}, source);
+// Each lives in the waiting coroutine's frame, on the thread of the link's executor, and ends at
+// the latest when the link is lost or the coroutine is cancelled.
 
 #ifndef VERBENA_TRANSPORT_LINK_ONE_SIDED_AWAITS_H_
 #define VERBENA_TRANSPORT_LINK_ONE_SIDED_AWAITS_H_
@@ -27,6 +24,14 @@
 
 namespace verbena::internal {
 
+// TransferAwaiter: moves one payload and waits until that is done.
+//
+// co_await gives OK, UNAVAILABLE if the link is lost, CANCELLED or DEADLINE_EXCEEDED. In each case
+// no device touches the local memory any more: a cancelled transfer posts nothing more, and waits
+// for its WRs in the send queue. If the Task is destroyed nobody waits: the local memory is kept
+// until the device is done with it. Lives in the waiting coroutine's frame.
+//
+//   absl::Status read = co_await TransferAwaiter(link, Transfer::Direction::kRead, {view}, source);
 class [[nodiscard]] TransferAwaiter final : private CancelNode, private TransferListener {
  public:
   // `link` is open(), `local` is as long as `remote`, and not empty.

@@ -1,10 +1,6 @@
-// PeerSource: the links to one source address, and what they hold of their endpoint's send buffers
-// and credits.
+// Source addresses of an endpoint's links: PeerSource for one address, PeerSources for all.
 //
-// A peer keeps a buffer for as long as it leaves the SEND in it unacknowledged, and credits for as
-// long as it sends. Addresses are harder to get than connections, so the links to one address are
-// bounded together (send_queue.h, credits.h). Owned by PeerSources, for as long as there is a
-// link to that address. One thread.
+// Part of the endpoint's LinkSupplies; one thread. At most one for each link.
 
 #ifndef VERBENA_TRANSPORT_LINK_PEER_HOST_H_
 #define VERBENA_TRANSPORT_LINK_PEER_HOST_H_
@@ -29,6 +25,14 @@ class RoomWaiter : public IntrusiveNode<RoomWaiter> {
   virtual void OnRoom() = 0;
 };
 
+// PeerSource: the links to one source address, and what they hold of their endpoint's send buffers
+// and credits.
+//
+// A peer keeps a buffer for as long as it leaves the SEND in it unacknowledged, and credits for as
+// long as it sends. Addresses are harder to get than connections, so the links to one address are
+// bounded together (SendBuffers, CreditPool). Owned by PeerSources for as long as there is a link
+// to that address. One thread.
+//
 // In a list of SendRoom while links to it wait because it is full.
 struct PeerSource : IntrusiveNode<PeerSource> {
   // `bounded` is false if `name` stands for peers that are not told apart.

@@ -1,5 +1,5 @@
-// How a link's queue pair is made and connected: the only place that knows the verbs attributes of
-// a link.
+// The making and connecting of a link's queue pair: the only place that knows the verbs attributes
+// of a link.
 //
 // Used by Endpoint on its device's control threads: each call may block for the time of a control
 // verb.

@@ -1,14 +1,9 @@
-// ReceiveRing: the receive buffers of one shared receive queue, and which of them are posted.
+// Receives of an endpoint: the buffers that the device fills with what peers SEND.
 //
-// Receives are posted only as far as links hold credits. They are reused last in, first out, by the
-// device, too, if it can. So few buffers stay in the cache, and an endpoint with a thousand links
-// does not walk through 34 MB. A buffer belongs to the SRQ from its post to its completion, then to
-// whoever handles it until Release(). Buffers that are not posted and not being read are poisoned.
-// One thread.
-//
-// A device may drop receives together with a queue pair. While that is in doubt, as many more are
-// posted as may be gone, if there are spare ones. Missing receives are not used again before
-// Reclaim(), and never after WriteOff() (receives.h).
+// ReceiveRing has the buffers of a shared receive queue. ReceiveDoubt and LostReceives find those
+// that a device has dropped. LinkReceives has the buffers on a device without shared receive
+// queues. Part of an Endpoint, on its executor's thread. Their number is fixed when the endpoint is
+// made.
 
 #ifndef VERBENA_TRANSPORT_LINK_RECEIVES_H_
 #define VERBENA_TRANSPORT_LINK_RECEIVES_H_
@@ -109,6 +104,17 @@ class ReceiveDoubt {
   uint32_t written_off_ = 0;
 };
 
+// ReceiveRing: the receive buffers of one shared receive queue, and which of them are posted.
+//
+// Receives are posted only as far as links hold credits. They are reused last in, first out, by the
+// device, too, if it can. So few buffers stay in the cache, and an endpoint with a thousand links
+// does not walk through 34 MB. A buffer belongs to the SRQ from its post to its completion, then to
+// whoever handles it until Release(). Buffers that are not posted and not being read are poisoned.
+// One thread.
+//
+// A device may drop receives together with a queue pair. While that is in doubt, as many more are
+// posted as may be gone, if there are spare ones. Missing receives are not used again before
+// Reclaim(), and never after WriteOff() (ReceiveDoubt).
 class ReceiveRing {
  public:
   // `depth` receives of `bytes` each, none posted, and `spare` more that take the place of missing
@@ -206,7 +212,7 @@ class ReceiveRing {
 // order: a shared receive queue is used from its front, so when all older receives should be taken,
 // each queue pair that still exists proves that it has none of the missing ones by receiving a
 // newer one. Quiet peers are made to send by a PING. Then the missing ones are free again, or
-// written off if a queue pair that the device did not destroy may have them (receives.h).
+// written off if a queue pair that the device did not destroy may have them.
 //
 // Part of an Endpoint, on its executor's thread.
 class LostReceives {

@@ -1,16 +1,9 @@
-// LinkSendQueue: one link's SENDs, from the buffer that takes their frames to the completion that
-// frees it, and the slots of all the link's WRs in the send queue.
+// The SENDs of a link, from frames to completions: LinkSendQueue and its parts.
 //
-// A SEND is pending from Add() to Post(), and takes frames until then. Bounded by the send queue:
-// FreeSlots() tells what is left of it. The buffers belong to the endpoint, and are counted against
-// the peer's source as long as this object holds them. Part of a LinkSender, which decides what is
-// posted and when, on its executor's thread.
-//
-//   const uint32_t buffer = queue.TakeBuffer(SendUse::kFrames, bindings_due);
-//   if (buffer != SendBuffers::kNone) queue.Add(buffer, SendUse::kFrames);
-//   char* body = queue.Place(header, body_bytes, /*invalidated=*/0);
-//   …
-//   const int error = queue.Post(ready, {.header = header, .fence = 0, .signal = false}, stats);
+// PendingSends has the SENDs that still take frames, and SendSlots the positions of the send queue.
+// SendBuffers is the memory that SENDs are written into; WrChain and SendChain are the work
+// requests of one flush. The endpoint owns SendBuffers and SendChain, a link's LinkSender the rest;
+// on the executor's thread. The send queue and the endpoint's buffers bound them.
 
 #ifndef VERBENA_TRANSPORT_LINK_SEND_QUEUE_H_
 #define VERBENA_TRANSPORT_LINK_SEND_QUEUE_H_
@@ -360,6 +353,19 @@ class SendChain {
   std::vector<ibv_sge> elements_;
 };
 
+// LinkSendQueue: one link's SENDs, from the buffer that takes their frames to the completion that
+// frees it, and the slots of all the link's WRs in the send queue.
+//
+// A SEND is pending from Add() to Post(), and takes frames until then. Bounded by the send queue:
+// FreeSlots() tells what is left of it. The buffers belong to the endpoint, and are counted against
+// the peer's source as long as this object holds them. Part of a LinkSender, which decides what is
+// posted and when, on its executor's thread.
+//
+//   const uint32_t buffer = queue.TakeBuffer(SendUse::kFrames, bindings_due);
+//   if (buffer != SendBuffers::kNone) queue.Add(buffer, SendUse::kFrames);
+//   char* body = queue.Place(header, body_bytes, /*invalidated=*/0);
+//   …
+//   const int error = queue.Post(ready, {.header = header, .fence = 0, .signal = false}, stats);
 class LinkSendQueue {
  public:
   // Things that the links of an endpoint share, and its bounds. All outlive the link.
@@ -395,7 +401,7 @@ class LinkSendQueue {
   bool empty() const { return pending_.empty(); }
   size_t pending() const { return pending_.size(); }
   const PendingSend& last() const { return pending_.back(); }
-  // Whether enough frames are pending to leave while the turn goes on (send_queue.h).
+  // Whether enough frames are pending to leave while the turn goes on.
   bool is_group() const { return pending_.is_group(); }
   void set_group(uint32_t frames) { pending_.set_group(frames); }
   // Whether the last pending SEND takes another such frame.

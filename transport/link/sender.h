@@ -1,16 +1,7 @@
-// LinkSender: the sending half of a link: it decides which frames, leases and transfers are posted,
-// in which order, and when.
+// The sending half of a link: LinkSender, its leases (LinkLeases), and waiters for room.
 //
-// Frames are coalesced into SENDs. The frames of a turn leave with one doorbell at the turn's end.
-// If they are many, groups of them leave while the turn goes on, so that the peer works meanwhile
-// (EarlyFrames()). Transfers leave slice by slice behind the frames, few bytes at a time
-// (BulkLimits): a SEND waits only for the slices that are already in the send queue.
-//
-// Four things can be used up: the peer's credits, send queue slots, send buffers, and outstanding
-// READs and atomics. Frames then wait, which is never an error. A fifth, CQ slots, is reserved when
-// the link is made.
-//
-// Part of a Link, on its executor's thread. A device that refuses a post closes that link.
+// Part of a Link, on its executor's thread. Credits, send queue slots and send buffers bound what
+// is under way.
 
 #ifndef VERBENA_TRANSPORT_LINK_SENDER_H_
 #define VERBENA_TRANSPORT_LINK_SENDER_H_
@@ -39,13 +30,8 @@ namespace verbena::internal {
 
 class Link;
 
-// SendWaiter and LeaseWaiter: a frame that waits to be appended, and somebody who waits to open
-// leases.
-//
-// A waiter belongs to its owner, which may destroy it at any time: that takes it off its queue
-// (list.h). On the thread of the link's executor.
-//
-// A frame that could not be appended yet.
+// A frame that could not be appended yet. Belongs to its owner, which may destroy it at any time:
+// that takes it off its queue. On the thread of the link's executor.
 class SendWaiter : public IntrusiveNode<SendWaiter> {
  public:
   virtual ~SendWaiter() = default;
@@ -58,7 +44,8 @@ class SendWaiter : public IntrusiveNode<SendWaiter> {
   uint32_t invalidated = 0;
 };
 
-// Somebody who waits until leases can be opened.
+// Waits until leases can be opened. Belongs to its owner, which may destroy it at any time: that
+// takes it off its queue. On the thread of the link's executor.
 class LeaseWaiter : public IntrusiveNode<LeaseWaiter> {
  public:
   virtual ~LeaseWaiter() = default;
@@ -111,6 +98,19 @@ class WrChain;
 // Ready yet cannot send either: its queue pair is in RTR until AllowSends().
 enum class FirstSend : uint8_t { kAny, kOurs, kPeers, kAfterReady };
 
+// LinkSender: the sending half of a link: it decides which frames, leases and transfers are posted,
+// in which order, and when.
+//
+// Frames are coalesced into SENDs. The frames of a turn leave with one doorbell at the turn's end.
+// If they are many, groups of them leave while the turn goes on, so that the peer works meanwhile
+// (EarlyFrames()). Transfers leave slice by slice behind the frames, few bytes at a time
+// (BulkLimits): a SEND waits only for the slices that are already in the send queue.
+//
+// Four things can be used up: the peer's credits, send queue slots, send buffers, and outstanding
+// READs and atomics. Frames then wait, which is never an error. A fifth, CQ slots, is reserved when
+// the link is made.
+//
+// Part of a Link, on its executor's thread. A device that refuses a post closes that link.
 class LinkSender final : private FlushHook, private RoomWaiter {
  public:
   // Posts to `qp`, for `link`, which owns this object. Not open yet.

@@ -1,8 +1,7 @@
-// LinkSupplies: what the links of one endpoint share in order to send: buffers, requests,
-// transfers, and a bound on the payload bytes that one turn posts.
+// Supplies that the links of one endpoint share: LinkSupplies, with SendRoom for links that wait
+// for a send buffer, and BulkBudget for the payload bytes of a turn.
 //
-// Send buffers are shared out among source addresses, so it also knows these. Part of an Endpoint,
-// on its executor's thread. TakeMemory() ends its use, once no link is left.
+// Part of an Endpoint, on its executor's thread. Their sizes are fixed when the endpoint is made.
 
 #ifndef VERBENA_TRANSPORT_LINK_SUPPLIES_H_
 #define VERBENA_TRANSPORT_LINK_SUPPLIES_H_
@@ -94,6 +93,11 @@ struct SendMemory {
   AtomicScratch atomic_scratch;
 };
 
+// LinkSupplies: what the links of one endpoint share in order to send: buffers, requests,
+// transfers, and a bound on the payload bytes that one turn posts.
+//
+// Send buffers are shared out among source addresses, so it also knows these. Part of an Endpoint,
+// on its executor's thread. TakeMemory() ends its use, once no link is left.
 class LinkSupplies {
  public:
   LinkSupplies(SendMemory memory, const Device& device, const LinkLimits& limits);

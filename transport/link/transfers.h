@@ -1,10 +1,10 @@
-// Transfer: one payload on its way between our memory and the peer's, by RDMA WRITE or READ; or one
-// atomic operation on a word of the peer's.
+// Transfers of links: payloads and atomic operations on their way between our memory and the
+// peer's.
 //
-// Made by Link::StartTransfer(), and gone once its listener has heard the end. It keeps the local
-// memory until the device is done with it, even if its starter is gone. A starter that goes calls
-// Abandon(), or Link::AbandonTransfer() if the rest need not be moved. Pooled by an endpoint
-// (TransferPool), so that starting one allocates nothing in steady state. One thread.
+// Transfer is one of them. TransferQueue has those of a link, and PostedSlices the slices of them
+// that are in the send queue. The endpoint owns idle transfers (TransferPool) and the words that
+// atomic operations return (AtomicScratch), a link's LinkSender its queue; one thread. BulkLimits
+// bounds what is posted.
 
 #ifndef VERBENA_TRANSPORT_LINK_TRANSFERS_H_
 #define VERBENA_TRANSPORT_LINK_TRANSFERS_H_
@@ -57,6 +57,13 @@ class TransferListener {
   virtual void OnTransferDone(const absl::Status& status) = 0;
 };
 
+// Transfer: one payload on its way between our memory and the peer's, by RDMA WRITE or READ; or one
+// atomic operation on a word of the peer's.
+//
+// Made by Link::StartTransfer(), and gone once its listener has heard the end. It keeps the local
+// memory until the device is done with it, even if its starter is gone. A starter that goes calls
+// Abandon(), or Link::AbandonTransfer() if the rest need not be moved. Pooled by an endpoint
+// (TransferPool), so that starting one allocates nothing in steady state. One thread.
 class Transfer final : public IntrusiveNode<Transfer> {
  public:
   // An atomic operation is a READ as far as queues and limits go.
@@ -253,8 +260,8 @@ class TransferQueue {
   // completion is taken to mean that everything before it has ended.
   void set_fences_reads(bool fences_reads) { fences_reads_ = fences_reads; }
   // IBV_SEND_FENCE if a WR that is posted now must not overtake outstanding READs, otherwise 0.
-  // A WR must not on a device that needs fences, and behind abandoned READs, whose starter may be
-  // about to tell the peer that it is done.
+  // Two cases need it: the device completes WRs before earlier READs, or READs were abandoned, and
+  // their starter may be about to tell the peer that it is done.
   unsigned fence() const {
     return (fences_reads_ && slices_.reads() != 0) || abandoned_reads_ != 0 ? IBV_SEND_FENCE : 0U;
   }

@@ -1,34 +1,8 @@
-// BufferPool: payload memory of one budget, in buffers of 4 KiB to 64 MiB.
+// Payload memory of one executor: BufferPool, the buffers of one budget; ArenaGrowth, which makes
+// its arenas; and MemoryBudgets, the bounds of all pools.
 //
-// One per executor and budget. Used on its scheduler's thread, but its buffers may be freed on any
-// thread. Allocating takes a block from the free list of its class: no lock, no allocation, no
-// system call, and nothing pinned. A buffer freed elsewhere comes home through a lock-free list.
-//
-// Memory is registered in arenas up to the budget, which a growth under way counts against.
-// Registering may take milliseconds to seconds. With a ControlPool that has threads, a control
-// thread registers the next arena when less than a quarter of the memory is free, or an allocation
-// finds nothing. Allocate() waits meanwhile. TryAllocate() fails on a thread that runs a scheduler;
-// on other threads it registers and blocks. Without such a ControlPool, both register on the
-// calling thread.
-//
-// Blocks of all classes share the memory by the buddy scheme; they are put together again only when
-// a class runs out. An arena that is wholly free makes room for a larger one if a large request
-// would not fit otherwise. So fragmentation delays a request at most until the memory in use comes
-// home. Allocate() waits for that, first come, first served, except that requests for at most a
-// sixteenth of the budget pass larger ones that wait. So a wait for a large block stops nobody
-// else. While the pool grows, requests that fit are served at once: the new arena goes to the
-// waiters first. A buffer takes whole pages, at most a quarter more than its bytes need
-// (carved_arena.h).
-//
-// If the device refuses to pin more, the budget shrinks, and the log says so. Requests for which
-// too little is left fail with the device's reason. With control threads, the pool asks the device
-// again after 100 ms, then less and less often, down to every 10 s; without them, when no buffer is
-// in use. The pool must outlive its buffers and waiters. Otherwise their memory stays, with an
-// error in the log.
-//
-//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<BufferPool> pool,
-//                            BufferPool::Create(executor, device, pd, {.name = "send"}));
-//   absl::StatusOr<Buffer> buffer = co_await pool->Allocate(1 << 20);
+// An endpoint or the program owns a pool. It is used on its scheduler's thread; its buffers may be
+// freed on any.
 
 #ifndef VERBENA_TRANSPORT_MEMORY_BUFFER_POOL_H_
 #define VERBENA_TRANSPORT_MEMORY_BUFFER_POOL_H_
@@ -98,6 +72,37 @@ struct BufferPoolStats {
 };
 class BufferPoolCore;
 
+// BufferPool: payload memory of one budget, in buffers of 4 KiB to 64 MiB.
+//
+// One per executor and budget. Used on its scheduler's thread, but its buffers may be freed on any
+// thread. Allocating takes a block from the free list of its class: no lock, no allocation, no
+// system call, and nothing pinned. A buffer freed elsewhere comes home through a lock-free list.
+//
+// Memory is registered in arenas up to the budget, which a growth under way counts against.
+// Registering may take milliseconds to seconds. With a ControlPool that has threads, a control
+// thread registers the next arena when less than a quarter of the memory is free, or an allocation
+// finds nothing. Allocate() waits meanwhile. TryAllocate() fails on a thread that runs a scheduler;
+// on other threads it registers and blocks. Without such a ControlPool, both register on the
+// calling thread.
+//
+// Blocks of all classes share the memory by the buddy scheme; they are put together again only when
+// a class runs out. An arena that is wholly free makes room for a larger one if a large request
+// would not fit otherwise. So fragmentation delays a request at most until the memory in use comes
+// home. Allocate() waits for that, first come, first served, except that requests for at most a
+// sixteenth of the budget pass larger ones that wait. So a wait for a large block stops nobody
+// else. While the pool grows, requests that fit are served at once: the new arena goes to the
+// waiters first. A buffer takes whole pages, at most a quarter more than its bytes need
+// (carved_arena.h).
+//
+// If the device refuses to pin more, the budget shrinks, and the log says so. Requests for which
+// too little is left fail with the device's reason. With control threads, the pool asks the device
+// again after 100 ms, then less and less often, down to every 10 s; without them, when no buffer is
+// in use. The pool must outlive its buffers and waiters. Otherwise their memory stays, with an
+// error in the log.
+//
+//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<BufferPool> pool,
+//                            BufferPool::Create(executor, device, pd, {.name = "send"}));
+//   absl::StatusOr<Buffer> buffer = co_await pool->Allocate(1 << 20);
 class BufferPool {
  public:
   // The scheduler, the device and the PD outlive the pool. INVALID_ARGUMENT for a budget of less

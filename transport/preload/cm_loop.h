@@ -1,8 +1,8 @@
-// CmLoop: the thread that watches the connection manager's sockets, and the lock of all its state.
+// The sockets of the connection manager: CmLoop, the thread that watches them; CmStream, one
+// connection; and CmAcceptor, a listening socket.
 //
-// Programs expect progress while they sleep in poll() or compute, so sockets are watched by a
-// thread of the library. It starts with the first Watch and lasts as long as the process. It calls
-// no verbs: queue pairs change their state in the program's own threads.
+// CmLoop lasts as long as the process, ids own the others, and its lock guards all of them. A
+// stream holds one message at most, and an acceptor a bounded number of connections.
 
 #ifndef VERBENA_TRANSPORT_PRELOAD_CM_LOOP_H_
 #define VERBENA_TRANSPORT_PRELOAD_CM_LOOP_H_
@@ -39,6 +39,11 @@ class CmReadyListener {
   ~CmReadyListener() = default;
 };
 
+// CmLoop: the thread that watches the connection manager's sockets, and the lock of all its state.
+//
+// Programs expect progress while they sleep in poll() or compute, so sockets are watched by a
+// thread of the library. It starts with the first Watch and lasts as long as the process. It calls
+// no verbs: queue pairs change their state in the program's own threads.
 class CmLoop {
  public:
   using Clock = std::chrono::steady_clock;

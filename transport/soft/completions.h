@@ -1,8 +1,8 @@
-// EventQueue: events that wait for GetCqEvent or GetAsyncEvent, behind a descriptor to sleep on.
+// Events and locks of the soft device's queues: EventQueue, in which completion and asynchronous
+// events wait, and SpinLock.
 //
-// Verbs promises that no event outlives its object: destroying one drops the events that were not
-// yet taken, and waits until those that were are acknowledged. Any thread; a leaf lock. Bounded by
-// the objects' own rules: one event per arming, limit or failure.
+// Each belongs to the object that has it, and is for any thread. The rules of these objects bound
+// the events.
 
 #ifndef VERBENA_TRANSPORT_SOFT_COMPLETIONS_H_
 #define VERBENA_TRANSPORT_SOFT_COMPLETIONS_H_
@@ -20,6 +20,11 @@
 
 namespace verbena::internal::soft {
 
+// EventQueue: events that wait for GetCqEvent or GetAsyncEvent, behind a descriptor to sleep on.
+//
+// Verbs promises that no event outlives its object: destroying one drops the events that were not
+// yet taken, and waits until those that were are acknowledged. Any thread; a leaf lock. Bounded by
+// the objects' own rules: one event per arming, limit or failure.
 class EventQueue {
  public:
   struct Event {

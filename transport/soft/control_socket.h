@@ -1,8 +1,9 @@
-// ControlSocket: one Unix connection between the engines of two processes, and what they say on it.
+// Unix sockets between the engines of two processes: ControlSocket, ControlListener, and the
+// messages on them.
 //
-// Messages are fixed structs, one per packet, each with at most a few descriptors. Non-blocking;
-// what does not fit the socket's buffer waits in a bounded queue. Both ends run as the same user,
-// which is checked before anything is read. Used by one thread, its engine's.
+// UniqueFd owns a descriptor; BlockedSignals keeps signals from a thread that starts. Each object
+// is used by one thread, its engine's. Queues of unsent messages, and what one turn accepts, are
+// bounded.
 
 #ifndef VERBENA_TRANSPORT_SOFT_CONTROL_SOCKET_H_
 #define VERBENA_TRANSPORT_SOFT_CONTROL_SOCKET_H_
@@ -83,6 +84,11 @@ struct ControlMessage {
   DeviceAddress address() const { return {.gid = gid, .lid = static_cast<uint16_t>(lid)}; }
 };
 
+// ControlSocket: one Unix connection between the engines of two processes, and what they say on it.
+//
+// Messages are fixed structs, one per packet, each with at most a few descriptors. Non-blocking;
+// what does not fit the socket's buffer waits in a bounded queue. Both ends run as the same user,
+// which is checked before anything is read. Used by one thread, its engine's.
 class ControlSocket {
  public:
   static constexpr size_t kMaxDescriptors = 3;

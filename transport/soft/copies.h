@@ -1,12 +1,7 @@
-// CopiedBytes: how many payload bytes a soft device copied, by the way they took.
+// Counts of the payload bytes that a soft device copied: CopiedBytes, the values, and CopyCounters,
+// which count.
 //
-// Shows that a payload was moved by the wire's one copy and by nothing else: over shared memory, a
-// WRITE of N bytes between shared arenas adds N to the initiator's direct_write_bytes, and to no
-// other count of either device. A value; only ever grows. Free of verbs.
-//
-//   const CopiedBytes before = device->copied_bytes();
-//   …
-//   const CopiedBytes copied = device->copied_bytes() - before;
+// Free of verbs. Each CQ has counters of its own; any thread may read them.
 
 #ifndef VERBENA_TRANSPORT_SOFT_COPIES_H_
 #define VERBENA_TRANSPORT_SOFT_COPIES_H_
@@ -18,6 +13,15 @@
 
 namespace verbena::internal {
 
+// CopiedBytes: how many payload bytes a soft device copied, by the way they took.
+//
+// Shows that a payload was moved by the wire's one copy and by nothing else: over shared memory, a
+// WRITE of N bytes between shared arenas adds N to the initiator's direct_write_bytes, and to no
+// other count of either device. A value; only ever grows. Free of verbs.
+//
+//   const CopiedBytes before = device->copied_bytes();
+//   …
+//   const CopiedBytes copied = device->copied_bytes() - before;
 struct CopiedBytes {
   // By this device as the initiator, between its own memory and a target's that is mapped here.
   uint64_t direct_write_bytes = 0;

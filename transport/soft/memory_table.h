@@ -1,13 +1,8 @@
-// MemoryTable: the registered memory of one device and the memory windows on it (memory_table.h),
-// and the check that every access passes.
+// Tables of the memory that a soft device opens, and to whom: MemoryTable, DeviceTables and
+// MemoryWindows.
 //
-// lkey and rkey of a registration are the same number: an index into the table and 8 bits that
-// change each time an index is used again, which happens as late as possible. The checks are
-// lock-free and run on the data path; all else takes a lock. The entries live in memory that peers
-// map read-only, so that an initiator can check an rkey without the target's help.
-//
-// Revoke makes later checks fail, and passes a full fence. Whoever revokes waits for accesses
-// already under way (Rnic::DeregMr, SendQueue::InvalidateLocally).
+// MemoryView and TargetView read them, ours and a peer's. The device owns them, and its peers map
+// them read-only. Any thread. The number of entries is fixed.
 
 #ifndef VERBENA_TRANSPORT_SOFT_MEMORY_TABLE_H_
 #define VERBENA_TRANSPORT_SOFT_MEMORY_TABLE_H_
@@ -107,6 +102,16 @@ class MemoryView {
   const MemoryEntry* entries_;
 };
 
+// MemoryTable: the registered memory of one device and the memory windows on it (MemoryWindows),
+// and the check that every access passes.
+//
+// lkey and rkey of a registration are the same number: an index into the table and 8 bits that
+// change each time an index is used again, which happens as late as possible. The checks are
+// lock-free and run on the data path; all else takes a lock. The entries live in memory that peers
+// map read-only, so that an initiator can check an rkey without the target's help.
+//
+// Revoke makes later checks fail, and passes a full fence. Whoever revokes waits for accesses
+// already under way (Rnic::DeregMr, SendQueue::InvalidateLocally).
 class MemoryTable {
  public:
   // `entries`: kMaxMemoryKeys of them, zero, outliving the table.

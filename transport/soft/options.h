@@ -39,7 +39,7 @@ struct SoftProfile {
   bool write_with_immediate = true;
   bool atomics = true;
   bool memory_windows = true;
-  // Limits: the defaults are the most, and the fewest are in soft_profile.cc.
+  // Limits: the defaults are the most; a profile that goes below the fewest is refused.
   uint32_t max_inline_bytes = 8192;
   uint32_t max_sge = 16;  // of sends, receives and shared receives
   uint32_t max_qp = 16384;

@@ -1,8 +1,8 @@
-// Peer: a device at the other end of a wire, in this process or another: how to wake it, and how to
-// reach its memory without its help, if that is possible.
+// Peers of a soft device: Peer, the doorbell that wakes a peer's engine, and arenas, the memory
+// that peers map.
 //
-// A Peer is one device's view of another, one per address, shared by the lanes that lead there. Its
-// arenas and its death are noted by the engine; everything else is immutable.
+// Lanes share a Peer, and the device owns its Arenas. Any thread. A device has at most kMaxArenas -
+// 1 arenas at a time.
 
 #ifndef VERBENA_TRANSPORT_SOFT_PEER_H_
 #define VERBENA_TRANSPORT_SOFT_PEER_H_
@@ -116,6 +116,11 @@ struct PeerParts {
   uint64_t least_by_kernel = 0;
 };
 
+// Peer: a device at the other end of a wire, in this process or another: how to wake it, and how to
+// reach its memory without its help, if that is possible.
+//
+// A Peer is one device's view of another, one per address, shared by the lanes that lead there. Its
+// arenas and its death are noted by the engine; everything else is immutable.
 class Peer {
  public:
   explicit Peer(PeerParts parts) : parts_(std::move(parts)), target_(parts_.tables) {}

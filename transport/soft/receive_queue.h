@@ -1,8 +1,7 @@
-// ReceiveQueue: posted receives, consumed in the order in which they were posted, or the newest
-// first.
+// Receive queues of the soft device: ReceiveQueue, which has posted receives, and
+// SharedReceiveQueue, the ibv_srq.
 //
-// The storage behind a QP's receive queue and behind an SRQ, whose locks it relies on. The capacity
-// is fixed: Post() returns ENOMEM beyond it, and EINVAL for more SGEs than agreed.
+// Used under the lock of the CQ or of the SRQ. Their capacity is fixed.
 
 #ifndef VERBENA_TRANSPORT_SOFT_RECEIVE_QUEUE_H_
 #define VERBENA_TRANSPORT_SOFT_RECEIVE_QUEUE_H_
@@ -30,6 +29,11 @@ struct Receive {
   ibv_sge sges[kMaxSge];
 };
 
+// ReceiveQueue: posted receives, consumed in the order in which they were posted, or the newest
+// first.
+//
+// The storage behind a QP's receive queue and behind an SRQ, whose locks it relies on. The capacity
+// is fixed: Post() returns ENOMEM beyond it, and EINVAL for more SGEs than agreed.
 class ReceiveQueue {
  public:
   ReceiveQueue(uint32_t max_wr, uint32_t max_sge)

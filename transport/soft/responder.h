@@ -1,10 +1,7 @@
-// Responder: the target's half of a QP, which executes what its peer requests.
+// The target's side of the soft device: Responder, which executes requests, and Places, which finds
+// the memory that payloads over TCP belong in.
 //
-// A request is checked in full before it is executed: the QP it names, who sends it, its sequence
-// number, the QP's access flags and the rkey (again for each fragment, since a registration may be
-// revoked between two). A request that is not executed is refused, and the initiator told why.
-//
-// Everything runs under the receive CQ's lock.
+// A QP has a Responder, and a LanePair its Places, each under its CQ's lock.
 
 #ifndef VERBENA_TRANSPORT_SOFT_RESPONDER_H_
 #define VERBENA_TRANSPORT_SOFT_RESPONDER_H_
@@ -35,6 +32,13 @@ QueuePair* FindExecutor(InLane& lane, const MessageHeader& request, CompletionQu
 // one of them.
 bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionWriter& writer);
 
+// Responder: the target's half of a QP, which executes what its peer requests.
+//
+// A request is checked in full before it is executed: the QP it names, who sends it, its sequence
+// number, the QP's access flags and the rkey (again for each fragment, since a registration may be
+// revoked between two). A request that is not executed is refused, and the initiator told why.
+//
+// Everything runs under the receive CQ's lock.
 class Responder {
  public:
   Responder(QueuePair& qp, const ibv_qp_cap& cap, bool shared);

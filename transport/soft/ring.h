@@ -13,6 +13,8 @@
 // One writer thread and one reader thread at a time: the owners' locks see to that. The other side
 // is not trusted to be well: a control word that makes no sense, or progress that is out of bounds,
 // is reported as broken and never followed.
+//
+// RingIntake, LentPayloads and PlacedFragments serve the two copies that a ring has over TCP.
 
 #ifndef VERBENA_TRANSPORT_SOFT_RING_H_
 #define VERBENA_TRANSPORT_SOFT_RING_H_

@@ -152,18 +152,18 @@ class SendQueue {
   // The WQE whose answer is due: launched_ if there is none.
   uint32_t AwaitedAnswer();
 
-  // Payloads that are sent without a copy into the ring (send_queue.cc).
+  // Payloads that are sent without a copy into the ring.
   bool CanLend(const Wqe& wqe) const;
   void Lend(std::byte* to, Wqe& wqe, uint32_t index, uint32_t bytes);
 
-  // Executing a one-sided WR here (send_queue.cc). CopyDirectly and AtomicDirectly return
-  // false when the target has to be asked after all.
+  // Executing a one-sided WR here. CopyDirectly and AtomicDirectly return false when the target has
+  // to be asked after all.
   Direct TryDirect(uint32_t index);
   RemoteAccess AccessOf(const Wqe& wqe, uint64_t offset, uint64_t bytes) const;
   bool CopyDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index);
   bool AtomicDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index);
 
-  // Binding and invalidating memory windows (send_queue.cc).
+  // Binding and invalidating memory windows.
   static bool IsWindowOperation(ibv_wr_opcode opcode) {
     return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV;
   }
@@ -180,7 +180,7 @@ class SendQueue {
   void EndInvalidation(CompletionWriter& writer);
   void ReportInTurn(uint32_t index);
 
-  // Sending again what was refused (send_queue.cc).
+  // Sending again what was refused.
   bool Contains(uint32_t index, uint64_t position);
   void BackOff(uint32_t index, const RefusedFragment& refusal, CompletionWriter& writer);
   void TakeBack(uint32_t first);

@@ -1,17 +1,7 @@
-// LanePair: the two lanes between one CQ of ours and one of a peer's, over a TCP connection.
+// Lanes over TCP: LanePair, the connection between two CQs, and LanePairs, all those of one CQ.
 //
-// Each side has memory of its own for both lanes. The connection keeps the two copies of a ring
-// equal: whoever writes into a ring sends its lines as they stand, and the other side puts them at
-// the same place. What each side has consumed travels in the header of each chunk. So everything
-// above the rings is as over shared memory, and all queue pairs of the two CQs share one
-// connection.
-//
-// Large payloads of WRITEs and READs take part in the stream, but not in the rings: a payload that
-// was lent (LentPayloads) is sent from its memory, and one that has a place (Places) is received
-// there. In the ring its lines keep what they had, and nobody reads them.
-//
-// Owned by its CQ, and kept alive by its lanes; used under the CQ's lock. Neither call blocks. What
-// arrives is checked before it changes anything: nonsense breaks this connection, and no other one.
+// Owned by the CQ, and used under its lock. No call blocks. The rings of a lane bound what it
+// holds.
 
 #ifndef VERBENA_TRANSPORT_SOFT_TCP_LANE_H_
 #define VERBENA_TRANSPORT_SOFT_TCP_LANE_H_
@@ -38,6 +28,20 @@ namespace verbena::internal::soft {
 
 class LanePairs;
 
+// LanePair: the two lanes between one CQ of ours and one of a peer's, over a TCP connection.
+//
+// Each side has memory of its own for both lanes. The connection keeps the two copies of a ring
+// equal: whoever writes into a ring sends its lines as they stand, and the other side puts them at
+// the same place. What each side has consumed travels in the header of each chunk. So everything
+// above the rings is as over shared memory, and all queue pairs of the two CQs share one
+// connection.
+//
+// Large payloads of WRITEs and READs take part in the stream, but not in the rings: a payload that
+// was lent (LentPayloads) is sent from its memory, and one that has a place (Places) is received
+// there. In the ring its lines keep what they had, and nobody reads them.
+//
+// Owned by its CQ, and kept alive by its lanes; used under the CQ's lock. Neither call blocks. What
+// arrives is checked before it changes anything: nonsense breaks this connection, and no other one.
 class LanePair {
  public:
   // `socket` is connected, non-blocking, and past its greetings. `out` is zero memory for the lane

@@ -1,13 +1,8 @@
-// TcpWire: the control side of the TCP wire of one device.
+// The control side of the TCP wire of one device: TcpWire, its sockets and sessions with peers, and
+// the bounds of what peers take.
 //
-// The wire listens on the device's port. With each peer device it keeps one control connection, on
-// which both resolve QP numbers to CQs, and one connection for each pair of CQs that exchange
-// messages (tcp_lane.h). Whoever dialed the control connection dials these, too: so a firewall may
-// forbid the other direction. When a control connection ends, all lanes of that peer end with it.
-//
-// Strangers harm nobody: sockets that have not greeted are few and closed in time, what they say is
-// checked (tcp_format.h), and no host gets more than its share of peers, connections and memory
-// (tcp_wire.h). Runs on the engine's thread; Connect may be called from any.
+// The Rnic owns the TcpWire, on the engine's thread. TcpShares bounds what a source address has,
+// and TcpSilent the sockets that have not greeted.
 
 #ifndef VERBENA_TRANSPORT_SOFT_TCP_WIRE_H_
 #define VERBENA_TRANSPORT_SOFT_TCP_WIRE_H_
@@ -135,7 +130,7 @@ struct TcpWireConnection {
 //
 // A session begins when somebody wants to reach the peer, or the peer comes. It is up while a
 // control connection stands, and ends with it: all connections between CQs end then, too. Part of
-// TcpWire (tcp_wire.h), and used on the engine's thread.
+// TcpWire, and used on the engine's thread.
 struct TcpSession {
   // The connection between two CQs, or the wish for one.
   struct Lanes {
@@ -210,6 +205,16 @@ class TcpSilent {
 
 class Rnic;
 
+// TcpWire: the control side of the TCP wire of one device.
+//
+// The wire listens on the device's port. With each peer device it keeps one control connection, on
+// which both resolve QP numbers to CQs, and one connection for each pair of CQs that exchange
+// messages (tcp_lane.h). Whoever dialed the control connection dials these, too: so a firewall may
+// forbid the other direction. When a control connection ends, all lanes of that peer end with it.
+//
+// Strangers harm nobody: sockets that have not greeted are few and closed in time, what they say is
+// checked (tcp_format.h), and no host gets more than its share of peers, connections and memory
+// (TcpShares). Runs on the engine's thread; Connect may be called from any.
 class TcpWire {
  public:
   // Sockets that were accepted and have not greeted; at most an eighth of RLIMIT_NOFILE. For one
@@ -237,8 +242,8 @@ class TcpWire {
   // Any thread. Rnic::FinishConnect hears the outcome.
   void Connect(const ConnectRequest& request);
   // Any thread. The queue pair of `request` is no more. If nobody else waits for its peer, and
-  // nothing was said to it yet, the peer is dialed no longer: otherwise who claims one address
-  // after the other would have as many dials under way.
+  // nothing was said to it yet, the device stops dialing the peer. Otherwise a client that claims
+  // many addresses would cause as many dials at once.
   void Forget(const ConnectRequest& request);
   // One turn. True when something happened.
   bool Serve(TimePoint now);
@@ -252,7 +257,7 @@ class TcpWire {
     ThrottledLog lost{{}};
   };
 
-  // Sockets and greetings (tcp_wire.cc).
+  // Sockets and greetings.
   void TakeRequests();
   void AcceptSome();
   void MakeRoomForSilent(const ibv_gid& newcomer);
@@ -274,7 +279,7 @@ class TcpWire {
   void Expire();
   void Until(TimePoint deadline);
 
-  // Agreements with peers (tcp_wire.cc).
+  // Agreements with peers.
   void StartRequest(const ConnectRequest& request);
   void ForgetRequest(const ConnectRequest& request);
   TcpSession& AddSession(const DeviceAddress& address, TcpShares::Share share);
@@ -300,7 +305,7 @@ class TcpWire {
   void EndSession(const DeviceAddress& address, const absl::Status& reason);
   TcpSession* FindSession(const DeviceAddress& address);
 
-  // Names and shares (tcp_wire.cc).
+  // Names and shares.
   // RESOURCE_EXHAUSTED, and in the log, if the source may have no more.
   absl::StatusOr<TcpShares::Share> TakeShare(const ibv_gid& source,
                                              std::initializer_list<TcpShares::Wanted> wanted);

@@ -41,8 +41,8 @@ enum class PortLink : uint8_t { kInfiniBand, kEthernet, kIwarp };
 
 // PortInfo: one port of one RDMA device, with its GIDs, as choosing between ports needs it.
 //
-// Plain values, so that the choice is a pure function (port.h, port.h) and can be
-// tested without a device. ListPorts() reads them; it opens each device for a moment.
+// Plain values, so that the choice is a pure function (ChoosePort) and can be tested
+// without a device. ListPorts() reads them; it opens each device for a moment.
 struct PortInfo {
   std::string device;
   uint8_t port = 1;

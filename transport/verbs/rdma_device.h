@@ -3,7 +3,7 @@
 //
 // Owned by whoever opened it, and outlives every object that it created. All calls are safe from
 // any thread. Opening probes what the device can do, which takes from milliseconds to 200 ms
-// (rdma_device.h) and leaves nothing behind. (On siw the device keeps a CQ: siw_queues.h.)
+// and leaves nothing behind. (On siw the device keeps a CQ: siw.h.)
 //
 //   absl::StatusOr<std::unique_ptr<RdmaDevice>> device = RdmaDevice::Open("mlx5_0");
 //   if (!device.ok()) return device.status();   // NOT_FOUND names the devices that there are

@@ -1,9 +1,8 @@
-// EtcdRegistrar: keeps a server's key in etcd, under a lease of etcd's that it keeps alive.
+// etcd as a directory of servers: EtcdRegistrar, which keeps a server's key there, and
+// EtcdResolver, which follows the keys under a prefix.
 //
-// The lease is kept alive three times in its time to live, and the key is put again if somebody
-// deleted it. If the lease has ended, because etcd or this server could not be reached for too
-// long, the server registers again with a new one. A server with the same name takes the key over.
-// One executor, but for registered().
+// A server owns the first, a channel the second; each runs on one executor. An entry lasts for its
+// time to live after the last word of its server.
 
 #ifndef VERBENA_RPC_NAMING_ETCD_DIRECTORY_H_
 #define VERBENA_RPC_NAMING_ETCD_DIRECTORY_H_
@@ -30,6 +29,12 @@
 
 namespace verbena::internal {
 
+// EtcdRegistrar: keeps a server's key in etcd, under a lease of etcd's that it keeps alive.
+//
+// The lease is kept alive three times in its time to live, and the key is put again if somebody
+// deleted it. If the lease has ended, because etcd or this server could not be reached for too
+// long, the server registers again with a new one. A server with the same name takes the key over.
+// One executor, but for registered().
 class EtcdRegistrar final : public Registrar {
  public:
   EtcdRegistrar(EtcdOptions options, std::string key, std::string value, Duration ttl);

@@ -1,9 +1,8 @@
-// HttpCall: one POST to etcd's gateway: connect to an endpoint, send, and read the answer, or the
-// lines of a watch.
+// Requests to etcd's JSON gateway: EtcdWire and EtcdExchange, the interfaces; HttpCall, one request
+// over HTTP or TLS; and EtcdEndpoints, the members to ask.
 //
-// Shared by its handlers on the IoThread and by the EtcdExchange, which may go away at any time. It
-// takes a connection of its own, so that one which etcd closes meanwhile cannot leave open whether
-// a request was sent.
+// A wire is shared by its clients; any thread. Sockets live on one IoThread. A request takes one
+// connection of its own.
 
 #ifndef VERBENA_RPC_NAMING_ETCD_HTTP_H_
 #define VERBENA_RPC_NAMING_ETCD_HTTP_H_
@@ -58,7 +57,7 @@ class EtcdExchange {
 };
 
 // EtcdWire: carries requests to etcd's JSON gateway and its answers back. The interface;
-// http.h has the one over HTTP, and tests bring theirs.
+// HttpCall serves the one over HTTP, and tests bring theirs.
 //
 // Any thread.
 class EtcdWire {
@@ -103,6 +102,13 @@ class EtcdEndpoints {
   std::atomic<size_t> first_ = 0;
 };
 
+// HttpCall: one POST to etcd's gateway: connect to an endpoint, send, and read the answer, or the
+// lines of a watch.
+//
+// Shared by its handlers on the IoThread and by the EtcdExchange, which may go away at any time. It
+// takes a connection of its own, so that one which etcd closes meanwhile cannot leave open whether
+// a request was sent.
+//
 // The steps of a call, whatever its stream is.
 class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> {
  public:

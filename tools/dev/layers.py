@@ -6,10 +6,7 @@ The longest folder that a file lies in decides. Both #include lines and Bazel de
 
 import argparse
 import os
-import pathlib
 import re
-
-_TOP = pathlib.Path(os.path.realpath(__file__)).parents[2]
 
 _CORO = {"transport/base", "transport/coro"}
 _DEVICE = _CORO | {"transport/device"}
@@ -49,8 +46,6 @@ FOLDERS = {
     "rpc/naming/etcd": _EXECUTOR | {"rpc", "rpc/naming", "transport/connect"},
     "rpc": _LINK | {"transport/file", "rpc/call", "rpc/stream", "rpc/shard", "rpc/client",
                     "rpc/server", "rpc/naming", "rpc/naming/etcd"},
-    "rpc/asio": _EXECUTOR | {"rpc", "proto"},
-    "rpc/admin": _EXECUTOR | {"rpc", "proto"},
     "rpc/codegen": {"proto", "rpc"},  # of rpc the version alone
     "rpc/testing": _CORO | {"rpc"},  # for users' tests; nothing but tests may use it
     # Users include nothing below transport/.
@@ -73,8 +68,7 @@ LIBRARIES = {
     # With Beast, which only etcd's gateway needs.
     "Asio": (
         r"boost/(asio|beast)", "boost",
-        {"transport/connect", "rpc/asio", "rpc/admin", "rpc/naming/etcd", "benchmarks", "tests",
-         "tools/pch"}),
+        {"transport/connect", "rpc/naming/etcd", "benchmarks", "tests", "tools/pch"}),
     "Boost.JSON": (
         r"boost/json", "boost_json",
         {"rpc/naming", "tests"}),
@@ -185,10 +179,9 @@ def _below(arrows, folder):
 def picture():
     """FOLDERS as text, each folder above those that it may use.
 
-    An arrow that follows from others is left out, and so is a folder that does not exist yet.
-    Folders with the same arrows share a line.
+    An arrow that follows from others is left out. Folders with the same arrows share a line.
     """
-    arrows = {folder: used for folder, used in _arrows().items() if (_TOP / folder).is_dir()}
+    arrows = _arrows()
     below = {folder: _below(arrows, folder) for folder in arrows}
     direct = {folder: used.difference(*(below[each] for each in used))
               for folder, used in arrows.items()}

@@ -77,7 +77,7 @@ inline FrameHeader StreamMessageFrame(CallId id, uint32_t payload = 0) {
 inline uint32_t StreamPayloadOf(const FrameHeader& frame) { return frame.deadline_us; }
 
 // A kStreamMessage counts in the windows of its stream and of the link, or in that of its stream
-// alone. One that comes beside the messages counts in none (beside.h). A response has its
+// alone. One that comes beside the messages counts in none (BesideSender). A response has its
 // outcome there.
 inline constexpr uint8_t kCountsInLink = 0;
 inline constexpr uint8_t kCountsInStreamAlone = 1;

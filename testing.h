@@ -17,5 +17,6 @@
 #include "verbena/rpc/testing/in_process.h"      // IWYU pragma: export
 #include "verbena/rpc/testing/matchers.h"        // IWYU pragma: export
 #include "verbena/rpc/testing/mock_stream.h"     // IWYU pragma: export
+#include "verbena/rpc/testing/mocked_call.h"     // IWYU pragma: export
 
 #endif  // VERBENA_TESTING_H_

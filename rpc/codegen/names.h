@@ -1,4 +1,4 @@
-// C++ names of the things in a .proto file.
+// C++ names of the things in a .proto file, and the options of its methods.
 //
 // Messages and namespaces have the names that protobuf's own generator gives them. The plugin asks
 // that generator, so that it follows a newer protobuf which escapes more names. Services and
@@ -85,8 +85,7 @@ std::string BaseName(const google::protobuf::FileDescriptor& file);
 // A macro's name for a file: different files never share one.
 std::string GuardName(const google::protobuf::FileDescriptor& file);
 
-// A method's option (verbena.method): its payloads, and whether servers run its calls only once.
-
+// The payloads that a method's option (verbena.method) declares.
 struct PayloadOptions {
   bool request = false;
   bool response = false;
@@ -95,7 +94,7 @@ struct PayloadOptions {
 // Reads the options through the extension that the user's import declares. The plugin has no
 // extension of its own, so it never mistakes another project's option of the same number for ours.
 PayloadOptions PayloadOptionsOf(const google::protobuf::MethodDescriptor& method);
-// Its `dedupe`, read in the same way.
+// The option's `dedupe`, read in the same way.
 bool IsDeduplicated(const google::protobuf::MethodDescriptor& method);
 
 // The C++ types of streaming methods, as generated code spells them.

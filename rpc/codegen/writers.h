@@ -1,4 +1,6 @@
-// Writes foo.verbena.pb.h: for each service of foo.proto a class that holds its Stub and Service.
+// Writers of the files that protoc-gen-verbena generates from foo.proto: header, source and mocks.
+//
+// Functions of descriptors, which are borrowed for the call, into the caller's printer. One thread.
 
 #ifndef VERBENA_RPC_CODEGEN_WRITERS_H_
 #define VERBENA_RPC_CODEGEN_WRITERS_H_
@@ -11,12 +13,12 @@
 
 namespace verbena::codegen {
 
+// Writes foo.verbena.pb.h: for each service of foo.proto a class that holds its Stub and Service.
 // `file` has no problem that check.h names.
 void WriteHeader(const google::protobuf::FileDescriptor& file, const Parameters& parameters,
                  google::protobuf::io::Printer& printer);
 
 // Writes foo.verbena.pb.cc: what the classes of foo.verbena.pb.h do.
-
 // `file` has no problem that check.h names.
 void WriteSource(const google::protobuf::FileDescriptor& file, const Parameters& parameters,
                  google::protobuf::io::Printer& printer);
@@ -40,7 +42,6 @@ void WriteStubAdapterMethods(const google::protobuf::ServiceDescriptor& service,
                              google::protobuf::io::Printer& printer);
 
 // Writes foo_mock.verbena.pb.h: a GoogleMock mock of each StubInterface of foo.proto.
-
 // `file` has no problem that check.h names.
 void WriteMocks(const google::protobuf::FileDescriptor& file, const Parameters& parameters,
                 google::protobuf::io::Printer& printer);

@@ -44,7 +44,7 @@
 #include "verbena/rpc/buffer.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/stream_interface.h"
-#include "verbena/rpc/testing/mock_stream.h"
+#include "verbena/rpc/testing/mocked_call.h"
 #include "verbena/rpc/with_payload.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/cancel.h"

@@ -152,6 +152,9 @@ class Device {
   virtual void AckAsyncEvent(ibv_async_event& event) = 0;
 };
 
+// Logs that an object could not be destroyed.
+void LogLeakedObject(const Device& device, const char* kind, const absl::Status& status);
+
 // Owners of verbs objects: each destroys its object through the Device that made it.
 //
 // Move-only, single owner, destroyed on any thread. A destruction that verbs refuses (an object
@@ -160,10 +163,6 @@ class Device {
 //
 //   absl::StatusOr<ibv_pd*> pd = device.AllocPd();
 //   PdHandle owner(device, *pd);
-
-// Logs that an object could not be destroyed.
-void LogLeakedObject(const Device& device, const char* kind, const absl::Status& status);
-
 template <typename T, absl::Status (Device::*kDestroy)(T*)>
 class DeviceHandle {
  public:

@@ -30,8 +30,6 @@
 
 namespace verbena::internal {
 
-// Executor::Impl: the parts that the loop drives. Internal to transport/executor.
-
 // Ends Run() from within the loop, so that Stop() is one push to the inbox.
 class StopItem final : public InboxItem {
  public:
@@ -120,6 +118,7 @@ CpuPin::~CpuPin() {
 
 namespace verbena {
 
+// Executor::Impl: the parts that the loop drives. Internal to transport/executor.
 class Executor::Impl {
  public:
   Impl(ExecutorOptions given, std::unique_ptr<internal::Waiter> its_waiter,

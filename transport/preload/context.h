@@ -1,4 +1,8 @@
-// One opened soft device, as a program of libibverbs sees it.
+// The soft devices of a program that preloads the library: PreloadedDevices, ProcessDevice for one
+// of them, and Context for one opening.
+//
+// The process owns the devices, the program its contexts. Any thread. At most
+// PreloadedDevices::kMaxDevices devices.
 
 #ifndef VERBENA_TRANSPORT_PRELOAD_CONTEXT_H_
 #define VERBENA_TRANSPORT_PRELOAD_CONTEXT_H_
@@ -107,7 +111,6 @@ void CallRealVoid(void (*like)(Parameters...), const char* name,
 // The soft devices of this process: soft0 and so on, as many as VERBENA_SOFT_DEVICES says.
 //
 // They exist for as long as the process, and are opened when the program opens them.
-
 class PreloadedDevices {
  public:
   static constexpr int kMaxDevices = 16;
@@ -148,7 +151,6 @@ class PreloadedDevices {
 //
 // Asynchronous events belong to contexts, but a SoftDevice has one queue of them: a thread hands
 // them on. It sleeps until there is one. Any thread may call.
-
 class ProcessDevice {
  public:
   // The device of that index of PreloadedDevices: the one that is open, or a new one.
@@ -175,6 +177,7 @@ class ProcessDevice {
   std::thread events_;
 };
 
+// One opened soft device, as a program of libibverbs sees it.
 class Context {
  public:
   static constexpr Kind kKind = Kind::kContext;

@@ -1,4 +1,5 @@
-// Soft-iWARP: tells its devices from others, for the faults of its kernel module and its provider.
+// Devices of Soft-iWARP: how they are told from others, and remedies for the faults of its kernel
+// module and its provider.
 
 #ifndef VERBENA_TRANSPORT_VERBS_SIW_H_
 #define VERBENA_TRANSPORT_VERBS_SIW_H_

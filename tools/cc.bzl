@@ -29,6 +29,8 @@ def _precompiled(kwargs):
     return arguments
 
 def _if_used(words):
+    if _ROOT:
+        return select({"//tools/pch:used_outside": words, "//conditions:default": []})
     return select({
         "//tools/pch:used": words,
         "//tools/pch:used_optimised": words,

@@ -107,6 +107,15 @@ class CountTest(unittest.TestCase):
         self.assertEqual(["//:a S.C: the program died", "//:a: case 4 of 5 not reached",
                           "//:a: case 5 of 5 not reached"], outcome.failures)
 
+    def test_a_childs_end_is_not_the_end_of_its_parent(self):
+        log = pathlib.Path(self.directory.name) / "test.log"
+        log.write_text("[==========] Running 2 tests from 1 test suite.\n"
+                       "[ RUN      ] S.A\n[==========] 1 test from 1 test suite ran. (1 ms total)\n")
+        event = self.result("//:a", '<testsuites><testcase name="a"/></testsuites>')
+        event["testResult"]["testActionOutput"].append({"name": "test.log", "uri": f"file://{log}"})
+        self.assertEqual(["//:a S.A: the program died", "//:a: case 2 of 2 not reached"],
+                         self.count(summary("//:a", "PASSED"), event).failures)
+
     def test_a_target_that_does_not_build_is_one_failure(self):
         outcome = self.count(
             {"id": {"targetCompleted": {"label": "//:a"}}, "completed": {}},
@@ -228,6 +237,23 @@ class PassedPhasesTest(unittest.TestCase):
         self.passed().add("tsan", 17)
         self.assertFalse(self.passed(all=False).has("tsan"))
         self.assertFalse(self.passed(filter="A.*").has("tsan"))
+
+    def test_a_phase_whose_files_changed_while_it_ran_is_not_remembered(self):
+        run = self.passed()
+        (self.top / "a.cc").write_text("int changed;")
+        run.add("tsan", 17)
+        (self.top / "a.cc").write_text("int a;")
+        self.assertFalse(self.passed().has("tsan"))
+
+    def test_a_phase_in_which_nothing_ran_is_not_known(self):
+        self.passed().add("smoke", 0)
+        self.assertFalse(self.passed().has("smoke"))
+
+    def test_a_file_that_was_cut_short_is_forgotten(self):
+        self.passed().add("tsan", 17)
+        for path in self.cache.iterdir():
+            path.write_text("")
+        self.assertFalse(self.passed().has("tsan"))
 
     def test_outside_of_git_nothing_is_remembered(self):
         with tempfile.TemporaryDirectory() as elsewhere:

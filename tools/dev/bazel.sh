@@ -28,8 +28,12 @@ case $bazel_command in
       [ "$jobs" -le "$((memory_gb * 2 / 3))" ] || jobs=$((memory_gb * 2 / 3))
       flags+=("--jobs=$((jobs > 0 ? jobs : 1))")
     fi
-    # A sandbox is a directory of links: making them takes an eighth of a build on a disk.
-    if ! grep -qs -e '--sandbox_base' .bazelrc.user && [ -d /dev/shm ] && [ -w /dev/shm ]; then
+    # A sandbox is a directory of links: making them takes an eighth of a build on a disk. Tests stay
+    # on the disk, as the files that they write do.
+    top=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd -P)
+    shm_gb=$(df --output=avail -BG /dev/shm 2>/dev/null | sed -n '2s/[^0-9]//gp')
+    if [ "$bazel_command" = build ] && [ -w /dev/shm ] && [ "${shm_gb:-0}" -ge "$((2 * $(nproc)))" ] &&
+      ! grep -qs -e '--sandbox_base' .bazelrc.user "$top/.bazelrc.user"; then
       flags+=("--sandbox_base=/dev/shm")
     fi
     ;;

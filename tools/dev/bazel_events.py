@@ -148,7 +148,7 @@ def cases_of_dead(label, log):
     if total is None:
         return outcome
     ends = dict.fromkeys(re.findall(r"^\[ RUN      \] (\S+)", log, re.MULTILINE))
-    for result, name in re.findall(r"^\[ *(OK|FAILED|SKIPPED) *\] (\S+?),? (?:.*)\(\d+ ms\)", log,
+    for result, name in re.findall(r"\[ *(OK|FAILED|SKIPPED) *\] (\S+?),? (?:.*)\(\d+ ms\)", log,
                                    re.MULTILINE):
         ends[name] = result
     for name, result in ends.items():
@@ -172,9 +172,22 @@ def _read(path):
 
 
 def _ended_in_words(log):
-    """Whether a log of GoogleTest has its last lines, or is no log of GoogleTest."""
-    return ("Running" not in log or
-            re.search(r"^\[=+\] \d+ tests? from .* ran\.", log, re.MULTILINE) is not None)
+    """Whether a log of GoogleTest has its last lines, or is no log of GoogleTest.
+
+    A child may have written lines of its own: the first number of cases is the program's.
+    """
+    begun = re.search(r"^\[=+\] Running (\d+) tests? from", log, re.MULTILINE)
+    ends = re.findall(r"^\[=+\] (\d+) tests? from .* ran\.", log, re.MULTILINE)
+    return begun is None or begun.group(1) in ends
+
+
+def _is_report_of_bazel(path):
+    """Whether a report is missing, cut short, or Bazel's own of a program that wrote none."""
+    try:
+        root = ElementTree.parse(path).getroot()
+    except (OSError, TypeError, ElementTree.ParseError):
+        return True
+    return not any(case.get("classname") for case in root.iter("testcase"))
 
 
 def count_cases(events):
@@ -189,7 +202,9 @@ def count_cases(events):
         cases = Outcome()
         for xml, log in files.get(label, []):
             # Bazel writes a report of its own, of one case, for a program that died before its own.
-            dead = cases_of_dead(label, _read(log)) if not _ended_in_words(_read(log)) else Outcome()
+            text = _read(log)
+            dead = Outcome() if _ended_in_words(text) or not _is_report_of_bazel(xml) else \
+                cases_of_dead(label, text)
             cases.add(dead if dead.failures else cases_of(label, xml))
         # A crash, a leak found at exit or a time-out leaves a report that blames no case.
         if status not in ("PASSED", "FLAKY") and not cases.failures:

@@ -230,6 +230,8 @@ def run(options, smoke=False):
     targets = options.targets or ["//..."]
     boots = [SMOKE] if smoke else BOOTS + (MORE_BOOTS if options.all else [])
     tests = {tag: tests_with(tag, targets) for tag in {boot.tag for boot in boots}}
+    if smoke and not options.targets and not tests[SMOKE.tag]:
+        outcome.failures.append("no test is tagged smoke, or bazel query failed")
     start = time.monotonic()
     built = build([test for some in tests.values() for test in some], outcome)
     outcome.build_s = time.monotonic() - start

@@ -8,49 +8,76 @@ import subprocess
 
 import bazel_events
 
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / \
-    "verbena-test"
+
+def default_cache():
+    """The directory that remembers, or None if this user has none."""
+    try:
+        return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / \
+            "verbena-test"
+    except RuntimeError:  # no HOME, and nobody in /etc/passwd
+        return None
 
 
 def digest_of_tree(top):
-    """A digest of the names and bytes of all files that git knows or could add."""
-    names = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-                           cwd=top, stdout=subprocess.PIPE, check=True).stdout.split(b"\0")
-    digest = hashlib.sha256()
-    for name in sorted(set(names) - {b""}):
-        path = pathlib.Path(top) / os.fsdecode(name)
-        if path.is_file():
-            digest.update(name + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+    """A digest of the names, modes and bytes of all files that git knows or could add.
+
+    None for a tree outside of git.
+    """
+    try:
+        listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others",
+                                 "--exclude-standard"], cwd=top, stdout=subprocess.PIPE,
+                                stderr=subprocess.DEVNULL, check=True).stdout
+        digest = hashlib.sha256()
+        for name in sorted(set(listed.split(b"\0")) - {b""}):
+            path = pathlib.Path(top) / os.fsdecode(name)
+            if path.is_file():
+                mode = b"x" if os.access(path, os.X_OK) else b"-"
+                digest.update(name + b"\0" + mode + hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 class PassedPhases:
-    """The phases that have passed on the tree as it is, with the same options.
+    """The phases that have passed on the tree as it is, with the same options and environment.
 
-    A file below `cache` for each phase holds the number of cases that passed. A tree outside of git
-    has none, and remembers none.
+    A file below `cache` for each phase holds the number of cases that passed. Without git, or
+    without a directory that can be written, nothing is remembered.
     """
 
-    def __init__(self, options, top=bazel_events.TOP, cache=CACHE):
-        self._cache = cache
-        said = [options.all, options.filter, options.runs, options.targets, options.only]
-        try:
-            tree = digest_of_tree(top)
-        except (OSError, subprocess.CalledProcessError):
-            tree = None
-        self._key = tree and hashlib.sha256((tree + repr(said)).encode()).hexdigest()
+    def __init__(self, options, top=bazel_events.TOP, cache=None):
+        self._top = top
+        self._cache = cache or default_cache()
+        self._tree = digest_of_tree(top)
+        said = [options.all, options.filter, options.runs, options.targets, options.only,
+                sorted(item for item in os.environ.items() if item[0].startswith("VERBENA_"))]
+        self._said = repr(said)
 
     def _path(self, phase):
-        return self._cache / f"{self._key}-{phase}.json"
+        key = hashlib.sha256((self._tree + self._said).encode()).hexdigest()
+        return self._cache / f"{key}-{phase}.json"
 
     def has(self, phase):
-        return self._key is not None and self._path(phase).exists()
+        return self.count(phase) > 0
 
     def count(self, phase):
-        return json.loads(self._path(phase).read_text())
+        """How many cases of the phase passed; 0 if it is not known."""
+        if self._tree is None or self._cache is None:
+            return 0
+        try:
+            return json.loads(self._path(phase).read_text())
+        except (OSError, ValueError):
+            return 0
 
     def add(self, phase, passed):
-        if self._key is None:
+        """The phase has passed with that many cases. Of no effect if files changed meanwhile."""
+        if self._tree is None or self._cache is None or digest_of_tree(self._top) != self._tree:
             return
-        self._cache.mkdir(parents=True, exist_ok=True)
-        self._path(phase).write_text(json.dumps(passed))
+        try:
+            self._cache.mkdir(parents=True, exist_ok=True)
+            path = self._path(phase)
+            aside = path.with_suffix(".new")
+            aside.write_text(json.dumps(passed))
+            aside.replace(path)
+        except OSError:
+            pass  # the next run takes longer

@@ -98,6 +98,8 @@ def arguments():
             parser.error(f"there is no phase '{phase}'; phases: {', '.join(PHASES)}")
     if options.loaded and not options.racy:
         parser.error("--loaded is for --racy")
+    if options.racy and (options.only or options.all or options.resume):
+        parser.error("--racy runs no phases: leave out --only, --all and --resume")
     options.short = not (options.only or options.all or options.targets)
     return options
 
@@ -124,13 +126,17 @@ def run_bazel_phase(phase, options):
     targets = ["--"] + (options.targets or ["//..."])
     flags = [*configuration.flags, "--keep_going"]
     start = time.monotonic()
-    # Failures are ignored: the test command below builds again, and counts what does not build.
+    unbuilt = []
     if phase == "asan":  # it also builds what is no test
-        bazel_events.run("build", flags + targets)
+        unbuilt = bazel_events.unbuilt_targets(bazel_events.run("build", flags + targets)[1])
     flags += ["--build_tests_only", f"--test_tag_filters={tag_filter(configuration, options)}"]
+    # Tests that do not build are counted by the test command, which tries again.
     bazel_events.run("build", flags + targets)
     build_s = time.monotonic() - start
     status, outcome = run_tests(flags, targets, options)
+    counted = "\n".join(outcome.failures)
+    outcome.failures += [f"{label}: does not build" for label in unbuilt
+                         if f"{label}: does not build" not in counted]
     outcome.build_s = build_s
     if configuration.without and not options.short and status in (0, 3):
         outcome.skips += [f"{test}: tagged {configuration.without}"
@@ -279,7 +285,8 @@ def main():
         outcome = run_phase(phase, options)
         seconds = time.monotonic() - start
         lines.append(phase_line(phase, seconds, outcome.build_s))
-        if not outcome.failures:
+        # A phase that could not run, as one without guests, has proven nothing.
+        if not outcome.failures and outcome.passed:
             passed.add(phase, outcome.passed)
         outcome.failures = [f"{phase}: {line}" for line in outcome.failures]
         outcome.skips = [f"{phase}: {line}" for line in outcome.skips]

@@ -33,7 +33,6 @@ def _if_used(words):
         return select({"//tools/pch:used_outside": words, "//conditions:default": []})
     return select({
         "//tools/pch:used": words,
-        "//tools/pch:used_optimised": words,
         "//conditions:default": [],
     })
 

@@ -372,7 +372,7 @@ TEST_F(LifetimeTest, TooManyCallsAtOnceAreRefusedAtOnce) {
         ++refused;
       });
     }
-    (void)co_await refused.Until(2);
+    (void)co_await refused.Until([](int count) { return count >= 2; });
     scope.RequestCancel();
     co_await scope.Join();
     co_return refused;

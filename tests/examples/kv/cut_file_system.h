@@ -82,15 +82,15 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
   // After the database was closed.
   void LoseUnsynced() {
     std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [name, bytes] : overwritten_) {
+      if (!rocksdb::WriteStringToFile(rocksdb::Env::Default(), bytes, name).ok()) ++failures_;
+    }
+    overwritten_.clear();
     // A file that is gone by now does not matter.
     for (const auto& [name, bytes] : synced_) {
       if (access(name.c_str(), F_OK) == 0 && truncate(name.c_str(), bytes) != 0) ++failures_;
     }
     synced_.clear();
-    for (const auto& [name, bytes] : overwritten_) {
-      if (!rocksdb::WriteStringToFile(rocksdb::Env::Default(), bytes, name).ok()) ++failures_;
-    }
-    overwritten_.clear();
     syncs_left_ = kNever;
   }
   // Whether the disk is full: no file grows.
@@ -202,6 +202,7 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     if (cut()) return;
     std::lock_guard<std::mutex> lock(mutex_);
     overwritten_.erase(name);
+    synced_.erase(name);
   }
   void AwaitRelease() {
     std::unique_lock<std::mutex> lock(mutex_);

@@ -52,7 +52,10 @@ void Overwrite(const std::string& file, uint64_t offset, const std::string& byte
 std::vector<std::string> LogsOf(const std::string& directory) {
   std::vector<std::string> logs;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    if (entry.path().extension() == ".log" && entry.file_size() > 0) logs.push_back(entry.path());
+    // RocksDB removes files that it needs no more, at any time.
+    std::error_code gone;
+    const uintmax_t bytes = entry.file_size(gone);
+    if (entry.path().extension() == ".log" && !gone && bytes > 0) logs.push_back(entry.path());
   }
   std::sort(logs.begin(), logs.end());
   return logs;
@@ -356,7 +359,7 @@ TEST_F(RocksLogTest, NoStoreHasAWriteWithoutThoseBeforeIt) {
   EXPECT_EQ(CountWrites("a block of zeros", /*durable=*/false), 3);
 }
 
-TEST_F(RocksLogTest, NothingThatAStoreHadWhenItWasOpenedIsMissedSilently) {
+TEST_F(RocksLogTest, AStoreNeverOpensWithLessThanItHadWhenItWasOpenedBefore) {
   Reopen();
   PutFrom(0, 10);
   CopyStore(path_, path_ + " earlier");

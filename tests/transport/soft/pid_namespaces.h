@@ -11,7 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <utility>
@@ -48,6 +50,7 @@ inline std::function<void(Side&)> InNewPidNamespace(std::function<void(Side&)> r
   return [run = std::move(run)](Side& side) {
     ASSERT_TRUE(EnterNewPidNamespace());
     const pid_t first = fork();
+    ASSERT_GE(first, 0) << "fork: " << std::strerror(errno);
     if (first == 0) {
       // The test knows, and kills, only the Child.
       prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -106,10 +106,3 @@ def verbena_repositories():
         hdrs = ["gtest/gtest.h", "gmock/gmock.h"],
         libs = ["gtest", "gmock", "gtest_main", "gmock_main"],
     )
-    _library(
-        name = "benchmark",
-        build_file = "@verbena//third_party:benchmark.BUILD",
-        deb = "libbenchmark-dev",
-        hdrs = ["benchmark/benchmark.h"],
-        libs = ["benchmark"],
-    )

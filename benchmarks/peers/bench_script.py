@@ -8,7 +8,7 @@ import sys
 def append_json(path, rows):
     """Adds one JSON object a line to the file, if there is a path."""
     if path:
-        with open(path, "a") as file:
+        with open(path, "a", encoding="utf-8") as file:
             for row in rows:
                 file.write(json.dumps(row, separators=(",", ":")) + "\n")
 

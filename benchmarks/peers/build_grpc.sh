@@ -3,7 +3,8 @@
 # depends on gRPC. Prints the program's path. Exit status 3: gRPC is not installed.
 #   build_grpc.sh [grpc_bench | grpc_payload_bench | grpc_stream_bench]
 set -euo pipefail
-readonly top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+readonly top
 readonly out=$top/.bazel/peers
 
 plugin=$(command -v grpc_cpp_plugin) && pkg-config --exists grpc++ protobuf || exit 3

@@ -46,7 +46,7 @@ def wait_until_listening(port, server):
         for table in ("/proc/net/tcp", "/proc/net/tcp6"):
             if not os.path.exists(table):
                 continue
-            with open(table) as lines:
+            with open(table, encoding="utf-8") as lines:
                 for line in list(lines)[1:]:
                     words = line.split()
                     if words[3] == "0A" and int(words[1].rsplit(":", 1)[1], 16) == port:
@@ -89,7 +89,7 @@ def floor_p50_us(program, size, seconds):
         path = os.path.join(directory, "floor.json")
         subprocess.run([program, "--json", path, "--size", str(size), "--outstanding", "1",
                         "--seconds", str(seconds)], stdout=subprocess.DEVNULL, check=True)
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             return json.loads(file.readline())["p50_us"]
 
 

@@ -39,7 +39,7 @@ def floor(program, size, outstanding, seconds):
         subprocess.run([program, "--floor-only", "--direction", "write", "--json", path,
                         "--size", str(size), "--outstanding", str(outstanding),
                         "--seconds", str(seconds)], stdout=subprocess.DEVNULL, check=True)
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             return json.loads(file.readline())
 
 

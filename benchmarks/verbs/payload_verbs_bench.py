@@ -41,7 +41,8 @@ def arguments():
                         help="of payload_bench (default plain,auto: without checksums, which "
                         "ib_write_bw has not either, and with what the device gets by default)")
     parser.add_argument("--payload-bench", metavar="PROGRAM", required=True)
-    options, options.rest = parser.parse_known_args()
+    options, rest = parser.parse_known_args()
+    options.rest = rest
     return options
 
 
@@ -78,7 +79,7 @@ def payload_round(options, size, payloads):
         subprocess.run([options.payload_bench, "--no-floor", *words, *options.rest, "--json", path],
                        check=True, stdout=subprocess.DEVNULL,
                        env=dict(os.environ, VERBENA_DEVICE=f"rdma:{options.device}"))
-        with open(path) as rows:
+        with open(path, encoding="utf-8") as rows:
             for row in map(json.loads, rows):
                 key = (row["bench"], row["mode"], row["size"], row["outstanding"])
                 payloads.setdefault(key, []).append(row)

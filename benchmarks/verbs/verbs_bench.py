@@ -98,7 +98,7 @@ def calls_round(options, calls):
         subprocess.run([options.rpc_bench, "--points-only", *words, "--json", path], check=True,
                        stdout=subprocess.DEVNULL,
                        env=dict(os.environ, VERBENA_DEVICE=f"rdma:{options.device}"))
-        with open(path) as rows:
+        with open(path, encoding="utf-8") as rows:
             for row in map(json.loads, rows):
                 calls.setdefault((row["mode"], row["size"], row["outstanding"]), []).append(row)
 

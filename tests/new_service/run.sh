@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Proves that what ./dev new-service writes builds, passes its own test, serves and is called.
 set -euo pipefail
-readonly top=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd -P)
+top=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd -P)
+readonly top
 
 directory=$(mktemp -d)
 server=

@@ -119,7 +119,7 @@ class RunsTest(unittest.TestCase):
                 names.append(str(path))
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
-                status = bench_runs.compare(*names, [], [], 5)
+                status = bench_runs.compare(names[0], names[1], [], [], 5)
             return status, out.getvalue()
 
     def test_two_files_are_compared_as_they_are(self):

@@ -36,7 +36,7 @@ def main():
         exit=False, testRunner=unittest.TextTestRunner(resultclass=_Result, verbosity=2))
     path = os.environ.get("XML_OUTPUT_FILE")
     if path:
-        with open(path, "w") as file:
+        with open(path, "w", encoding="utf-8") as file:
             file.write("<testsuites><testsuite>" + "".join(program.result.cases) +
                        "</testsuite></testsuites>\n")
     raise SystemExit(not program.result.wasSuccessful())

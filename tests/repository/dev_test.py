@@ -483,34 +483,26 @@ class BenchPeersTest(unittest.TestCase):
 
 
 class LintTest(unittest.TestCase):
-    def test_a_function_is_long_by_its_lines(self):
-        body = ["  Work();"] * lint.FUNCTION_LINES
-        self.assertEqual([], list(lint.long_functions("a.cc", ["void F() {", *body[2:], "}"])))
-        self.assertEqual(1, len(list(lint.long_functions("a.cc", ["void F() {", *body, "}"]))))
+    def test_shell_scripts_are_known_by_their_name_or_their_interpreter(self):
+        for name in ("dev", "tools/vm/init", "tools/dev/fmt.sh", ".ci/run"):
+            self.assertTrue(lint.is_shell(name), name)
+        for name in ("BUILD", "LICENSE", "tools/dev/lint.py", "WORKSPACE"):
+            self.assertFalse(lint.is_shell(name), name)
 
-    def large_classes(self, *members):
-        return list(lint.large_classes("a.h", ["class A final : private B {", " public:", *members,
-                                               "};"]))
+    def found(self, check, name, text):
+        """Whether `check` finds something in a file of that name and text."""
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / name
+            path.write_text(text, encoding="utf-8")
+            return check([str(path)])
 
-    def test_a_class_is_large_by_its_data_members(self):
-        members = [f"  int a{i}_;" for i in range(lint.CLASS_MEMBERS)]
-        self.assertEqual([], self.large_classes(*members))
-        for last in ("  int b_;", "  const int b_ = 1;  // of x", "  std::vector<int> b_{0};",
-                     "  alignas(64) int b_[kCount];", "  std::function<void()> b_;",
-                     "  std::unique_ptr<Long>\n      b_;"):
-            self.assertEqual(["a.h:1: 16 data members: A"],
-                             self.large_classes(*members, *last.split("\n")), last)
-
-    def test_functions_and_constants_are_no_data_members(self):
-        members = [f"  int a{i}_;" for i in range(lint.CLASS_MEMBERS)]
-        for other in ("  int b() const { return b_; }", "  static int b_;", "  // int b_;", "  B b;",
-                      "  explicit A(int b)\n      : b_(b),\n        c_(b) {}",
-                      "  void F() {\n    b_ = 1;\n    c_;\n  }", "  class C;", "  friend class D_;"):
-            self.assertEqual([], self.large_classes(*members, *other.split("\n")), other)
-
-    def test_a_class_inside_a_class_counts_by_itself(self):
-        inner = ["  struct Inner {", *(f"    int a{i}_;" for i in range(9)), "  };"]
-        self.assertEqual([], self.large_classes(*inner, *(f"  int b{i}_;" for i in range(9))))
+    def test_scripts_and_words_are_checked(self):
+        for check, name, bad, good in (
+                (lint.check_shellcheck, "a.sh", "#!/bin/sh\ncat $1\n", '#!/bin/sh\ncat "$1"\n'),
+                (lint.check_pylint, "a.py", "print(a)\n", "print(1)\n"),
+                (lint.check_codespell, "a.md", "This is " + "t" + "eh end.\n", "This is the end.\n")):
+            self.assertEqual([], self.found(check, name, good))
+            self.assertEqual(1, len(self.found(check, name, bad)), name)
 
     def test_flags_for_layering_check_are_kept_from_clang_tidy(self):
         kept = lint.tidy_arguments(["-O2", "-Werror", "-fmodule-name=x", "-fmodules-strict-decluse",

@@ -21,7 +21,7 @@ _LOADER = ("import sys\nsys.path[:0] = ['tools/dev']\nimport racy\n"
 def runs(process_id):
     """Whether a process is there and no zombie."""
     try:
-        with open(f"/proc/{process_id}/stat") as file:
+        with open(f"/proc/{process_id}/stat", encoding="utf-8") as file:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
@@ -65,7 +65,7 @@ class RunTest(unittest.TestCase):
 
         def busy():
             children = f"/proc/self/task/{os.getpid()}/children"
-            with open(children) as file:
+            with open(children, encoding="utf-8") as file:
                 return bool(file.read().split())
 
         def build(command, arguments):

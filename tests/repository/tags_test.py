@@ -134,7 +134,7 @@ class RulesTest(FakeTree):
         self.assertEqual(["processes", "time"],
                          list(self.wanted("#!/bin/bash\nsleep 1\n", "a_test.sh", "sh_test")))
         self.assertEqual(["processes"],
-                         list(self.wanted("subprocess" '.run(["x"])', "a_test.py", "sh_test")))
+                         list(self.wanted("subprocess" + '.run(["x"])', "a_test.py", "sh_test")))
 
 
 class ComplaintsTest(FakeTree):

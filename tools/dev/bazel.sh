@@ -5,9 +5,11 @@ set -euo pipefail
 
 # Bazel keeps its output below HOME, and fails obscurely when it cannot.
 if [ ! -w "${HOME:-/nonexistent}" ]; then
-  export HOME="${TMPDIR:-/tmp}/verbena-home-$(id -u)"
-  mkdir -p -m 700 "$HOME"
+  HOME="${TMPDIR:-/tmp}/verbena-home-$(id -u)"
+  export HOME
+  mkdir -p "$HOME"
   [ -O "$HOME" ] || { echo "dev: HOME is not writable, and $HOME is not ours" >&2; exit 1; }
+  chmod 700 "$HOME"
   echo "dev: HOME is not writable; building below $HOME" >&2
   unset XDG_CACHE_HOME
 fi

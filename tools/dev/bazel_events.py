@@ -109,7 +109,7 @@ def show_failures(events):
         if result is None or result.get("status", "PASSED") == "PASSED":
             continue
         path = _output(result, "test.log")
-        log = pathlib.Path(path).read_text(errors="replace") if path else "it left no log"
+        log = pathlib.Path(path).read_text(encoding="utf-8", errors="replace") if path else "it left no log"
         label, status = event["id"]["testResult"]["label"], result["status"].lower()
         print(f"== {label}: {status}; the whole log: {path}\n{test_log.excerpt(log)}", flush=True)
 
@@ -166,7 +166,7 @@ def cases_of_dead(label, log):
 
 def _read(path):
     try:
-        return pathlib.Path(path).read_text(errors="replace")
+        return pathlib.Path(path).read_text(encoding="utf-8", errors="replace")
     except (OSError, TypeError):
         return ""
 

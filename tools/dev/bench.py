@@ -96,7 +96,8 @@ def arguments(words=None):
                              "--vm: the guest's RDMA device, rxe (default) or siw")
     parser.add_argument("--seconds", type=float, metavar="N",
                         help="measure each point for N seconds (default 2; for calls in a guest 4)")
-    options, options.rest = parser.parse_known_args(words)
+    options, rest = parser.parse_known_args(words)
+    options.rest = rest
     if options.compare and options.vm:
         parser.error("--compare cannot run in a guest: compare two files that --vm --json FILE wrote")
     if options.compare and options.plot is not None:
@@ -276,7 +277,7 @@ def main():
         passed_on = [*passed_on, "--seconds", str(options.seconds)]
     if options.json:
         path = os.path.abspath(options.json)
-        open(path, "w").close()  # each benchmark appends
+        open(path, "w", encoding="utf-8").close()  # each benchmark appends
         passed_on = [*passed_on, "--json", path]
     if options.plot is not None and not options.json:
         with tempfile.NamedTemporaryFile(prefix="verbena-bench-", suffix=".json") as rows:

@@ -99,7 +99,7 @@ def calls(rows):
             return f"{row['bench'] + ', ' if peers else ''}{size_label(row['size'])}, {row['mode']}"
 
         latency = curves_of(some, name, "outstanding", "p50_us")
-        latency.update(curves_of([row for row in some if row["bench"] == "rpc"], lambda row: FLOOR + name(row),
+        latency.update(curves_of([row for row in some if row["bench"] == "rpc"], lambda row, name=name: FLOOR + name(row),
                                  "outstanding", "floor_p50_us"))
         yield Figure(f"{device}-calls", f"Unary echo over {wire(device)}", [
             Panel("latency", "calls in flight", "p50, µs", latency),

@@ -158,7 +158,7 @@ def outcome_of(label, status, results, number, written):
 
 def runs_at_once():
     """How many runs the free memory allows; a run may be two guests."""
-    with open("/proc/meminfo") as file:
+    with open("/proc/meminfo", encoding="utf-8") as file:
         free_kb = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
     return max(1, min(RUNS_AT_ONCE, free_kb // 1024 // (2 * GUEST_MB)))
 

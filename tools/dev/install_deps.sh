@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of packages.txt that are missing. Asks apt only when one is.
 set -euo pipefail
-readonly here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+readonly here
 
 usage() {
   cat <<'TEXT'

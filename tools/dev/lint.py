@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Format, prose, static analysis, layering and allowed dependencies of the sources."""
+"""Format, static analysis, layering, spelling and allowed dependencies of the sources."""
 
 import argparse
 import concurrent.futures
@@ -30,9 +30,9 @@ NOT_IN_TESTS = ("-cppcoreguidelines-avoid-capturing-lambda-coroutines,"
                 "-performance-unnecessary-copy-initialization,"
                 "-performance-unnecessary-value-param,"
                 "-clang-analyzer-*")
-FILE_LINES = 500
-FUNCTION_LINES = 70
-CLASS_MEMBERS = 15
+# Others wrote these, or programs did.
+NOT_SPELT = ("third_party/stubs/", "tests/rpc/codegen/testdata/", "tests/fuzz/corpus/")
+NOT_TEXT = (".json", ".svg", ".golden")
 
 
 def arguments():
@@ -42,18 +42,17 @@ def arguments():
         epilog="checks:\n"
                "  format   clang-format-19, as ./dev fmt would leave the file\n"
                "  layers   the table of allowed dependencies, tools/dev/layers.py\n"
-               "  prose    comments and names of tests that begin with What, Who, Where, That, Those,\n"
-               "           Of or It. A comment is a block of lines, whose first word counts, one behind\n"
-               "           code, or a docstring. Only a capital counts: a fragment such as 'of the link'\n"
-               "           may follow code. A test file opens with a comment, which says what\n"
-               "           its tests prove. Generated files and third_party/stubs are left out\n"
+               "  prose    a test file opens with a comment that says what its tests prove\n"
                "  errors   a failed Status that rpc/ or transport/ hands on by hand, not by a macro\n"
+               "  shellcheck\n"
+               "           shell scripts\n"
+               "  pylint   Python: errors, and the warnings that .pylintrc names\n"
+               "  codespell\n"
+               "           misspelt words in documents and sources; .codespellrc names exceptions\n"
                "  build    layering_check and parse_headers, by building every target; part of tidy\n"
-               "  tidy     clang-tidy-19 with .clang-tidy; what was clean is remembered by content\n"
-               "  length   files over 500 lines, functions over 70, and classes with more than 15 data\n"
-               "           members, as a report that fails nothing")
+               "  tidy     clang-tidy-19 with .clang-tidy; what was clean is remembered by content")
     parser.add_argument("--only", metavar="CHECK[,CHECK]",
-                        default="format,layers,prose,errors,build,tidy,length")
+                        default=",".join(CHECKS), help="only these checks")
     parser.add_argument("--changed", action="store_true",
                         help="look only at files that differ from the main branch's")
     parser.add_argument("files", nargs="*", help="look only at these files")
@@ -119,11 +118,8 @@ def check_layers(files):
 
 
 def check_prose(files):
-    found = []
-    for name in files:
-        if prose.is_checked(name):
-            found += prose.check(name, (TOP / name).read_text())
-    return found
+    return [message for name in files if prose.is_test(name)
+            for message in prose.check(name, (TOP / name).read_text())]
 
 
 def check_errors(files):
@@ -216,64 +212,43 @@ def check_tidy(files):
     return told
 
 
-def long_functions(name, lines):
-    """(line, length, first line) of each long block whose braces start and end in column 0."""
-    start = None
-    for number, line in enumerate(lines, 1):
-        if re.match(r"[A-Za-z~].*[({,]$", line) and " = {" not in line and not line.startswith(
-                ("namespace", "class", "struct", "enum", "union", "extern", "using")):
-            start = number if start is None else start
-        elif line.startswith("}"):
-            if start is not None and number - start + 1 > FUNCTION_LINES:
-                yield f"{name}:{start}: {number - start + 1} lines: {lines[start - 1]}"
-            start = None
+def is_shell(name):
+    """Whether the file `name` is a shell script, by its name or by the interpreter that it names."""
+    if name.endswith(".sh"):
+        return True
+    if "." in os.path.basename(name):
+        return False
+    with open(TOP / name, "rb") as file:
+        return re.match(rb"#!.*\b(?:ba|da)?sh\b", file.readline()) is not None
 
 
-_CLASS = re.compile(r"(?:class|struct) (?:\[\[.*?\]\] |alignas\(.*?\) )*([\w:]+)")
-_NOT_CODE = re.compile(r'"(?:[^"\\]|\\.)*"|//.*')
-_INITIALIZER = re.compile(r"(?: = |\{).*")
-_MEMBER = re.compile(r"\w_(?:\[.*\])?$")
+def lines_of(command, files):
+    """The lines that `command` prints about `files`, or that say why it could not run."""
+    if not files:
+        return []
+    result = subprocess.run([*command, *files], cwd=TOP, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, check=False)
+    lines = [line for line in result.stdout.splitlines() if line]
+    if result.returncode != 0 and not lines:
+        return [f"{command[0]}: exit status {result.returncode}"]
+    return lines if result.returncode != 0 else []
 
 
-def large_classes(name, lines):
-    """Messages about classes with many data members, in a file as clang-format leaves it.
-
-    Such a member is a statement of the class whose last word before an initializer ends in "_".
-    """
-    around = []  # [indentation, line, name, members] of each class that is open
-    statement = None  # of the innermost class, as far as it was read
-    for number, line in enumerate(lines, 1):
-        line = _NOT_CODE.sub("", line).rstrip()
-        text = line.lstrip()
-        indent = len(line) - len(text)
-        begin = _CLASS.match(text)
-        if begin and not text.endswith(";"):
-            around.append([indent, number, begin.group(1), 0])
-            statement = None
-        elif around and (indent, text) == (around[-1][0], "};"):
-            _, start, title, members = around.pop()
-            statement = None
-            if members > CLASS_MEMBERS:
-                yield f"{name}:{start}: {members} data members: {title}"
-        elif around and indent == around[-1][0] + 2:
-            statement = text
-        elif statement is not None:
-            statement += " " + text
-        if statement and statement[-1] in ";{}":
-            declared = _INITIALIZER.sub("", statement.rstrip(";"))
-            if _MEMBER.search(declared) and not declared.startswith(("static ", "friend ")):
-                around[-1][3] += 1
-            statement = None
+def check_shellcheck(files):
+    return lines_of(["shellcheck", "--format=gcc"], [name for name in files if is_shell(name)])
 
 
-def check_length(files):
-    for name in sources(files):
-        lines = (TOP / name).read_text().splitlines()
-        if len(lines) > FILE_LINES:
-            print(f"  {name}: {len(lines)} lines")
-        for message in [*long_functions(name, lines), *large_classes(name, lines)]:
-            print(f"  {message}")
-    return []  # a report
+def check_pylint(files):
+    # Debian's pylint belongs to Debian's Python.
+    lines = lines_of(["/usr/bin/python3", "-m", "pylint", "--rcfile=.pylintrc"],
+                     [name for name in files if name.endswith(".py")])
+    return [line for line in lines if not line.startswith("***")]
+
+
+def check_codespell(files):
+    return lines_of(["codespell", "--config=.codespellrc"],
+                    [name for name in files if not name.startswith(NOT_SPELT)
+                     and not name.endswith(NOT_TEXT)])
 
 
 CHECKS = {
@@ -281,9 +256,11 @@ CHECKS = {
     "layers": check_layers,
     "prose": check_prose,
     "errors": check_errors,
+    "shellcheck": check_shellcheck,
+    "pylint": check_pylint,
+    "codespell": check_codespell,
     "build": check_build,
     "tidy": check_tidy,
-    "length": check_length,
 }
 
 
@@ -299,8 +276,7 @@ def main():
         if check != "tidy":  # which has printed its own
             for message in found:
                 print(message)
-        print(f"== {check}: {len(found) or 'nothing'} found" if check != "length" else
-              "== length: a report", flush=True)
+        print(f"== {check}: {len(found) or 'nothing'} found", flush=True)
         failed += len(found)
     print(f"lint: {'clean' if not failed else f'{failed} found'}")
     return 1 if failed else 0

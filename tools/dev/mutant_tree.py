@@ -31,7 +31,7 @@ class MutantTree:
     def lock(self):
         """Raises BlockingIOError if another process has the tree."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(f"{self.path}.lock", "w") as file:
+        with open(f"{self.path}.lock", "w", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield self
 
@@ -109,7 +109,7 @@ class Verdicts:
     def __init__(self, top, path=None):
         self._top = pathlib.Path(top)
         self._path = pathlib.Path(path or cache() / "caught")
-        known = self._path.read_text().split() if self._path.exists() else []
+        known = self._path.read_text(encoding="utf-8").split() if self._path.exists() else []
         self._known = set(known)
 
     def _text(self, name):
@@ -130,5 +130,5 @@ class Verdicts:
         if key not in self._known:
             self._known.add(key)
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._path, "a") as file:
+            with open(self._path, "a", encoding="utf-8") as file:
                 file.write(f"{key}\n")

@@ -5,6 +5,8 @@
 #
 # One device: on eth0 at 10.0.0.<host> (a dummy interface, or the cable to the other host). Two: on
 # eth0 (10.0.0.1) and eth1 (10.0.0.2), the ends of a veth pair, and packets really cross it.
+# SETTINGS sets these variables.
+# shellcheck disable=SC1090,SC2154
 set -euo pipefail
 . "$1"
 readonly mtu=9000
@@ -12,8 +14,9 @@ readonly mtu=9000
 up() {
   ip link set "$1" mtu "$mtu" up
   ip addr add "$2/24" dev "$1"
-  [ "$loss" = 0 ] && [ "$delay" = 0 ] || tc qdisc add dev "$1" root netem limit 10000 \
-    loss "$loss%" delay "${delay}ms"
+  if [ "$loss" != 0 ] || [ "$delay" != 0 ]; then
+    tc qdisc add dev "$1" root netem limit 10000 loss "$loss%" delay "${delay}ms"
+  fi
 }
 
 # By default the kernel sends packets to its own addresses over lo. Here the local table comes last.

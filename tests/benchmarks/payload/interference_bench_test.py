@@ -24,7 +24,7 @@ class PointsTest(unittest.TestCase):
                  "--echoes", "1000", "--json", path],
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
             self.assertEqual(0, result.returncode, result.stdout)
-            with open(path) as lines:
+            with open(path, encoding="utf-8") as lines:
                 rows = [json.loads(line) for line in lines]
         self.assertEqual([(op, size, outstanding) for op in ("read", "write")
                           for size in (8, 131080) for outstanding in (1, 3)],

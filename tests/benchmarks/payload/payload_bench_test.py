@@ -23,7 +23,7 @@ def run(*words):
                                 check=False)
         if result.returncode != 0:
             raise AssertionError(f"exit status {result.returncode}:\n{result.stdout}")
-        with open(path) as rows:
+        with open(path, encoding="utf-8") as rows:
             return [json.loads(line) for line in rows], result.stdout
 
 

@@ -281,7 +281,8 @@ TEST_F(MoodyServersTest, AServerThatIsSlowTakesNoCallsForAWhile) {
   };
   for (int i = 0; i < 3 * kOfEach; ++i) calls.push_back(client_runtime_->Spawn(call()));
   // The others answer theirs.
-  EXPECT_EQ(Run(services_[2]->waiting.Until([](int count) { return count >= kOfEach; })), absl::OkStatus());
+  EXPECT_EQ(Run(services_[2]->waiting.Until([](int count) { return count >= kOfEach; })),
+            absl::OkStatus());
   EXPECT_EQ(Run(answered.Until([](int count) { return count >= 2 * kOfEach; })), absl::OkStatus());
   clock_.Advance(*client_runtime_, milliseconds(100));
   services_[2]->waits = false;

@@ -95,9 +95,9 @@ class StreamEndAwaiter final : public Suspension {
 // StreamCall: one stream of a client, from its request to its response: a call that also sends and
 // receives messages.
 //
-// It begins with its first await, which finds a link, and ends with the server's response, a
-// deadline, a cancellation or the loss of the link, whichever is first. Its request may carry a
-// context block, in the frame or behind it, beside the messages. The messages that came before the
+// The first await begins the call and finds a link. The server's response, a deadline, a
+// cancellation or the loss of the link ends it, whichever is first. The request may carry a context
+// block, in the frame or behind it, beside the messages. The messages that came before the
 // response can still be read after it. Owned by the caller's ClientReader, ClientWriter or
 // ClientReaderWriter, whose destruction abandons the call. One thread.
 class StreamCall : private StreamReceiver::Listener, private SendWaiter, private Timer {

@@ -1,8 +1,8 @@
 // Watched: a value that any thread sets, and for which coroutines wait, each on its own scheduler.
 //
-// It takes the place of an atomic in a test's service: a handler waits until the test lets it go,
-// and a test until so many handlers have begun, without looking again and again. It must outlive
-// those who wait. A change wakes everybody who waits, so it suits small tests, not floods.
+// A test's service holds one where it would hold an atomic. A handler waits until the test lets it
+// go, and a test waits until so many handlers have begun: neither polls. The value must outlive
+// those who wait. A change wakes everybody who waits, so use it in small tests, not in floods.
 //
 //   Watched<int> begun;
 //   Watched<bool> may_end;

@@ -122,10 +122,10 @@ class RemoteWake final : public InboxItem, public std::enable_shared_from_this<R
 
 // Mailbox<T>: values that any thread puts in and one coroutine takes out.
 //
-// It carries every answer of the bootstraps back to the executor that waits for it. It is shared by
-// its producers and its consumer (make it with std::make_shared). Its content stays there when the
-// consumer's await is cancelled or destroyed, and the next Pop() finds it: nothing is lost on the
-// way. It has no bound of its own; each user says what bounds it.
+// Bootstraps bring each answer back by one to the executor that waits for the answer. Producers and
+// the consumer share it (make it with std::make_shared). Values stay in the mailbox if the
+// consumer's await is cancelled or destroyed, and the next Pop() finds them. The mailbox has no
+// bound of its own; each user says what bounds it.
 //
 //   auto mailbox = std::make_shared<Mailbox<std::string>>();
 //   mailbox->Push("hello");                                          // any thread

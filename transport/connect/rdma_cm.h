@@ -307,9 +307,9 @@ struct RdmaCmOptions {
 
 // RdmaCm: the QpConnector of one port of an RDMA device, over librdmacm.
 //
-// It connects queue pairs only. The handshake stays on the bootstrap's stream, since a connection
-// request carries 56 bytes at most, and since the end of the stream tells that a peer died. Any
-// bootstrap will do.
+// RdmaCm connects queue pairs only. The handshake stays on the bootstrap's stream, since a
+// connection request carries 56 bytes at most, and since the end of the stream tells that a peer
+// died. Any bootstrap will do.
 //
 // Queue pairs are made by their Device, on a context of its own, and rdma_cm is told their numbers:
 // the kernel finds them by these on all kinds of devices. (Only rdma_create_qp demands the context

@@ -24,9 +24,9 @@ namespace verbena {
 
 // TcpBootstrap: the default bootstrap, over TCP.
 //
-// It owns one thread, which sockets and name resolution keep busy; executors only post to it, and
-// coroutines resume where they awaited. A dead peer host is seen after 25 s without a word
-// (keepalive), a dead peer process at once.
+// A TcpBootstrap owns one thread, which sockets and name resolution keep busy; executors only post
+// to it, and coroutines resume where they awaited. A dead peer host is seen after 25 s without a
+// word (keepalive), a dead peer process at once.
 //
 // Safe from any thread. Destroying it closes what it made: awaits in flight return CANCELLED, also
 // later ones. The destructor waits for its thread; a name that is just being resolved holds it up

@@ -302,7 +302,7 @@ namespace verbena::internal {
 // RootTask: a Task that no coroutine awaits, run by an executor. Spawn, BlockOn and RunOn are made
 // of it; not for users.
 //
-// It is sent to its executor through the inbox, from any thread, and starts there. The executor
+// Any thread sends a RootTask to its executor through the inbox, where it starts. The executor
 // keeps a list of those that run: one that has not ended when the executor is destroyed is
 // abandoned, on the destroying thread. The derived class owns the Task and decides who owns itself.
 class RootTask : public IntrusiveNode<RootTask>, public InboxItem, public TaskListener {

@@ -327,6 +327,17 @@ class CopyTest(unittest.TestCase):
             self.put(name, text)
             self.assertTrue(is_caught(), name)
 
+    def test_a_verdict_is_of_the_files_that_were_tested(self):
+        verdicts = mutant_tree.Verdicts(self.top, self.top / "caught")
+        verdicts.read([self.fault])
+        tested = (self.top / "rpc/region.cc").read_text()
+        self.put("rpc/region.cc", tested + "\n")  # while the test runs
+        verdicts.note_caught(self.fault)
+        again = mutant_tree.Verdicts(self.top, self.top / "caught")
+        self.assertFalse(again.caught(self.fault))
+        self.put("rpc/region.cc", tested)
+        self.assertTrue(again.caught(self.fault))
+
 
 class ChoiceTest(unittest.TestCase):
     FAULTS = [mutant_blocks.Fault(name, "", "", "", "", "", "", "", "") for name in "ABCDEFGH"]
@@ -374,7 +385,7 @@ class VerdictTest(unittest.TestCase):
 
         def run(self, target, cases, planted=None, timeout_s=0):
             self.runs.append((cases, planted))
-            return self.results[cases]
+            return self.results[cases if planted is None else planted]
 
     def faults(self):
         return [mutant_blocks.parse("a.txt", block(fault=f" {name}", case=f" *{case}"))[0]
@@ -408,9 +419,16 @@ class VerdictTest(unittest.TestCase):
     def test_a_fault_is_caught_if_its_test_fails_or_hangs(self):
         fault = self.faults()[0]
         for status, caught in (("failed", True), ("timeout", True), ("passed", False)):
-            build = self.Build({"*Works": (status, {})})
+            build = self.Build({7: (status, {}), "*Works": ("passed", {})})
             self.assertEqual(caught, mutants.verdict(build, fault, "", 7)[0])
-            self.assertEqual([("*Works", 7)], build.runs)
+            self.assertEqual(("*Works", 7), build.runs[0])
+
+    def test_a_case_that_also_fails_without_the_fault_catches_nothing(self):
+        for status in ("failed", "timeout"):
+            build = self.Build({7: ("failed", {}), "*Works": (status, {})})
+            caught, words = mutants.verdict(build, self.faults()[0], "", 7)
+            self.assertFalse(caught)
+            self.assertIn("does not pass each time without the fault", words)
 
     def test_cases_that_did_not_run_do_not_count(self):
         with tempfile.NamedTemporaryFile("w", suffix=".xml") as report:

@@ -111,12 +111,19 @@ class Verdicts:
         self._path = pathlib.Path(path or cache() / "caught")
         known = self._path.read_text(encoding="utf-8").split() if self._path.exists() else []
         self._known = set(known)
+        self._keys = {}
 
     def _text(self, name):
         path = self._top / name
         return path.read_text() if path.is_file() else ""
 
+    def read(self, faults):
+        """Reads the files of `faults` now: those that are tested, whatever becomes of them."""
+        self._keys = {fault.name: self._key(fault) for fault in faults}
+
     def _key(self, fault):
+        if fault.name in self._keys:
+            return self._keys[fault.name]
         code = [fault.text, fault.replacement, fault.test, fault.case, fault.file,
                 self._text(fault.file)]
         code += [self._text(name) for name in sources_of(fault.test, self._text)]

@@ -19,7 +19,7 @@ void Peer::Wake(CqControl& control) {
 
 bool Peer::CanReach(const MemoryLocation& where, uint64_t bytes) const {
   if (Map(where, bytes) != nullptr) return true;
-  return parts_.pid != 0 && bytes >= parts_.least_by_kernel &&
+  return parts_.pid_fd && bytes >= parts_.least_by_kernel &&
          !kernel_refuses_.load(std::memory_order_relaxed);
 }
 
@@ -39,7 +39,7 @@ std::byte* Peer::Map(const MemoryLocation& where, uint64_t bytes) const {
 
 bool Peer::CopyByKernel(bool write, void* local, const MemoryLocation& where, uint64_t bytes) {
   // A pid may stand for another process once ours has been waited for.
-  if (parts_.pid == 0 || ProcessEnded()) return false;
+  if (!parts_.pid_fd || ProcessEnded()) return false;
   const iovec here{.iov_base = local, .iov_len = bytes};
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   const iovec there{.iov_base = reinterpret_cast<void*>(where.address), .iov_len = bytes};

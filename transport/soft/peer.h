@@ -108,8 +108,9 @@ struct PeerParts {
   // Whether it is a device of our process, so that all of its memory is ours. `pid` does not say
   // so: the kernel gives 0 for a process that our PID namespace does not show.
   bool in_process = false;
-  // The other process, as far as it is known: without a pid only its arenas can be reached, and
-  // without a descriptor only its socket tells of its end. 0 and none for a peer in our process.
+  // The other process. Without a descriptor nobody knows which process the pid stands for by now:
+  // then only its arenas can be reached, and only its socket tells of its end. None for a peer in
+  // our process.
   pid_t pid = 0;
   UniqueFd pid_fd{};
   // SoftDeviceOptions::least_kernel_copy_bytes.
@@ -140,7 +141,7 @@ class Peer {
   // False for a peer behind a TCP wire, which has no tables to look at and no memory to copy to.
   bool shares_memory() const { return parts_.tables != nullptr; }
   // The address of `where` in this process; null when it is not mapped here. The caller holds the
-  // lock of a CQ, so that UnmapArena waits for it.
+  // lock of a CQ, so that WithdrawArena waits for it.
   std::byte* Map(const MemoryLocation& where, uint64_t bytes) const;
   // Copies through the kernel, for memory that is not mapped. False once the kernel has refused,
   // and always if the peer's process is not known.

@@ -37,13 +37,7 @@ inline bool EnterNewPidNamespace() {
   return mapped;
 }
 
-// Tried in a child: it is for good.
-inline bool MayMakePidNamespaces() {
-  const pid_t child = fork();
-  if (child == 0) _exit(EnterNewPidNamespace() ? 0 : 1);
-  int status = 0;
-  return waitpid(child, &status, 0) == child && status == 0;
-}
+inline bool MayMakePidNamespaces() { return SucceedsInAChild(EnterNewPidNamespace); }
 
 // A function for a Child: it has `run` run in a new PID namespace, and waits for it.
 inline std::function<void(Side&)> InNewPidNamespace(std::function<void(Side&)> run) {

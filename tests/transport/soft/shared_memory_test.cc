@@ -194,16 +194,8 @@ TEST(SharedMemoryTest, ConnectionThatTalksNonsenseIsHungUpOnAndTheDeviceGoesOn) 
 
 constexpr uid_t kNobody = 65534;
 
-// Tried in a child: it is for good.
-bool CanBecomeAnotherUser() {
-  const pid_t child = fork();
-  if (child == 0) _exit(seteuid(kNobody) == 0 ? 0 : 1);
-  int status = 0;
-  return waitpid(child, &status, 0) == child && status == 0;
-}
-
 TEST(SharedMemoryTest, ProcessOfAnotherUserIsRefused) {
-  if (!CanBecomeAnotherUser()) GTEST_SKIP() << "this user cannot become another one";
+  if (!SucceedsInAChild([] { return seteuid(kNobody) == 0; })) GTEST_SKIP() << "this user cannot become another one";
   Child child([](Side& side) {
     // Before any thread exists, and for this process alone.
     ASSERT_EQ(seteuid(kNobody), 0);

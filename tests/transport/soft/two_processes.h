@@ -72,6 +72,14 @@ class Side {
   int socket_;
 };
 
+// Tries something in a child, for what cannot be undone.
+inline bool SucceedsInAChild(const std::function<bool()>& run) {
+  const pid_t child = fork();
+  if (child == 0) _exit(run() ? 0 : 1);
+  int status = 0;
+  return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
 class Child {
  public:
   explicit Child(const std::function<void(Side&)>& run) {

@@ -134,13 +134,16 @@ absl::Status Lost(const std::string& directory, std::string_view what) {
 }  // namespace
 
 absl::Status CheckLog(rocksdb::Env& env, const std::string& directory) {
-  if (!SyncedMark::Exists(env, directory)) return absl::OkStatus();
+  VERBENA_ASSIGN_OR_RETURN(const bool marked, SyncedMark::Exists(env, directory));
+  if (!marked) return absl::OkStatus();
   const Lock lock(env, directory);
   VERBENA_RETURN_IF_ERROR(StatusOfRocks(lock.status(), "open", directory));
   VERBENA_ASSIGN_OR_RETURN(const SyncedMark::State synced, SyncedMark::Read(env, directory));
-  if (!env.FileExists(directory + "/CURRENT").ok()) {
+  const rocksdb::Status current = env.FileExists(directory + "/CURRENT");
+  if (current.IsNotFound()) {
     return Lost(directory, "its file CURRENT is missing, without which RocksDB makes a new store");
   }
+  VERBENA_RETURN_IF_ERROR(StatusOfRocks(current, "open", directory));
   EntryOrder order(/*replays=*/false);
   VERBENA_ASSIGN_OR_RETURN(const uint64_t in_files, ReadLog(env, directory, order));
   const std::optional<Gap> gap = order.FindGap(in_files);

@@ -28,8 +28,11 @@ SyncedMark::State Parse(const std::string& text) {
 
 }  // namespace
 
-bool SyncedMark::Exists(rocksdb::Env& env, const std::string& directory) {
-  return env.FileExists(PathIn(directory)).ok();
+absl::StatusOr<bool> SyncedMark::Exists(rocksdb::Env& env, const std::string& directory) {
+  const rocksdb::Status found = env.FileExists(PathIn(directory));
+  if (found.IsNotFound()) return false;
+  VERBENA_RETURN_IF_ERROR(StatusOfRocks(found, "open", directory));
+  return true;
 }
 
 absl::StatusOr<SyncedMark::State> SyncedMark::Read(rocksdb::Env& env,

@@ -37,7 +37,8 @@ class SyncedMark {
     bool operator==(const State&) const = default;
   };
 
-  static bool Exists(rocksdb::Env& env, const std::string& directory);
+  // The errors of looking for it, as of a disk that fails.
+  static absl::StatusOr<bool> Exists(rocksdb::Env& env, const std::string& directory);
   // DATA_LOSS if the file is damaged.
   static absl::StatusOr<State> Read(rocksdb::Env& env, const std::string& directory);
   // Makes or replaces the mark of `directory`, synced. `env` must outlive it.

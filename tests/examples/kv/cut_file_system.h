@@ -50,6 +50,11 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     if (opened.ok()) *result = std::make_unique<OverwrittenFile>(*this, name, std::move(*result));
     return opened;
   }
+  rocksdb::IOStatus FileExists(const std::string& name, const rocksdb::IOOptions& options,
+                               rocksdb::IODebugContext* context) override {
+    if (name == unreadable_) return rocksdb::IOStatus::IOError("EIO");
+    return FileSystemWrapper::FileExists(name, options, context);
+  }
   rocksdb::IOStatus RenameFile(const std::string& from, const std::string& to,
                                const rocksdb::IOOptions& options,
                                rocksdb::IODebugContext* context) override {
@@ -93,6 +98,8 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     synced_.clear();
     syncs_left_ = kNever;
   }
+  // The disk fails when it looks for the file `name`; for none if that is empty.
+  void SetUnreadable(const std::string& name) { unreadable_ = name; }
   // Whether the disk is full: no file grows.
   void SetFull(bool full) { full_ = full; }
   // Syncs of the log wait from now on, until Release().
@@ -224,6 +231,8 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
   std::map<std::string, std::string> overwritten_;  // as they are on the disk
   std::atomic<int> syncs_left_{kNever};
   std::atomic<bool> full_{false};
+  // Set while no database is open.
+  std::string unreadable_;
   std::atomic<uint64_t> log_syncs_{0};
   int failures_ = 0;
 };

@@ -411,6 +411,19 @@ TEST_F(RocksLogTest, AMarkThatIsDamagedIsDataLoss) {
   }
 }
 
+TEST_F(RocksLogTest, ADiskThatFailsSaysNothingOfWhatIsLost) {
+  Reopen();
+  PutFrom(0, 10);
+  store_.reset();
+  for (const std::string& file : {Mark(), path_ + "/CURRENT"}) {
+    files_->SetUnreadable(file);
+    const absl::Status refused = OpenAt(path_).status();
+    EXPECT_FALSE(refused.ok() || absl::IsDataLoss(refused)) << file << ": " << refused;
+    files_->SetUnreadable("");
+  }
+  EXPECT_EQ(CountWrites("the disk works again"), 10);
+}
+
 TEST_F(RocksLogTest, AStoreThatLostTheNameOfItsListOfFilesIsDataLoss) {
   Reopen();
   PutFrom(0, 10);

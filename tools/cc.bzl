@@ -3,9 +3,9 @@
 They add a precompiled header of other projects' headers (tools/pch), unless a target says
 `precompiled = False`. Load them from here. Examples load none, so that users can copy them.
 
-A library compiles its sources together, as one translation unit (tools/unity): parsing the headers
-that they share takes most of the time of compiling them. So names in the unnamed namespaces of one
-library's sources differ.
+A verbena_cc_library compiles its sources together, as one translation unit (tools/unity): parsing the
+headers that they share takes most of the time of compiling them. So names in the unnamed namespaces of
+one library's sources differ.
 """
 
 load("//tools/unity:unity.bzl", "unity_source")
@@ -29,10 +29,8 @@ def _precompiled(kwargs):
     return arguments
 
 def _if_used(words):
-    if _ROOT:
-        return select({"//tools/pch:used_outside": words, "//conditions:default": []})
     return select({
-        "//tools/pch:used": words,
+        "//tools/pch:used" + ("_outside" if _ROOT else ""): words,
         "//conditions:default": [],
     })
 
@@ -74,7 +72,7 @@ def verbena_cc_library(name, hdrs = [], srcs = [], features = [], **kwargs):
       name: the target's name.
       hdrs: headers, included as "verbena/<package>/<header>".
       srcs: sources. clang-format puts the header of a source's own name first, so compiling the
-        source shows that this header compiles alone.
+        source by itself, as ./dev lint does, shows that this header compiles alone.
       features: as in cc_library.
       **kwargs: passed to cc_library.
     """

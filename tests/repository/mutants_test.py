@@ -17,6 +17,7 @@ import unittest
 
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
 import case_report
+import bazel_events
 import mutant_blocks
 import mutant_switch
 import mutant_tree
@@ -364,6 +365,12 @@ class ChoiceTest(unittest.TestCase):
     def test_changed_ones_are_those_that_were_not_caught_as_they_are(self):
         self.assertEqual("ACEG", self.choose("--changed", caught="BDFH")[0])
 
+    def test_a_seed_without_a_sample_and_an_empty_sample_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "--seed is for --sample"):
+            self.choose("--seed", "3")
+        with self.assertRaisesRegex(ValueError, "from 1 on"):
+            self.choose("--sample", "0")
+
     def test_a_sample_prints_its_seed_and_has_it_again(self):
         found, said = self.choose("--sample", "3")
         self.assertEqual(3, len(found))
@@ -383,63 +390,26 @@ class VerdictTest(unittest.TestCase):
         def program(self, target):
             return target
 
-        def run(self, target, cases, planted=None, timeout_s=0):
+        def run(self, target, cases, planted=None):
             self.runs.append((cases, planted))
             return self.results[cases if planted is None else planted]
 
-    def faults(self):
-        return [mutant_blocks.parse("a.txt", block(fault=f" {name}", case=f" *{case}"))[0]
-                for name, case in (("One", "Works"), ("Two", "Works"), ("Three", "Fails"))]
+    FAULT, = mutant_blocks.parse("a.txt", block(fault=" One", case=" *Works"))
+    ONE = bazel_events.Outcome(passed=1)
 
-    def test_one_run_without_a_fault_serves_all_faults_of_a_test(self):
-        build = self.Build({"*Works:*Fails": ("passed", {"A.Works": True, "A.Fails": True})})
-        self.assertEqual({"One": "", "Two": "", "Three": ""},
-                         mutants.run_without(build, "//a:a", self.faults()))
-        self.assertEqual(1, len(build.runs))
-
-    def test_a_case_that_fails_without_the_fault_blames_its_fault_alone(self):
-        build = self.Build({"*Works:*Fails": ("failed", {"A.Works": True, "A.Fails": False}),
-                            "*Fails": ("failed", {"A.Fails": False})})
-        found = mutants.run_without(build, "//a:a", self.faults())
-        self.assertEqual(["", ""], [found["One"], found["Two"]])
-        self.assertIn("does not pass without the fault", found["Three"])
-
-    def test_a_crash_blames_only_what_fails_by_itself(self):
-        build = self.Build({"*Works:*Fails": ("failed", {}),
-                            "*Works": ("passed", {"A.Works": True}), "*Fails": ("failed", {})})
-        found = mutants.run_without(build, "//a:a", self.faults())
-        self.assertEqual(["", ""], [found["One"], found["Two"]])
-        self.assertIn("does not pass without the fault", found["Three"])
-
-    def test_a_filter_that_matches_no_case_is_a_failure(self):
-        build = self.Build({"*Works:*Fails": ("passed", {"A.Works": True}),
-                            "*Fails": ("passed", {})})
-        self.assertIn("does not pass", mutants.run_without(build, "//a:a", self.faults())["Three"])
-
-    def test_a_fault_is_caught_if_its_test_fails_or_hangs(self):
-        fault = self.faults()[0]
+    def test_a_fault_is_caught_if_its_test_fails_or_hangs_with_it_alone(self):
         for status, caught in (("failed", True), ("timeout", True), ("passed", False)):
-            build = self.Build({7: (status, {}), "*Works": ("passed", {})})
-            self.assertEqual(caught, mutants.verdict(build, fault, "", 7)[0])
+            build = self.Build({7: (status, self.ONE), "*Works": ("passed", self.ONE)})
+            self.assertEqual(caught, mutants.verdict(build, self.FAULT, 7)[0])
             self.assertEqual(("*Works", 7), build.runs[0])
 
     def test_a_case_that_also_fails_without_the_fault_catches_nothing(self):
-        for status in ("failed", "timeout"):
-            build = self.Build({7: ("failed", {}), "*Works": (status, {})})
-            caught, words = mutants.verdict(build, self.faults()[0], "", 7)
+        for without in (("failed", self.ONE), ("timeout", self.ONE),
+                        ("passed", bazel_events.Outcome())):  # no such case
+            build = self.Build({7: ("failed", self.ONE), "*Works": without})
+            caught, words = mutants.verdict(build, self.FAULT, 7)
             self.assertFalse(caught)
-            self.assertIn("does not pass each time without the fault", words)
-
-    def test_cases_that_did_not_run_do_not_count(self):
-        with tempfile.NamedTemporaryFile("w", suffix=".xml") as report:
-            report.write('<testsuites><testsuite>'
-                         '<testcase classname="A" name="Ran" status="run" result="completed"/>'
-                         '<testcase classname="A" name="Failed" status="run"><failure/></testcase>'
-                         '<testcase classname="A" name="Skipped" status="run"><skipped/></testcase>'
-                         '<testcase classname="A" name="Other" status="notrun"/>'
-                         '</testsuite></testsuites>')
-            report.flush()
-            self.assertEqual({"A.Ran": True, "A.Failed": False}, mutants.cases_of(report.name))
+            self.assertIn("does not pass without the fault", words)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ _CPP = {
         r"\bCmLoop\b", r"\brdma_create_event_channel\(", r"\bibv_get_device_list\(",
         # Fixtures that start some.
         r"\bRuntimePair\b", r"\bServerSet\b", r"\bStartRuntime\(", r"\bTwoExecutors\b",
-        r"\bFileTest\b", r"\bVolumeStoreTest\b",
+        r"\bFileTest\b", r"\bRocksFixture\b", r"\bTransfersFixture\b", r"\bVolumeStoreTest\b",
     ),
     "processes": (
         r"\bv?fork\(\)", r"\bposix_spawnp?\(", r"\bexec[lv]p?e?\(", r"\bpopen\(", r"\bstd::system\(",

@@ -20,10 +20,13 @@ shift
 flags=()
 case $bazel_command in
   build | test | run | aquery | cquery)
-    if ! grep -qs -e '--disk_cache' .bazelrc.user; then
+    # Of the workspace, and of the clone that it depends on.
+    top=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd -P)
+    own=(.bazelrc.user "$top/.bazelrc.user")
+    if ! grep -qs -e '--disk_cache' "${own[@]}"; then
       flags+=("--disk_cache=${XDG_CACHE_HOME:-$HOME/.cache}/verbena-bazel")
     fi
-    if ! grep -qs -e '--jobs' .bazelrc.user; then
+    if ! grep -qs -e '--jobs' "${own[@]}"; then
       # A compile that sees protobuf and Asio takes over 1 GB: memory bounds the jobs, too.
       memory_gb=$(awk '/^MemAvailable:/ {print int($2 / 1048576)}' /proc/meminfo)
       jobs=$(nproc)
@@ -32,10 +35,9 @@ case $bazel_command in
     fi
     # A sandbox is a directory of links: making them takes an eighth of a build on a disk. Tests stay
     # on the disk, as the files that they write do.
-    top=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd -P)
     shm_gb=$(df --output=avail -BG /dev/shm 2>/dev/null | sed -n '2s/[^0-9]//gp')
     if [ "$bazel_command" = build ] && [ -w /dev/shm ] && [ "${shm_gb:-0}" -ge "$((2 * $(nproc)))" ] &&
-      ! grep -qs -e '--sandbox_base' .bazelrc.user "$top/.bazelrc.user"; then
+      ! grep -qs -e '--sandbox_base' "${own[@]}"; then
       flags+=("--sandbox_base=/dev/shm")
     fi
     ;;

@@ -122,13 +122,13 @@ class Test:
 
 
 def tests_with(tag, targets):
-    """The tests among `targets` that have that tag."""
+    """The tests among `targets` that have that tag, or None if Bazel cannot tell."""
     query = f"attr(tags, '\\b{tag}\\b', tests({' + '.join(targets)}))"
     result = subprocess.run(
         [bazel_events.BAZEL, "query", "--noshow_progress", "--output=xml", query], cwd=TOP,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     if result.returncode != 0:
-        return []
+        return None
     return [test_of(rule) for rule in ElementTree.fromstring(result.stdout).iter("rule")]
 
 
@@ -230,8 +230,11 @@ def run(options, smoke=False):
     targets = options.targets or ["//..."]
     boots = [SMOKE] if smoke else BOOTS + (MORE_BOOTS if options.all else [])
     tests = {tag: tests_with(tag, targets) for tag in {boot.tag for boot in boots}}
+    if None in tests.values():
+        outcome.failures.append(f"bazel query cannot read {' '.join(targets)}")
+        return outcome
     if smoke and not options.targets and not tests[SMOKE.tag]:
-        outcome.failures.append("no test is tagged smoke, or bazel query failed")
+        outcome.failures.append("no test is tagged smoke")
     start = time.monotonic()
     built = build([test for some in tests.values() for test in some], outcome)
     outcome.build_s = time.monotonic() - start

@@ -60,6 +60,9 @@ def arguments():
     options.only = options.only.split(",")
     if "tidy" in options.only:
         options.only.append("build")  # generated headers must be there
+    for name in options.files:
+        if not pathlib.Path(name).is_file():
+            parser.error(f"there is no file '{name}'")
     for check in options.only:
         if check not in CHECKS:
             parser.error(f"there is no check '{check}'; checks: {', '.join(CHECKS)}")

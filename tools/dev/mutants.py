@@ -3,7 +3,7 @@
 
 import argparse
 import concurrent.futures
-import fnmatch
+import contextlib
 import os
 import pathlib
 import random
@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
 
 import bazel_events
 import mutant_blocks
@@ -20,8 +19,6 @@ import mutant_switch
 import mutant_tree
 
 TIMEOUT_S = 60
-# The plain build has compiled each header by itself.
-BUILD = ["--keep_going", "--features=-parse_headers"]
 
 
 def parser():
@@ -30,8 +27,8 @@ def parser():
         "without the fault and with it. A fault that no test catches is a failure. The faults are "
         "planted in a copy of the tree below the user's cache directory: one build holds nearly "
         "all of them, and the environment says which is planted. A fault is caught if its test "
-        f"fails or runs longer than {TIMEOUT_S} s. Tests run in parallel, one per core. Exit "
-        "status: 0 if all are caught, otherwise 1.")
+        f"fails or runs longer than {TIMEOUT_S} s, and then passes without the fault. Tests run in "
+        "parallel, one per core. Exit status: 0 if all are caught, otherwise 1.")
     found = argparse.ArgumentParser(prog="./dev mutants", description=description)
     found.add_argument("faults", nargs="*", metavar="fault", help="only these (default: all)")
     found.add_argument("--changed", action="store_true",
@@ -53,7 +50,11 @@ def choose(faults, options, verdicts, refuse):
         faults = [fault for fault in faults if fault.name in options.faults]
     if options.changed:
         faults = [fault for fault in faults if not verdicts.caught(fault)]
+    if options.seed is not None and options.sample is None:
+        refuse("--seed is for --sample")
     if options.sample is not None:
+        if options.sample < 1:
+            refuse("--sample takes a number from 1 on")
         seed = random.randrange(1 << 32) if options.seed is None else options.seed
         print(f"a sample of {options.sample} of {len(faults)} faults: --seed {seed}")
         chosen = random.Random(seed).sample(faults, min(options.sample, len(faults)))
@@ -69,7 +70,7 @@ class Build:
     """The tests of some faults, built in the copy of the tree."""
 
     def __init__(self, tree, targets):
-        status, events = bazel_events.run("build", [*BUILD, "--", *sorted(targets)],
+        status, events = bazel_events.run("build", ["--keep_going", "--", *sorted(targets)],
                                           top=tree.path)
         if status not in (0, 1):  # 1: some do not build
             raise BazelError(f"Bazel ended with status {status} in {tree.path}: see above")
@@ -83,9 +84,9 @@ class Build:
         package, name = target[2:].split(":")
         return self._binaries / package / name
 
-    def run(self, target, cases, planted=None, timeout_s=TIMEOUT_S):
-        """Runs a test's cases as Bazel would. Returns ("passed", "failed" or "timeout", {case:
-        whether it passed})."""
+    def run(self, target, cases, planted=None):
+        """Runs a test's cases as Bazel would. Returns ("passed", "failed" or "timeout", Outcome of
+        the cases)."""
         program = self.program(target)
         with tempfile.TemporaryDirectory(prefix="verbena-mutant-") as directory:
             report = pathlib.Path(directory) / "test.xml"
@@ -100,62 +101,28 @@ class Build:
                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                   stderr=subprocess.DEVNULL, start_new_session=True) as process:
                 try:
-                    status = "passed" if process.wait(timeout_s) == 0 else "failed"
+                    status = "passed" if process.wait(TIMEOUT_S) == 0 else "failed"
                 except subprocess.TimeoutExpired:
-                    os.killpg(process.pid, signal.SIGKILL)
                     status = "timeout"
-            return status, cases_of(report)
+                # With the processes that it started: none is to slow down the runs beside it.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            return status, bazel_events.cases_of(target, report)
 
 
-def cases_of(report):
-    """The cases of one report of GoogleTest that ran, and whether each passed."""
-    try:
-        root = ElementTree.parse(report).getroot()
-    except (OSError, ElementTree.ParseError):
-        return {}
-    return {f"{case.get('classname')}.{case.get('name')}":
-            case.find("failure") is None and case.find("error") is None
-            for case in root.iter("testcase")
-            if case.get("status") != "notrun" and case.get("result") != "suppressed" and
-            case.find("skipped") is None}
-
-
-def matching(cases, gtest_filter):
-    """The cases that a filter takes."""
-    return {name: passed for name, passed in cases.items()
-            if any(fnmatch.fnmatchcase(name, pattern) for pattern in gtest_filter.split(":"))}
-
-
-def run_without(build, target, faults):
-    """One run of the cases of all `faults` of a test, none of them planted. Returns {fault name:
-    what is wrong, or ""}."""
-    filters = list(dict.fromkeys(fault.case for fault in faults))
-    _, cases = build.run(target, ":".join(filters), timeout_s=TIMEOUT_S * len(filters))
-    found = {}
-    for fault in faults:
-        own = matching(cases, fault.case)
-        if not own or not all(own.values()):
-            # Others may have taken the process with them.
-            status, alone = build.run(target, fault.case)
-            own = matching(alone, fault.case) if status == "passed" else {}
-        found[fault.name] = "" if own and all(own.values()) else (
-            f"{target} {fault.case} does not pass without the fault; run: "
-            f"GTEST_FILTER='{fault.case}' {build.program(target)}")
-    return found
-
-
-def verdict(build, fault, wrong, planted):
-    """(whether the fault is caught, in words). `wrong` is what the run without it said."""
-    if wrong:
-        return False, wrong
+def verdict(build, fault, planted):
+    """(whether the fault is caught, in words)."""
     start = time.monotonic()
-    status, _ = build.run(fault.test, fault.case, planted)
     words = f"{fault.test} {fault.case}"
+    status, _ = build.run(fault.test, fault.case, planted)
     if status == "passed":
         return False, f"not caught by {words}"
-    # A case that fails on a busy machine, or takes longer than a run may, would seem to catch it.
-    if build.run(fault.test, fault.case)[0] != "passed":
-        return False, f"{words} does not pass each time without the fault: mend the test"
+    # A case that fails on a busy machine, takes longer than a run may, or is not there, would seem
+    # to catch it.
+    without, cases = build.run(fault.test, fault.case)
+    if without != "passed" or not cases.passed:
+        return False, (f"{words} does not pass without the fault; run: "
+                       f"GTEST_FILTER='{fault.case}' {build.program(fault.test)}")
     return True, f"caught by {words} ({status}), {time.monotonic() - start:.0f} s"
 
 
@@ -187,23 +154,21 @@ def run(tree, every, faults, report):
               f"{tree.path}. Name more of the code in the fault's block, or add a line 'alone:'\n"
               "that says why it has no switch.", flush=True)
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        runs = [pool.submit(run_without, build, test, its) for test, its in by_test.items()]
-        wrong = {name: words for each in runs for name, words in each.result().items()}
-        left = [fault for fault in faults if fault.name in wrong]
-        verdicts = [(fault, pool.submit(verdict, build, fault, wrong[fault.name],
-                                        mutant_switch.number_of(fault.name)))
-                    for fault in left if fault.name not in alone]
+        verdicts = [(fault, pool.submit(verdict, build, fault, mutant_switch.number_of(fault.name)))
+                    for its in by_test.values() for fault in its if fault.name not in alone]
         for fault, result in verdicts:
             report.add(fault, *result.result())
-    for fault in left:
-        if fault.name in alone:
-            tree.plant(fault)
-            single = Build(tree, [fault.test])
-            if fault.test in single.unbuilt:
-                report.add(fault, False, f"{fault.test} does not build with the fault: see above")
-            else:
-                report.add(fault, *verdict(single, fault, wrong[fault.name], 0))
-            tree.update(every)
+    for its in by_test.values():
+        for fault in its:
+            if fault.name in alone:
+                tree.plant(fault)
+                single = Build(tree, [fault.test])
+                if fault.test in single.unbuilt:
+                    report.add(fault, False,
+                               f"{fault.test} does not build with the fault: see above")
+                else:
+                    report.add(fault, *verdict(single, fault, 0))
+                tree.update(every)
 
 
 def main():

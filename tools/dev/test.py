@@ -60,7 +60,7 @@ def arguments():
         epilog="phases of every run:\n"
                "  asan      address and undefined behaviour sanitizers: every target is built, and every\n"
                "            test runs that is not tagged noasan\n"
-               "  plain     debug build: tests tagged noasan, with --only and --all every test\n"
+               "  plain     debug build: tests tagged noasan, with --only, --all or targets every test\n"
                "  consumer  separate workspaces build services against this one; clangd reads this one\n"
                "  smoke     calls and payloads over an RDMA device in a virtual machine: tests tagged smoke\n"
                "phases of --all:\n"
@@ -86,8 +86,8 @@ def arguments():
     parser.add_argument("--filter", metavar="PATTERN",
                         help="run the GoogleTest cases that match; the others are not counted")
     parser.add_argument("--runs", type=int, default=1, metavar="N",
-                        help="run each test N times in plain, asan, tsan and tcp, and with --racy; guest "
-                             "and consumer run once (default 1)")
+                        help="run each test N times in plain, asan, tsan and tcp, and with --racy; the "
+                             "other phases run once (default 1)")
     racy.add_arguments(parser)
     parser.add_argument("targets", nargs="*", metavar="target",
                         help="Bazel targets (default //..., and the consumer phase)")
@@ -102,15 +102,6 @@ def arguments():
         parser.error("--racy runs no phases: leave out --only, --all and --resume")
     options.short = not (options.only or options.all or options.targets)
     return options
-
-
-def excluded_tests(targets, tag):
-    """The tests among `targets` that `tag` keeps out of a phase."""
-    query = f"attr(tags, '\\b{tag}\\b', tests({' + '.join(targets)}))"
-    result = subprocess.run([bazel_events.BAZEL, "query", "--noshow_progress", query],
-                            cwd=bazel_events.TOP, stdout=subprocess.PIPE,
-                            stderr=subprocess.DEVNULL, text=True, check=False)
-    return result.stdout.split()
 
 
 def tag_filter(configuration, options):
@@ -139,8 +130,8 @@ def run_bazel_phase(phase, options):
                          if f"{label}: does not build" not in counted]
     outcome.build_s = build_s
     if configuration.without and not options.short and status in (0, 3):
-        outcome.skips += [f"{test}: tagged {configuration.without}"
-                          for test in excluded_tests(targets[1:], configuration.without)]
+        outcome.skips += [f"{test.label}: tagged {configuration.without}" for test in
+                          guest_phase.tests_with(configuration.without, targets[1:]) or []]
     return outcome
 
 
@@ -299,6 +290,8 @@ def main():
     for line in total.failures:
         print(f"FAILED   {line}")
     print("\n".join(lines))
+    if options.filter and not total.passed and not total.failures:
+        print(f"no case matches --filter '{options.filter}'")
     print(f"{total.passed} passed, {len(total.failures)} failed", flush=True)
     return 1 if total.failures or not total.passed else 0
 

@@ -2,15 +2,6 @@
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
-def _switch_impl(_):
-    return []
-
-# A choice of the command line: --//tools/pch:use=false.
-switch = rule(
-    implementation = _switch_impl,
-    build_setting = config.bool(flag = True),
-)
-
 # The main header, which declares nothing. A precompiled header stores the absolute path of its main
 # header, so a header of this repository would not do: each sandbox has another path. The headers
 # that count come by -include.

@@ -1,14 +1,5 @@
 """unity_source: one source that includes others, so that the compiler parses their headers once."""
 
-def _switch_impl(_):
-    return []
-
-# A choice of the command line: --//tools/unity:use=false.
-switch = rule(
-    implementation = _switch_impl,
-    build_setting = config.bool(flag = True),
-)
-
 def _unity_source_impl(ctx):
     output = ctx.actions.declare_file(ctx.label.name)
     lines = ["#include \"%s\"" % _quoted_name(source) for source in ctx.files.srcs]

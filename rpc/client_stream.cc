@@ -100,7 +100,7 @@ class ChannelStream final : public StreamCall, private StreamBeginner {
   }
   ~ChannelStream() override { Abandon(); }
 
-  // StreamRefs, and the StreamHandle.
+  // How many StreamRefs and StreamHandles refer to this.
   uint32_t shares = 1;
 
   // For an await in `scope`, which may be null: begins the call, or its interceptors, unless they

@@ -1,5 +1,5 @@
 // The headers of the frames that the RPC layer sends, one factory for each kind (proto/WIRE.md);
-// CallId, the id of a call in them; and CallStep, where tests may break in.
+// CallId, the id of a call in them; and CallStep, at which a test may cut the link.
 //
 // Pure functions. A call's frames carry its id, so that late ones are told apart; the frames of a
 // grant carry its slot.

@@ -2,7 +2,7 @@
 //
 // foo.proto gives foo.verbena.pb.h and foo.verbena.pb.cc, and with generate_mock_code
 // foo_mock.verbena.pb.h, also when it has no service, so that a build rule knows what to expect.
-// The same input gives the same bytes. parameters.h lists the parameters.
+// The same input gives the same bytes. Parameters (names.h) lists the parameters.
 //
 //   protoc --plugin=protoc-gen-verbena --cpp_out=out --verbena_out=out demo/echo.proto
 //

@@ -603,7 +603,7 @@ void ServerCall::DropFailedReply() {
   messages_.DropReplyBeyond(CallMessages::kMaxPooledBytes);
 }
 
-// The shares that DropRequest() gives back count the request's message, too, so a large message is
+// The shares that FetchedRequest::Drop() gives back count the request's message, too, so a large message is
 // freed with them.
 void ServerCall::EndBulkRequest() {
   messages_.DropRequestBeyond(CallMessages::kMaxPooledBytes);

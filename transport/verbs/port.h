@@ -7,7 +7,7 @@
 //   "eth0"         the port behind that network interface
 //   "10.0.0.1"     the port that has that address; IPv6 as well
 //
-// Pure functions of what ListPorts() found.
+// All but ListPorts() are pure functions.
 
 #ifndef VERBENA_TRANSPORT_VERBS_PORT_H_
 #define VERBENA_TRANSPORT_VERBS_PORT_H_

@@ -9,7 +9,6 @@
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/client/attempts.h"
-#include "verbena/rpc/client/bulk.h"
 #include "verbena/rpc/client/call.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/dedupe.h"
@@ -23,82 +22,17 @@
 #include "verbena/transport/coro/context.h"
 
 namespace verbena::internal {
+
+// Where a call's attempts go: over `connection`; if it is null, over one that the channel finds;
+// with `policy`, over one connection after another, or over several at once.
+struct CallRoute {
+  Connection* connection = nullptr;
+  const MethodConfig* policy = nullptr;
+};
+
 namespace {
 
 using google::protobuf::MessageLite;
-
-// Keeps CallOptions from applying the channel's default: the call has begun already.
-Deadline Given(Deadline deadline) { return deadline.is_set() ? deadline : Deadline::None(); }
-
-// The options that decide where a call goes.
-struct RouteOf {
-  std::optional<uint64_t> key;
-  bool wait_for_ready = false;
-};
-
-// A call in frames that found no usable link.
-Task<absl::Status> CallOnceConnected(const Executor& executor, Channel& channel,
-                                     const MethodDescriptor& method, const MessageLite& request,
-                                     MessageLite& reply, Deadline deadline, CallInfo* info,
-                                     RouteOf route) {
-  const TimePoint began = executor.now();
-  // The call chooses anew, and finds a server that is ready.
-  absl::Status status =
-      (co_await channel.Route(route.key, deadline, route.wait_for_ready)).status();
-  if (status.ok()) {
-    status = co_await UnaryCall<const MessageLite&, MessageLite&>(
-        channel, method, request, reply,
-        {.deadline = Given(deadline),
-         .info = info,
-         .route_key = route.key,
-         .wait_for_ready = route.wait_for_ready});
-  } else if (info != nullptr) {
-    info->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
-  }
-  if (info != nullptr) info->elapsed = executor.now() - began;
-  co_return status;
-}
-
-// A call over `connection` that has options, a context, or interceptors.
-VERBENA_CORO_WRAPPER Task<absl::Status> CallWithOptions(Connection& connection,
-                                                        const Channel& channel,
-                                                        const MethodDescriptor& method,
-                                                        const MessageLite& request,
-                                                        MessageLite& reply, PayloadSink payload,
-                                                        CallOptions options, CallContext context) {
-  const ChannelOptions& of_channel = channel.options();
-  if (!of_channel.interceptors.empty()) {
-    return InterceptedCall(
-        {channel.target(), of_channel.interceptors, of_channel.max_metadata_bytes}, connection,
-        method, request, reply, payload, std::move(options), std::move(context));
-  }
-  return ContextCall(connection, method, request, reply, payload, std::move(options),
-                     std::move(context), of_channel.max_metadata_bytes);
-}
-
-// The same, before a usable link is found.
-Task<absl::Status> CallWithOptionsOnceConnected(const Executor& executor, Channel& channel,
-                                                const MethodDescriptor& method,
-                                                const MessageLite& request, MessageLite& reply,
-                                                PayloadSink payload, CallOptions options,
-                                                CallContext context, RouteOf route,
-                                                TriedServers* tried = nullptr) {
-  CallInfo* const info = options.info;
-  const TimePoint began = executor.now();
-  const absl::StatusOr<ConnectionUse> connection =
-      co_await channel.Route(route.key, options.deadline, route.wait_for_ready);
-  absl::Status status;
-  if (connection.ok()) {
-    if (tried != nullptr) tried->Add(**connection);
-    status = co_await CallWithOptions(**connection, channel, method, request, reply, payload,
-                                      std::move(options), std::move(context));
-  } else {
-    status = FailUnsent(connection.status(), options, payload);
-    if (info != nullptr) info->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
-  }
-  if (info != nullptr) info->elapsed = executor.now() - began;
-  co_return status;
-}
 
 // The context block of a call in `scope`, which may be null. Takes the metadata of `options`.
 CallContext ContextOf(CallOptions& options, const CancelScope* scope) {
@@ -109,58 +43,129 @@ CallContext ContextOf(CallOptions& options, const CancelScope* scope) {
   return context;
 }
 
-// Attempts of a call on a channel. Interceptors run around each of them.
+// The interceptors of a channel around an attempt of a unary call.
+class UnaryChain final : public ClientChain {
+ public:
+  // All outlive the chain.
+  UnaryChain(const ChannelOptions& channel, Connection& connection, ClientCallView& view,
+             CallSpec& spec)
+      : ClientChain(channel.interceptors, view), connection_(connection), spec_(spec) {}
+
+ private:
+  Task<absl::Status> Last() override {
+    spec_.context = Start();
+    co_return co_await FullCall(connection_, std::move(spec_));
+  }
+
+  Connection& connection_;
+  CallSpec& spec_;
+};
+
+// One attempt over `connection`, with the channel's interceptors around it.
+Task<absl::Status> InterceptedCall(const Channel& channel, Connection& connection, CallSpec spec) {
+  [[maybe_unused]] const ConnectionUse use(connection);
+  const Executor& executor = connection.shard().executor();
+  CallInfo* const info = spec.options.info;
+  const TimePoint began = info != nullptr ? executor.now() : TimePoint{};
+  // Interceptors read trailing metadata even if the caller does not.
+  CallInfo own;
+  if (info == nullptr) spec.options.info = &own;
+  const TimePoint deadline = spec.options.deadline.when();
+  ClientCallView view(spec.method, channel.target(), spec.request, spec.reply,
+                      spec.options.deadline, spec.options.info->trailing_metadata);
+  view.metadata = std::move(spec.context.metadata);
+  view.trace = std::move(spec.context.trace);
+  view.priority = spec.context.priority;
+  view.request_id = spec.context.request_id;
+  UnaryChain chain(channel.options(), connection, view, spec);
+  // Interceptors may wait before the call itself begins.
+  absl::Status status = co_await WithDeadline(chain.Run(), deadline);
+  if (info != nullptr) {
+    info->elapsed = executor.now() - began;
+    info->request_bytes = static_cast<uint32_t>(spec.request.ByteSizeLong());
+  }
+  if (chain.started()) co_return status;
+  // An interceptor answered.
+  (void)FailUnsent(absl::CancelledError(), spec.options, spec.received);
+  co_return chain.Marked(std::move(status));
+}
+
+VERBENA_CORO_WRAPPER Task<absl::Status> AttemptOver(const Channel& channel, Connection& connection,
+                                                    CallSpec spec) {
+  return channel.options().interceptors.empty()
+             ? FullCall(connection, std::move(spec))
+             : InterceptedCall(channel, connection, std::move(spec));
+}
+
+// One attempt over a connection that the channel finds, once a server is ready; it joins `tried`,
+// which may be null.
+Task<absl::Status> RoutedCall(Channel& channel, CallSpec spec, TriedServers* tried) {
+  CallInfo* const info = spec.options.info;
+  const Executor& executor = channel.ShardHere()->executor();
+  const TimePoint began = executor.now();
+  const absl::StatusOr<ConnectionUse> connection = co_await channel.Route(
+      spec.options.route_key, spec.options.deadline, spec.options.wait_for_ready);
+  absl::Status status;
+  if (connection.ok()) {
+    if (tried != nullptr) tried->Add(**connection);
+    status = co_await AttemptOver(channel, **connection, std::move(spec));
+  } else {
+    if (info != nullptr) info->request_bytes = static_cast<uint32_t>(spec.request.ByteSizeLong());
+    status = FailUnsent(connection.status(), spec.options, spec.received);
+  }
+  if (info != nullptr) info->elapsed = executor.now() - began;
+  co_return status;
+}
+
 class ChannelAttempts final : public AttemptMaker {
  public:
-  // All outlive it.
-  ChannelAttempts(const Executor& executor, Channel& channel, const MethodDescriptor& method,
-                  const MessageLite& request)
-      : executor_(executor), channel_(channel), method_(method), request_(request) {}
+  // `channel` outlives it.
+  explicit ChannelAttempts(Channel& channel) : channel_(channel) {}
 
-  Task<absl::Status> Attempt(MessageLite& reply, PayloadSink received, CallOptions options,
-                             TriedServers& tried) override {
+  Task<absl::Status> Attempt(CallSpec spec, TriedServers& tried) override {
     const CancelScope* scope = (co_await CurrentContext()).cancel;
-    if (options.inherit != Inherit::kAll) scope = nullptr;
-    CallContext context = ContextOf(options, scope);
-    const RouteOf route{options.route_key, options.wait_for_ready};
-    Connection* const ready = channel_.ConnectionApartFrom(tried, route.key);
+    if (spec.options.inherit != Inherit::kAll) scope = nullptr;
+    spec.context = ContextOf(spec.options, scope);
+    Connection* const ready = channel_.ConnectionApartFrom(tried, spec.options.route_key);
     const bool is_usable = ready != nullptr && ready->usable_session() != nullptr;
     if (!is_usable && tried.home() == nullptr) {
-      co_return co_await CallWithOptionsOnceConnected(executor_, channel_, method_, request_, reply,
-                                                      received, std::move(options),
-                                                      std::move(context), route, &tried);
+      co_return co_await RoutedCall(channel_, std::move(spec), &tried);
     }
     tried.Add(*ready);
-    co_return co_await CallWithOptions(*ready, channel_, method_, request_, reply, received,
-                                       std::move(options), std::move(context));
+    co_return co_await AttemptOver(channel_, *ready, std::move(spec));
   }
 
  private:
-  const Executor& executor_;
   Channel& channel_;
-  const MethodDescriptor& method_;
-  const MessageLite& request_;
 };
 
-// A call of a method that has retries or hedging. `options.deadline` is a time, or none.
-Task<absl::Status> CallWithPolicy(const Executor& executor, Channel& channel,
-                                  const MethodDescriptor& method, const MessageLite& request,
-                                  MessageLite& reply, PayloadSink payload, CallOptions options,
-                                  const MethodConfig& policy, RetryAccount& account) {
-  ChannelAttempts attempts(executor, channel, method, request);
-  const RetryableCall call{attempts, method, account, reply, payload};
-  if (policy.retry.has_value()) {
-    co_return co_await RetriedCall(call, *policy.retry, std::move(options));
+VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(Channel& channel, CallRoute route, CallSpec spec,
+                                                   ChannelAttempts& attempts) {
+  if (route.policy == nullptr) {
+    return route.connection == nullptr ? RoutedCall(channel, std::move(spec), nullptr)
+                                       : AttemptOver(channel, *route.connection, std::move(spec));
   }
-  co_return co_await HedgedCall(call, *policy.hedging, std::move(options));
+  RetryAccount& account = channel.policies()->account(channel.ShardHere()->index());
+  return route.policy->retry.has_value()
+             ? RetriedCall(attempts, account, *route.policy->retry, std::move(spec))
+             : HedgedCall(attempts, account, *route.policy->hedging, std::move(spec));
+}
+
+// A call that has a name, several attempts, or a scope of its own. `own_token` is its name, if the
+// caller gave none.
+Task<absl::Status> WholeCall(Channel& channel, CallRoute route, CallSpec spec,
+                             [[maybe_unused]] std::unique_ptr<DedupeToken> own_token) {
+  const DedupeToken* const token = spec.options.dedupe;
+  const bool inherits = spec.options.inherit == Inherit::kAll;
+  ChannelAttempts maker(channel);
+  Task<absl::Status> attempts = AttemptsOf(channel, route, std::move(spec), maker);
+  // Otherwise no cancellation of the caller's reaches it.
+  absl::Status status =
+      inherits ? co_await std::move(attempts) : co_await std::move(attempts).In(nullptr);
+  co_return token == nullptr ? std::move(status) : StatusOfCall(*token, std::move(status));
 }
 
 Task<absl::Status> Failed(absl::Status status) { co_return status; }
-
-// Runs `call` where no cancellation reaches it.
-Task<absl::Status> RunUninherited(Task<absl::Status> call) {
-  co_return co_await std::move(call).In(nullptr);
-}
 
 // Whether a call has a context block of its own, or takes over less than all.
 bool HasContext(const CallOptions& options) {
@@ -183,12 +188,6 @@ absl::Status TakeToken(Channel& channel, const Shard& shard, const MethodDescrip
     options.dedupe = own.get();
   }
   return DedupeAttempt::Bind(*options.dedupe, channel.DedupeClientOn(shard));
-}
-
-// The attempt of the call of `token`, which may be `own`, or several. The token outlives them.
-Task<absl::Status> CallWithToken([[maybe_unused]] std::unique_ptr<DedupeToken> own,
-                                 const DedupeToken& token, Task<absl::Status> attempts) {
-  co_return StatusOfCall(token, co_await std::move(attempts));
 }
 
 // The earlier of the call's own deadline and that of the Task that makes it.
@@ -232,7 +231,7 @@ InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallO
                                             : channel.options().default_deadline),
       info_(options.info),
       route_key_(options.route_key),
-      stage_(StageOf(channel, method, WantsBulk(method, options) || HasContext(options))),
+      stage_(StageOf(channel, method, HasPayloads(method, options) || HasContext(options))),
       wait_for_ready_(options.wait_for_ready) {
   static_assert(sizeof(Eager) <= kStorageBytes && alignof(Eager) <= alignof(std::max_align_t));
   static_assert(sizeof(CallOptions) <= kStorageBytes);
@@ -278,29 +277,19 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
   VERBENA_CHECK(is_new()) << method_->full_name
                           << ": a call was awaited twice, or after it was moved from";
   if (info_ != nullptr) *info_ = {};
-  if (stage_ != Stage::kNew) [[unlikely]] {
-    if (stage_ == Stage::kNewWithPolicy) return BeginWithPolicy(caller, request, reply, payload);
-    return BeginWithOptions(channel_->ConnectionHere(route_key_), caller, request, reply, payload);
-  }
+  if (stage_ == Stage::kNewWithPolicy) [[unlikely]]
+    return BeginWithPolicy(caller, request, reply, payload);
   Connection* connection = channel_->ConnectionHere(route_key_);
   const bool traced = caller.cancel != nullptr && caller.cancel->trace() != nullptr;
-  if (connection == nullptr || traced) [[unlikely]] {
-    return BeginWithOptions(connection, caller, request, reply, payload);
+  if (stage_ != Stage::kNew || connection == nullptr || traced) [[unlikely]] {
+    return BeginFull({.connection = connection}, caller, request, reply, payload);
   }
   const Executor& executor = connection->shard().executor();
   const Deadline deadline = EarlierOf(deadline_.At(executor), caller.cancel);
   ClientSession* session = connection->usable_session();
-  if (session == nullptr) [[unlikely]] {
-    return BeginTask(CallOnceConnected(executor, *channel_, *method_, request, reply, deadline,
-                                       info_, {route_key_, wait_for_ready_}),
-                     caller);
-  }
   const size_t request_bytes = request.ByteSizeLong();
-  if (request_bytes > session->max_body_bytes()) [[unlikely]] {
-    return BeginTask(
-        BulkCall(*connection, *method_, request, reply, {},
-                 {.deadline = deadline, .info = info_, .wait_for_ready = wait_for_ready_}),
-        caller);
+  if (session == nullptr || request_bytes > session->max_body_bytes()) [[unlikely]] {
+    return BeginFull({.connection = connection}, caller, request, reply, payload);
   }
   stage_ = Stage::kEager;
   Eager* call = new (storage_) Eager(*this, *session, connection->shard().executor(), *method_,
@@ -311,89 +300,71 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
 std::coroutine_handle<> InPlaceCall::BeginWithPolicy(PromiseBase& caller,
                                                      const MessageLite& request, MessageLite& reply,
                                                      PayloadSink payload) {
-  CallPolicies& policies = *channel_->policies();
-  const MethodConfig& policy = *policies.Of(*method_);
+  const MethodConfig& policy = *channel_->policies()->Of(*method_);
   const Shard* shard = channel_->ShardHere();
-  const bool has_attempts =
-      policy.retry.has_value() || (policy.hedging.has_value() && MayBeHedged(*method_, options()));
   wait_for_ready_ = wait_for_ready_ || policy.wait_for_ready;
   if (shard != nullptr && policy.timeout > Duration::zero()) {
     const Executor& executor = shard->executor();
     deadline_ = std::min(deadline_.At(executor), SaturatingAdd(executor.now(), policy.timeout));
   }
-  if (shard == nullptr || !has_attempts) {
-    stage_ = Stage::kNewWithOptions;
-    return BeginWithOptions(channel_->ConnectionHere(route_key_), caller, request, reply, payload);
+  const bool has_attempts =
+      policy.retry.has_value() || (policy.hedging.has_value() && MayBeHedged(*method_, options()));
+  CallRoute route;
+  if (has_attempts) {
+    route.policy = &policy;
+  } else {
+    route.connection = channel_->ConnectionHere(route_key_);
   }
-  CallOptions options = TakeOptions();
-  const bool inherits = options.inherit == Inherit::kAll;
-  options.deadline = EarlierOf(deadline_.At(shard->executor()), inherits ? caller.cancel : nullptr);
-  options.wait_for_ready = wait_for_ready_;
-  std::unique_ptr<DedupeToken> own_token;
-  if (method_->dedupe || options.dedupe != nullptr) {
-    absl::Status taken = TakeToken(*channel_, *shard, *method_, options, own_token);
-    if (!taken.ok()) {
-      return BeginTask(Failed(FailUnsent(std::move(taken), options, payload)), caller);
-    }
-  }
-  const DedupeToken* const token = options.dedupe;
-  Task<absl::Status> call =
-      CallWithPolicy(shard->executor(), *channel_, *method_, request, reply, payload,
-                     std::move(options), policy, policies.account(shard->index()));
-  if (token != nullptr) call = CallWithToken(std::move(own_token), *token, std::move(call));
-  return BeginTask(inherits ? std::move(call) : RunUninherited(std::move(call)), caller);
+  return BeginFull(route, caller, request, reply, payload);
 }
 
-std::coroutine_handle<> InPlaceCall::BeginWithOptions(Connection* connection, PromiseBase& caller,
-                                                      const MessageLite& request,
-                                                      MessageLite& reply, PayloadSink payload) {
-  CallOptions options;
-  if (stage_ == Stage::kNewWithOptions) {
-    options = TakeOptions();
-  } else {
-    options.info = info_;
-  }
-  options.wait_for_ready = wait_for_ready_;
-  const Shard* shard = connection != nullptr ? &connection->shard() : channel_->ShardHere();
-  if (shard == nullptr) {
-    return BeginTask(Failed(FailUnsent(NotOnAnExecutor(), options, payload)), caller);
-  }
+std::coroutine_handle<> InPlaceCall::BeginFull(CallRoute route, PromiseBase& caller,
+                                               const MessageLite& request, MessageLite& reply,
+                                               PayloadSink payload) {
+  CallSpec spec{.method = *method_,
+                .request = request,
+                .reply = reply,
+                .received = payload,
+                .options = TakeOptions(),
+                .max_metadata_bytes = channel_->options().max_metadata_bytes};
+  CallOptions& options = spec.options;
+  const Shard* shard = channel_->ShardHere();
+  absl::Status refusal = shard == nullptr ? NotOnAnExecutor() : absl::OkStatus();
   std::unique_ptr<DedupeToken> own_token;
-  if (method_->dedupe || options.dedupe != nullptr) {
-    absl::Status taken = TakeToken(*channel_, *shard, *method_, options, own_token);
-    if (!taken.ok()) {
-      return BeginTask(Failed(FailUnsent(std::move(taken), options, payload)), caller);
-    }
+  if (refusal.ok() && (method_->dedupe || options.dedupe != nullptr)) {
+    refusal = TakeToken(*channel_, *shard, *method_, options, own_token);
   }
-  const DedupeToken* const token = options.dedupe;
-  const Executor& executor = shard->executor();
+  if (!refusal.ok()) {
+    return BeginTask(Failed(FailUnsent(std::move(refusal), options, payload)), caller);
+  }
   const bool inherits = options.inherit == Inherit::kAll;
   const CancelScope* scope = inherits ? caller.cancel : nullptr;
-  options.deadline = EarlierOf(deadline_.At(executor), scope);
-  CallContext context = ContextOf(options, scope);
-  const bool waits = connection == nullptr || ((wait_for_ready_ || channel_->chooses()) &&
-                                               connection->usable_session() == nullptr);
-  const bool intercepted = !channel_->options().interceptors.empty();
-  const bool has_context =
-      !context.empty() || !context.metadata.untouched() || options.dedupe != nullptr;
-  if (!waits && inherits && !intercepted && !has_context) {
-    return BeginTask(BulkCall(*connection, *method_, request, reply, payload, std::move(options)),
-                     caller);
+  options.deadline = EarlierOf(deadline_.At(shard->executor()), scope);
+  // Each of several attempts has a context of its own.
+  if (route.policy == nullptr) spec.context = ContextOf(options, scope);
+  if (route.connection != nullptr && route.connection->usable_session() == nullptr &&
+      (wait_for_ready_ || channel_->chooses())) {
+    route.connection = nullptr;
   }
-  Task<absl::Status> call =
-      waits ? CallWithOptionsOnceConnected(executor, *channel_, *method_, request, reply, payload,
-                                           std::move(options), std::move(context),
-                                           {route_key_, wait_for_ready_})
-            : CallWithOptions(*connection, *channel_, *method_, request, reply, payload,
-                              std::move(options), std::move(context));
-  if (token != nullptr) call = CallWithToken(std::move(own_token), *token, std::move(call));
-  return BeginTask(inherits ? std::move(call) : RunUninherited(std::move(call)), caller);
+  if (route.policy != nullptr || options.dedupe != nullptr || !inherits) {
+    return BeginTask(WholeCall(*channel_, route, std::move(spec), std::move(own_token)), caller);
+  }
+  return BeginTask(route.connection == nullptr
+                       ? RoutedCall(*channel_, std::move(spec), nullptr)
+                       : AttemptOver(*channel_, *route.connection, std::move(spec)),
+                   caller);
 }
 
 CallOptions InPlaceCall::TakeOptions() {
-  CallOptions taken = std::move(options());
-  options().~CallOptions();
+  CallOptions taken;
+  if (stage_ != Stage::kNew) {
+    taken = std::move(options());
+    options().~CallOptions();
+  }
   stage_ = Stage::kMovedFrom;
+  taken.info = info_;
+  taken.route_key = route_key_;
+  taken.wait_for_ready = wait_for_ready_;
   return taken;
 }
 

@@ -41,7 +41,7 @@ class Channel;
 
 namespace internal {
 
-class Connection;
+struct CallRoute;
 
 // The part of a UnaryCall that is the same for all messages: the channel, the method, the options,
 // and once the call has begun, the call itself, whose type no user sees.
@@ -85,12 +85,13 @@ class InPlaceCall {
   [[gnu::noinline]] std::coroutine_handle<> BeginWithPolicy(
       PromiseBase& caller, const google::protobuf::MessageLite& request,
       google::protobuf::MessageLite& reply, PayloadSink payload);
-  // `connection` is null if no server is ready, or on a thread without an executor of the
-  // channel's.
-  [[gnu::noinline]] std::coroutine_handle<> BeginWithOptions(
-      Connection* connection, PromiseBase& caller, const google::protobuf::MessageLite& request,
-      google::protobuf::MessageLite& reply, PayloadSink payload);
+  // A call that is more than a request and a reply in frames over a link that is there.
+  [[gnu::noinline]] std::coroutine_handle<> BeginFull(CallRoute route, PromiseBase& caller,
+                                                      const google::protobuf::MessageLite& request,
+                                                      google::protobuf::MessageLite& reply,
+                                                      PayloadSink payload);
   std::coroutine_handle<> BeginTask(Task<absl::Status> task, PromiseBase& caller);
+  // Also of a call without.
   CallOptions TakeOptions();
   Eager& eager() { return *reinterpret_cast<Eager*>(storage_); }
   CallOptions& options() { return *reinterpret_cast<CallOptions*>(storage_); }

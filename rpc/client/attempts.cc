@@ -23,6 +23,25 @@ using google::protobuf::MessageLite;
 
 namespace {
 
+// `spec` for one attempt, which fills `reply`: without the buffers and places that belong to the
+// whole call.
+CallSpec AttemptOf(const CallSpec& spec, MessageLite& reply) {
+  const CallOptions& options = spec.options;
+  return {.method = spec.method,
+          .request = spec.request,
+          .reply = reply,
+          .options = {.deadline = options.deadline,
+                      .max_response_payload = options.max_response_payload,
+                      .metadata = options.metadata,
+                      .priority = options.priority,
+                      .inherit = options.inherit,
+                      .request_id = options.request_id,
+                      .route_key = options.route_key,
+                      .wait_for_ready = options.wait_for_ready,
+                      .dedupe = options.dedupe},
+          .max_metadata_bytes = spec.max_metadata_bytes};
+}
+
 // The caller's memory, which goes with each attempt, and comes back when a failed one has ended if
 // its server provably cannot use it any more.
 class CallersMemory {
@@ -69,8 +88,10 @@ class CallersMemory {
 // The attempts of one call. They run in a scope that ends before it does.
 class Hedges {
  public:
-  Hedges(const RetryableCall& call, const HedgingPolicy& policy, const CallOptions& options)
-      : call_(call), policy_(policy), options_(options) {}
+  // All outlive it.
+  Hedges(AttemptMaker& maker, RetryAccount& account, const HedgingPolicy& policy,
+         const CallSpec& spec)
+      : maker_(maker), account_(account), policy_(policy), spec_(spec) {}
   Hedges(const Hedges&) = delete;
   Hedges& operator=(const Hedges&) = delete;
 
@@ -99,9 +120,10 @@ class Hedges {
   bool may_begin() const { return may_begin_ && begun_ < policy_.max_attempts; }
   Task<absl::Status> Changed() { co_return co_await changed_.Wait(); }
 
-  const RetryableCall& call_;
+  AttemptMaker& maker_;
+  RetryAccount& account_;
   const HedgingPolicy& policy_;
-  const CallOptions& options_;
+  const CallSpec& spec_;
   std::array<Attempt, RetryPolicy::kMaxAttempts> attempts_;
   TriedServers tried_;
   Event changed_;  // an attempt has ended
@@ -115,14 +137,14 @@ class Hedges {
 
 void Hedges::Begin(TaskScope& running) {
   if (begun_ > 0) {
-    if (!call_.account.MayTakeMore()) {
+    if (!account_.MayTakeMore()) {
       may_begin_ = false;
       return;
     }
-    call_.account.Add(RetryAccount::Count::kHedges);
+    account_.Add(RetryAccount::Count::kHedges);
   }
   Attempt& attempt = attempts_[begun_];
-  if (begun_ > 0) attempt.own_reply.reset(call_.reply.New());
+  if (begun_ > 0) attempt.own_reply.reset(spec_.reply.New());
   ++begun_;
   ++running_;
   running.Spawn(Run(attempt));
@@ -133,12 +155,10 @@ Task<void> Hedges::Run(Attempt& attempt) {
     attempt.ended = true;
     changed_.Set();
   };
-  CallOptions options = OptionsOfAttempt(options_);
-  if (options_.info != nullptr) options.info = &attempt.info;
-  PayloadSink received;
-  if (call_.received.payload != nullptr) received = {&attempt.payload, &attempt.has_payload};
-  MessageLite& reply = attempt.own_reply != nullptr ? *attempt.own_reply : call_.reply;
-  attempt.status = co_await call_.maker.Attempt(reply, received, std::move(options), tried_);
+  CallSpec spec = AttemptOf(spec_, attempt.own_reply != nullptr ? *attempt.own_reply : spec_.reply);
+  if (spec_.options.info != nullptr) spec.options.info = &attempt.info;
+  if (spec_.received.payload != nullptr) spec.received = {&attempt.payload, &attempt.has_payload};
+  attempt.status = co_await maker_.Attempt(std::move(spec), tried_);
 }
 
 // A good answer counts also if it comes at once with, or behind, a failure that ends the call: its
@@ -151,7 +171,7 @@ void Hedges::Look() {
     --running_;
     if (attempt.status.ok()) {
       last_ = &attempt;
-      call_.account.OnSuccess();
+      account_.OnSuccess();
       decided_ = true;
     } else if (!decided_) {
       last_ = &attempt;
@@ -165,7 +185,7 @@ void Hedges::OnFailure(const Attempt& attempt) {
     decided_ = true;
     return;
   }
-  call_.account.OnFailure();
+  account_.OnFailure();
   if (RetryAfterOf(attempt.status).has_value()) may_begin_ = false;
   next_is_due_ = true;
 }
@@ -202,16 +222,16 @@ absl::Status Hedges::Take() {
   for (int i = 0; i < begun_; ++i) {
     if (!attempts_[i].status.ok()) outcome.Add(attempts_[i].status);
   }
-  if (options_.info != nullptr) *options_.info = std::move(last_->info);
+  if (spec_.options.info != nullptr) *spec_.options.info = std::move(last_->info);
   if (!last_->status.ok()) {
     if (begun_ == 1) return last_->status;
     return outcome.Of(Annotate(last_->status, fmt::format("with {} attempts", begun_)));
   }
   if (last_->own_reply != nullptr) {
-    call_.reply.Clear();
-    call_.reply.CheckTypeAndMergeFrom(*last_->own_reply);
+    spec_.reply.Clear();
+    spec_.reply.CheckTypeAndMergeFrom(*last_->own_reply);
   }
-  call_.received.Set(std::move(last_->payload), last_->has_payload);
+  spec_.received.Set(std::move(last_->payload), last_->has_payload);
   return absl::OkStatus();
 }
 
@@ -220,35 +240,37 @@ constexpr Duration kMaxPause = std::chrono::hours(24);
 
 }  // namespace
 
-Task<absl::Status> RetriedCall(RetryableCall call, const RetryPolicy& policy, CallOptions options) {
+Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
+                               const RetryPolicy& policy, CallSpec spec) {
+  CallOptions& options = spec.options;
   const TaskContext context = co_await CurrentContext();
   const Scheduler& scheduler = *context.scheduler;
   const TimePoint began = scheduler.now();
   const TimePoint deadline = options.deadline.when();
-  call.account.Add(RetryAccount::Count::kCalls);
-  RetrySeries series(policy, call.method, call.account);
-  CallersMemory memory(options, call.received);
+  account.Add(RetryAccount::Count::kCalls);
+  RetrySeries series(policy, spec.method, account);
+  CallersMemory memory(options, spec.received);
   CombinedOutcome outcome;
   TriedServers tried;
   CallInfo info;
   absl::Status status;
   for (;;) {
-    CallOptions attempt = OptionsOfAttempt(options);
+    CallSpec attempt = AttemptOf(spec, spec.reply);
+    attempt.received = spec.received;
     TimePoint limit = kNever;
     if (policy.attempt_timeout > Duration::zero()) {
       limit = SaturatingAdd(scheduler.now(), policy.attempt_timeout);
     }
     // A server that heard of the limit would keep the end of a deduplicated call by it as its
     // result.
-    attempt.deadline = call.method.dedupe ? deadline : std::min(deadline, limit);
-    if (options.info != nullptr) attempt.info = &(info = CallInfo());
-    memory.GiveTo(attempt);
-    Task<absl::Status> made =
-        call.maker.Attempt(call.reply, call.received, std::move(attempt), tried);
-    if (call.method.dedupe) made = WithDeadline(std::move(made), limit);
+    attempt.options.deadline = spec.method.dedupe ? deadline : std::min(deadline, limit);
+    if (options.info != nullptr) attempt.options.info = &(info = CallInfo());
+    memory.GiveTo(attempt.options);
+    Task<absl::Status> made = maker.Attempt(std::move(attempt), tried);
+    if (spec.method.dedupe) made = WithDeadline(std::move(made), limit);
     status = co_await std::move(made);
     if (status.ok()) {
-      call.account.OnSuccess();
+      account.OnSuccess();
       break;
     }
     outcome.Add(status);
@@ -263,7 +285,7 @@ Task<absl::Status> RetriedCall(RetryableCall call, const RetryPolicy& policy, Ca
                       .deadline = deadline});
     if (!pause.has_value()) break;
     memory.TakeBack();
-    if (StaysWithItsServer(call.method) && outcome.may_have_run()) tried.Stay();
+    if (StaysWithItsServer(spec.method) && outcome.may_have_run()) tried.Stay();
     if (const absl::Status slept = co_await Sleep(*pause); !slept.ok()) {
       status = slept;
       break;
@@ -287,14 +309,15 @@ bool MayBeHedged(const MethodDescriptor& method, const CallOptions& options) {
          !options.response_payload_into;
 }
 
-Task<absl::Status> HedgedCall(RetryableCall call, const HedgingPolicy& policy,
-                              CallOptions options) {
+Task<absl::Status> HedgedCall(AttemptMaker& maker, RetryAccount& account,
+                              const HedgingPolicy& policy, CallSpec spec) {
+  const CallOptions& options = spec.options;
   const Scheduler& scheduler = *(co_await CurrentContext()).scheduler;
   const TimePoint began = scheduler.now();
-  call.account.Add(RetryAccount::Count::kCalls);
+  account.Add(RetryAccount::Count::kCalls);
   if (options.returned_payload != nullptr) *options.returned_payload = Payload();
-  call.received.Set(Buffer(), false);
-  Hedges hedges(call, policy, options);
+  spec.received.Set(Buffer(), false);
+  Hedges hedges(maker, account, policy, spec);
   co_await hedges.Race();
   absl::Status status = hedges.Take();
   if (options.info != nullptr) options.info->elapsed = scheduler.now() - began;

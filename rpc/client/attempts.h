@@ -22,14 +22,13 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/retry.h"
 #include "verbena/rpc/service_config.h"
-#include "verbena/rpc/with_payload.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/coro/task.h"
@@ -145,51 +144,28 @@ class RetryAccount {
   std::atomic<uint64_t> counts_[5] = {};
 };
 
-// AttemptMaker: makes attempts of one call, for RetriedCall and HedgedCall, which know nothing of
+// AttemptMaker: makes attempts of calls, for RetriedCall and HedgedCall, which know nothing of
 // channels.
 //
 // Lives in the frame of the coroutine that makes the call; on its executor's thread.
 class AttemptMaker {
  public:
   virtual ~AttemptMaker() = default;
-  // One attempt, on a server that is not in `tried` if another one is ready; it is added.
-  // `options.deadline` is a time, or none. All but `options` are borrowed until the Task ends. The
-  // maker has the request.
-  virtual Task<absl::Status> Attempt(google::protobuf::MessageLite& reply, PayloadSink received,
-                                     CallOptions options, TriedServers& tried) = 0;
+  // One attempt, on a server that is not in `tried` if another one is ready; it is added. `spec`
+  // has no context yet.
+  virtual Task<absl::Status> Attempt(CallSpec spec, TriedServers& tried) = 0;
 };
-
-// A call that may have several attempts. All are borrowed until it ends.
-struct RetryableCall {
-  AttemptMaker& maker;
-  const MethodDescriptor& method;
-  RetryAccount& account;  // this executor's
-  google::protobuf::MessageLite& reply;
-  PayloadSink received;
-};
-
-// `options` for one attempt, without the buffers and places that belong to the whole call.
-inline CallOptions OptionsOfAttempt(const CallOptions& options) {
-  return {.deadline = options.deadline,
-          .max_response_payload = options.max_response_payload,
-          .metadata = options.metadata,
-          .priority = options.priority,
-          .inherit = options.inherit,
-          .request_id = options.request_id,
-          .route_key = options.route_key,
-          .wait_for_ready = options.wait_for_ready,
-          .dedupe = options.dedupe};
-}
 
 // RetriedCall: a call whose method has a RetryPolicy: one attempt after another until one ends
 // well, or none may follow.
 //
 // In the caller's coroutine, on its executor's thread. Calls of other methods do not come here.
 
-// `options.deadline` is a time, or none, and holds for all attempts together. What `call` refers to
-// and `policy` are borrowed until the Task ends. A failure has the last attempt's Status, and the
+// The deadline of `spec` holds for all attempts together. `account` is this executor's. All
+// references are borrowed until the Task ends. A failure has the last attempt's Status, and the
 // outcome of all attempts.
-Task<absl::Status> RetriedCall(RetryableCall call, const RetryPolicy& policy, CallOptions options);
+Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
+                               const RetryPolicy& policy, CallSpec spec);
 
 // HedgedCall: a call whose method has a HedgingPolicy: attempts that begin one after another and
 // run side by side, until one of them has a good answer.
@@ -201,10 +177,10 @@ Task<absl::Status> RetriedCall(RetryableCall call, const RetryPolicy& policy, Ca
 // Whether a call may be hedged.
 bool MayBeHedged(const MethodDescriptor& method, const CallOptions& options);
 
-// `options.deadline` is a time, or none. What `call` refers to and `policy` are borrowed until the
-// Task ends. If no attempt ends well, the failure is that of the last one to end, and the outcome
-// that of all.
-Task<absl::Status> HedgedCall(RetryableCall call, const HedgingPolicy& policy, CallOptions options);
+// The references as RetriedCall() has them. If no attempt ends well, the failure is that of the
+// last one to end, and the outcome that of all.
+Task<absl::Status> HedgedCall(AttemptMaker& maker, RetryAccount& account,
+                              const HedgingPolicy& policy, CallSpec spec);
 
 // RetrySeries: decides after each failed attempt of a call whether another one follows, and when.
 //

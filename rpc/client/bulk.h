@@ -1,8 +1,13 @@
-// Payloads of a client's call: ClientBulk, which has them with their leases, and BulkCall, which
-// makes such a call.
+// ClientBulk: the payloads of a client's call, the request itself if it is too large for a frame,
+// the landings of the response, and the leases of all these.
 //
-// In the frame of the coroutine that makes the call, on its executor's thread. Memory and windows
-// bound them; both wait for these.
+// A small payload travels in the frame: it is copied from and to the caller's memory, and nothing
+// is leased. If the server granted a landing ahead that fits a larger one, the client writes the
+// payload to it. Otherwise the client leases the payload's memory to the server, which READs it.
+//
+// Lives in the frame of the coroutine that makes the call. The caller may use the
+// buffers again only once settled(), when every lease has ended. A ClientBulk that is destroyed
+// earlier lets go of its buffers; the leases keep the memory until they end. One thread.
 
 #ifndef VERBENA_RPC_CLIENT_BULK_H_
 #define VERBENA_RPC_CLIENT_BULK_H_
@@ -16,35 +21,26 @@
 #include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/call/context_block.h"
-#include "verbena/rpc/call_options.h"
-#include "verbena/rpc/client/call.h"
-#include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/landings.h"
 #include "verbena/rpc/client/session.h"
-#include "verbena/rpc/method.h"
 #include "verbena/rpc/payload.h"
-#include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/sync.h"
-#include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/leases.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 
-class ClientCall;
+// Hears when the request of a call may follow its payload.
+class PayloadListener {
+ public:
+  // The payload is in the send queue: what is sent from now on arrives behind it.
+  virtual void OnPayloadAhead() = 0;
 
-// ClientBulk: the payloads of a client's call, the request itself if it is too large for a frame,
-// the landings of the response, and the leases of all these.
-//
-// A small payload travels in the frame: it is copied from and to the caller's memory, and nothing
-// is leased. If the server granted a landing ahead that fits a larger one, the client writes the
-// payload to it. Otherwise the client leases the payload's memory to the server, which READs it.
-//
-// Lives in the frame of the coroutine that makes the call. The caller may use the
-// buffers again only once settled(), when every lease has ended. A ClientBulk that is destroyed
-// earlier lets go of its buffers; the leases keep the memory until they end. One thread.
+ protected:
+  ~PayloadListener() = default;
+};
+
 class ClientBulk final : private LeaseListener, private TransferListener {
  public:
   ClientBulk() = default;
@@ -82,9 +78,9 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   // Returns the end of them.
   size_t frame_bytes() const { return request_.frame_bytes(); }
   char* WriteTo(char* body) const;
-  // Writes the payload to its granted landing; then `call` sends the request, behind it. False if
+  // Writes the payload to its granted landing; `call` hears when the request may follow. False if
   // there is nothing to write.
-  bool StartWrite(ClientSession& session, ClientCall& call);
+  bool StartWrite(ClientSession& session, PayloadListener& call);
   // The request has its place in the send queue: from now on the server may use its grant's slot
   // again.
   void OnRequestAppended(ClientSession& session);
@@ -147,7 +143,7 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   RequestBulk request_;
   std::optional<HeldGrant> landing_;  // for the payload, until the call's final frame
   Transfer* write_ = nullptr;         // the WRITE to landing_, until it is posted
-  ClientCall* call_ = nullptr;        // once that WRITE has begun
+  PayloadListener* call_ = nullptr;   // once that WRITE has begun
   ResponseBulk response_;
   Buffer asked_;
   LandingRequest wanted_;
@@ -159,38 +155,6 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   ClientSession* settling_on_ = nullptr;  // from the final frame until the leases have ended
   Event settled_;
 };
-
-// Calls that move something one-sided: a payload, or a message that is too large for a frame.
-//
-// BulkCall makes such a call from its beginning. FinishInLanding takes over a call whose server
-// asks for memory for its response. Both wait if memory or windows are short: for memory at most
-// kMaxMemoryWait, for windows until the call's deadline. In the caller's coroutine; on its
-// executor's thread.
-
-// Whether `options` name anything that travels one-sided, or `method` has payloads.
-inline bool WantsBulk(const MethodDescriptor& method, const CallOptions& options) {
-  return method.payloads != Payloads::kNone || options.request_payload.present() ||
-         options.response_payload_into || options.max_response_payload != 0;
-}
-
-// All but `options` are borrowed until the Task ends, also what `received` names. `context` is
-// null, or the call's context block, which may be empty.
-Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& method,
-                            const google::protobuf::MessageLite& request,
-                            google::protobuf::MessageLite& reply, PayloadSink received,
-                            CallOptions options, const CallContext* context = nullptr);
-
-// Whether a call's context and its request of `request_bytes` travel in a frame with a body of at
-// most `max_body_bytes`. Otherwise BulkCall makes the call.
-bool ContextFitsFrame(const CallContext& context, size_t request_bytes, size_t max_body_bytes);
-
-// For a call that never began: gives the caller its buffers back, and returns `status` as the
-// call's final one.
-absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink received);
-
-// `call` is landing_needed(), has leased nothing for it yet, and outlives the Task.
-Task<absl::Status> FinishInLanding(ClientCall& call, google::protobuf::MessageLite& reply,
-                                   Deadline deadline, CallInfo* info);
 
 }  // namespace verbena::internal
 

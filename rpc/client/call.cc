@@ -7,7 +7,6 @@
 #include "verbena/rpc/annotate.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/memory.h"
-#include "verbena/rpc/client/bulk.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 
@@ -232,7 +231,7 @@ void ClientCall::OnWritable(Link& link) {
   WriteRequest(link.Append(RequestHeader(), body_bytes, invalidated));
 }
 
-void ClientCall::SendRequestBehindPayload() {
+void ClientCall::OnPayloadAhead() {
   if (RequestChanged()) {
     FailChanged();
   } else {

@@ -27,6 +27,7 @@
 #include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/call_options.h"
+#include "verbena/rpc/client/bulk.h"
 #include "verbena/rpc/client/session.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/outcome.h"
@@ -36,13 +37,11 @@
 
 namespace verbena::internal {
 
-class ClientBulk;
-
 // The error of a call whose borrowed request has changed its size since the call began.
 [[gnu::cold]] absl::Status ChangedRequest(const MethodDescriptor& method, size_t before,
                                           size_t now);
 
-class ClientCall : public Suspension, private SendWaiter, private Timer {
+class ClientCall : public Suspension, private SendWaiter, private Timer, private PayloadListener {
  public:
   // All are borrowed until the call ends; `info` may be null. `session` must be usable().
   // `request_bytes` is the length of the request in the frame, which ByteSizeLong() has just
@@ -90,9 +89,6 @@ class ClientCall : public Suspension, private SendWaiter, private Timer {
   Link& link() const { return *session_.link(); }
   std::shared_ptr<LandingShare> landing_share() const { return session_.landing_share(); }
 
-  // From ClientBulk: the payload is on its way, and the request may follow.
-  void SendRequestBehindPayload();
-
   // From ClientSession, while the call has its slot. A failed Status closes the link. `reason` is
   // the call's status, without its outcome.
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
@@ -125,6 +121,7 @@ class ClientCall : public Suspension, private SendWaiter, private Timer {
   [[gnu::noinline]] void WriteContext(char* body) const;
   void OnWritable(Link& link) override;
   void OnTimer() override;
+  void OnPayloadAhead() override;
   // Bounds the time that the server has from the landing to its response.
   void LimitAnswer();
   [[gnu::cold, gnu::noinline]] void CloseUnanswered();

@@ -1,7 +1,8 @@
-// Calls that carry more than their messages (ContextCall), and calls of a channel that has
-// interceptors (InterceptedCall, ClientChain).
+// Calls that are more than one request and one reply in a frame each: CallSpec, which is all of
+// such a call before it is sent, and FullCall, which makes one attempt of it over one connection.
 //
-// In the caller's coroutine; on its executor's thread.
+// ClientChain has the interceptors around a call. All live in the frame of the coroutine that makes
+// the call, on its executor's thread. Memory and windows bound them; they wait for these.
 
 #ifndef VERBENA_RPC_CLIENT_FULL_CALL_H_
 #define VERBENA_RPC_CLIENT_FULL_CALL_H_
@@ -17,8 +18,11 @@
 #include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/call_options.h"
+#include "verbena/rpc/client/call.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/deadline.h"
 #include "verbena/rpc/interceptor.h"
+#include "verbena/rpc/metadata.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/with_payload.h"
@@ -26,36 +30,54 @@
 
 namespace verbena::internal {
 
+// All of a call before it is sent. What it refers to, also through `received` and `options`, is
+// borrowed until the call ends.
+struct CallSpec {
+  const MethodDescriptor& method;
+  const google::protobuf::MessageLite& request;
+  google::protobuf::MessageLite& reply;
+  PayloadSink received = {};
+  // `deadline` is a time, or none. The metadata goes into `context` when an attempt begins.
+  CallOptions options = {};
+  CallContext context = {};
+  // ChannelOptions::max_metadata_bytes.
+  size_t max_metadata_bytes = Metadata::kMaxBytes;
+};
+
 // Whether a call may send `context`. INVALID_ARGUMENT if an entry of the metadata, or the trace,
 // may not be sent; RESOURCE_EXHAUSTED if the metadata takes more than `max_metadata_bytes`.
 absl::Status CheckContext(const CallContext& context, size_t max_metadata_bytes);
 
-// ContextCall: a call with a context block, payloads, or both. It chooses how they travel.
-//
-// `connection`, `method`, the messages and what `received` names are borrowed until the Task ends.
-// INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the metadata may not be sent or
-// takes more than `max_metadata_bytes`.
-Task<absl::Status> ContextCall(Connection& connection, const MethodDescriptor& method,
-                               const google::protobuf::MessageLite& request,
-                               google::protobuf::MessageLite& reply, PayloadSink received,
-                               CallOptions options, CallContext context, size_t max_metadata_bytes);
+// Whether `options` name a payload, or `method` has payloads.
+inline bool HasPayloads(const MethodDescriptor& method, const CallOptions& options) {
+  return method.payloads != Payloads::kNone || options.request_payload.present() ||
+         options.response_payload_into || options.max_response_payload != 0;
+}
 
-// The members of the call's channel that count, which outlive the call.
+// FullCall: one attempt of the call over `connection`, which it keeps. It connects if it must,
+// chooses what travels in the frame and what one-sided, takes memory and leases, sends, and gives
+// the caller its buffers back, once each.
+//
+// It waits if memory or windows are short: for memory at most kMaxMemoryWait, for windows until the
+// call's deadline. INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the call has
+// what its method, its channel or the link does not take.
+Task<absl::Status> FullCall(Connection& connection, CallSpec spec);
+
+// For a call that never began: gives the caller its buffers back, and returns `status` as the
+// call's final one.
+absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink received);
+
+// The end of a plain call whose server asks for memory for its response. `call` is
+// landing_needed(), has leased nothing for it yet, and outlives the Task.
+Task<absl::Status> FinishInLanding(ClientCall& call, google::protobuf::MessageLite& reply,
+                                   Deadline deadline, CallInfo* info);
+
+// The members of a call's channel that interceptors need, which outlive the call.
 struct InterceptedChannel {
   const std::string& target;
   const std::vector<std::shared_ptr<ClientInterceptor>>& interceptors;
   size_t max_metadata_bytes;
 };
-
-// InterceptedCall: runs the channel's interceptors, and behind them the call.
-//
-// `options.deadline` is a time, or none. All but `options` and `context` are borrowed until the
-// Task ends, also what `received` names.
-Task<absl::Status> InterceptedCall(InterceptedChannel channel, Connection& connection,
-                                   const MethodDescriptor& method,
-                                   const google::protobuf::MessageLite& request,
-                                   google::protobuf::MessageLite& reply, PayloadSink received,
-                                   CallOptions options, CallContext context);
 
 // ClientChain: the interceptors of one call or stream of a channel, and what is known of the call
 // when one of them ends it.

@@ -603,8 +603,8 @@ void ServerCall::DropFailedReply() {
   messages_.DropReplyBeyond(CallMessages::kMaxPooledBytes);
 }
 
-// The shares that FetchedRequest::Drop() gives back count the request's message, too, so a large message is
-// freed with them.
+// The shares that FetchedRequest::Drop() gives back count the request's message, too, so a large
+// message is freed with them.
 void ServerCall::EndBulkRequest() {
   messages_.DropRequestBeyond(CallMessages::kMaxPooledBytes);
   FetchedRequest& request = bulk_.get()->request();

@@ -13,7 +13,7 @@
 #include "tests/rpc/rogue_peer.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/context_block.h"
-#include "verbena/rpc/client/bulk.h"
+#include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/with_payload.h"
 
@@ -392,9 +392,9 @@ TEST_F(CallContextTest, AMalformedBlockThatTravelledEndsItsLinkAndRunsNoHandler)
   const auto broken = [&]() -> Task<absl::Status> {
     testing::EchoRequest request;
     testing::EchoReply reply;
-    const CallContext context{.trace = TraceContext{}, .metadata = Filler(2000)};
-    co_return co_await BulkCall(*channel_->ConnectionHere(), method, request, reply, {}, {},
-                                &context);
+    CallSpec spec{.method = method, .request = request, .reply = reply};
+    spec.context = {.metadata = Filler(2000), .dedupe = DedupeName{}};
+    co_return co_await FullCall(*channel_->ConnectionHere(), std::move(spec));
   };
   const absl::Status status = Run(broken());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;

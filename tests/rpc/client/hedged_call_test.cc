@@ -31,7 +31,9 @@ class HedgedCallTest : public ::testing::Test {
  protected:
   VERBENA_CORO_WRAPPER Task<absl::Status> Call(ScriptedAttempts& attempts,
                                                CallOptions options = {}) {
-    return HedgedCall({attempts, kReads, account_, reply_, {}}, policy_, std::move(options));
+    return HedgedCall(
+        attempts, account_, policy_,
+        {.method = kReads, .request = request_, .reply = reply_, .options = std::move(options)});
   }
   absl::Status Run(ScriptedAttempts& attempts, CallOptions options = {}) {
     began_ = scheduler_.now();
@@ -61,6 +63,7 @@ class HedgedCallTest : public ::testing::Test {
   ManualScheduler scheduler_;
   HedgingPolicy policy_;
   RetryAccount account_{RetryBudget{}};
+  testing::EchoRequest request_;
   testing::EchoReply reply_;
   TimePoint began_;
 };

@@ -29,7 +29,9 @@ class RetriedCallTest : public ::testing::Test {
   VERBENA_CORO_WRAPPER Task<absl::Status> Call(ScriptedAttempts& attempts,
                                                const MethodDescriptor& method,
                                                CallOptions options = {}) {
-    return RetriedCall({attempts, method, account_, reply_, {}}, policy_, std::move(options));
+    return RetriedCall(
+        attempts, account_, policy_,
+        {.method = method, .request = request_, .reply = reply_, .options = std::move(options)});
   }
   absl::Status Run(ScriptedAttempts& attempts, const MethodDescriptor& method,
                    CallOptions options = {}) {
@@ -40,6 +42,7 @@ class RetriedCallTest : public ::testing::Test {
   ManualScheduler scheduler_;
   RetryPolicy policy_;
   RetryAccount account_{RetryBudget{}};
+  testing::EchoRequest request_;
   testing::EchoReply reply_;
 };
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "google/protobuf/message_lite.h"
 #include "tests/rpc/testing.pb.h"
 #include "verbena/rpc/client/attempts.h"
+#include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/retry.h"
@@ -40,8 +40,8 @@ class ScriptedAttempts final : public AttemptMaker {
   explicit ScriptedAttempts(std::vector<ScriptedAttempt> script)
       : script_([script = std::move(script)](int index) { return script.at(index); }) {}
 
-  Task<absl::Status> Attempt(google::protobuf::MessageLite& reply, PayloadSink, CallOptions options,
-                             TriedServers&) override {
+  Task<absl::Status> Attempt(CallSpec spec, TriedServers&) override {
+    CallOptions& options = spec.options;
     const int index = begun++;
     const ScriptedAttempt attempt = script_(index);
     had_payload.push_back(options.request_payload.present());
@@ -53,7 +53,7 @@ class ScriptedAttempts final : public AttemptMaker {
       ++cut_off;
       co_return WithOutcome(slept, Outcome::kMaybeExecuted);
     }
-    if (attempt.status.ok()) static_cast<testing::EchoReply&>(reply).set_number(index);
+    if (attempt.status.ok()) static_cast<testing::EchoReply&>(spec.reply).set_number(index);
     co_return attempt.status;
   }
 

@@ -195,7 +195,8 @@ TEST(SharedMemoryTest, ConnectionThatTalksNonsenseIsHungUpOnAndTheDeviceGoesOn) 
 constexpr uid_t kNobody = 65534;
 
 TEST(SharedMemoryTest, ProcessOfAnotherUserIsRefused) {
-  if (!SucceedsInAChild([] { return seteuid(kNobody) == 0; })) GTEST_SKIP() << "this user cannot become another one";
+  if (!SucceedsInAChild([] { return seteuid(kNobody) == 0; }))
+    GTEST_SKIP() << "this user cannot become another one";
   Child child([](Side& side) {
     // Before any thread exists, and for this process alone.
     ASSERT_EQ(seteuid(kNobody), 0);

@@ -132,7 +132,7 @@ Channel::~Channel() {
     use.gate->Post([use] {
       if (!use.gate->open()) return;
       if (use.balancer != nullptr) {
-        use.connections->EndBalancer(*use.balancer);
+        use.connections->EndChoice(*use.balancer);
       } else {
         use.connections->Release(*use.connection);
       }
@@ -141,7 +141,7 @@ Channel::~Channel() {
 }
 
 internal::Connection* Channel::ConnectionHere(std::optional<uint64_t> route_key) {
-  const internal::Shard* shard = runtime_.CurrentShard();
+  internal::Shard* shard = runtime_.CurrentShard();
   if (shard == nullptr) return nullptr;
   const Use& use = uses_[shard->index()];
   if (use.connection != nullptr) [[likely]]
@@ -151,7 +151,7 @@ internal::Connection* Channel::ConnectionHere(std::optional<uint64_t> route_key)
   return FindConnection(*shard, route_key);
 }
 
-internal::Connection* Channel::FindConnection(const internal::Shard& shard,
+internal::Connection* Channel::FindConnection(internal::Shard& shard,
                                               std::optional<uint64_t> route_key) {
   if (feed_ != nullptr) return BalancerOn(shard).Pick(route_key);
   internal::Connections& here = runtime_.connections(static_cast<int>(shard.index()));
@@ -163,7 +163,7 @@ internal::Connection* Channel::FindConnection(const internal::Shard& shard,
 
 internal::Connection* Channel::ConnectionApartFrom(const internal::TriedServers& tried,
                                                    std::optional<uint64_t> route_key) {
-  const internal::Shard* shard = runtime_.CurrentShard();
+  internal::Shard* shard = runtime_.CurrentShard();
   if (internal::Connection* home = tried.home()) return home;
   if (shard == nullptr || tried.empty()) return ConnectionHere(route_key);
   internal::Balancer* balancer = uses_[shard->index()].balancer;
@@ -174,21 +174,22 @@ RetryStats Channel::retry_stats() const {
   return policies_ == nullptr ? RetryStats() : policies_->stats();
 }
 
-internal::Balancer& Channel::BalancerOn(const internal::Shard& shard) {
+internal::Balancer& Channel::BalancerOn(internal::Shard& shard) {
   Use& use = uses_[shard.index()];
   if (use.balancer == nullptr) {
     internal::Connections& here = runtime_.connections(static_cast<int>(shard.index()));
-    use = {.balancer = &here.AddBalancer(
-               {.servers = {.target = target_,
-                            .policy = options_.balancing,
-                            .zone = options_.zone,
-                            .wish = WishOf(options_),
-                            .subset_size = options_.subset_size,
-                            .executors_per_server = options_.executors_per_server},
-                .ejection = options_.ejection},
-               feed_),
-           .connections = &here,
-           .gate = here.gate()};
+    auto balancer = std::make_unique<internal::Balancer>(
+        shard, here,
+        internal::BalancerSetup{.servers = {.target = target_,
+                                            .policy = options_.balancing,
+                                            .zone = options_.zone,
+                                            .wish = WishOf(options_),
+                                            .subset_size = options_.subset_size,
+                                            .executors_per_server = options_.executors_per_server},
+                                .ejection = options_.ejection},
+        feed_);
+    use = {.balancer = balancer.get(), .connections = &here, .gate = here.gate()};
+    here.Own(std::move(balancer));
   }
   return *use.balancer;
 }
@@ -205,7 +206,7 @@ const std::shared_ptr<internal::DedupeClient>& Channel::DedupeClientOn(
 Task<absl::StatusOr<internal::ConnectionUse>> Channel::Route(std::optional<uint64_t> route_key,
                                                              Deadline deadline,
                                                              bool wait_for_ready) {
-  const internal::Shard* shard = runtime_.CurrentShard();
+  internal::Shard* shard = runtime_.CurrentShard();
   if (shard == nullptr) co_return internal::NotOnAnExecutor();
   absl::StatusOr<internal::ConnectionUse> use;
   if (feed_ != nullptr) {
@@ -220,7 +221,7 @@ Task<absl::StatusOr<internal::ConnectionUse>> Channel::Route(std::optional<uint6
 }
 
 absl::StatusOr<std::vector<ChannelServer>> Channel::Servers() {
-  const internal::Shard* shard = runtime_.CurrentShard();
+  internal::Shard* shard = runtime_.CurrentShard();
   if (shard == nullptr) return internal::NotOnAnExecutor();
   if (feed_ != nullptr) return BalancerOn(*shard).Servers();
   return std::vector<ChannelServer>{
@@ -237,7 +238,7 @@ uint64_t RevisionOf(const ChannelServer& server) {
 }  // namespace
 
 Task<absl::StatusOr<uint64_t>> Channel::ServersChanged(uint64_t seen) {
-  const internal::Shard* shard = runtime_.CurrentShard();
+  internal::Shard* shard = runtime_.CurrentShard();
   if (shard == nullptr) co_return internal::NotOnAnExecutor();
   if (feed_ != nullptr) co_return co_await BalancerOn(*shard).AwaitChange(seen);
   const internal::ConnectionUse connection(*ConnectionHere());

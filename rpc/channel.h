@@ -210,9 +210,9 @@ class Channel {
 
  private:
   // The rest of ConnectionHere(): the first use on this executor.
-  [[gnu::noinline]] internal::Connection* FindConnection(const internal::Shard& shard,
+  [[gnu::noinline]] internal::Connection* FindConnection(internal::Shard& shard,
                                                          std::optional<uint64_t> route_key);
-  internal::Balancer& BalancerOn(const internal::Shard& shard);
+  internal::Balancer& BalancerOn(internal::Shard& shard);
   absl::Status CheckOneServer(const char* what) const;
 
   Runtime& runtime_;

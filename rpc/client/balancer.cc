@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/client/picker.h"
 #include "verbena/rpc/client/subchannels.h"
 #include "verbena/rpc/shard/shard.h"
@@ -35,7 +34,7 @@ Balancer::Balancer(Shard& shard, Connections& connections, BalancerSetup setup,
       ejection_(setup.ejection),
       feed_(std::move(feed)),
       subscriber_(std::make_shared<FeedSubscriber>(
-          FeedSubscriber{.balancer = this, .gate = connections.gate()})),
+          FeedSubscriber{.listener = this, .gate = connections.gate()})),
       subchannels_(static_cast<SubchannelOwner&>(*this), connections,
                    Complete(std::move(setup.servers), shard)) {
   CancelScope& running = shard_.tasks().cancel_scope();

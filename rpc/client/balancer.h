@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/balancing.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/client/picker.h"
 #include "verbena/rpc/client/server_feed.h"
 #include "verbena/rpc/client/subchannels.h"
@@ -30,7 +31,6 @@
 
 namespace verbena::internal {
 
-class Connections;
 class Shard;
 
 struct BalancerSetup {
@@ -38,7 +38,11 @@ struct BalancerSetup {
   EjectionOptions ejection;
 };
 
-class Balancer final : private SubchannelOwner, private CancelNode, private TaskListener {
+class Balancer final : public ConnectionChoice,
+                       private FeedListener,
+                       private SubchannelOwner,
+                       private CancelNode,
+                       private TaskListener {
  public:
   Balancer(Shard& shard, Connections& connections, BalancerSetup setup,
            std::shared_ptr<ServerFeed> feed);
@@ -64,10 +68,8 @@ class Balancer final : private SubchannelOwner, private CancelNode, private Task
   // what to wait for next. 0: does not wait.
   Task<absl::StatusOr<uint64_t>> AwaitChange(uint64_t seen);
 
-  // From the feed: a set, or nullptr if there was none yet, and the resolver's last error.
-  void OnSet(const std::shared_ptr<const ServerSet>& set, const absl::Status& error);
-
  private:
+  void OnSet(const std::shared_ptr<const ServerSet>& set, const absl::Status& error) override;
   void OnReady(Subchannel& subchannel) override;
   void OnFailed(Subchannel& subchannel) override;
   void OnReadiness() override;

@@ -12,27 +12,12 @@
 
 namespace verbena::internal {
 
-ClientCall::ClientCall(ClientSession& session, Scheduler& scheduler, const MethodDescriptor& method,
-                       const google::protobuf::MessageLite& request,
-                       google::protobuf::MessageLite& reply, Deadline deadline, CallInfo* info,
-                       size_t request_bytes)
-    : session_(session),
-      scheduler_(scheduler),
-      method_(method),
-      request_(request),
-      reply_(reply),
-      deadline_(deadline),
-      info_(info),
-      request_bytes_(request_bytes) {}
-
 void ClientCall::LeaveBulk() {
   if (active_) GiveUp(CancelStatus(absl::StatusCode::kCancelled));
   bulk_ = nullptr;
 }
 
-ClientCall::~ClientCall() {
-  if (active_) GiveUp(CancelStatus(absl::StatusCode::kCancelled));
-}
+void ClientCall::AbandonUnended() { GiveUp(CancelStatus(absl::StatusCode::kCancelled)); }
 
 bool ClientCall::Await(PromiseBase& caller) {
   if (Cancelled(caller)) {
@@ -345,6 +330,12 @@ absl::Status ClientCall::OnLandingNeeded(const LandingRequest& wanted) {
   stage_ = Stage::kLandingNeeded;
   OnLandingWanted();
   return absl::OkStatus();
+}
+
+absl::Status ClientCall::OnStreamFrame(const FrameHeader& frame, const char*) {
+  return absl::InvalidArgumentError(
+      fmt::format("a frame of a stream for call {} of slot {}, which is not a stream",
+                  frame.call_generation, frame.call_slot));
 }
 
 void ClientCall::OnLinkDown(const absl::Status& reason) {

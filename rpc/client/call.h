@@ -41,15 +41,31 @@ namespace verbena::internal {
 [[gnu::cold]] absl::Status ChangedRequest(const MethodDescriptor& method, size_t before,
                                           size_t now);
 
-class ClientCall : public Suspension, private SendWaiter, private Timer, private PayloadListener {
+class ClientCall : public Suspension,
+                   private RegisteredCall,
+                   private SendWaiter,
+                   private Timer,
+                   private PayloadListener {
  public:
   // All are borrowed until the call ends; `info` may be null. `session` must be usable().
   // `request_bytes` is the length of the request in the frame, which ByteSizeLong() has just
   // cached; 0 if a ClientBulk carries the request.
+  // Both are inline, which spares each call the passing of arguments.
   ClientCall(ClientSession& session, Scheduler& scheduler, const MethodDescriptor& method,
              const google::protobuf::MessageLite& request, google::protobuf::MessageLite& reply,
-             Deadline deadline, CallInfo* info, size_t request_bytes);
-  ~ClientCall() override;
+             Deadline deadline, CallInfo* info, size_t request_bytes)
+      : session_(session),
+        scheduler_(scheduler),
+        method_(method),
+        request_(request),
+        reply_(reply),
+        deadline_(deadline),
+        info_(info),
+        request_bytes_(request_bytes) {}
+  ~ClientCall() override {
+    if (active_) [[unlikely]]
+      AbandonUnended();
+  }
 
   // The call's one-sided part, set before the call is awaited, or awaited again. If `bulk` does not
   // outlive the call, its owner calls LeaveBulk(), which gives up a call that has not ended.
@@ -89,12 +105,6 @@ class ClientCall : public Suspension, private SendWaiter, private Timer, private
   Link& link() const { return *session_.link(); }
   std::shared_ptr<LandingShare> landing_share() const { return session_.landing_share(); }
 
-  // From ClientSession, while the call has its slot. A failed Status closes the link. `reason` is
-  // the call's status, without its outcome.
-  absl::Status OnResponse(const FrameHeader& frame, const char* body);
-  absl::Status OnLandingNeeded(const LandingRequest& wanted);
-  void OnLinkDown(const absl::Status& reason);
-
  protected:
   // The server wants a landing: the await returns early.
   virtual void OnLandingWanted() { Wake(); }
@@ -110,6 +120,7 @@ class ClientCall : public Suspension, private SendWaiter, private Timer, private
  private:
   enum class Stage : uint8_t { kNew, kSent, kLandingNeeded, kEnded };
 
+  [[gnu::cold, gnu::noinline]] void AbandonUnended();
   // False when the call ended at once; status_ says how.
   bool Begin();
   void SendRequest();
@@ -119,6 +130,10 @@ class ClientCall : public Suspension, private SendWaiter, private Timer, private
   [[gnu::cold, gnu::noinline]] void TimeForTally();
   void WriteRequest(char* body);
   [[gnu::noinline]] void WriteContext(char* body) const;
+  absl::Status OnResponse(const FrameHeader& frame, const char* body) override;
+  absl::Status OnLandingNeeded(const LandingRequest& wanted) override;
+  absl::Status OnStreamFrame(const FrameHeader& frame, const char* body) override;
+  void OnLinkDown(const absl::Status& reason) override;
   void OnWritable(Link& link) override;
   void OnTimer() override;
   void OnPayloadAhead() override;

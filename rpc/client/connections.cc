@@ -5,7 +5,6 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "verbena/rpc/client/balancer.h"
 #include "verbena/rpc/shard/shard.h"
 
 namespace verbena::internal {
@@ -41,13 +40,8 @@ void Connections::Release(Connection& gone, End end) {
   }
 }
 
-Balancer& Connections::AddBalancer(const BalancerSetup& options, std::shared_ptr<ServerFeed> feed) {
-  balancers_.push_back(std::make_unique<Balancer>(shard_, *this, options, std::move(feed)));
-  return *balancers_.back();
-}
-
-void Connections::EndBalancer(Balancer& balancer) {
-  std::erase_if(balancers_, [&balancer](const auto& each) { return each.get() == &balancer; });
+void Connections::EndChoice(ConnectionChoice& choice) {
+  std::erase_if(choices_, [&choice](const auto& each) { return each.get() == &choice; });
 }
 
 void Connections::FreeEnded() {
@@ -59,7 +53,7 @@ void Connections::FreeEnded() {
 void Connections::Clear() {
   // No channel posts a release any more, and those that are posted find the gate closed.
   gate_->Close();
-  balancers_.clear();
+  choices_.clear();
   connections_.clear();
   released_.clear();
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -19,10 +20,14 @@
 
 namespace verbena::internal {
 
-class Balancer;
-class ServerFeed;
 class Shard;
-struct BalancerSetup;
+
+// A channel's choice among the connections to a set of servers. Its own type and functions are
+// known to the channel; Connections only ends it in time.
+class ConnectionChoice {
+ public:
+  virtual ~ConnectionChoice() = default;
+};
 
 class Connections {
  public:
@@ -39,10 +44,9 @@ class Connections {
   // A channel uses `connection` no more. Without other users, its links close: at once, or with
   // kDrain when the calls on them have ended.
   void Release(Connection& connection, End end = End::kClose);
-  // A channel's choice among the servers of a set, made here and owned until EndBalancer() or
-  // Clear().
-  Balancer& AddBalancer(const BalancerSetup& options, std::shared_ptr<ServerFeed> feed);
-  void EndBalancer(Balancer& balancer);
+  // Owns `choice`, whose connections are of this, until EndChoice() or Clear().
+  void Own(std::unique_ptr<ConnectionChoice> choice) { choices_.push_back(std::move(choice)); }
+  void EndChoice(ConnectionChoice& choice);
   // Open as long as there are connections, for channels that outlive them.
   const std::shared_ptr<ExecutorGate>& gate() const { return gate_; }
   // Ends all of them, whose links are down already, and closes the gate.
@@ -58,7 +62,7 @@ class Connections {
   // Without users; freed some time after their links are down, when a channel comes or goes.
   std::vector<std::unique_ptr<Connection>> released_;
   size_t left_ = 0;  // by the last look
-  std::vector<std::unique_ptr<Balancer>> balancers_;
+  std::vector<std::unique_ptr<ConnectionChoice>> choices_;
   const std::shared_ptr<ExecutorGate> gate_;
 };
 

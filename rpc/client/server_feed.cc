@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/client/balancer.h"
 #include "verbena/rpc/naming/resolved_text.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/check.h"
@@ -73,7 +72,7 @@ void ServerFeed::Subscribe(const std::shared_ptr<FeedSubscriber>& subscriber, Sh
 }
 
 void ServerFeed::Unsubscribe(const std::shared_ptr<FeedSubscriber>& subscriber) {
-  subscriber->balancer = nullptr;
+  subscriber->listener = nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
   std::erase(subscribers_, subscriber);
   if (subscriber == runner_) stop_.Set();
@@ -176,7 +175,7 @@ void ServerFeed::Deliver(FeedSubscriber& subscriber) {
     set = servers_;
     error = error_;
   }
-  if (subscriber.balancer != nullptr) subscriber.balancer->OnSet(set, error);
+  if (subscriber.listener != nullptr) subscriber.listener->OnSet(set, error);
 }
 
 }  // namespace verbena::internal

@@ -22,14 +22,23 @@
 
 namespace verbena::internal {
 
-class Balancer;
 class Shard;
 
 using ServerSet = std::vector<ResolvedServer>;
 
-// A balancer's name in the feed, which may outlive the balancer.
+// Hears of a feed's sets, on its own executor.
+class FeedListener {
+ public:
+  // `set` is nullptr if there was none yet; `error` is the resolver's last.
+  virtual void OnSet(const std::shared_ptr<const ServerSet>& set, const absl::Status& error) = 0;
+
+ protected:
+  ~FeedListener() = default;
+};
+
+// A listener's name in the feed, which may outlive the listener.
 struct FeedSubscriber {
-  Balancer* balancer = nullptr;  // used on its executor alone; nullptr once it is gone
+  FeedListener* listener = nullptr;  // used on its executor alone; nullptr once it is gone
   std::shared_ptr<ExecutorGate> gate;
   bool told = false;  // a message to it is on its way; guarded by the feed's mutex
 };
@@ -40,10 +49,10 @@ class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
   // A target that does not parse: no server, and `error` is why.
   ServerFeed(std::string target, absl::Status error);
 
-  // Call this on the executor of `shard`. From now on the subscriber's balancer hears of each new
+  // Call this on the executor of `shard`. From now on the subscriber's listener hears of each new
   // set, and of errors while there is no set. It hears at once of the set or error that there is.
   void Subscribe(const std::shared_ptr<FeedSubscriber>& subscriber, Shard& shard);
-  // The balancer ends.
+  // The listener ends.
   void Unsubscribe(const std::shared_ptr<FeedSubscriber>& subscriber);
   // A server cannot be reached. From any executor of the subscribers.
   void Refresh();

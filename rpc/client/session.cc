@@ -4,9 +4,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
-#include "verbena/rpc/client/call.h"
 #include "verbena/rpc/client/landings.h"
-#include "verbena/rpc/client/stream_call.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 
@@ -21,7 +19,7 @@ uint64_t KeyOf(uint32_t slot, uint32_t generation) {
 
 ClientSession::~ClientSession() = default;
 
-bool ClientSession::Register(ClientCall& call, CallId* id) {
+bool ClientSession::Register(RegisteredCall& call, CallId* id) {
   uint32_t index;
   if (!free_.empty()) {
     index = free_.PopBack();
@@ -36,30 +34,6 @@ bool ClientSession::Register(ClientCall& call, CallId* id) {
   ++in_flight_;
   ++stats_.calls;
   return true;
-}
-
-bool ClientSession::Register(StreamCall& stream, CallId* id) {
-  if (free_.empty() && slots_.size() >= kMaxCallsInFlight) return false;
-  const uint32_t index = free_.empty() ? AddSlot() : free_.PopBack();
-  if (index >= stream_calls_.size()) stream_calls_.resize(index + 1);
-  stream_calls_[index] = &stream;
-  slots_[index].streams = true;
-  *id = {index, slots_[index].generation};
-  ++in_flight_;
-  ++stats_.calls;
-  return true;
-}
-
-void ClientSession::ReleaseStream(CallId id) {
-  Slot& slot = slots_[id.slot];
-  VERBENA_CHECK(slot.streams && slot.generation == id.generation)
-      << "slot " << id.slot << ", generation " << id.generation << " of " << slot.generation;
-  slot.streams = false;
-  stream_calls_[id.slot] = nullptr;
-  ++slot.generation;
-  free_.PushBack(id.slot);
-  --in_flight_;
-  CheckDrained();
 }
 
 absl::Status ClientSession::NoSuchMethod(const MethodDescriptor& method) const {
@@ -144,7 +118,15 @@ absl::Status ClientSession::OnOtherFrame(Link& link, const FrameHeader& frame, c
   }
 }
 
-absl::StatusOr<ClientCall*> ClientSession::Find(const FrameHeader& frame) const {
+inline RegisteredCall* ClientSession::Answered(const FrameHeader& frame) {
+  if (frame.call_slot >= slots_.size()) return nullptr;
+  const Slot& slot = slots_[frame.call_slot];
+  if (slot.call == nullptr || slot.generation != frame.call_generation) return nullptr;
+  answered_ = true;
+  return slot.call;
+}
+
+absl::StatusOr<RegisteredCall*> ClientSession::Find(const FrameHeader& frame) const {
   if (frame.call_slot >= slots_.size()) {
     return absl::InvalidArgumentError(
         fmt::format("a response to call slot {} of {}", frame.call_slot, slots_.size()));
@@ -153,7 +135,7 @@ absl::StatusOr<ClientCall*> ClientSession::Find(const FrameHeader& frame) const 
   // Generations wrap around, so "later" is a signed difference. One that equals a free slot's was
   // not issued yet.
   const auto ahead = static_cast<int32_t>(frame.call_generation - slot.generation);
-  if (ahead > 0 || (ahead == 0 && slot.call == nullptr && !slot.streams)) {
+  if (ahead > 0 || (ahead == 0 && slot.call == nullptr)) {
     return absl::InvalidArgumentError(
         fmt::format("a response to call {} of slot {}, which is at {}", frame.call_generation,
                     frame.call_slot, slot.generation));
@@ -162,46 +144,25 @@ absl::StatusOr<ClientCall*> ClientSession::Find(const FrameHeader& frame) const 
 }
 
 absl::Status ClientSession::OnResponse(const FrameHeader& frame, const char* body) {
-  if (frame.call_slot < slots_.size()) {
-    const Slot& slot = slots_[frame.call_slot];
-    if (slot.call != nullptr && slot.generation == frame.call_generation) {
-      answered_ = true;
-      if (tally_ != nullptr) tally_->OnResponse(frame.status_code, frame.outcome);
-      return slot.call->OnResponse(frame, body);
-    }
-  }
-  return OnLateResponse(frame, body);
-}
-
-StreamCall* ClientSession::AnsweredStream(const FrameHeader& frame) {
-  if (frame.call_slot >= stream_calls_.size()) return nullptr;
-  if (slots_[frame.call_slot].generation != frame.call_generation) return nullptr;
-  StreamCall* const stream = stream_calls_[frame.call_slot];
-  if (stream != nullptr) answered_ = true;
-  return stream;
+  RegisteredCall* const call = Answered(frame);
+  if (call == nullptr) [[unlikely]]
+    return OnLateResponse(frame);
+  if (tally_ != nullptr) tally_->OnResponse(frame.status_code, frame.outcome);
+  return call->OnResponse(frame, body);
 }
 
 absl::Status ClientSession::OnStreamFrame(const FrameHeader& frame, const char* body) {
   if ((frame.flags & kFrameOfLink) != 0) return streams_.OnWindow(frame);
   const bool is_message = frame.kind == FrameKind::kStreamMessage;
   if (is_message) VERBENA_RETURN_IF_ERROR(streams_.OnReceived(frame));
-  if (StreamCall* stream = AnsweredStream(frame)) return stream->OnStreamFrame(frame, body);
-  VERBENA_ASSIGN_OR_RETURN(const ClientCall* call, Find(frame));
-  if (call != nullptr) {
-    return absl::InvalidArgumentError(
-        fmt::format("a frame of a stream for call {} of slot {}, which is not a stream",
-                    frame.call_generation, frame.call_slot));
-  }
+  if (RegisteredCall* call = Answered(frame)) return call->OnStreamFrame(frame, body);
+  VERBENA_RETURN_IF_ERROR(Find(frame).status());
   // Its stream was given up, or has ended.
   if (is_message) streams_.Drop(frame);
   return absl::OkStatus();
 }
 
-absl::Status ClientSession::OnLateResponse(const FrameHeader& frame, const char* body) {
-  if (StreamCall* stream = AnsweredStream(frame)) {
-    if (tally_ != nullptr) tally_->OnResponse(frame.status_code, frame.outcome);
-    return stream->OnResponse(frame, body);
-  }
+absl::Status ClientSession::OnLateResponse(const FrameHeader& frame) {
   VERBENA_RETURN_IF_ERROR(Find(frame).status());
   ++stats_.late_responses;
   if (!quarantine_.empty()) EndQuarantine(frame);
@@ -210,7 +171,7 @@ absl::Status ClientSession::OnLateResponse(const FrameHeader& frame, const char*
 
 absl::Status ClientSession::OnLandingNeeded(const FrameHeader& frame, const char* body) {
   VERBENA_ASSIGN_OR_RETURN(LandingRequest wanted, ParseLandingRequest(body, frame.body_bytes));
-  VERBENA_ASSIGN_OR_RETURN(ClientCall * call, Find(frame));
+  VERBENA_ASSIGN_OR_RETURN(RegisteredCall * call, Find(frame));
   // A call that was given up gets no landing: its CANCEL tells the server so.
   return call != nullptr ? call->OnLandingNeeded(wanted) : absl::OkStatus();
 }
@@ -246,9 +207,6 @@ void ClientSession::OnLinkDown(Link& link, const absl::Status& reason) {
   grants_.OnLinkDown();
   for (const Slot& slot : slots_) {
     if (slot.call != nullptr) slot.call->OnLinkDown(lost);
-  }
-  for (StreamCall* stream : stream_calls_) {
-    if (stream != nullptr) stream->OnLinkDown(lost);
   }
   streams_.OnLinkDown();
   listener_.OnSessionDown(*this, reason);

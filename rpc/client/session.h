@@ -18,6 +18,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/client/landings.h"
 #include "verbena/rpc/method.h"
@@ -101,9 +102,26 @@ struct CallTally {
   }
 };
 
-class ClientCall;
 class LandingShare;
-class StreamCall;
+
+// RegisteredCall: a unary call or a stream that has a slot of a session, as the session sees it: it
+// hears its server's frames, and of the link's end.
+//
+// A failed Status says that the server broke the protocol, and closes the link. On the session's
+// thread.
+class RegisteredCall {
+ public:
+  // The last frame of the call.
+  virtual absl::Status OnResponse(const FrameHeader& frame, const char* body) = 0;
+  // The server asks for memory for the response.
+  virtual absl::Status OnLandingNeeded(const LandingRequest& wanted) = 0;
+  virtual absl::Status OnStreamFrame(const FrameHeader& frame, const char* body) = 0;
+  // `reason` is the call's status, without its outcome.
+  virtual void OnLinkDown(const absl::Status& reason) = 0;
+
+ protected:
+  ~RegisteredCall() = default;
+};
 
 // Leases that outlive their call. Most calls have one or two.
 using LeaseList = absl::InlinedVector<Lease*, 2>;
@@ -182,11 +200,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
   }
 
   // Takes a slot; false when kMaxCallsInFlight are taken.
-  bool Register(ClientCall& call, CallId* id);
+  bool Register(RegisteredCall& call, CallId* id);
   void Release(CallId id);
-  // The same for a stream.
-  bool Register(StreamCall& stream, CallId* id);
-  void ReleaseStream(CallId id);
   // The windows that the link's streams share. Precondition: !down().
   StreamLink& streams() { return streams_; }
   // Why a call of `method` cannot begin. Precondition of the first: !down().
@@ -228,24 +243,23 @@ class ClientSession final : public LinkListener, private SendWaiter {
 
  private:
   struct Slot {
-    ClientCall* call = nullptr;  // a unary one
+    RegisteredCall* call = nullptr;
     uint32_t generation = 0;
-    bool streams = false;  // a stream has the slot
   };
 
   // Rare paths are out of line to keep the hot path small.
   [[gnu::cold, gnu::noinline]] uint32_t AddSlot();
   [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
                                               const char* body);
-  // The frame's call is a stream, or has ended, if it ever was.
-  [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame,
-                                                           const char* body);
+  // The frame's call has ended, if it ever was.
+  [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame);
   [[gnu::noinline]] absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
-  // nullptr unless the frame's slot and generation are those of a stream, which it answers.
-  StreamCall* AnsweredStream(const FrameHeader& frame);
   void OnWritable(Link& link) override;
-  // The call that a frame is for; nullptr when it has ended. An error when it never was.
-  absl::StatusOr<ClientCall*> Find(const FrameHeader& frame) const;
+  // The call in flight that the frame answers, or nullptr.
+  RegisteredCall* Answered(const FrameHeader& frame);
+  // The call that a frame is for; nullptr when the call has ended. An error when
+  // it never was.
+  absl::StatusOr<RegisteredCall*> Find(const FrameHeader& frame) const;
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
   // Tells the listener if a draining session has become idle().
   void CheckDrained();
@@ -262,7 +276,6 @@ class ClientSession final : public LinkListener, private SendWaiter {
   uint32_t in_flight_ = 0;
   uint32_t settling_ = 0;  // calls
   std::vector<Slot> slots_;
-  std::vector<StreamCall*> stream_calls_;  // by slot; shorter than slots_ if the last have none
   StreamLink streams_;
   BoundedVector<uint32_t> free_;  // last in, first out: few slots stay in the cache
   // Slots of calls that were given up and whose CANCEL waits for room, with their newest such

@@ -208,6 +208,12 @@ void StreamCall::OnWritable(Link& link) {
   if (context_rest_ != nullptr) SendContext(link);
 }
 
+absl::Status StreamCall::OnLandingNeeded(const LandingRequest& wanted) {
+  return absl::InvalidArgumentError(
+      fmt::format("a landing of {} bytes was asked for the stream {}, which takes none",
+                  wanted.payload_bytes + wanted.message_bytes, method_.full_name));
+}
+
 absl::Status StreamCall::OnStreamFrame(const FrameHeader& frame, const char* body) {
   if (!sent_) return absl::InvalidArgumentError("a frame of a stream whose request has not left");
   if (frame.kind == FrameKind::kStreamWindow) return sender_.OnWindow(frame);
@@ -338,7 +344,7 @@ void StreamCall::End() {
                                    "the server has ended the stream of {}: Finish() says how",
                                    method_.full_name))
                              : status_);
-  if (registered) std::exchange(session_, nullptr)->ReleaseStream(id_);
+  if (registered) std::exchange(session_, nullptr)->Release(id_);
   if (finisher_ != nullptr) std::exchange(finisher_, nullptr)->End();
 }
 

@@ -100,7 +100,10 @@ class StreamEndAwaiter final : public Suspension {
 // block, in the frame or behind it, beside the messages. The messages that came before the
 // response can still be read after it. Owned by the caller's ClientReader, ClientWriter or
 // ClientReaderWriter, whose destruction abandons the call. One thread.
-class StreamCall : private StreamReceiver::Listener, private SendWaiter, private Timer {
+class StreamCall : private RegisteredCall,
+                   private StreamReceiver::Listener,
+                   private SendWaiter,
+                   private Timer {
  public:
   // `method` is borrowed. `request` is the serialized message of a method whose client sends one.
   StreamCall(const MethodDescriptor& method, Deadline deadline, CallInfo* info,
@@ -154,12 +157,6 @@ class StreamCall : private StreamReceiver::Listener, private SendWaiter, private
   // The reply does not parse.
   absl::Status Unparsed(const google::protobuf::MessageLite& reply) const;
 
-  // From ClientSession, while the call has its slot. A failed Status closes the link. `reason` is
-  // the call's status, without its outcome.
-  absl::Status OnResponse(const FrameHeader& frame, const char* body);
-  absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
-  void OnLinkDown(const absl::Status& reason);
-
  protected:
   // The waits for a link, which have no purpose any more once the call has ended.
   CancelScope& waits_for_link() { return connects_; }
@@ -172,6 +169,10 @@ class StreamCall : private StreamReceiver::Listener, private SendWaiter, private
   void BeginInfo();
   void BeginOn(ClientSession& session, Scheduler& scheduler);
   absl::Status Refusal(const ClientSession& session, uint16_t number) const;
+  absl::Status OnResponse(const FrameHeader& frame, const char* body) override;
+  absl::Status OnLandingNeeded(const LandingRequest& wanted) override;
+  absl::Status OnStreamFrame(const FrameHeader& frame, const char* body) override;
+  void OnLinkDown(const absl::Status& reason) override;
   void SendRequest();
   void OnWritable(Link& link) override;
   // Whether the context block does not go into the request's frame.

@@ -1,6 +1,7 @@
 #include "verbena/rpc/server/bulk.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -13,9 +14,7 @@
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/call/status_codec.h"
-#include "verbena/rpc/server/granted_share.h"
-#include "verbena/rpc/server/session.h"
-#include "verbena/rpc/server/shard.h"
+#include "verbena/rpc/server/server_client.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
@@ -46,6 +45,57 @@ absl::Status CheckBulkLimit(const char* what, uint64_t bytes, const Link& link) 
       fmt::format("{} of {} bytes is over this server's LinkLimits::max_payload_bytes of {}: send "
                   "it in pieces, or raise that (at most {} MiB)",
                   what, bytes, limit, kMaxBufferBytes >> 20));
+}
+
+bool RequestShares::TryTake(ServerClient& client, size_t bytes) {
+  const size_t of_client = std::min(bytes, client.max_bytes());
+  if (!client.bytes().TryAcquire(of_client)) return false;
+  const size_t of_source = std::min(bytes, client.source().max_bytes());
+  if (!client.source_bytes().TryAcquire(of_source)) {
+    client.bytes().Release(of_client);
+    return false;
+  }
+  of_client_ = of_client;
+  of_source_ = of_source;
+  return true;
+}
+
+// Always in this order, so that no two calls wait for each other. A share that a call has when it
+// is cancelled goes back when the call ends.
+Task<absl::Status> RequestShares::Take(CallLink& session, size_t bytes) {
+  ServerClient& client = session.client();
+  const size_t of_client = std::min(bytes, client.max_bytes());
+  VERBENA_CO_RETURN_IF_ERROR(co_await client.bytes().Acquire(of_client));
+  of_client_ = of_client;
+  const size_t of_source = std::min(bytes, client.source().max_bytes());
+  if (of_source > client.source_bytes().available()) session.ReclaimGrantsOfSource();
+  VERBENA_CO_RETURN_IF_ERROR(co_await client.source_bytes().Acquire(of_source));
+  of_source_ = of_source;
+  co_return absl::OkStatus();
+}
+
+absl::Status RequestShares::NotTaken(ServerClient& client, size_t bytes, Duration waited) const {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(waited).count();
+  if (of_client_ < std::min(bytes, client.max_bytes())) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "{} bytes for a payload did not come free within {} ms: requests of this "
+        "client take {} of the {} bytes that it may have. Send fewer at once, or raise "
+        "ServerOptions::max_bytes_per_client",
+        bytes, ms, client.max_bytes() - client.bytes().available(), client.max_bytes()));
+  }
+  ServerSource& source = client.source();
+  return absl::ResourceExhaustedError(
+      fmt::format("{} bytes for a payload did not come free within {} ms: requests from this "
+                  "client's address take {} of the {} bytes that all its clients may have, {} of "
+                  "them in landings granted ahead. Send fewer at once, or raise "
+                  "ServerOptions::max_bytes_per_source",
+                  bytes, ms, source.max_bytes() - source.bytes().available(), source.max_bytes(),
+                  source.granted_bytes()));
+}
+
+void RequestShares::Return(ServerClient& client) {
+  if (of_client_ > 0) client.bytes().Release(std::exchange(of_client_, 0));
+  if (of_source_ > 0) client.source_bytes().Release(std::exchange(of_source_, 0));
 }
 
 void FetchedRequest::Begin(UsedGrant landing, const char* in_frame) {
@@ -129,9 +179,9 @@ Task<absl::Status> FetchedRequest::Read() {
   VERBENA_CO_RETURN_IF_ERROR(co_await AllocateMemory(*link, bytes));
   // Not cut short: the client takes the response as the proof that nothing is read any more.
   CancelScope shield;
-  call_.shard->receive_holders().transfers += bytes;
+  call_.state->receive_holders().transfers += bytes;
   absl::Status status = co_await ReadSources().In(&shield);
-  call_.shard->receive_holders().transfers -= bytes;
+  call_.state->receive_holders().transfers -= bytes;
   co_return status;
 }
 
@@ -147,8 +197,8 @@ Task<absl::Status> FetchedRequest::Place() {
 
 Task<absl::Status> FetchedRequest::AllocateMemory(Link& link, uint64_t bytes) {
   MemoryWait wait{.deadline = call_.deadline,
-                  .longest = call_.shard->limits().memory_wait,
-                  .holders = &call_.shard->receive_holders()};
+                  .longest = call_.state->limits().memory_wait,
+                  .holders = &call_.state->receive_holders()};
   const Endpoint& endpoint = link.endpoint();
   [[maybe_unused]] const auto use = endpoint.Use();
   if (!shares_.TryTake(call_.session->client(), bytes)) {
@@ -158,7 +208,7 @@ Task<absl::Status> FetchedRequest::AllocateMemory(Link& link, uint64_t bytes) {
     const TimePoint now = endpoint.executor().now();
     // An earlier deadline is the caller's own.
     if (absl::IsDeadlineExceeded(waited) && now >= limit) {
-      ++call_.shard->memory_refused();
+      ++call_.state->memory_refused();
       co_return shares_.NotTaken(call_.session->client(), bytes, now - began);
     }
     VERBENA_CO_RETURN_IF_ERROR(waited);
@@ -258,7 +308,7 @@ void AskedLanding::OnWritable(Link& link) {
 void WrittenResponse::Clear() {
   asked_.Clear();
   ForgetWrites();
-  call_.shard->send_holders().transfers -= std::exchange(writing_, 0);
+  call_.state->send_holders().transfers -= std::exchange(writing_, 0);
   payload_ = {};
   has_payload_ = in_frame_ = false;
   written_ = 0;
@@ -369,9 +419,9 @@ Task<absl::Status> WrittenResponse::AskForLanding(const google::protobuf::Messag
     VERBENA_CO_ASSIGN_OR_RETURN(message_, co_await call_.session->client().responses().Allocate(
                                               link->endpoint(), message_bytes_,
                                               {.deadline = call_.deadline,
-                                               .longest = call_.shard->limits().memory_wait,
-                                               .holders = &call_.shard->send_holders()},
-                                              call_.session->peer(), call_.shard->memory_refused(),
+                                               .longest = call_.state->limits().memory_wait,
+                                               .holders = &call_.state->send_holders()},
+                                              call_.session->peer(), call_.state->memory_refused(),
                                               payload_.empty() ? 0 : payload_.part_count()));
     // Others may have changed it while this waited.
     if (const size_t now = reply.ByteSizeLong(); now != message_bytes_) {
@@ -399,7 +449,7 @@ bool WrittenResponse::StartWrites(Link& link, TransferListener& listener) {
   const uint64_t rest = in_frame_ ? 0 : payload_bytes_ - written_;
   if (rest + message_bytes_ == 0) return false;
   writing_ = rest + message_bytes_;
-  call_.shard->send_holders().transfers += writing_;
+  call_.state->send_holders().transfers += writing_;
   if (rest > 0) {
     absl::InlinedVector<BufferView, 8> views;
     for (size_t i = 0; i < payload_.part_count(); ++i) views.push_back(payload_.part(i));
@@ -451,9 +501,9 @@ uint32_t WrittenResponse::FinalKey(const Link& link) const {
   return header.source_count > 0 ? header.sources[0].rkey : 0;
 }
 
-void ServerBulk::Begin(ServerShard& shard, ServerSession& session, CallId id, TimePoint deadline,
+void ServerBulk::Begin(ServerState& state, CallLink& session, CallId id, TimePoint deadline,
                        const RequestBulk& header, UsedGrant landing, const char* in_frame) {
-  call_.shard = &shard;
+  call_.state = &state;
   call_.session = &session;
   call_.id = id;
   call_.deadline = deadline;

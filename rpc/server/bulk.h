@@ -20,8 +20,9 @@
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/payload.h"
+#include "verbena/rpc/server/call_link.h"
 #include "verbena/rpc/server/landings.h"
-#include "verbena/rpc/server/request_shares.h"
+#include "verbena/rpc/server/state.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
@@ -30,9 +31,6 @@
 
 namespace verbena::internal {
 
-class ServerSession;
-class ServerShard;
-
 // ServedCall: the parts of a server's call that both halves of its bulk use.
 //
 // A value of its ServerBulk, on its executor's thread.
@@ -40,8 +38,8 @@ struct ServedCall {
   // The link, if it is still there.
   absl::StatusOr<Link*> OpenLink() const;
 
-  ServerShard* shard = nullptr;
-  ServerSession* session = nullptr;
+  ServerState* state = nullptr;
+  CallLink* session = nullptr;
   CallId id;
   TimePoint deadline = kNever;
   RequestBulk header;  // of the request
@@ -49,6 +47,28 @@ struct ServedCall {
 
 // RESOURCE_EXHAUSTED if `what` has more bytes than the endpoint of `link` takes.
 absl::Status CheckBulkLimit(const char* what, uint64_t bytes, const Link& link);
+
+// RequestShares: the bytes that a request's payload takes of what its client and its client's
+// source may have.
+//
+// Part of a FetchedRequest, on its executor's thread. The bytes are taken before the payload gets
+// memory, and returned when the handler has ended.
+class RequestShares {
+ public:
+  // Takes both shares. False, and nothing is taken, if one is missing.
+  bool TryTake(ServerClient& client, size_t bytes);
+  // Waits for both shares, of which neither is taken yet. The session asks its clients for unused
+  // landings if the source lacks bytes. `session` outlives the Task.
+  Task<absl::Status> Take(CallLink& session, size_t bytes);
+  // Says which share Take() did not get within `waited`.
+  absl::Status NotTaken(ServerClient& client, size_t bytes, Duration waited) const;
+  // Returns what was taken, if anything was.
+  void Return(ServerClient& client);
+
+ private:
+  size_t of_client_ = 0;
+  size_t of_source_ = 0;
+};
 
 // FetchedRequest: the payload of a call's request, and its message if that is too large for a
 // frame.
@@ -254,7 +274,7 @@ class ServerBulk final {
   ServerBulk& operator=(const ServerBulk&) = delete;
 
   // `landing` holds the payload if it has memory; a payload in the frame is copied from `in_frame`.
-  void Begin(ServerShard& shard, ServerSession& session, CallId id, TimePoint deadline,
+  void Begin(ServerState& state, CallLink& session, CallId id, TimePoint deadline,
              const RequestBulk& header, UsedGrant landing, const char* in_frame);
   // The call is over, or its link is.
   void Clear();

@@ -25,8 +25,6 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/dedupe.h"
-#include "verbena/rpc/server/session.h"
-#include "verbena/rpc/server/shard.h"
 #include "verbena/rpc/stream/receiver.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
@@ -110,7 +108,7 @@ TimePoint DeadlineIn(uint64_t left, TimePoint now) {
 class ServerCall::Chain final : public InterceptorChain<ServerInterceptor, ServerCallView> {
  public:
   Chain(ServerCall& call, ServerCallView& view)
-      : InterceptorChain(call.shard_.limits().interceptors, view), call_(call) {}
+      : InterceptorChain(call.state_.limits().interceptors, view), call_(call) {}
 
  private:
   Task<absl::Status> Last() override {
@@ -130,8 +128,8 @@ Task<absl::Status> ServerCall::RunIntercepted() {
   using Hooks = MessageHooks<ServerInterceptor, ServerCallView>;
   std::optional<Hooks> hooks;
   ServedStream* const stream = stream_.get();
-  if (stream != nullptr && Hooks::AreWanted(shard_.limits().interceptors)) {
-    hooks.emplace(shard_.limits().interceptors, view, Streams::kServer, stream->sender(),
+  if (stream != nullptr && Hooks::AreWanted(state_.limits().interceptors)) {
+    hooks.emplace(state_.limits().interceptors, view, Streams::kServer, stream->sender(),
                   stream->receiver());
   }
   co_return co_await chain.Run();
@@ -152,13 +150,13 @@ uint32_t ServerCall::Fingerprint() const {
 Task<absl::Status> ServerCall::RunOnce() {
   const DedupeName name = *carried_.name();
   const ServerClient& client = session_->client();
-  DedupeTable& table = *shard_.limits().dedupe;
+  DedupeTable& table = *state_.limits().dedupe;
   const DedupeClaim claim = table.Begin({.name = name,
                                          .runtime = client.identity().runtime,
                                          .source = client.identity().source,
                                          .method = entry_.method->descriptor->id,
                                          .fingerprint = Fingerprint()},
-                                        shard_.executor());
+                                        state_.executor());
   using enum DedupeClaim::Verdict;
   switch (claim.verdict) {
     case kRefused:
@@ -207,7 +205,7 @@ Task<absl::Status> ServerCall::RunNamed(RequestId id) {
 
 // Whoever waits for the result has it. What is left of the call is for its own caller alone.
 void ServerCall::EndNamed(RequestId id, const std::shared_ptr<const KeptResult>& result) {
-  shard_.limits().dedupe->End(id, result, shard_.executor());
+  state_.limits().dedupe->End(id, result, state_.executor());
   CarriedContext::Once& once = carried_.once();
   once.outlives_link = false;
   // Nobody would answer if the response asked for a landing.
@@ -239,7 +237,7 @@ std::shared_ptr<const KeptResult> ServerCall::ResultOf(const absl::Status& statu
   KeptResult kept;
   kept.status = status;
   kept.outcome = outcome;
-  DedupeTable& table = *shard_.limits().dedupe;
+  DedupeTable& table = *state_.limits().dedupe;
   // A store may know, when the call is repeated, what the handler left open.
   const bool is_open =
       context_->OutcomeGiven(status) == Outcome::kMaybeExecuted && table.store() != nullptr;
@@ -298,7 +296,7 @@ Task<absl::Status> ServerCall::WriteKept(BufferView part) {
   if (!lost) VERBENA_CO_RETURN_IF_ERROR(written);
   CarriedContext::Once& once = carried_.once();
   once.written_bytes += part.size();
-  DedupeTable& table = *shard_.limits().dedupe;
+  DedupeTable& table = *state_.limits().dedupe;
   // Nobody gives back what is taken once the handler has ended.
   const bool may_be_kept =
       once.outlives_link && !once.lacks_room && once.written_bytes <= table.max_result_bytes();
@@ -315,7 +313,7 @@ Task<absl::Status> ServerCall::WriteKept(BufferView part) {
 // runs the handler.
 
 void ServerCall::BeginBulk(const RequestBulk& bulk, UsedGrant landing, const char* in_frame) {
-  bulk_.Make().Begin(shard_, *session_, id_, deadline_, bulk, std::move(landing), in_frame);
+  bulk_.Make().Begin(state_, *session_, id_, deadline_, bulk, std::move(landing), in_frame);
 }
 
 void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, IncomingBulk* bulk,
@@ -355,7 +353,7 @@ void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, Inco
   BeginContext();
   if (context != nullptr) SetTrace();
   const bool apart = (frame.flags & kFrameMessageApart) != 0;
-  if (shard_.admission() != nullptr) {
+  if (state_.admission() != nullptr) {
     AwaitTurn(apart);
   } else {
     Launch(apart);
@@ -370,7 +368,7 @@ void ServerCall::RespondUnlikeTheMethod() {
 
 void ServerCall::BeginStream(const FrameHeader& frame) {
   ServedStream& stream = stream_.Make();
-  stream.SetMemory(shard_, *session_, deadline_);
+  stream.SetMemory(state_, *session_, deadline_);
   stream.Begin(session_->streams(), id_, *entry_.method->descriptor,
                (frame.flags & kFrameMessageApart) != 0);
 }
@@ -379,13 +377,13 @@ void ServerCall::Launch(bool apart) {
   if (bulk_.get() != nullptr && bulk_.get()->request().fetches()) {
     step_ = Step::kFetch;
     task_ = FetchAndRun();
-    task_.Start(shard_.executor(), &*cancel_, this);
+    task_.Start(state_.executor(), &*cancel_, this);
     return;
   }
   if (apart || (stream_.get() != nullptr && stream_.get()->expects_context())) {
     step_ = Step::kFetch;
     task_ = ReadAndRun(apart);
-    task_.Start(shard_.executor(), &*cancel_, this);
+    task_.Start(state_.executor(), &*cancel_, this);
     return;
   }
   RunHandler();
@@ -404,7 +402,7 @@ Task<absl::Status> ServerCall::FetchAndRun() {
 
 Task<absl::Status> ServerCall::ReadAndRun(bool request_apart) {
   ServedStream& stream = *stream_.get();
-  const TimePoint limit = SaturatingAdd(shard_.executor().now(), kMaxLandingWait);
+  const TimePoint limit = SaturatingAdd(state_.executor().now(), kMaxLandingWait);
   if (stream.expects_context()) {
     VERBENA_CO_ASSIGN_OR_RETURN(const std::string block, co_await stream.TakeContext(limit));
     VERBENA_CO_RETURN_IF_ERROR(TakeContext(block));
@@ -426,8 +424,8 @@ absl::Status ServerCall::TakeContext(std::string_view block) {
     if (Link* link = session_->link()) link->Close(context.status());
     return context.status();
   }
-  if (context->metadata.bytes() > shard_.limits().max_metadata_bytes) {
-    return shard_.RefusalStatus(RefusalReason::kTooMuchMetadata);
+  if (context->metadata.bytes() > state_.limits().max_metadata_bytes) {
+    return state_.RefusalStatus(RefusalReason::kTooMuchMetadata);
   }
   if (context->dedupe.has_value() && stream_.get() != nullptr) {
     absl::Status violation = NameOfStream();
@@ -489,7 +487,7 @@ bool ServerCall::AskForFailure(const absl::Status& status, Outcome outcome) {
   failure_ = std::move(failure);
   step_ = Step::kAskForLanding;
   task_ = bulk_.get()->response().AskForLanding(*failure_->body);
-  task_.Start(shard_.executor(), &*cancel_, this);
+  task_.Start(state_.executor(), &*cancel_, this);
   return true;
 }
 
@@ -511,7 +509,7 @@ void ServerCall::CompleteWithParts(size_t reply_bytes) {
   if (large && stream_.get() != nullptr) {
     step_ = Step::kSendReply;
     task_ = SendReply();
-    task_.Start(shard_.executor(), &*cancel_, this);
+    task_.Start(state_.executor(), &*cancel_, this);
   } else if (bulk_.get() != nullptr || large) {
     CompleteWithBulk(reply_bytes);
   } else {
@@ -528,12 +526,12 @@ void ServerCall::CompleteWithBulk(size_t reply_bytes) {
   }
   step_ = Step::kAskForLanding;
   task_ = bulk_.get()->response().AskForLanding(messages_.reply());
-  task_.Start(shard_.executor(), &*cancel_, this);
+  task_.Start(state_.executor(), &*cancel_, this);
 }
 
 // The reply does not fit a frame, so it goes ahead of the response.
 Task<absl::Status> ServerCall::SendReply() {
-  const TimePoint limit = SaturatingAdd(shard_.executor().now(), kMaxLandingWait);
+  const TimePoint limit = SaturatingAdd(state_.executor().now(), kMaxLandingWait);
   co_return co_await WithDeadline(WriteReply(stream_.get()->sender(), messages_.reply()), limit);
 }
 
@@ -615,28 +613,28 @@ void ServerCall::EndBulkRequest() {
 // The part of a ServerCall for servers with an Admission: the wait for its turn.
 
 void ServerCall::AwaitTurn(bool apart) {
-  if (shard_.admission()->queues()) {
+  if (state_.admission()->queues()) {
     step_ = Step::kQueued;
     request_apart_ = apart;
-    shard_.admission()->Enqueue(*this);
+    state_.admission()->Enqueue(*this);
     return;
   }
-  shard_.NoteStarted();
+  state_.NoteStarted();
   Launch(apart);
 }
 
 void ServerCall::EndTurn() {
-  if (Admission* admission = shard_.admission()) admission->EndRun(*this);
+  if (Admission* admission = state_.admission()) admission->EndRun(*this);
 }
 
 void ServerCall::RunQueued() {
   step_ = Step::kHandler;
-  if (deadline_ <= shard_.executor().now()) {
+  if (deadline_ <= state_.executor().now()) {
     EndTurn();
     Respond(CancelStatus(absl::StatusCode::kDeadlineExceeded), Outcome::kNotExecuted);
     return;
   }
-  shard_.NoteStarted();
+  state_.NoteStarted();
   // Streams may last for ever.
   if (stream_.get() != nullptr) EndTurn();
   Launch(request_apart_);
@@ -645,39 +643,40 @@ void ServerCall::RunQueued() {
 void ServerCall::RefuseQueued(RefusalReason reason) {
   step_ = Step::kHandler;
   if (bulk_.get() != nullptr || stream_.get() != nullptr) {
-    shard_.NoteRefused(reason);
-    Respond(shard_.RefusalStatus(reason), Outcome::kNotExecuted);
+    state_.NoteRefused(reason);
+    Respond(state_.RefusalStatus(reason), Outcome::kNotExecuted);
     return;
   }
   // The Status is encoded already.
-  ServerSession& session = *session_;
+  CallLink& session = *session_;
   const CallId id = id_;
   StopTimer();
   context_.reset();
   cancel_.reset();
-  shard_.CountRefusal(reason);
+  state_.CountRefusal(reason);
   Finish();
   session.RefuseQueued(id, reason);
 }
 
-ServerCall::ServerCall(ServerShard& shard, int method_index)
-    : shard_(shard),
-      entry_(shard.methods().entry(method_index)),
+ServerCall::ServerCall(ServerState& state, CallPool& pool, int method_index)
+    : state_(state),
+      pool_(pool),
+      entry_(state.methods().entry(method_index)),
       messages_(*entry_.method),
-      response_(shard, entry_.method->descriptor->full_name, messages_, *this) {}
+      response_(state, entry_.method->descriptor->full_name, messages_, *this) {}
 
 ServerCall::~ServerCall() { StopTimer(); }
 
-void ServerCall::SetCall(ServerSession& session, CallId id, const FrameHeader& frame) {
+void ServerCall::SetCall(CallLink& session, CallId id, const FrameHeader& frame) {
   session_ = &session;
   id_ = id;
   AtStep(CallStep::kRequestArrived, session.link());
   deadline_ =
-      frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), shard_.executor().now());
+      frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), state_.executor().now());
 }
 
-void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& frame,
-                       const char* body, IncomingBulk* bulk, IncomingContext* context) {
+void ServerCall::Start(CallLink& session, CallId id, const FrameHeader& frame, const char* body,
+                       IncomingBulk* bulk, IncomingContext* context) {
   if (frame.flags != 0) {
     SetCall(session, id, frame);
     StartWithParts(frame, body, bulk, context);
@@ -686,7 +685,7 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
   }
 }
 
-void ServerCall::StartInFrame(ServerSession& session, CallId id, const FrameHeader& frame,
+void ServerCall::StartInFrame(CallLink& session, CallId id, const FrameHeader& frame,
                               const char* body) {
   SetCall(session, id, frame);
   messages_.NoteRequest(frame.body_bytes);
@@ -695,7 +694,7 @@ void ServerCall::StartInFrame(ServerSession& session, CallId id, const FrameHead
     return;
   }
   BeginContext();
-  if (shard_.admission() != nullptr) [[unlikely]] {
+  if (state_.admission() != nullptr) [[unlikely]] {
     AwaitTurn(false);
     return;
   }
@@ -723,11 +722,11 @@ void ServerCall::RunHandler() {
     Respond(NoTask(), Outcome::kMaybeExecuted);
     return;
   }
-  task_.Start(shard_.executor(), &*cancel_, this);
+  task_.Start(state_.executor(), &*cancel_, this);
 }
 
 Task<absl::Status> ServerCall::Invoke() {
-  if (shard_.limits().interceptors.empty()) [[likely]]
+  if (state_.limits().interceptors.empty()) [[likely]]
     return InvokeHandler();
   step_ = Step::kIntercept;
   return RunIntercepted();
@@ -757,16 +756,16 @@ absl::Status ServerCall::Thrown() const {
   try {
     throw;
   } catch (const std::exception& error) {
-    shard_.LogThrown(method_name(), error.what());
+    state_.LogThrown(method_name(), error.what());
   } catch (...) {
-    shard_.LogThrown(method_name(), "something unknown");
+    state_.LogThrown(method_name(), "something unknown");
   }
   return absl::InternalError(
       fmt::format("the handler of {} threw an exception: see the server's log", method_name()));
 }
 
 void ServerCall::OnTaskDone() {
-  if (shard_.admission() != nullptr) [[unlikely]]
+  if (state_.admission() != nullptr) [[unlikely]]
     EndTurn();
   AtStep(CallStep::kHandlerEnded, session_->link());
   absl::Status status;
@@ -822,9 +821,16 @@ void ServerCall::Finish() {
 
 void ServerCall::FinishReplied() {
   messages_.Clear();
-  std::exchange(session_, nullptr)->OnCallDone(*this);
-  shard_.Recycle(*this);
+  CallLink& session = *std::exchange(session_, nullptr);
+  const bool is_guarded = state_.admission() != nullptr && ReleasePlace();
+  if (!is_guarded) [[likely]]
+    session.client().RemoveCall();
+  IntrusiveNode<ServerCall>::Unlink();
+  session.Remove(id_.slot, *this);
+  pool_.Recycle(*this);
 }
+
+bool ServerCall::ReleasePlace() { return state_.admission()->Release(*this, method_index()); }
 
 void ServerCall::ClearParts() {
   bulk_.Clear();
@@ -834,7 +840,7 @@ void ServerCall::ClearParts() {
 
 void ServerCall::Cancel(absl::StatusCode reason) {
   if (step_ == Step::kQueued) {
-    shard_.admission()->Leave(*this);
+    state_.admission()->Leave(*this);
     step_ = Step::kHandler;
     Respond(CancelStatus(reason), Outcome::kNotExecuted);
     return;
@@ -855,12 +861,12 @@ void ServerCall::GiveUp(absl::StatusCode reason) {
 void ServerCall::StartTimer() {
   context_->deadline_ = Deadline(deadline_);
   cancel_->LimitDeadline(deadline_);
-  shard_.executor().StartTimer(*this, deadline_);
+  state_.executor().StartTimer(*this, deadline_);
   timer_running_ = true;
 }
 
 void ServerCall::StopTimer() {
-  if (std::exchange(timer_running_, false)) shard_.executor().StopTimer(*this);
+  if (std::exchange(timer_running_, false)) state_.executor().StopTimer(*this);
 }
 
 void ServerCall::OnTimer() {
@@ -875,6 +881,82 @@ void ServerCall::OnLinkDown() {
   } else {
     Finish();
   }
+}
+
+CallPool::CallPool(ServerState& state)
+    : state_(state),
+      max_at_once_(state.admission() != nullptr ? 0 : state.limits().max_concurrent_calls),
+      kept_(state.methods().size()) {}
+
+CallPool::~CallPool() {
+  for (const auto& calls : kept_) {
+    for (ServerCall* call : calls) {
+      UnpoisonMemory(call, sizeof(*call));
+      delete call;
+    }
+  }
+}
+
+RefusalReason CallPool::Refusal(uint16_t method, Streams streams, const ServerClient& client) {
+  if (draining_) return state_.CountRefusal(RefusalReason::kShuttingDown);
+  const int index = state_.methods().IndexOf(method);
+  if (index < 0) return state_.CountRefusal(RefusalReason::kNoSuchMethod);
+  if (state_.methods().entry(index).streams != streams) {
+    return state_.CountRefusal(RefusalReason::kStreamsOtherwise);
+  }
+  // A larger share of an executor that is full would not help.
+  if (bounded_calls() >= state_.limits().max_concurrent_calls) {
+    return state_.CountRefusal(RefusalReason::kTooManyCalls);
+  }
+  return state_.CountRefusal(client.takes_its_share() ? RefusalReason::kTooManyOfAClient
+                                                      : RefusalReason::kTooManyOfASource);
+}
+
+uint32_t CallPool::bounded_calls() const {
+  return state_.admission() == nullptr ? active_ : active_ - state_.admission()->control_calls();
+}
+
+ServerCall* CallPool::AdmitGuarded(const CallOffer& offer, ServerClient& client,
+                                   RefusalReason& reason) {
+  const int index = state_.methods().IndexOf(offer.method);
+  // A stream may last for ever, so it takes no control place.
+  const bool is_stream = offer.streams != Streams::kNone;
+  const CallClass its_class = is_stream && offer.priority == Priority::kControl
+                                  ? CallClass::kNormal
+                                  : state_.admission()->ClassOf(offer.priority, client.queue());
+  const bool is_control = its_class == CallClass::kControl;
+  const bool full = bounded_calls() >= state_.limits().max_concurrent_calls || client.full();
+  if (index < 0 || draining_ || state_.methods().entry(index).streams != offer.streams ||
+      (full && !is_control)) {
+    reason = Refusal(offer.method, offer.streams, client);
+    return nullptr;
+  }
+  if (const auto broken =
+          state_.admission()->Check(index, its_class, offer.pinned_bytes, client.queue())) {
+    reason = state_.CountRefusal(*broken);
+    return nullptr;
+  }
+  if (!is_control) client.AddCall();
+  ServerCall* call = Take(index);
+  state_.admission()->Count(*call, index, its_class, offer.pinned_bytes, client.queue());
+  return call;
+}
+
+ServerCall* CallPool::Make(int method_index) {
+  BoundedVector<ServerCall*>& kept = kept_[method_index];
+  if (kept.capacity() < kMaxIdleCalls) kept.Reserve(kept.capacity() + 1);
+  return new ServerCall(state_, *this, method_index);
+}
+
+Task<absl::Status> CallPool::WaitUntilIdle() {
+  if (active_ == 0) co_return absl::OkStatus();
+  co_return co_await idle_.Wait();
+}
+
+size_t CallPool::idle_calls() const {
+  size_t count = 0;
+  for (const auto& calls : kept_) count += calls.size();
+  return count;
 }
 
 }  // namespace verbena::internal

@@ -1,7 +1,7 @@
-// Calls of a server: ServerCall, and the parts that only some calls have: CarriedContext and
-// CallBulk.
+// Calls of a server: ServerCall, the parts that only some calls have, CarriedContext and CallBulk,
+// and the pool of an executor's calls, CallPool.
 //
-// A ServerShard owns calls while they are pooled, and each owns itself while it runs; on that
+// A CallPool owns calls while they are pooled, and each owns itself while it runs; on that
 // executor's thread. The server's limits bound the calls that run.
 
 #ifndef VERBENA_RPC_SERVER_CALL_H_
@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,12 +26,18 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/bulk.h"
+#include "verbena/rpc/server/call_link.h"
 #include "verbena/rpc/server/landings.h"
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/server/response.h"
 #include "verbena/rpc/server/served_stream.h"
+#include "verbena/rpc/server/server_client.h"
+#include "verbena/rpc/server/state.h"
 #include "verbena/rpc/server_context.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer.h"
@@ -123,9 +130,8 @@ class CarriedContext {
   bool in_use_ = false;
 };
 
+class CallPool;
 struct KeptResult;
-class ServerSession;
-class ServerShard;
 
 // A request's payload: the header in its frame, the landing to which it was written, if any, and
 // where it is in the frame, if it is there.
@@ -169,7 +175,7 @@ struct LargeFailure {
 //
 // Starts the handler (behind what ServerBulk fetches for it), cancels it, and hands what it made to
 // ServerResponse. Pooled per method and executor with its messages, so that a call in steady state
-// allocates nothing. Owned by its ServerShard while it is pooled, and by itself while it runs; on
+// allocates nothing. Owned by its CallPool while it is pooled, and by itself while it runs; on
 // that executor's thread. The link may be lost while the handler runs: the handler is cancelled and
 // runs to its end, and its response goes nowhere.
 class ServerCall final : public IntrusiveNode<ServerCall>,
@@ -178,16 +184,17 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
                          private Timer,
                          private ServerResponse::Listener {
  public:
-  ServerCall(ServerShard& shard, int method_index);
+  // Both outlive it.
+  ServerCall(ServerState& state, CallPool& pool, int method_index);
   ~ServerCall() override;
 
   // Parses the request and runs the handler up to its first wait; or lets the call wait for its
   // turn, if calls do. `bulk`, which `body` begins with, may be null; its landing is taken. So may
   // `context`, which lay ahead of `body`, and is taken.
-  void Start(ServerSession& session, CallId id, const FrameHeader& frame, const char* body,
+  void Start(CallLink& session, CallId id, const FrameHeader& frame, const char* body,
              IncomingBulk* bulk, IncomingContext* context);
   // The same for a request whose frame holds its message and no more: the path of most calls.
-  void StartInFrame(ServerSession& session, CallId id, const FrameHeader& frame, const char* body);
+  void StartInFrame(CallLink& session, CallId id, const FrameHeader& frame, const char* body);
   // The memory that the response waits for has come.
   absl::Status OnLanding(const RemoteRange& landing);
   // A frame of the call's stream. A failed Status closes the link.
@@ -231,7 +238,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   bool has_parts() const { return bulk_.in_use() || carried_.in_use() || stream_.in_use(); }
   [[gnu::noinline]] void StartWithParts(const FrameHeader& frame, const char* body,
                                         IncomingBulk* bulk, IncomingContext* context);
-  void SetCall(ServerSession& session, CallId id, const FrameHeader& frame);
+  void SetCall(CallLink& session, CallId id, const FrameHeader& frame);
   // Makes the handler's context, and begins to count its time.
   void BeginContext();
   void StartTimer();
@@ -282,6 +289,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void Finish();
   // The same for a call without parts, whose response left at once.
   void FinishReplied();
+  // Ends the call's place at Admission. False if it has none of its own.
+  [[gnu::noinline]] bool ReleasePlace();
   [[gnu::noinline]] void ClearParts();
 
   // Asks the client for memory for a failure that does not fit a frame. False if there is no need,
@@ -307,13 +316,14 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // The error that the caller gets for the exception that is being handled.
   [[gnu::cold, gnu::noinline]] absl::Status Thrown() const;
 
-  ServerShard& shard_;
+  ServerState& state_;
+  CallPool& pool_;
   const MethodTable::Entry& entry_;
   CallMessages messages_;
   ServerResponse response_;
 
   // State of the current call.
-  ServerSession* session_ = nullptr;
+  CallLink* session_ = nullptr;
   CallId id_;
   std::optional<CancelScope> cancel_;
   std::optional<ServerContext> context_;
@@ -326,6 +336,97 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   Step step_ = Step::kHandler;
   bool request_apart_ = false;  // while it waits for its turn
   std::unique_ptr<LargeFailure> failure_;
+};
+
+// The part of a request by which its call is admitted.
+struct CallOffer {
+  uint16_t method = 0;
+  Streams streams = Streams::kNone;
+  Priority priority = Priority::kNormal;
+  // Bytes of its payload, and of a message that does not fit its frame: a peer's claim, within
+  // LinkLimits::max_payload_bytes.
+  uint64_t pinned_bytes = 0;
+};
+
+// CallPool: the calls of a server on one executor: those that run, and those that are kept, with
+// their messages, for calls to come.
+//
+// It admits a request, or says why not. Owned by the ServerShard, on its executor's thread. Bounded
+// by ServerOptions::max_concurrent_calls, or by Admission, and by kMaxIdleCalls.
+class CallPool {
+ public:
+  // The most calls of one method that are kept. A burst of more leaves no more behind.
+  static constexpr size_t kMaxIdleCalls = 1024;
+
+  // `state` outlives it.
+  explicit CallPool(ServerState& state);
+  CallPool(const CallPool&) = delete;
+  CallPool& operator=(const CallPool&) = delete;
+  ~CallPool();
+
+  // A call of the method with that number; nullptr when it is refused, or when the server's
+  // Admission decides. `streams` is which sides send a stream, as the client says.
+  ServerCall* Admit(uint16_t method, Streams streams, ServerClient& client) {
+    const int index = state_.methods().IndexOf(method);
+    if (index < 0 || draining_ || active_ >= max_at_once_ || client.full() ||
+        state_.methods().entry(index).streams != streams) {
+      return nullptr;
+    }
+    client.AddCall();
+    state_.NoteStarted();
+    return Take(index);
+  }
+  // The same if Admission decides. ServerState::NoteStarted() follows when the call's turn has
+  // come. nullptr, and `reason`, which is counted, if the call is refused.
+  [[gnu::noinline]] ServerCall* AdmitGuarded(const CallOffer& offer, ServerClient& client,
+                                             RefusalReason& reason);
+  // Why Admit() just refused, counted.
+  [[gnu::cold, gnu::noinline]] RefusalReason Refusal(uint16_t method, Streams streams,
+                                                     const ServerClient& client);
+  // The call has ended: keeps it, or destroys it if there are enough. Nothing uses it afterwards.
+  void Recycle(ServerCall& call) {
+    BoundedVector<ServerCall*>& kept = kept_[call.method_index()];
+    if (kept.size() >= kMaxIdleCalls) [[unlikely]] {
+      delete &call;
+    } else {
+      kept.PushBack(&call);
+      PoisonMemory(&call, sizeof(call));
+    }
+    VERBENA_CHECK(active_ > 0);
+    if (--active_ == 0 && draining_) idle_.Set();
+  }
+
+  // From now on no call is admitted.
+  void Drain() { draining_ = true; }
+  // Only after Drain().
+  Task<absl::Status> WaitUntilIdle();
+  // Calls that run, or wait for their turn.
+  uint32_t active() const { return active_; }
+  // Calls that are kept.
+  size_t idle_calls() const;
+
+ private:
+  [[gnu::cold, gnu::noinline]] ServerCall* Make(int method_index);
+  // A call that is admitted.
+  ServerCall* Take(int method_index) {
+    ++active_;
+    if (kept_[method_index].empty()) return Make(method_index);
+    ServerCall* call = kept_[method_index].PopBack();
+    UnpoisonMemory(call, sizeof(*call));
+    return call;
+  }
+  // Calls that count in max_concurrent_calls.
+  uint32_t bounded_calls() const;
+
+  ServerState& state_;
+  // max_concurrent_calls, or 0 if Admission decides.
+  const uint32_t max_at_once_;
+  uint32_t active_ = 0;
+  bool draining_ = false;
+  Event idle_;  // no calls, while draining
+  // By method, owned; what they hold is poisoned. A call that runs belongs to itself, until
+  // Recycle().
+  std::vector<BoundedVector<ServerCall*>> kept_;
 };
 
 }  // namespace verbena::internal

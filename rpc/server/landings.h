@@ -39,6 +39,15 @@ struct UsedGrant {
   size_t bytes = 0;
 };
 
+// Gives the share of a landing back when its memory is free, and no sooner: ends the grant of
+// `bytes` to `client` then. If `holders` is not null, the bytes count among its grants until then.
+//
+// The peer of a lost link may still write to what it was granted, so the link's leases keep that
+// memory until its queue pair is gone. A client that closes its links and connects anew must not be
+// granted more meanwhile. On the thread of the executor that has the memory.
+void ReturnWithMemory(Buffer landing, size_t bytes, ServerClient& client,
+                      std::shared_ptr<MemoryHolders> holders);
+
 class GrantsGiven final : private SendWaiter {
  public:
   // The grants of `holders` are the bytes granted over all links of the executor. `client`

@@ -7,8 +7,6 @@
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/status_codec.h"
-#include "verbena/rpc/server/session.h"
-#include "verbena/rpc/server/shard.h"
 #include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
@@ -25,7 +23,7 @@ void CallMessages::DropReplyBeyond(size_t most) {
   reply_bytes_ = 0;
 }
 
-void ServerResponse::Begin(ServerSession& session, CallId id, TimePoint deadline, ServerBulk* bulk,
+void ServerResponse::Begin(CallLink& session, CallId id, TimePoint deadline, ServerBulk* bulk,
                            const CallContext* context) {
   session_ = &session;
   deadline_ = deadline;
@@ -38,7 +36,7 @@ void ServerResponse::Begin(ServerSession& session, CallId id, TimePoint deadline
     invalidated = bulk->response().FinalKey(*session.link());
 }
 
-bool ServerResponse::SendInFrame(ServerSession& session, CallId id, TimePoint deadline,
+bool ServerResponse::SendInFrame(CallLink& session, CallId id, TimePoint deadline,
                                  size_t reply_bytes) {
   Link& link = *session.link();
   char* body = link.Append(ResponseFrame(id), reply_bytes);
@@ -52,7 +50,7 @@ bool ServerResponse::SendInFrame(ServerSession& session, CallId id, TimePoint de
   return true;
 }
 
-void ServerResponse::AwaitRoomInFrame(ServerSession& session, CallId id, TimePoint deadline,
+void ServerResponse::AwaitRoomInFrame(CallLink& session, CallId id, TimePoint deadline,
                                       size_t reply_bytes) {
   Begin(session, id, deadline, nullptr, nullptr);
   body_bytes = reply_bytes;
@@ -84,10 +82,10 @@ bool ServerResponse::SendStreamFailure(const absl::Status& status, Outcome outco
   frame_.status_code = static_cast<uint8_t>(status.code());
   frame_.outcome = static_cast<uint8_t>(outcome);
   failure_body_.clear();
-  shard_.NoteFailure();
-  const TimePoint now = shard_.executor().now();
+  state_.NoteFailure();
+  const TimePoint now = state_.executor().now();
   const TimePoint due = deadline_ == kNever ? now : std::max(now, deadline_);
-  beside_until_ = SaturatingAdd(due, shard_.limits().response_grace);
+  beside_until_ = SaturatingAdd(due, state_.limits().response_grace);
   return SendBeside();
 }
 
@@ -107,7 +105,7 @@ bool ServerResponse::SendFailureInLanding(absl::StatusCode code, Outcome outcome
   frame_.status_code = static_cast<uint8_t>(code);
   frame_.outcome = static_cast<uint8_t>(outcome);
   failure_body_.clear();
-  shard_.NoteFailure();
+  state_.NoteFailure();
   body_bytes = context_bytes();
   return !StartWrites() && Append();
 }
@@ -153,18 +151,18 @@ void ServerResponse::AwaitRoom(Link& link) {
   if (reply_travels()) messages_.DropReplyBeyond(0);
   link.AwaitWritable(*this);
   session_->BeginWait();
-  const TimePoint until = SaturatingAdd(shard_.executor().now(), shard_.limits().response_grace);
+  const TimePoint until = SaturatingAdd(state_.executor().now(), state_.limits().response_grace);
   StartTimer(beside_ != nullptr ? std::min(until, beside_until_) : until);
 }
 
 void ServerResponse::StartTimer(TimePoint until) {
   frames_sent_ = session_->link()->stats().frames_sent;
-  shard_.executor().StartTimer(*this, until);
+  state_.executor().StartTimer(*this, until);
   timer_running_ = true;
 }
 
 void ServerResponse::StopTimer() {
-  if (std::exchange(timer_running_, false)) shard_.executor().StopTimer(*this);
+  if (std::exchange(timer_running_, false)) state_.executor().StopTimer(*this);
 }
 
 void ServerResponse::OnTimer() {
@@ -172,8 +170,8 @@ void ServerResponse::OnTimer() {
   Link& link = *session_->link();
   // A response waits its turn behind others, as long as the client takes those, but no longer than
   // the grace after its deadline.
-  const TimePoint now = shard_.executor().now();
-  const Duration grace = shard_.limits().response_grace;
+  const TimePoint now = state_.executor().now();
+  const Duration grace = state_.limits().response_grace;
   const TimePoint last = beside_ != nullptr ? beside_until_ : SaturatingAdd(deadline_, grace);
   if (link.stats().frames_sent != frames_sent_ && now < last) {
     StartTimer(std::min(last, SaturatingAdd(now, grace)));
@@ -191,7 +189,7 @@ void ServerResponse::SetFailure(const absl::Status& status, Outcome outcome, siz
   frame_.outcome = static_cast<uint8_t>(outcome);
   failure_body_ = EncodeStatusBody(status, max_bytes);
   body_bytes = failure_body_.size();
-  shard_.NoteFailure();
+  state_.NoteFailure();
 }
 
 // A handler that has ended may have left others access to the reply. The reply's size was cached

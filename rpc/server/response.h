@@ -17,6 +17,8 @@
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/bulk.h"
+#include "verbena/rpc/server/call_link.h"
+#include "verbena/rpc/server/state.h"
 #include "verbena/rpc/service.h"
 #include "verbena/rpc/stream/beside.h"
 #include "verbena/transport/base/clock.h"
@@ -73,9 +75,6 @@ class CallMessages {
   size_t reply_bytes_ = 0;
 };
 
-class ServerSession;
-class ServerShard;
-
 // ServerResponse: the last step of a server's call: its response, on the way into the link.
 //
 // Part of a ServerCall, on its executor's thread. A response leaves at once if the link has room
@@ -91,20 +90,20 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   };
 
   // All must outlive it. `method` is the method's full name.
-  ServerResponse(ServerShard& shard, const char* method, CallMessages& messages, Listener& listener)
-      : shard_(shard), method_(method), messages_(messages), listener_(listener) {}
+  ServerResponse(ServerState& state, const char* method, CallMessages& messages, Listener& listener)
+      : state_(state), method_(method), messages_(messages), listener_(listener) {}
   ~ServerResponse() override { StopTimer(); }
 
   // Begins the response of call `id`, which has a deadline or kNever, over the session's link,
   // which is open. `bulk` is the call's one-sided part, or null; `context` the response's context
   // block, or null. Both outlive the response.
-  void Begin(ServerSession& session, CallId id, TimePoint deadline, ServerBulk* bulk,
+  void Begin(CallLink& session, CallId id, TimePoint deadline, ServerBulk* bulk,
              const CallContext* context);
   // All that follow return true if the response has left, and false if the listener will hear of
   // it.
   // The reply of a call without bulk and without context, whose ByteSizeLong() has just returned
   // `reply_bytes`: instead of Begin() and SendReply().
-  bool SendInFrame(ServerSession& session, CallId id, TimePoint deadline, size_t reply_bytes);
+  bool SendInFrame(CallLink& session, CallId id, TimePoint deadline, size_t reply_bytes);
   // Call Begin() before the others.
   // Sends the reply, whose ByteSizeLong() has just returned `reply_bytes`.
   bool SendReply(size_t reply_bytes);
@@ -148,7 +147,7 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
 
   // Rare paths are out of line to keep the hot path small.
   // SendInFrame() found no room.
-  [[gnu::cold, gnu::noinline]] void AwaitRoomInFrame(ServerSession& session, CallId id,
+  [[gnu::cold, gnu::noinline]] void AwaitRoomInFrame(CallLink& session, CallId id,
                                                      TimePoint deadline, size_t reply_bytes);
   // Returns the end of what it wrote.
   [[gnu::noinline]] char* WritePrefix(char* body);
@@ -164,13 +163,13 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   void StartTimer(TimePoint until);
   void StopTimer();
 
-  ServerShard& shard_;
+  ServerState& state_;
   const char* const method_;
   CallMessages& messages_;
   Listener& listener_;
 
   // State of the current response.
-  ServerSession* session_ = nullptr;
+  CallLink* session_ = nullptr;
   ServerBulk* bulk_ = nullptr;
   const CallContext* context_ = nullptr;
   TimePoint deadline_ = kNever;

@@ -8,8 +8,6 @@
 #include "fmt/format.h"
 #include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/server/server_client.h"
-#include "verbena/rpc/server/session.h"
-#include "verbena/rpc/server/shard.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/link/endpoint.h"
@@ -103,8 +101,8 @@ Task<absl::StatusOr<Buffer>> RequestBuffers::Allocate(size_t bytes) {
   const Endpoint& endpoint = link->endpoint();
   [[maybe_unused]] const auto use = endpoint.Use();
   MemoryWait wait{.deadline = deadline_,
-                  .longest = shard_->limits().memory_wait,
-                  .holders = &shard_->receive_holders()};
+                  .longest = state_->limits().memory_wait,
+                  .holders = &state_->receive_holders()};
   auto share = std::make_unique<PayloadShare>(session_->client().shared_from_this(), bytes);
   if (!share->TryTake()) {
     if (share->lacks_source_bytes()) session_->ReclaimGrantsOfSource();
@@ -114,7 +112,7 @@ Task<absl::StatusOr<Buffer>> RequestBuffers::Allocate(size_t bytes) {
     const TimePoint now = endpoint.executor().now();
     // An earlier deadline is the caller's own.
     if (absl::IsDeadlineExceeded(waited) && now >= limit) {
-      ++shard_->memory_refused();
+      ++state_->memory_refused();
       co_return share->Exhausted(bytes, now - began);
     }
     VERBENA_CO_RETURN_IF_ERROR(waited);

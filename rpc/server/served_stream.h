@@ -17,6 +17,8 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/method.h"
+#include "verbena/rpc/server/call_link.h"
+#include "verbena/rpc/server/state.h"
 #include "verbena/rpc/stream/beside.h"
 #include "verbena/rpc/stream/receiver.h"
 #include "verbena/rpc/stream/sender.h"
@@ -31,9 +33,6 @@
 
 namespace verbena::internal {
 
-class ServerSession;
-class ServerShard;
-
 // RequestBuffers: memory for the payloads of a stream's messages at its server.
 //
 // Receive memory, within what the client and its source may have for payloads of requests
@@ -42,8 +41,8 @@ class ServerShard;
 class RequestBuffers final : public StreamBuffers {
  public:
   // A stream begins. Both are used while its handler runs; `deadline` is the call's.
-  void Begin(ServerShard& shard, ServerSession& session, TimePoint deadline) {
-    shard_ = &shard;
+  void Begin(ServerState& state, CallLink& session, TimePoint deadline) {
+    state_ = &state;
     session_ = &session;
     deadline_ = deadline;
   }
@@ -53,8 +52,8 @@ class RequestBuffers final : public StreamBuffers {
   Task<absl::StatusOr<Buffer>> Allocate(size_t bytes) override;
 
  private:
-  ServerShard* shard_ = nullptr;
-  ServerSession* session_ = nullptr;
+  ServerState* state_ = nullptr;
+  CallLink* session_ = nullptr;
   TimePoint deadline_ = kNever;
 };
 
@@ -67,8 +66,8 @@ class ServedStream final : private StreamReceiver::Listener {
   StreamSender& sender() { return sender_; }
 
   // For the payloads of the client's messages; before Begin().
-  void SetMemory(ServerShard& shard, ServerSession& session, TimePoint deadline) {
-    buffers_.Begin(shard, session, deadline);
+  void SetMemory(ServerState& state, CallLink& session, TimePoint deadline) {
+    buffers_.Begin(state, session, deadline);
   }
   // `request_apart`: the request comes as a message.
   void Begin(StreamLink& link, CallId id, const MethodDescriptor& method, bool request_apart) {
@@ -106,7 +105,7 @@ class ServedStream final : private StreamReceiver::Listener {
     co_return block;
   }
 
-  // From ServerSession. A failed Status closes the link.
+  // From the session. A failed Status closes the link.
   absl::Status OnFrame(const FrameHeader& frame, const char* body) {
     if (frame.kind == FrameKind::kStreamWindow) return sender_.OnWindow(frame);
     if (frame.kind == FrameKind::kStreamMessage) {

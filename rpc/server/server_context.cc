@@ -16,8 +16,6 @@
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/call.h"
-#include "verbena/rpc/server/session.h"
-#include "verbena/rpc/server/shard.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/link/endpoint.h"
 
@@ -101,7 +99,7 @@ uint64_t ServerContext::dedupe_acknowledged_below() const {
 absl::Status ServerContext::AddTrailingMetadata(std::string_view key, std::string_view value) {
   VERBENA_RETURN_IF_ERROR(Metadata::CheckEntry(key, value));
   const internal::Link* link = call_.session_->link();
-  size_t most = call_.shard_.limits().max_metadata_bytes;
+  size_t most = call_.state_.limits().max_metadata_bytes;
   // The other half is for the reply's headers, or for a failure's text.
   if (link != nullptr) most = std::min(most, link->max_body_bytes() / 2);
   if (const internal::ServerBulk* bulk = call_.bulk_.get();
@@ -146,15 +144,15 @@ Task<absl::StatusOr<Buffer>> ServerContext::AllocateBuffer(size_t bytes) {
   const internal::Endpoint* endpoint = link != nullptr ? &link->endpoint() : nullptr;
   // The result of a deduplicated call is kept, payload included, for whoever repeats it.
   if (endpoint == nullptr && call_.carried_.outlives_link()) {
-    endpoint = call_.shard_.AnyEndpoint();
+    endpoint = call_.state_.AnyEndpoint();
   }
   if (endpoint == nullptr) co_return absl::UnavailableError("the caller's link was lost");
   co_return co_await call_.session_->client().responses().Allocate(
       *endpoint, bytes,
       {.deadline = call_.deadline_,
-       .longest = call_.shard_.limits().memory_wait,
-       .holders = &call_.shard_.send_holders()},
-      call_.session_->peer(), call_.shard_.memory_refused());
+       .longest = call_.state_.limits().memory_wait,
+       .holders = &call_.state_.send_holders()},
+      call_.session_->peer(), call_.state_.memory_refused());
 }
 
 std::string ServerContext::device_name() const {

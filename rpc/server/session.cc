@@ -1,61 +1,25 @@
 #include "verbena/rpc/server/session.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
-#include "verbena/rpc/server/granted_share.h"
-#include "verbena/rpc/server/shard.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
 
-constinit CallSlots::Page CallSlots::no_page_;
-
-CallSlots::~CallSlots() {
-  for (uint32_t i = 0; i < page_count_; ++i) {
-    if (pages_[i] != &no_page_) delete pages_[i];
-  }
-}
-
-void CallSlots::AddPage(uint32_t index) {
-  VERBENA_CHECK(index < kMaxPages) << "page " << index << " of " << kMaxPages;
-  if (index >= page_count_) {
-    const uint32_t count = std::bit_ceil(index + 1);
-    auto pages = std::make_unique<Page*[]>(count);
-    std::fill_n(std::copy_n(pages_.get(), page_count_, pages.get()), count - page_count_,
-                &no_page_);
-    pages_ = std::move(pages);
-    page_count_ = count;
-  }
-  pages_[index] = spare_ != nullptr ? spare_.release() : new Page;
-  if (index == 0) ++pages_[index]->running;
-}
-
-void CallSlots::DropPage(uint32_t index) {
-  std::unique_ptr<Page> page(std::exchange(pages_[index], &no_page_));
-  if (spare_ == nullptr) {
-    spare_ = std::move(page);
-  }
-}
-
-size_t CallSlots::pages() const {
-  const auto absent = std::count(pages_.get(), pages_.get() + page_count_, &no_page_);
-  return page_count_ - absent + (spare_ != nullptr ? 1 : 0);
-}
-
-ServerSession::ServerSession(ServerShard& shard, std::shared_ptr<ServerClient> client,
-                             std::string peer, uint64_t number)
-    : shard_(shard),
-      client_(std::move(client)),
-      peer_(std::move(peer)),
+ServerSession::ServerSession(Owner& owner, ServerState& state, CallPool& calls,
+                             std::shared_ptr<ServerClient> client, std::string peer,
+                             uint64_t number)
+    : CallLink(std::move(client), std::move(peer), state.limits().response_grace),
+      owner_(owner),
+      state_(state),
+      calls_(calls),
       number_(number),
-      streams_(shard.limits().response_grace),
-      grants_(shard.shared_receive_holders(), *client_) {}
+      grants_(state.shared_receive_holders(), *client_) {}
 
 ServerSession::~ServerSession() {
   VERBENA_CHECK(active_.empty()) << "a call of " << peer_ << " still runs";
@@ -67,7 +31,7 @@ absl::Status ServerSession::OnFrame(Link& link, const FrameHeader& frame, const 
   if (frame.kind != FrameKind::kRequest) return OnOtherFrame(link, frame, body);
   if (frame.flags != 0 || by_slot_.Find(frame.call_slot) != nullptr) [[unlikely]]
     return OnRequest(frame, body);
-  ServerCall* call = shard_.Admit(frame.method, Streams::kNone, *client_);
+  ServerCall* call = calls_.Admit(frame.method, Streams::kNone, *client_);
   if (call == nullptr) [[unlikely]]
     return StartUnadmitted(frame, body, nullptr, nullptr);
   AddCall(frame, *call);
@@ -199,14 +163,14 @@ absl::Status ServerSession::OnBulkRequest(const FrameHeader& frame, const char* 
   if (bulk.request.grant != RequestBulk::kNoGrant) {
     VERBENA_ASSIGN_OR_RETURN(bulk.landing,
                              grants_.Use(bulk.request.grant, bulk.request.payload_bytes));
-    shard_.NotePayloadWritten();
+    state_.NotePayloadWritten();
   }
   return StartCall(frame, body, &bulk, context);
 }
 
 // The exact bound of a block that travels is checked when it is here.
 bool ServerSession::TakesMetadata(const IncomingContext& context) const {
-  const size_t most = shard_.limits().max_metadata_bytes;
+  const size_t most = state_.limits().max_metadata_bytes;
   return context.header.travels ? context.header.block_bytes <= most + kMaxContextFixedBytes
                                 : context.block.metadata.bytes() <= most;
 }
@@ -214,9 +178,9 @@ bool ServerSession::TakesMetadata(const IncomingContext& context) const {
 absl::Status ServerSession::StartCall(const FrameHeader& frame, const char* body,
                                       IncomingBulk* bulk, IncomingContext* context) {
   if (context != nullptr && !TakesMetadata(*context)) {
-    return RefuseRequest(frame, bulk, shard_.RefusalOfMetadata());
+    return RefuseRequest(frame, bulk, state_.CountRefusal(RefusalReason::kTooMuchMetadata));
   }
-  ServerCall* call = shard_.Admit(frame.method, StreamsOf(frame), *client_);
+  ServerCall* call = calls_.Admit(frame.method, StreamsOf(frame), *client_);
   if (call == nullptr) return StartUnadmitted(frame, body, bulk, context);
   AddCall(frame, *call);
   call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk, context);
@@ -225,8 +189,8 @@ absl::Status ServerSession::StartCall(const FrameHeader& frame, const char* body
 
 absl::Status ServerSession::StartUnadmitted(const FrameHeader& frame, const char* body,
                                             IncomingBulk* bulk, IncomingContext* context) {
-  if (shard_.admission() != nullptr) return StartGuarded(frame, body, bulk, context);
-  return RefuseRequest(frame, bulk, shard_.Refusal(frame.method, StreamsOf(frame), *client_));
+  if (state_.admission() != nullptr) return StartGuarded(frame, body, bulk, context);
+  return RefuseRequest(frame, bulk, calls_.Refusal(frame.method, StreamsOf(frame), *client_));
 }
 
 absl::Status ServerSession::StartGuarded(const FrameHeader& frame, const char* body,
@@ -240,11 +204,11 @@ absl::Status ServerSession::StartGuarded(const FrameHeader& frame, const char* b
     // The call would fail when it runs. Until then it must not count against the requests of
     // others.
     if (offer.pinned_bytes > link_->endpoint().limits().max_payload_bytes) {
-      return RefuseRequest(frame, bulk, shard_.RefusalOfSize());
+      return RefuseRequest(frame, bulk, state_.CountRefusal(RefusalReason::kRequestTooLarge));
     }
   }
   RefusalReason reason{};
-  ServerCall* call = shard_.AdmitGuarded(offer, *client_, reason);
+  ServerCall* call = calls_.AdmitGuarded(offer, *client_, reason);
   if (call == nullptr) return RefuseRequest(frame, bulk, reason);
   AddCall(frame, *call);
   call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk, context);
@@ -308,13 +272,13 @@ void ServerSession::RefuseQueued(CallId id, RefusalReason reason) {
 
 void ServerSession::StartRefusalTimer() {
   refusals_due_ = refusals_.queued();
-  Executor& executor = shard_.executor();
-  executor.StartTimer(*this, SaturatingAdd(executor.now(), shard_.limits().response_grace));
+  Executor& executor = state_.executor();
+  executor.StartTimer(*this, SaturatingAdd(executor.now(), state_.limits().response_grace));
   timer_running_ = true;
 }
 
 void ServerSession::StopRefusalTimer() {
-  if (std::exchange(timer_running_, false)) shard_.executor().StopTimer(*this);
+  if (std::exchange(timer_running_, false)) state_.executor().StopTimer(*this);
 }
 
 void ServerSession::OnTimer() {
@@ -327,12 +291,12 @@ void ServerSession::OnTimer() {
       "{} has not taken the refusals of its calls for {} ms (ServerOptions::response_grace), of "
       "which {} wait: it issues no credits",
       peer_,
-      std::chrono::duration_cast<std::chrono::milliseconds>(shard_.limits().response_grace).count(),
+      std::chrono::duration_cast<std::chrono::milliseconds>(state_.limits().response_grace).count(),
       refusals_.size())));
 }
 
 size_t ServerSession::RoomNeeded() const {
-  return refusals_.empty() ? 0 : shard_.RefusalBody(refusals_.front().reason).size();
+  return refusals_.empty() ? 0 : state_.RefusalBody(refusals_.front().reason).size();
 }
 
 void ServerSession::AwaitRoom(Link& link) {
@@ -342,9 +306,9 @@ void ServerSession::AwaitRoom(Link& link) {
 
 void ServerSession::SendRefusal(Link& link) {
   const Refusal& refusal = refusals_.front();
-  const std::string& body = shard_.RefusalBody(refusal.reason);
+  const std::string& body = state_.RefusalBody(refusal.reason);
   const FrameHeader frame =
-      FailureFrame({refusal.slot, refusal.generation}, shard_.RefusalStatus(refusal.reason).code(),
+      FailureFrame({refusal.slot, refusal.generation}, state_.RefusalStatus(refusal.reason).code(),
                    Outcome::kNotExecuted);
   char* room = link.Append(frame, body.size());
   if (room == nullptr) return;
@@ -355,16 +319,17 @@ void ServerSession::SendRefusal(Link& link) {
 }
 
 void ServerSession::OfferLanding(size_t bytes) {
-  const size_t granted = shard_.granted_bytes();
+  const size_t granted = state_.granted_bytes();
   grants_.Offer(*link_, bytes);
-  shard_.NoteLandingOffered(granted);
+  if (state_.granted_bytes() > granted) [[unlikely]]
+    owner_.OnGrant();
 }
 
 void ServerSession::ReclaimGrants() {
-  if (link_ != nullptr) shard_.ReclaimGrants(link_->endpoint());
+  if (link_ != nullptr) owner_.ReclaimGrants(link_->endpoint());
 }
 
-void ServerSession::ReclaimGrantsOfSource() { shard_.ReclaimGrants(client_->source()); }
+void ServerSession::ReclaimGrantsOfSource() { owner_.ReclaimGrants(client_->source()); }
 
 void ServerSession::RevokeGrants() {
   if (link_ != nullptr && link_->open()) grants_.Revoke(*link_);
@@ -408,21 +373,8 @@ void ServerSession::CountRunning(RunningHandlers& running) {
   });
 }
 
-void ServerSession::OnCallDone(ServerCall& call) {
-  if (shard_.admission() == nullptr || !ReleasePlace(call)) [[likely]]
-    client_->RemoveCall();
-  call.IntrusiveNode<ServerCall>::Unlink();
-  by_slot_.Remove(call.id().slot, call);
-  if (link_ == nullptr) [[unlikely]]
-    OnCallDoneWithoutLink();
-}
-
-bool ServerSession::ReleasePlace(ServerCall& call) {
-  return shard_.admission()->Release(call, call.method_index());
-}
-
-void ServerSession::OnCallDoneWithoutLink() {
-  if (!going_down_ && active_.empty()) shard_.OnSessionIdle(*this);
+void ServerSession::OnCallEndedWithoutLink() {
+  if (!going_down_ && active_.empty()) owner_.OnSessionIdle(*this);
 }
 
 bool ServerSession::ExpectsFrames() const {
@@ -459,7 +411,7 @@ void ServerSession::OnLinkDown(Link&, const absl::Status&) {
   }
   streams_.OnLinkDown();
   going_down_ = false;
-  shard_.OnSessionDown(*this);
+  owner_.OnSessionDown(*this);
 }
 
 }  // namespace verbena::internal

@@ -21,82 +21,15 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/call.h"
+#include "verbena/rpc/server/call_link.h"
 #include "verbena/rpc/server/landings.h"
 #include "verbena/rpc/server/server_client.h"
-#include "verbena/rpc/stream/windows.h"
+#include "verbena/rpc/server/state.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-
-class ServerCall;
-
-// CallSlots: the calls of one link that a server runs, by the client's call slot.
-//
-// A client has up to kMaxCallsInFlight slots and uses few. So the table has pages of kPageSlots,
-// and only slots of calls that run take one: a request that is refused takes no memory, however
-// high its slot. A page goes when its last call has ended. The table keeps one empty page for the
-// next that is needed, and the page of the first slots. Part of a ServerSession.
-class CallSlots {
- public:
-  static constexpr uint32_t kPageSlots = 256;
-  static constexpr uint32_t kMaxPages = kMaxCallsInFlight / kPageSlots;
-
-  CallSlots() = default;
-  CallSlots(const CallSlots&) = delete;
-  CallSlots& operator=(const CallSlots&) = delete;
-  ~CallSlots();
-
-  // The latest call of `slot`, which still runs; nullptr if there is none.
-  ServerCall* Find(uint32_t slot) const {
-    const uint32_t page = slot / kPageSlots;
-    return page < page_count_ ? pages_[page]->calls[slot % kPageSlots] : nullptr;
-  }
-
-  // A call begins. Find() returns it from now on, also if an earlier call of the slot still runs.
-  // Precondition: slot < kMaxCallsInFlight.
-  void Add(uint32_t slot, ServerCall& call) {
-    const uint32_t index = slot / kPageSlots;
-    if (index >= page_count_ || pages_[index] == &no_page_) [[unlikely]]
-      AddPage(index);
-    Page& page = *pages_[index];
-    page.calls[slot % kPageSlots] = &call;
-    ++page.running;
-  }
-
-  // A call that was added ends.
-  void Remove(uint32_t slot, const ServerCall& call) {
-    const uint32_t index = slot / kPageSlots;
-    Page& page = *pages_[index];
-    ServerCall*& latest = page.calls[slot % kPageSlots];
-    if (latest == &call) latest = nullptr;
-    if (--page.running == 0) [[unlikely]]
-      DropPage(index);
-  }
-
-  // Pages that there are now, the empty ones included.
-  size_t pages() const;
-
- private:
-  struct Page {
-    std::array<ServerCall*, kPageSlots> calls{};
-    // Running calls of these slots; a slot may have several. The first page counts one more, and
-    // so never goes: most clients need no other.
-    uint32_t running = 0;
-  };
-
-  // Rare paths are out of line to keep the hot path small.
-  [[gnu::cold, gnu::noinline]] void AddPage(uint32_t index);
-  [[gnu::cold, gnu::noinline]] void DropPage(uint32_t index);
-
-  // Stands for each page that is not there. Nobody writes to it.
-  static Page no_page_;
-
-  std::unique_ptr<Page*[]> pages_;
-  uint32_t page_count_ = 0;  // of pages_
-  std::unique_ptr<Page> spare_;
-};
 
 struct Refusal {
   Refusal(CallId id, RefusalReason its_reason)
@@ -150,7 +83,7 @@ class RefusalQueue {
   uint64_t left_ = 0;
 };
 
-class ServerShard;
+// Handlers that run, by the method's full name.
 using RunningHandlers = absl::btree_map<std::string, uint32_t>;
 
 // ServerSession: the serving side of one link: its calls in progress, by the caller's slot.
@@ -158,7 +91,10 @@ using RunningHandlers = absl::btree_map<std::string, uint32_t>;
 // Owned by its ServerShard, on that executor's thread. It outlives its link until the last handler
 // has ended, since handlers are cancelled, never destroyed. Bounded by the caller's slots
 // (kMaxCallsInFlight) and the shard's limit on concurrent requests.
-class ServerSession final : public LinkListener, private SendWaiter, private Timer {
+class ServerSession final : public LinkListener,
+                            public CallLink,
+                            private SendWaiter,
+                            private Timer {
  public:
   // The most refusals that wait for room: one for each of the client's call slots. Only a client
   // that gives up refused calls without taking their answers can have more; then the link closes.
@@ -168,47 +104,50 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   // share (ServerSource).
   static constexpr size_t kOwnQueuedRefusals = 4096;
 
-  // `number` tells this object from every other of its shard, also from a former one at the same
-  // address.
-  ServerSession(ServerShard& shard, std::shared_ptr<ServerClient> client, std::string peer,
-                uint64_t number);
+  // What owns all sessions of an executor.
+  class Owner {
+   public:
+    // The link is down. The session is freed once it is idle().
+    virtual void OnSessionDown(ServerSession& session) = 0;
+    // A session whose link is down has no calls left.
+    virtual void OnSessionIdle(ServerSession& session) = 0;
+    // Asks every client on `endpoint` to return its grants, unless all were asked since the last
+    // OnGrant(): not every call that finds memory short walks over the links.
+    virtual void ReclaimGrants(const Endpoint& endpoint) = 0;
+    // Asks every client of `source` likewise.
+    virtual void ReclaimGrants(ServerSource& source) = 0;
+    // A landing was granted.
+    virtual void OnGrant() = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  // `number` tells this object from every other of its owner, also from a former one at the same
+  // address. The references outlive it.
+  ServerSession(Owner& owner, ServerState& state, CallPool& calls,
+                std::shared_ptr<ServerClient> client, std::string peer, uint64_t number);
   ~ServerSession() override;
 
   void Attach(Link& link) { link_ = &link; }
-  // nullptr until the handshake has ended, and once the link is down.
-  Link* link() const { return link_; }
   // Whether its link is one of `endpoint`.
   bool uses(const Endpoint& endpoint) const {
     return link_ != nullptr && &link_->endpoint() == &endpoint;
   }
-  const std::string& peer() const { return peer_; }
   uint64_t number() const { return number_; }
   bool idle() const { return active_.empty(); }
-  // The client of this link, which may have other links.
-  ServerClient& client() const { return *client_; }
-  // A call begins or stops waiting for what the client owes: room for its response, or a landing.
-  void BeginWait() { ++waits_; }
-  void EndWait() { --waits_; }
-
-  // The windows that the link's streams share. Precondition: a stream was opened.
-  StreamLink& streams() { return streams_; }
 
   // Tells the client to start no more calls here.
   void SendGoAway();
   void CancelAll();
   void CountRunning(RunningHandlers& running);
-  void OnCallDone(ServerCall& call);
-  // Refuses a call that waited for its turn, and is over. May close the link.
-  void RefuseQueued(CallId id, RefusalReason reason);
-  // Grants memory for the next payload of a request, after one of `bytes` has come. Only while
-  // open.
-  void OfferLanding(size_t bytes);
-  // This executor is short of memory for payloads: asks the clients of the same device for their
-  // grants.
-  void ReclaimGrants();
-  // The same for all clients of this one's source address, whose share of that memory is short.
-  void ReclaimGrantsOfSource();
   void RevokeGrants();
+
+  // CallLink
+  void RefuseQueued(CallId id, RefusalReason reason) override;
+  void OfferLanding(size_t bytes) override;
+  void ReclaimGrants() override;
+  void ReclaimGrantsOfSource() override;
 
   // LinkListener
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
@@ -232,11 +171,11 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   }
   absl::Status StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk,
                          IncomingContext* context);
-  // The same for a call that ServerShard::Admit() did not admit.
+  // The same for a call that CallPool::Admit() did not admit.
   [[gnu::cold, gnu::noinline]] absl::Status StartUnadmitted(const FrameHeader& frame,
                                                             const char* body, IncomingBulk* bulk,
                                                             IncomingContext* context);
-  // The same if the shard's Admission decides.
+  // The same if Admission decides.
   [[gnu::noinline]] absl::Status StartGuarded(const FrameHeader& frame, const char* body,
                                               IncomingBulk* bulk, IncomingContext* context);
   void AddCall(const FrameHeader& frame, ServerCall& call) {
@@ -260,9 +199,7 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   absl::Status OnStreamRequest(const FrameHeader& frame, const char* body,
                                IncomingContext* context);
   absl::Status OnStreamFrame(Link& link, const FrameHeader& frame, const char* body);
-  // False if the call does not have a place of its own at the shard's Admission.
-  [[gnu::noinline]] bool ReleasePlace(ServerCall& call);
-  [[gnu::cold, gnu::noinline]] void OnCallDoneWithoutLink();
+  void OnCallEndedWithoutLink() override;
   void OnCancelFrame(const FrameHeader& frame);
   absl::Status OnLandingFrame(const FrameHeader& frame, const char* body);
   absl::Status Refuse(CallId id, RefusalReason reason);
@@ -278,19 +215,15 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   // The refusals that waited when the timer was started have all left by now, or the link closes.
   void OnTimer() override;
 
-  ServerShard& shard_;
-  const std::shared_ptr<ServerClient> client_;
-  const std::string peer_;
+  Owner& owner_;
+  ServerState& state_;
+  CallPool& calls_;
   const uint64_t number_;
-  Link* link_ = nullptr;
   IntrusiveList<ServerCall> active_;
-  CallSlots by_slot_;
-  StreamLink streams_;
   RefusalQueue refusals_;
   bool timer_running_ = false;  // while refusals wait
   uint64_t refusals_due_ = 0;   // of all queued so far, how many must have left when the timer ends
   bool go_away_due_ = false;
-  uint32_t waits_ = 0;
   bool told_idle_ = false;   // by OnIdle()
   bool going_down_ = false;  // in OnLinkDown(), which decides at its end whether this is idle
   GrantsGiven grants_;

@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/call/status_codec.h"
-#include "verbena/rpc/retry_after.h"
 #include "verbena/rpc/server/dedupe.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/base/log.h"
@@ -15,7 +13,6 @@
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/executor/spawn.h"
-#include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
 namespace {
@@ -28,13 +25,6 @@ constexpr Duration kLeaveGrace = std::chrono::seconds(1);
 // Between two lines in the log about handlers that outlast the server.
 constexpr Duration kReportInterval = std::chrono::seconds(10);
 
-// Calls of all clients of one source. The option's 0 stands for three quarters of the executor's.
-uint32_t CallsPerSource(const ServerLimits& limits) {
-  if (limits.max_calls_per_source != 0) return limits.max_calls_per_source;
-  const uint32_t all = limits.max_concurrent_calls;
-  return std::max(all - all / 4, limits.max_calls_per_client);
-}
-
 // Shares of a budget. An option of 0 stands for half of the budget for a client. For a source it
 // stands for three quarters, or for all of it if the source names no host.
 size_t BytesPerClient(size_t option, size_t budget) { return option != 0 ? option : budget / 2; }
@@ -42,79 +32,6 @@ size_t BytesPerClient(size_t option, size_t budget) { return option != 0 ? optio
 size_t BytesPerSource(size_t option, size_t budget, size_t of_client, bool names_source) {
   if (option != 0) return option;
   return std::max(names_source ? budget - budget / 4 : budget, of_client);
-}
-
-// A refusal for overload, which says when to come again.
-template <typename... Values>
-absl::Status Overload(const ServerLimits& limits, fmt::format_string<Values...> text,
-                      Values&&... values) {
-  return WithRetryAfter(
-      absl::ResourceExhaustedError(fmt::format(text, std::forward<Values>(values)...)),
-      limits.admission.retry_after);
-}
-
-// Short: they are encoded for the smallest frame. In the order of RefusalReason.
-std::array<absl::Status, kRefusalReasons> Refusals(const ServerLimits& limits) {
-  const AdmissionOptions& admission = limits.admission;
-  const auto age_us =
-      std::chrono::duration_cast<std::chrono::microseconds>(admission.max_queue_age).count();
-  return {absl::UnavailableError("the server is shutting down"),
-          absl::UnimplementedError("this server has no such method: give its service to "
-                                   "Server::Start(), or build both sides from one .proto"),
-          Overload(limits,
-                   "the server's executor runs {} calls, its most: retry later, or raise "
-                   "ServerOptions::max_concurrent_calls",
-                   limits.max_concurrent_calls),
-          Overload(limits,
-                   "the server's executor runs {} calls of this client, its most: retry later, or "
-                   "raise ServerOptions::max_calls_per_client",
-                   limits.max_calls_per_client),
-          Overload(limits,
-                   "the server's executor runs {} calls of this source, its most: retry later, or "
-                   "raise ServerOptions::max_calls_per_source",
-                   CallsPerSource(limits)),
-          Overload(limits,
-                   "the server's executor has as many calls of this method as it may: retry later, "
-                   "or raise its max_calls in AdmissionOptions::methods"),
-          Overload(limits,
-                   "the server's executor has requests of {} bytes, its most: retry later, or "
-                   "raise AdmissionOptions::max_pinned_bytes",
-                   admission.max_pinned_bytes),
-          Overload(limits,
-                   "the server's executor has requests of this client of {} bytes, its most: retry "
-                   "later, or raise AdmissionOptions::max_pinned_bytes_per_client",
-                   admission.max_pinned_bytes_per_client),
-          Overload(limits,
-                   "the server's executor has requests of this method of as many bytes as it may: "
-                   "retry later, or raise its max_pinned_bytes in AdmissionOptions::methods"),
-          Overload(limits,
-                   "of the {} calls that may wait at the server's executor, none is left to this "
-                   "client: retry later, or raise AdmissionOptions::max_queued",
-                   admission.max_queued),
-          Overload(limits,
-                   "the server is overloaded, and the call would wait longer than {} us: retry "
-                   "later, or raise AdmissionOptions::max_queue_age",
-                   age_us),
-          absl::ResourceExhaustedError(
-              "the request with its payload is over this server's LinkLimits::max_payload_bytes: "
-              "send it in pieces, or raise that"),
-          absl::ResourceExhaustedError(
-              fmt::format("the server takes {} bytes of metadata with a call: send less, or raise "
-                          "ServerOptions::max_metadata_bytes",
-                          limits.max_metadata_bytes)),
-          absl::UnimplementedError("this server's method of that name sends a stream where the "
-                                   "caller's sends one message, or the reverse: build both sides "
-                                   "from one .proto")};
-}
-
-// Short enough for every frame.
-std::array<std::string, kRefusalReasons> Encoded(
-    const std::array<absl::Status, kRefusalReasons>& refusals) {
-  std::array<std::string, kRefusalReasons> bodies;
-  for (size_t i = 0; i < kRefusalReasons; ++i) {
-    bodies[i] = EncodeStatusBody(refusals[i], MaxBodyBytes(kMinEagerBytes));
-  }
-  return bodies;
 }
 
 std::string Described(const RunningHandlers& running) {
@@ -128,26 +45,7 @@ std::string Described(const RunningHandlers& running) {
 }  // namespace
 
 ServerShard::ServerShard(Shard& shard, const MethodTable& methods, const ServerLimits& limits)
-    : shard_(shard),
-      methods_(methods),
-      limits_(limits),
-      refusals_(Refusals(limits)),
-      refusal_bodies_(Encoded(refusals_)),
-      max_at_once_(HasBounds(limits.admission) ? 0 : limits.max_concurrent_calls),
-      free_(methods.size()),
-      admission_(HasBounds(limits.admission)
-                     ? std::make_unique<Admission>(shard.executor(), methods, limits.admission)
-                     : nullptr),
-      tasks_(shard.executor()) {}
-
-ServerShard::~ServerShard() {
-  for (const auto& calls : free_) {
-    for (ServerCall* call : calls) {
-      UnpoisonMemory(call, sizeof(*call));
-      delete call;
-    }
-  }
-}
+    : shard_(shard), state_(shard, methods, limits), calls_(state_), tasks_(shard.executor()) {}
 
 void ServerShard::Serve(std::unique_ptr<MessageStream> stream, LinkParameters offer) {
   tasks_.Spawn(Accept(std::move(stream), std::move(offer)));
@@ -176,8 +74,9 @@ Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParame
 
 Task<absl::Status> ServerShard::AcceptAs(uint64_t number, std::unique_ptr<MessageStream> stream,
                                          LinkParameters offer) {
-  auto owned = std::make_unique<ServerSession>(*this, ClientOf(*stream, offer.runtime_id),
-                                               stream->peer(), number);
+  auto owned =
+      std::make_unique<ServerSession>(static_cast<ServerSession::Owner&>(*this), state_, calls_,
+                                      ClientOf(*stream, offer.runtime_id), stream->peer(), number);
   ServerSession* session = owned.get();
   sessions_.emplace(number, std::move(owned));
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link,
@@ -198,7 +97,7 @@ Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> str
   if (endpoint.ok()) {
     [[maybe_unused]] const auto use = (*endpoint)->Use();
     co_return co_await (*endpoint)->Accept(std::move(stream), std::move(offer), session,
-                                           methods_.ids(), limits_.dedupe->incarnation());
+                                           state_.methods().ids(), limits().dedupe->incarnation());
   }
   absl::Status told = co_await WithDeadline(RefuseOffer(*stream, endpoint.status()),
                                             shard_.wanted_limits().connect_timeout);
@@ -206,94 +105,9 @@ Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> str
   co_return endpoint.status();
 }
 
-RefusalReason ServerShard::Refusal(uint16_t method, Streams streams, const ServerClient& client) {
-  if (draining_) return CountRefusal(RefusalReason::kShuttingDown);
-  const int index = methods_.IndexOf(method);
-  if (index < 0) return CountRefusal(RefusalReason::kNoSuchMethod);
-  if (methods_.entry(index).streams != streams) {
-    return CountRefusal(RefusalReason::kStreamsOtherwise);
-  }
-  // A larger share of an executor that is full would not help.
-  if (bounded_calls() >= limits_.max_concurrent_calls) {
-    return CountRefusal(RefusalReason::kTooManyCalls);
-  }
-  return CountRefusal(client.takes_its_share() ? RefusalReason::kTooManyOfAClient
-                                               : RefusalReason::kTooManyOfASource);
-}
-
-uint32_t ServerShard::bounded_calls() const {
-  return admission_ == nullptr ? active_ : active_ - admission_->control_calls();
-}
-
-ServerCall* ServerShard::AdmitGuarded(const CallOffer& offer, ServerClient& client,
-                                      RefusalReason& reason) {
-  const int index = methods_.IndexOf(offer.method);
-  // A stream may last for ever, so it takes no control place.
-  const bool is_stream = offer.streams != Streams::kNone;
-  const CallClass its_class = is_stream && offer.priority == Priority::kControl
-                                  ? CallClass::kNormal
-                                  : admission_->ClassOf(offer.priority, client.queue());
-  const bool is_control = its_class == CallClass::kControl;
-  const bool full = bounded_calls() >= limits_.max_concurrent_calls || client.full();
-  if (index < 0 || draining_ || methods_.entry(index).streams != offer.streams ||
-      (full && !is_control)) {
-    reason = Refusal(offer.method, offer.streams, client);
-    return nullptr;
-  }
-  if (const auto broken = admission_->Check(index, its_class, offer.pinned_bytes, client.queue())) {
-    reason = CountRefusal(*broken);
-    return nullptr;
-  }
-  if (!is_control) client.AddCall();
-  ServerCall* call = TakeCall(index);
-  admission_->Count(*call, index, its_class, offer.pinned_bytes, client.queue());
-  return call;
-}
-
-ServerCall* ServerShard::AddCall(int method_index) {
-  BoundedVector<ServerCall*>& pool = free_[method_index];
-  if (pool.capacity() < kMaxIdleCalls) pool.Reserve(pool.capacity() + 1);
-  return new ServerCall(*this, method_index);
-}
-
-ServerMemoryStats& ServerMemoryStats::operator+=(const ServerMemoryStats& other) {
-  budget += other.budget;
-  in_use += other.in_use;
-  holders.grants += other.holders.grants;
-  holders.transfers += other.holders.transfers;
-  waiting += other.waiting;
-  waits += other.waits;
-  return *this;
-}
-
-const Endpoint* ServerShard::AnyEndpoint() const {
-  for (const std::unique_ptr<ShardDevice>& device : shard_.devices()) {
-    if (device->endpoint() != nullptr) return device->endpoint();
-  }
-  return nullptr;
-}
-
 ServerShardStats ServerShard::stats() const {
-  ServerShardStats stats = stats_;
-  stats.granted_bytes = receive_->grants;
-  if (admission_ != nullptr) stats.queued = admission_->waiting();
-  for (const auto& calls : free_) stats.idle_calls += calls.size();
-  const auto add = [](ServerMemoryStats& sum, const BufferPool& pool) {
-    const BufferPoolStats pooled = pool.stats();
-    sum += {.budget = pooled.budget_bytes,
-            .in_use = pooled.bytes_in_use,
-            .holders = {},
-            .waiting = pooled.waiting,
-            .waits = pooled.waits};
-  };
-  for (const std::unique_ptr<ShardDevice>& device : shard_.devices()) {
-    const Endpoint* endpoint = device->endpoint();
-    if (endpoint == nullptr) continue;
-    add(stats.receive_memory, endpoint->memory().receive());
-    add(stats.send_memory, endpoint->memory().send());
-  }
-  stats.receive_memory.holders = *receive_;
-  stats.send_memory.holders = send_;
+  ServerShardStats stats = state_.stats();
+  stats.idle_calls = calls_.idle_calls();
   return stats;
 }
 
@@ -309,7 +123,7 @@ std::shared_ptr<ServerClient> ServerShard::ClientOf(const MessageStream& stream,
   ClientIdentity identity{.runtime = id, .source = stream.source()};
   if (!stream.names_source()) identity.source += id.ToString();
   auto client = std::make_shared<ServerClient>(
-      std::move(source), limits_.max_calls_per_client, max_bytes_per_client(),
+      std::move(source), limits().max_calls_per_client, max_bytes_per_client(),
       max_response_bytes_per_client(), std::move(share), std::move(identity));
   known = client;
   return client;
@@ -319,8 +133,8 @@ std::shared_ptr<ServerSource> ServerShard::SourceOf(const std::string& address, 
   std::weak_ptr<ServerSource>& known = sources_[address];
   if (std::shared_ptr<ServerSource> source = known.lock()) return source;
   const size_t bytes = max_bytes_per_source(names_source);
-  const bool bounded = names_source || limits_.max_calls_per_source != 0;
-  const uint32_t calls = bounded ? CallsPerSource(limits_) : limits_.max_concurrent_calls;
+  const bool bounded = names_source || limits().max_calls_per_source != 0;
+  const uint32_t calls = bounded ? CallsPerSource(limits()) : limits().max_concurrent_calls;
   // No less than what one client may have.
   const size_t granted =
       std::max(bytes / 2, shard_.wanted_limits().leases.granted_bytes_per_client);
@@ -330,27 +144,27 @@ std::shared_ptr<ServerSource> ServerShard::SourceOf(const std::string& address, 
       calls, bytes, granted, max_response_bytes_per_source(names_source),
       std::make_shared<StreamShare>(streams, stream_bytes, "the streams of one source address"),
       names_source ? ServerSource::kMaxQueuedRefusals : std::numeric_limits<size_t>::max(),
-      names_source || limits_.admission.max_running_per_source != 0);
+      names_source || limits().admission.max_running_per_source != 0);
   known = source;
   return source;
 }
 
 size_t ServerShard::max_bytes_per_client() const {
-  return BytesPerClient(limits_.max_bytes_per_client, shard_.wanted_limits().memory.receive_bytes);
+  return BytesPerClient(limits().max_bytes_per_client, shard_.wanted_limits().memory.receive_bytes);
 }
 
 size_t ServerShard::max_bytes_per_source(bool names_source) const {
-  return BytesPerSource(limits_.max_bytes_per_source, shard_.wanted_limits().memory.receive_bytes,
+  return BytesPerSource(limits().max_bytes_per_source, shard_.wanted_limits().memory.receive_bytes,
                         max_bytes_per_client(), names_source);
 }
 
 size_t ServerShard::max_response_bytes_per_client() const {
-  return BytesPerClient(limits_.max_response_bytes_per_client,
+  return BytesPerClient(limits().max_response_bytes_per_client,
                         shard_.wanted_limits().memory.send_bytes);
 }
 
 size_t ServerShard::max_response_bytes_per_source(bool names_source) const {
-  return BytesPerSource(limits_.max_response_bytes_per_source,
+  return BytesPerSource(limits().max_response_bytes_per_source,
                         shard_.wanted_limits().memory.send_bytes, max_response_bytes_per_client(),
                         names_source);
 }
@@ -360,11 +174,6 @@ void ServerShard::ForgetExpired() {
   const auto expired = [](const auto& entry) { return entry.second.expired(); };
   if (clients_.size() > most) absl::erase_if(clients_, expired);
   if (sources_.size() > most) absl::erase_if(sources_, expired);
-}
-
-void ServerShard::LogThrown(const char* method, const char* what) {
-  thrown_.Write(LogLevel::kError, executor().now(),
-                fmt::format("the handler of {} threw: {}", method, what));
 }
 
 void ServerShard::OnSessionDown(ServerSession& session) {
@@ -380,7 +189,7 @@ void ServerShard::OnSessionIdle(ServerSession& session) {
 }
 
 void ServerShard::ReclaimGrants(const Endpoint& endpoint) {
-  if (receive_->grants == 0 || !reclaimed_.insert(&endpoint).second) return;
+  if (state_.granted_bytes() == 0 || !reclaimed_.insert(&endpoint).second) return;
   for (const auto& [number, session] : sessions_) {
     if (session->uses(endpoint)) session->RevokeGrants();
   }
@@ -391,11 +200,6 @@ void ServerShard::ReclaimGrants(ServerSource& source) {
   for (const auto& [number, session] : sessions_) {
     if (&session->client().source() == &source) session->RevokeGrants();
   }
-}
-
-Task<absl::Status> ServerShard::WaitUntilIdle() {
-  if (active_ == 0) co_return absl::OkStatus();
-  co_return co_await idle_.Wait();
 }
 
 Task<absl::Status> ServerShard::WaitUntilUnlinked() {
@@ -414,9 +218,9 @@ Task<void> ServerShard::CancelHandlers(TimePoint until) {
       fmt::format("calls outlast the grace of the server's shutdown and are cancelled: {}",
                   running.empty() ? "no handler runs" : Described(running)));
   // Before the walk over the sessions, since a call that waits ends at once.
-  if (admission_ != nullptr) admission_->RefuseAll(RefusalReason::kShuttingDown);
+  if (state_.admission() != nullptr) state_.admission()->RefuseAll(RefusalReason::kShuttingDown);
   for (const auto& [number, session] : sessions_) session->CancelAll();
-  (void)co_await WithDeadline(WaitUntilIdle(), until);
+  (void)co_await WithDeadline(calls_.WaitUntilIdle(), until);
 }
 
 Task<void> ServerShard::Shutdown(TimePoint deadline) {
@@ -426,32 +230,32 @@ Task<void> ServerShard::Shutdown(TimePoint deadline) {
   // that knows makes no more calls, and closes its link once it has its last response.
   const TimePoint known = std::min(deadline, SaturatingAdd(executor().now(), kLeaveGrace));
   if (executor().now() < known) (void)co_await WithDeadline(WaitUntilUnlinked(), known);
-  draining_ = true;
-  absl::Status drained = co_await WithDeadline(WaitUntilIdle(), deadline);
+  calls_.Drain();
+  absl::Status drained = co_await WithDeadline(calls_.WaitUntilIdle(), deadline);
   // A client closes its link once it has its last response, so the end of the link proves that it
   // has. The shutdown waits for no other clients.
   const TimePoint until = SaturatingAdd(executor().now(), kCloseGrace);
   if (!drained.ok()) co_await CancelHandlers(until);
-  if (active_ == 0) (void)co_await WithDeadline(WaitUntilUnlinked(), until);
+  if (calls_.active() == 0) (void)co_await WithDeadline(WaitUntilUnlinked(), until);
   closed_ = true;
   std::vector<Link*> open;
   for (const auto& [number, session] : sessions_) {
     if (session->link() != nullptr) open.push_back(session->link());
   }
   for (Link* link : open) link->Close(absl::UnavailableError("the server shut down"));
-  if (admission_ != nullptr) admission_->Stop();
+  if (state_.admission() != nullptr) state_.admission()->Stop();
   tasks_.RequestCancel();
   co_await JoinLogged(tasks_, "the server");
 }
 
 Task<void> ServerShard::AwaitHandlers() {
-  while (active_ > 0) {
+  while (calls_.active() > 0) {
     RunningHandlers running;
     CountRunning(running);
     Log(LogLevel::kWarning,
         fmt::format("the server waits for handlers that ignore their cancellation: {}",
                     Described(running)));
-    (void)co_await WithDeadline(WaitUntilIdle(), kReportInterval);
+    (void)co_await WithDeadline(calls_.WaitUntilIdle(), kReportInterval);
   }
 }
 

@@ -21,6 +21,46 @@ class LayersTest(unittest.TestCase):
         self.assertIn("transport/coro/BUILD", tree.files())
 
 
+class OrderTest(unittest.TestCase):
+    README = """Rooms.
+
+From the ground up: a file includes only files of this folder that come before it here.
+
+1. Values: `ids`, `limits`.
+2. All that is
+   above: `link`.
+
+No list: `other`.
+"""
+
+    def found(self, **files):
+        texts = {f"transport/link/{name.replace('_', '.')}": f'#include "verbena/{include}"\n'
+                 for name, include in files.items()}
+        return layers.check_order("transport/link", self.README, texts)
+
+    def test_no_file_of_these_folders_includes_one_above_itself(self):
+        for folder in layers.ORDERED:
+            files = {name: tree.text(name) for name in tree.files()
+                     if os.path.dirname(name) == folder and name.endswith((".h", ".cc"))}
+            self.assertEqual([], layers.check_order(folder, tree.text(f"{folder}/README.md"), files))
+
+    def test_includes_may_point_down_to_the_own_header_and_to_other_folders(self):
+        self.assertEqual([], self.found(ids_h="a.h", limits_h="transport/link/ids.h",
+                                        link_h="transport/link/limits.h", link_cc="transport/link/link.h",
+                                        limits_cc="transport/base/link.h"))
+
+    def test_an_include_that_points_up_is_refused(self):
+        self.assertEqual(
+            ["transport/link/ids.h: includes limits.h, which stands above it in transport/link/README.md"],
+            self.found(ids_h="transport/link/limits.h", limits_h="a.h", link_h="a.h"))
+
+    def test_a_file_that_is_not_listed_and_a_name_without_a_file_are_refused(self):
+        self.assertEqual(
+            ["transport/link/README.md: new is missing in the list from the ground up",
+             "transport/link/README.md: link is in the list from the ground up, and no file has that name"],
+            self.found(ids_h="a.h", limits_h="a.h", new_h="a.h"))
+
+
 class PictureTest(unittest.TestCase):
     def test_the_architecture_shows_the_picture_of_the_table(self):
         self.assertIn(f"\n```\n{layers.picture()}```\n", tree.text("ARCHITECTURE.md"),

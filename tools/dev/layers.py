@@ -88,6 +88,11 @@ LIBRARIES = {
 # Below folders that may use a library, these may not after all.
 EXCEPT = {("transport/base", "verbs"), ("transport/coro", "verbs")}
 
+# Folders whose README.md lists their files from the ground up: a file includes none above itself.
+ORDERED = ("transport/link", "transport/soft", "rpc/client", "rpc/server")
+_FROM_THE_GROUND_UP = re.compile(r"^From the ground up:.*?\n\n((?:\d+\. .*\n(?:   .*\n)*)+)", re.MULTILINE)
+_ROOM = re.compile(r"`(\w+)`")
+
 _INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 _LABEL = re.compile(r'"(?:@(\w+))?//([\w/.+-]*)(?::[^"]*)?"|"@(\w+)"')
 _NOT_DEPENDENCIES = re.compile(
@@ -162,6 +167,30 @@ def check(path, text):
         return [] if top_level or path.startswith("third_party/") else [
             f"{path}: its folder is not in tools/dev/layers.py"]
     return [message for message in found(path, folder, text) if message]
+
+
+def order(readme):
+    """The rooms that a README.md lists from the ground up. A room is a header and its source."""
+    found = _FROM_THE_GROUND_UP.search(readme)
+    return _ROOM.findall(found.group(1)) if found else []
+
+
+def check_order(folder, readme, files):
+    """Messages about `files` of `folder`, texts by path, that do not keep to its README's order."""
+    rooms = order(readme)
+    there = {os.path.splitext(os.path.basename(path))[0] for path in files}
+    found = [f"{folder}/README.md: {room} is {what}" for names, what in (
+        (there.difference(rooms), "missing in the list from the ground up"),
+        (set(rooms) - there, "in the list from the ground up, and no file has that name"),
+        ({room for room in rooms if rooms.count(room) > 1}, "there twice")) for room in sorted(names)]
+    below = {room: set(rooms[:index + 1]) for index, room in enumerate(rooms)}
+    for path, text in sorted(files.items()):
+        room = os.path.splitext(os.path.basename(path))[0]
+        for include in _INCLUDE.findall(text):
+            used, name = os.path.split(include.removeprefix("verbena/"))
+            if used == folder and room in below and os.path.splitext(name)[0] not in below[room]:
+                found.append(f"{path}: includes {name}, which stands above it in {folder}/README.md")
+    return found
 
 
 def _arrows():

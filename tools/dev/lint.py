@@ -117,6 +117,10 @@ def check_layers(files):
     for name in files:
         if name.endswith((".h", ".cc")) or os.path.basename(name) == "BUILD":
             found += layers.check(name, (TOP / name).read_text())
+    for folder in layers.ORDERED:
+        rooms = {f"{folder}/{path.name}": path.read_text() for path in (TOP / folder).iterdir()
+                 if path.suffix in (".h", ".cc")}
+        found += layers.check_order(folder, (TOP / folder / "README.md").read_text(), rooms)
     return found
 
 

@@ -1,6 +1,6 @@
 // A landing counts for its client and source until its memory is free, even after its link is lost.
 
-#include "verbena/rpc/server/granted_share.h"
+#include "verbena/rpc/server/landings.h"
 
 #include <gtest/gtest.h>
 

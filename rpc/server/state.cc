@@ -1,0 +1,154 @@
+#include "verbena/rpc/server/state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/call/status_codec.h"
+#include "verbena/rpc/retry_after.h"
+#include "verbena/rpc/server/dedupe.h"
+#include "verbena/rpc/shard/shard_device.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/wire_format.h"
+
+namespace verbena::internal {
+namespace {
+
+// A refusal for overload, which says when to come again.
+template <typename... Values>
+absl::Status Overload(const ServerLimits& limits, fmt::format_string<Values...> text,
+                      Values&&... values) {
+  return WithRetryAfter(
+      absl::ResourceExhaustedError(fmt::format(text, std::forward<Values>(values)...)),
+      limits.admission.retry_after);
+}
+
+// Short: they are encoded for the smallest frame. In the order of RefusalReason.
+std::array<absl::Status, kRefusalReasons> Refusals(const ServerLimits& limits) {
+  const AdmissionOptions& admission = limits.admission;
+  const auto age_us =
+      std::chrono::duration_cast<std::chrono::microseconds>(admission.max_queue_age).count();
+  return {absl::UnavailableError("the server is shutting down"),
+          absl::UnimplementedError("this server has no such method: give its service to "
+                                   "Server::Start(), or build both sides from one .proto"),
+          Overload(limits,
+                   "the server's executor runs {} calls, its most: retry later, or raise "
+                   "ServerOptions::max_concurrent_calls",
+                   limits.max_concurrent_calls),
+          Overload(limits,
+                   "the server's executor runs {} calls of this client, its most: retry later, or "
+                   "raise ServerOptions::max_calls_per_client",
+                   limits.max_calls_per_client),
+          Overload(limits,
+                   "the server's executor runs {} calls of this source, its most: retry later, or "
+                   "raise ServerOptions::max_calls_per_source",
+                   CallsPerSource(limits)),
+          Overload(limits,
+                   "the server's executor has as many calls of this method as it may: retry later, "
+                   "or raise its max_calls in AdmissionOptions::methods"),
+          Overload(limits,
+                   "the server's executor has requests of {} bytes, its most: retry later, or "
+                   "raise AdmissionOptions::max_pinned_bytes",
+                   admission.max_pinned_bytes),
+          Overload(limits,
+                   "the server's executor has requests of this client of {} bytes, its most: retry "
+                   "later, or raise AdmissionOptions::max_pinned_bytes_per_client",
+                   admission.max_pinned_bytes_per_client),
+          Overload(limits,
+                   "the server's executor has requests of this method of as many bytes as it may: "
+                   "retry later, or raise its max_pinned_bytes in AdmissionOptions::methods"),
+          Overload(limits,
+                   "of the {} calls that may wait at the server's executor, none is left to this "
+                   "client: retry later, or raise AdmissionOptions::max_queued",
+                   admission.max_queued),
+          Overload(limits,
+                   "the server is overloaded, and the call would wait longer than {} us: retry "
+                   "later, or raise AdmissionOptions::max_queue_age",
+                   age_us),
+          absl::ResourceExhaustedError(
+              "the request with its payload is over this server's LinkLimits::max_payload_bytes: "
+              "send it in pieces, or raise that"),
+          absl::ResourceExhaustedError(
+              fmt::format("the server takes {} bytes of metadata with a call: send less, or raise "
+                          "ServerOptions::max_metadata_bytes",
+                          limits.max_metadata_bytes)),
+          absl::UnimplementedError("this server's method of that name sends a stream where the "
+                                   "caller's sends one message, or the reverse: build both sides "
+                                   "from one .proto")};
+}
+
+// Short enough for every frame.
+std::array<std::string, kRefusalReasons> Encoded(
+    const std::array<absl::Status, kRefusalReasons>& refusals) {
+  std::array<std::string, kRefusalReasons> bodies;
+  for (size_t i = 0; i < kRefusalReasons; ++i) {
+    bodies[i] = EncodeStatusBody(refusals[i], MaxBodyBytes(kMinEagerBytes));
+  }
+  return bodies;
+}
+
+}  // namespace
+
+uint32_t CallsPerSource(const ServerLimits& limits) {
+  if (limits.max_calls_per_source != 0) return limits.max_calls_per_source;
+  const uint32_t all = limits.max_concurrent_calls;
+  return std::max(all - all / 4, limits.max_calls_per_client);
+}
+
+ServerMemoryStats& ServerMemoryStats::operator+=(const ServerMemoryStats& other) {
+  budget += other.budget;
+  in_use += other.in_use;
+  holders.grants += other.holders.grants;
+  holders.transfers += other.holders.transfers;
+  waiting += other.waiting;
+  waits += other.waits;
+  return *this;
+}
+
+ServerState::ServerState(Shard& shard, const MethodTable& methods, const ServerLimits& limits)
+    : shard_(shard),
+      executor_(shard.executor()),
+      methods_(methods),
+      limits_(limits),
+      refusals_(Refusals(limits)),
+      refusal_bodies_(Encoded(refusals_)),
+      admission_(HasBounds(limits.admission)
+                     ? std::make_unique<Admission>(shard.executor(), methods, limits.admission)
+                     : nullptr) {}
+
+const Endpoint* ServerState::AnyEndpoint() const {
+  for (const std::unique_ptr<ShardDevice>& device : shard_.devices()) {
+    if (device->endpoint() != nullptr) return device->endpoint();
+  }
+  return nullptr;
+}
+
+ServerShardStats ServerState::stats() const {
+  ServerShardStats stats = counts_;
+  stats.granted_bytes = receive_->grants;
+  if (admission_ != nullptr) stats.queued = admission_->waiting();
+  const auto add = [](ServerMemoryStats& sum, const BufferPool& pool) {
+    const BufferPoolStats pooled = pool.stats();
+    sum += {.budget = pooled.budget_bytes,
+            .in_use = pooled.bytes_in_use,
+            .holders = {},
+            .waiting = pooled.waiting,
+            .waits = pooled.waits};
+  };
+  for (const std::unique_ptr<ShardDevice>& device : shard_.devices()) {
+    const Endpoint* endpoint = device->endpoint();
+    if (endpoint == nullptr) continue;
+    add(stats.receive_memory, endpoint->memory().receive());
+    add(stats.send_memory, endpoint->memory().send());
+  }
+  stats.receive_memory.holders = *receive_;
+  stats.send_memory.holders = send_;
+  return stats;
+}
+
+void ServerState::LogThrown(const char* method, const char* what) {
+  thrown_.Write(LogLevel::kError, executor().now(),
+                fmt::format("the handler of {} threw: {}", method, what));
+}
+
+}  // namespace verbena::internal

@@ -1,0 +1,154 @@
+// ServerState: what all calls of a server on one executor share: the server's limits, admission,
+// the memory that calls hold, and counts.
+//
+// Owned by the executor's ServerShard, which outlives its calls; used on its thread, but for
+// published_stats().
+
+#ifndef VERBENA_RPC_SERVER_STATE_H_
+#define VERBENA_RPC_SERVER_STATE_H_
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "verbena/rpc/admission.h"
+#include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/interceptor.h"
+#include "verbena/rpc/server/admission.h"
+#include "verbena/rpc/server/method_table.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/executor/executor.h"
+
+namespace verbena::internal {
+
+class DedupeTable;
+
+// One budget of payload memory, in bytes, now.
+struct ServerMemoryStats {
+  size_t budget = 0;
+  size_t in_use = 0;
+  MemoryHolders holders;
+  size_t waiting = 0;  // calls
+  uint64_t waits = 0;  // of calls, so far
+
+  ServerMemoryStats& operator+=(const ServerMemoryStats& other);
+};
+
+struct ServerShardStats {
+  uint64_t calls = 0;     // started
+  uint64_t failures = 0;  // answered with a failed Status, refusals included
+  uint64_t refused = 0;   // not started: unknown method, overload, shutting down
+  std::array<uint64_t, kRefusalReasons> refused_by{};  // the same, by RefusalReason
+  size_t queued = 0;                                   // calls that wait for their turn, now
+  uint64_t memory_refused = 0;    // waits for a share of a budget that ended without it
+  uint64_t payloads_written = 0;  // to landings that were granted ahead
+  size_t granted_bytes = 0;       // in such landings, now
+  size_t idle_calls = 0;          // kept for calls to come, now
+  ServerMemoryStats receive_memory;
+  ServerMemoryStats send_memory;
+};
+
+// As ServerOptions says.
+struct ServerLimits {
+  uint32_t max_concurrent_calls = 0;
+  uint32_t max_calls_per_client = 0;  // 0: no calls
+  // 0: three quarters of max_concurrent_calls, or max_calls_per_client if more
+  uint32_t max_calls_per_source = 0;
+  size_t max_bytes_per_client = 0;  // 0: half of the budget
+  size_t max_bytes_per_source = 0;  // 0: three quarters of it, or max_bytes_per_client if more
+  // The same of the budget for responses.
+  size_t max_response_bytes_per_client = 0;
+  size_t max_response_bytes_per_source = 0;
+  Duration memory_wait{};
+  Duration response_grace{};
+  size_t max_metadata_bytes = 0;
+  std::vector<std::shared_ptr<ServerInterceptor>> interceptors;
+  AdmissionOptions admission;
+  // One for all executors, which it outlives; never null.
+  DedupeTable* dedupe = nullptr;
+};
+
+class ServerState {
+ public:
+  // All outlive it.
+  ServerState(Shard& shard, const MethodTable& methods, const ServerLimits& limits);
+
+  Executor& executor() const { return executor_; }
+  const MethodTable& methods() const { return methods_; }
+  const ServerLimits& limits() const { return limits_; }
+  // Null if the server's options set no bounds for it.
+  Admission* admission() const { return admission_.get(); }
+  // An endpoint that is in service; nullptr: none is.
+  const Endpoint* AnyEndpoint() const;
+
+  // --- memory
+
+  // The holders of the receive budget and of the send budget. Calls count there what they hold.
+  MemoryHolders& receive_holders() { return *receive_; }
+  const std::shared_ptr<MemoryHolders>& shared_receive_holders() const { return receive_; }
+  MemoryHolders& send_holders() { return send_; }
+  // Of landings that are granted ahead, counted by the links (landings.h).
+  size_t granted_bytes() const { return receive_->grants; }
+
+  // --- refusals
+
+  // Counts a refusal whose response is a failure; returns `reason`.
+  RefusalReason CountRefusal(RefusalReason reason) {
+    NoteRefused(reason);
+    NoteFailure();
+    return reason;
+  }
+  // For a call whose response counts as a failure by itself.
+  void NoteRefused(RefusalReason reason) {
+    ++counts_.refused;
+    ++counts_.refused_by[static_cast<size_t>(reason)];
+  }
+  // The Status of a response that refuses a call for that reason, and the same as a body.
+  const absl::Status& RefusalStatus(RefusalReason reason) const {
+    return refusals_[static_cast<size_t>(reason)];
+  }
+  const std::string& RefusalBody(RefusalReason reason) const {
+    return refusal_bodies_[static_cast<size_t>(reason)];
+  }
+
+  // --- counts
+
+  // A call has begun.
+  void NoteStarted() { ++counts_.calls; }
+  void NoteFailure() { ++counts_.failures; }
+  void NotePayloadWritten() { ++counts_.payloads_written; }
+  // How many waits for a share of a client or of its source ended without it.
+  uint64_t& memory_refused() { return counts_.memory_refused; }
+  // A handler threw `what`.
+  void LogThrown(const char* method, const char* what);
+  // All but idle_calls.
+  ServerShardStats stats() const;
+
+ private:
+  Shard& shard_;
+  Executor& executor_;
+  const MethodTable& methods_;
+  const ServerLimits limits_;
+  const std::array<absl::Status, kRefusalReasons> refusals_;
+  const std::array<std::string, kRefusalReasons> refusal_bodies_;  // encoded
+  // Landings may outlive this, and count in it until then.
+  const std::shared_ptr<MemoryHolders> receive_ = std::make_shared<MemoryHolders>();
+  MemoryHolders send_;
+  ServerShardStats counts_;
+  ThrottledLog thrown_{{.lines = 1, .interval = std::chrono::seconds(10)}};
+  const std::unique_ptr<Admission> admission_;
+};
+
+// Calls of all clients of one source. The option's 0 stands for three quarters of the executor's.
+uint32_t CallsPerSource(const ServerLimits& limits);
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_SERVER_STATE_H_

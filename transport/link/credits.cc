@@ -4,6 +4,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/link/limits.h"
 
 namespace verbena::internal {
 
@@ -43,6 +44,35 @@ uint32_t SendCredits::GiveBackWithin(uint32_t limit) {
   const uint32_t count = std::min(wanted, available());
   returned_ += count;
   return count;
+}
+
+void CreditRecall::Begin(const Counts& counts) {
+  *this = {};
+  open_ = true;
+  asked_ = counts.surplus;
+  returned_before_ = counts.returned;
+  received_before_ = counts.received;
+}
+
+bool CreditRecall::IsAnswered(const Counts& counts) const {
+  const uint32_t returned = counts.returned - returned_before_;
+  const uint32_t received = counts.received - received_before_;
+  return returned + received >= (returned != 0 ? asked_ : counts.window);
+}
+
+absl::Status CreditRecall::Check(const Counts& counts, bool is_due) {
+  Update(counts);
+  if (!open_) return absl::OkStatus();
+  if (is_due) {
+    if (++checks_unsent_ <= kMaxUnsentRecalls) return absl::OkStatus();
+    return absl::ResourceExhaustedError(fmt::format(
+        "the peer issued no credit for the RECALL of the {} that it borrowed, for {} checks",
+        counts.surplus, checks_unsent_));
+  }
+  if (++checks_ <= kMaxUnansweredRecalls) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("the peer was asked for credits {} checks ago, and keeps {} that it borrowed",
+                  checks_, counts.surplus));
 }
 
 IssuedCredits::IssuedCredits(CreditPool& pool, CreditShare& share, uint32_t initial_window,
@@ -86,6 +116,44 @@ uint32_t IssuedCredits::Grow(bool is_shared) {
   const uint32_t borrowed = pool_.Borrow(wanted, share_, is_shared);
   window_ += borrowed;
   return borrowed;
+}
+
+bool CreditIssuer::Grow(RecallableLink& link, bool is_shared) {
+  // A link that may borrow no more takes nothing from others.
+  if (link.issued().recalled() || link.issued().at_maximum()) return false;
+  if (link.issued().Grow(is_shared) == 0) {
+    RecallFor(link, is_shared);
+    return false;
+  }
+  if (!link.linked()) recallable_.PushBack(link);
+  return true;
+}
+
+// Links to another address that has fewer give nothing.
+void CreditIssuer::RecallFor(RecallableLink& link, bool is_shared) {
+  const uint32_t borrowed = link.issued().share().borrowed;
+  int asked = 0;
+  RecallableLink* busy = nullptr;
+  for (int i = 0; i < kRecallCandidates && asked < kRecallsAtOnce; ++i) {
+    RecallableLink* candidate = recallable_.PopFront();
+    if (candidate == nullptr) break;
+    if (candidate->issued().surplus() == 0) continue;
+    const bool has_less = is_shared && candidate->issued().share().borrowed < borrowed;
+    if (candidate == &link || has_less || candidate->heard()) {
+      recallable_.PushBack(*candidate);
+      if (candidate != &link && !has_less && busy == nullptr) busy = candidate;
+      continue;
+    }
+    candidate->Recall();
+    ++asked;
+  }
+  if (asked > 0 || busy == nullptr) return;
+  busy->Unlink();
+  busy->Recall();
+}
+
+void CreditIssuer::NoteRecallAnswered(RecallableLink& link) {
+  if (link.issued().surplus() > 0 && !link.linked()) recallable_.PushBack(link);
 }
 
 }  // namespace verbena::internal

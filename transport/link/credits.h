@@ -12,7 +12,8 @@
 //   SendCredits::TrySpend()  --- SEND --->   IssuedCredits::OnSend()
 //   SendCredits::OnHeader() <-- header ---  IssuedCredits::Refill()
 //
-// Part of a LinkSender (the pool belongs to its endpoint), on its executor's thread. A violation is
+// SendCredits and IssuedCredits with its CreditRecall are parts of a LinkSender. The CreditPool is
+// part of a CreditIssuer, and that of an endpoint. All are on the executor's thread. A violation is
 // returned as a Status that closes the link: its accounting can no longer be trusted.
 
 #ifndef VERBENA_TRANSPORT_LINK_CREDITS_H_
@@ -21,7 +22,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "verbena/transport/link/credit_recall.h"
+#include "verbena/transport/base/list.h"
 #include "verbena/transport/link/limits.h"
 
 namespace verbena::internal {
@@ -107,6 +108,51 @@ class SendCredits {
   uint16_t reserve_seen_ = 0;
 };
 
+// CreditRecall: one link's request that its peer return the credits that it borrowed, and whether
+// the peer has answered.
+//
+// The peer has answered once the credits that it returned and the SENDs that it made since add up
+// to what it was asked for. If it returned nothing, it has answered once it has sent a whole
+// window: it had none to spare. A peer that does neither within kMaxUnansweredRecalls liveness
+// checks loses its link.
+//
+// Part of an IssuedCredits, which counts the credits; on its link's executor's thread.
+//
+//   recall.Begin(counts);
+//   recall.Update(counts);  // the peer has returned some: open() may be false now
+//   absl::Status status = recall.Check(counts, is_due);  // at each liveness check
+class CreditRecall {
+ public:
+  // The credits of the link, as IssuedCredits counts them. The first two wrap around.
+  struct Counts {
+    uint32_t returned;  // by the peer
+    uint32_t received;  // SENDs of the peer that spent one
+    uint32_t window;
+    uint32_t surplus;  // the borrowed part of the window
+  };
+
+  // The peer is asked for the surplus, from now until open() is false again. A recall that is open
+  // begins anew.
+  void Begin(const Counts& counts);
+  bool open() const { return open_; }
+  // Call when the peer has returned credits while open().
+  void Update(const Counts& counts) { open_ = !IsAnswered(counts); }
+  // Updates, at each liveness check while open(). RESOURCE_EXHAUSTED after kMaxUnansweredRecalls
+  // checks without an answer, or after kMaxUnsentRecalls checks that found the RECALL still due
+  // (`is_due`), because the peer issues no credits.
+  absl::Status Check(const Counts& counts, bool is_due);
+
+ private:
+  bool IsAnswered(const Counts& counts) const;
+
+  bool open_ = false;
+  uint32_t checks_ = 0;
+  uint32_t checks_unsent_ = 0;
+  uint32_t asked_ = 0;
+  uint32_t returned_before_ = 0;
+  uint32_t received_before_ = 0;
+};
+
 // Counts the SENDs that the peer may still make to this side. Its initial window is its own; what
 // it has beyond comes from `pool`, and goes back there in the destructor at the latest.
 class IssuedCredits {
@@ -159,6 +205,8 @@ class IssuedCredits {
   // Credits that the peer holds unspent, as far as this side knows.
   uint32_t outstanding() const { return issued_ - returned_ - received_; }
   uint32_t window() const { return window_; }
+  // What the links to the peer's address have borrowed together.
+  const CreditShare& share() const { return share_; }
   bool at_maximum() const { return window_ >= max_window_; }
   // The borrowed part of the window, which a recall may ask for.
   uint32_t surplus() const { return window_ - initial_window_; }
@@ -189,6 +237,53 @@ class IssuedCredits {
   uint16_t reserve_seen_ = 0;
   uint16_t reserve_advertised_ = 0;
   CreditRecall recall_;
+};
+
+// RecallableLink: a link as a CreditIssuer sees it. While it is in the issuer's list, its peer may
+// be asked for credits.
+//
+// Implemented by Link, which leaves the list as it closes. On its executor's thread.
+class RecallableLink : public IntrusiveNode<RecallableLink> {
+ public:
+  virtual IssuedCredits& issued() = 0;
+  // Asks the peer to return the credits beyond its initial window.
+  virtual void Recall() = 0;
+  // Whether a SEND has come since the last liveness check.
+  virtual bool heard() const = 0;
+
+ protected:
+  ~RecallableLink() = default;
+};
+
+// CreditIssuer: issues credits of an endpoint's pool over its busy links, and recalls them.
+//
+// A link that starves borrows what is free. If nothing is, this looks at kRecallCandidates links
+// that hold some, at most, beginning with those that it looked at longest ago. Up to kRecallsAtOnce
+// of them that were quiet since the last liveness check are asked for theirs (RECALL). If none was
+// quiet, one busy link is. A source that holds fewer credits than the starving one is spared. The
+// answers make the credits free for the next link that starves.
+//
+// Part of an Endpoint; one thread.
+class CreditIssuer {
+ public:
+  explicit CreditIssuer(uint32_t credits) : pool_(credits) {}
+
+  CreditPool& pool() { return pool_; }
+  uint32_t borrowed() const { return pool_.borrowed(); }
+
+  // Gives the peer of `link`, which is open, a larger window if the pool has credits, and returns
+  // true. If it has none, recalls credits from other links. A link that is being recalled, or is at
+  // its maximum, gets nothing, and no other link is asked for it. `is_shared`: links to other
+  // source addresses want some, too.
+  bool Grow(RecallableLink& link, bool is_shared);
+  // The peer of `link`, which is open, has answered a recall, and may be asked again.
+  void NoteRecallAnswered(RecallableLink& link);
+
+ private:
+  void RecallFor(RecallableLink& link, bool is_shared);
+
+  CreditPool pool_;
+  IntrusiveList<RecallableLink> recallable_;  // not being recalled; looked at longest ago first
 };
 
 }  // namespace verbena::internal

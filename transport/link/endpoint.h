@@ -28,7 +28,7 @@
 #include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/link/credit_issuer.h"
+#include "verbena/transport/link/credits.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint_life.h"
 #include "verbena/transport/link/endpoint_queues.h"

@@ -261,10 +261,10 @@ void Link::Close(const absl::Status& reason) {
   if (state_ != LinkState::kOpen && state_ != LinkState::kConnecting) return;
   const bool was_open = open();
   state_ = LinkState::kDraining;
+  RecallableLink::Unlink();
   sender_.Close();
   if (was_open) listener_->OnLinkDown(*this, reason);
   WatchedLink::Unlink();
-  RecallableLink::Unlink();
   endpoint_.StartTeardown(*this, reason);
   endpoint_.NoteSendRoom(source());
 }

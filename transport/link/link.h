@@ -261,10 +261,8 @@ class LinkListener {
   virtual uint32_t calls_in_flight() const { return 0; }
 };
 
-// A link's places in lists of its endpoint.
-class WatchedLink : public IntrusiveNode<WatchedLink> {};  // the next liveness check looks at it
-class RecallableLink : public IntrusiveNode<RecallableLink> {
-};  // its peer may be asked for credits
+// WatchedLink: a link's place in the list of those that the next liveness check looks at.
+class WatchedLink : public IntrusiveNode<WatchedLink> {};
 
 enum class LinkState {
   kConnecting,
@@ -408,13 +406,9 @@ class Link final : public WatchedLink, public RecallableLink {
   // --- For its endpoint: credits and checks.
 
   PeerSource& source() const { return sender_.queue().source(); }
-  const IssuedCredits& issued() const { return sender_.issued(); }
-  // As IssuedCredits::Grow().
-  uint32_t GrowWindow(bool is_shared) { return sender_.issued().Grow(is_shared); }
-  // Asks the peer to return the credits beyond its initial window.
-  void Recall() { sender_.Recall(); }
-  // Whether a SEND has come since the last liveness check.
-  bool heard() const { return liveness_.heard(); }
+  IssuedCredits& issued() override { return sender_.issued(); }
+  void Recall() override { sender_.Recall(); }
+  bool heard() const override { return liveness_.heard(); }
   // Has the next liveness check look at a link that has sent nothing since the last one, if its
   // listener waits for frames, or its peer has been silent for LinkLimits::keep_alive_interval.
   void CheckUnwatched(TimePoint now);

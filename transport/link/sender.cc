@@ -446,9 +446,14 @@ void LinkSender::StopHolding() {
   ScheduleFlush();
 }
 
-void LinkSender::NoteRecallAnswered() { endpoint_.NoteRecallAnswered(link_); }
+// What a SEND invalidates may close the link before its counters are read.
+void LinkSender::NoteRecallAnswered() {
+  if (open()) endpoint_.NoteRecallAnswered(link_);
+}
 
-void LinkSender::GrowPeersWindow() { endpoint_.GrowWindow(link_); }
+void LinkSender::GrowPeersWindow() {
+  if (open()) endpoint_.GrowWindow(link_);
+}
 
 absl::Status LinkSender::OnControlFrame(const FrameHeader& frame) {
   if (frame.body_bytes != 0) {

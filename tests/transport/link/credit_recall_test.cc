@@ -1,7 +1,7 @@
 // A recall ends when the peer has returned what it borrowed, or shows that it has none to spare. A
 // peer that does neither gets a number of checks, and no more.
 
-#include "verbena/transport/link/credit_recall.h"
+#include "verbena/transport/link/credits.h"
 
 #include <cstdint>
 

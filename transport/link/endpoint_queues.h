@@ -22,7 +22,7 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/link/link_table.h"
+#include "verbena/transport/link/links.h"
 #include "verbena/transport/link/receives.h"
 
 namespace verbena::internal {

@@ -6,17 +6,12 @@
 #ifndef VERBENA_TRANSPORT_LINK_ENDPOINT_TASKS_H_
 #define VERBENA_TRANSPORT_LINK_ENDPOINT_TASKS_H_
 
-#include <cstddef>
-
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/turn_pacer.h"
+#include "verbena/transport/link/links.h"
 
 namespace verbena::internal {
-
-// Steps of all teardowns of an endpoint in one turn. A step takes about ten microseconds, and
-// delays the completions of other links by that. (start)
-inline constexpr size_t kTeardownStepsPerTurn = 8;
 
 struct EndpointTasks {
   explicit EndpointTasks(Executor& executor)

@@ -2,8 +2,6 @@
 // the links. Only the test moves the clock. Other tests show how a round checks links
 // (idle_link_test, unacknowledged_send_test).
 
-#include "verbena/transport/link/liveness_round.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,8 +14,7 @@
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/device_context.h"
-#include "verbena/transport/link/link_table.h"
-#include "verbena/transport/link/receives.h"
+#include "verbena/transport/link/links.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {

@@ -83,12 +83,9 @@ absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::CreateWith(
 
 Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& limits,
                    const EndpointIdentity& identity, SendMemory memory)
-    : executor_(executor),
-      context_(context),
-      limits_(limits),
+    : LinkHost(*this, executor, context, limits, std::move(memory),
+               SharedCredits(limits, context.device())),
       identity_(identity),
-      supplies_(std::move(memory), context.device(), limits_),
-      credit_issuer_(SharedCredits(limits_, context.device())),
       links_(limits_.max_links),
       queues_(executor, context, limits_, links_, *this),
       life_(executor),
@@ -99,6 +96,7 @@ Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits&
 absl::Status Endpoint::Init(std::unique_ptr<ReceiveRing> receives,
                             std::unique_ptr<LinkReceives> link_receives) {
   VERBENA_RETURN_IF_ERROR(queues_.Create(std::move(receives), std::move(link_receives)));
+  receives_ = &queues_.receives();
   VERBENA_ASSIGN_OR_RETURN(memory_, PayloadMemory::Create(executor_, context_, limits_));
   SubscribeQueues();
   return absl::OkStatus();
@@ -115,9 +113,9 @@ Endpoint::~Endpoint() {
 // --- completions
 
 void Endpoint::OnCompletions(const ibv_wc* completions, int count) {
-  polled_.is_one = count == 1;
+  poll_.is_one = count == 1;
   for (int i = 0; i < count; ++i) {
-    polled_.left = count - 1 - i;
+    poll_.left = count - 1 - i;
     const WrId id = WrId::Unpack(completions[i].wr_id);
     if (id.kind == WrId::Kind::kReceive) {
       OnReceive(completions[i], id.slot);
@@ -210,10 +208,6 @@ void Endpoint::UpdateReceiveTarget() {
   const uint32_t own = links_.count() * (limits_.initial_credits + kReserveCredits);
   queues_.receives().set_needed(own + credit_issuer_.borrowed());
   if (queues_.receives().needs_post()) ScheduleFlush();
-}
-
-void Endpoint::GrowWindow(Link& link) {
-  if (credit_issuer_.Grow(link, supplies_.is_shared(link.source()))) UpdateReceiveTarget();
 }
 
 void Endpoint::SettleReceives() {
@@ -690,6 +684,7 @@ Task<absl::Status> Endpoint::ReplaceQueues() {
   std::unique_ptr<ReceiveRing> unused = std::move(made);
   const absl::Status exchanged = queues_.Exchange(unused);
   if (exchanged.ok()) {
+    receives_ = &queues_.receives();
     SubscribeQueues();
     UpdateReceiveTarget();
   }
@@ -770,15 +765,15 @@ Task<void> Endpoint::Refill(LinkKey key, const void* order, uint32_t count,
 // Nothing is posted meanwhile, so the loop ends with the completions that are there at its start.
 // Otherwise a peer that sends whenever an answer brings it credits would keep the executor in here.
 void Endpoint::DrainCompletions() {
-  polled_.draining = true;
+  poll_.draining = true;
   executor_.DrainCq(queues_.cq());
-  polled_.draining = false;
+  poll_.draining = false;
 }
 
 // QP to ERR → every posted WR flushes → LAST_WQE, where the device sends it → the CQ is empty →
 // destroy → the CQ is empty again → forget the QPN.
 Task<void> Endpoint::Teardown(Link& link) {
-  co_await link.Drain(context_, tasks_.teardown_pacer);
+  co_await link.Drain(tasks_.teardown_pacer);
   (void)co_await tasks_.teardown_pacer.Pass();
   // Before the queue is emptied: nothing that comes later is of this queue pair.
   const bool told_of_last = link.qp().told_of_last();
@@ -786,7 +781,7 @@ Task<void> Endpoint::Teardown(Link& link) {
   const uint32_t qpn = link.qpn();
   const QpIdentity identity = context_.device().IdentityOf(link.qp().get());
   context_.Unsubscribe(qpn);
-  std::vector<BufferPin> leased = co_await link.Destroy(context_.control());
+  std::vector<BufferPin> leased = co_await link.Destroy();
   DrainCompletions();
   link.Release();
   Hold(identity, qpn, std::move(leased));

@@ -28,18 +28,17 @@
 #include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/link/credits.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint_life.h"
 #include "verbena/transport/link/endpoint_queues.h"
 #include "verbena/transport/link/endpoint_tasks.h"
+#include "verbena/transport/link/host.h"
 #include "verbena/transport/link/ids.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/links.h"
 #include "verbena/transport/link/payload_memory.h"
 #include "verbena/transport/link/peer_host.h"
-#include "verbena/transport/link/polled_completions.h"
 #include "verbena/transport/link/qp.h"
 #include "verbena/transport/link/receives.h"
 #include "verbena/transport/link/service_state.h"
@@ -67,7 +66,7 @@ struct EndpointIdentity {
   RuntimeId runtime_id;
 };
 
-class Endpoint final : private CompletionListener, private FlushHook {
+class Endpoint final : public LinkHost, private CompletionListener, private FlushHook {
  public:
   static absl::StatusOr<std::unique_ptr<Endpoint>> Create(
       Executor& executor, DeviceContext& context, const LinkLimits& wanted,
@@ -108,8 +107,6 @@ class Endpoint final : private CompletionListener, private FlushHook {
   // Held by a coroutine that refers to the endpoint, or to its pools, beyond a wait.
   [[nodiscard]] std::shared_ptr<const bool> Use() const { return life_.Use(); }
 
-  Executor& executor() const { return executor_; }
-  const LinkLimits& limits() const { return limits_; }
   const std::string& device_name() const { return context_.device().name(); }
   // The memory of the payloads that its links move.
   const PayloadMemory& memory() const { return *memory_; }
@@ -124,54 +121,21 @@ class Endpoint final : private CompletionListener, private FlushHook {
   // Expires with the endpoint. For objects on its own thread: unlike gate(), it needs no lock.
   std::weak_ptr<const bool> alive() const { return life_.alive(); }
 
-  // For Link.
-  const DeviceContext& context() const { return context_; }
-  Device& device() const { return context_.device(); }
-  ibv_pd* pd() const { return context_.pd(); }
-  CreditPool& credit_pool() { return credit_issuer_.pool(); }
-  LinkSupplies& supplies() { return supplies_; }
-  // Whether a link may post a slice of its transfers in this turn (supplies.h).
-  bool MayPostBulk() const { return supplies_.bulk().MayPost(executor_.stats().turns); }
-  void NoteBulk(uint32_t bytes) { supplies_.bulk().Count(executor_.stats().turns, bytes); }
-  // Gives the peer of `link` a larger window if there are credits. Otherwise recalls credits from
-  // other links, quiet ones first.
-  void GrowWindow(Link& link);
-  // `waiter` is a link to `source` that holds no send buffer. It is woken when it may take one
-  // (supplies.h).
-  void AwaitSendRoom(RoomWaiter& waiter, PeerSource& source) {
-    supplies_.room().Await(waiter, source);
-  }
-  // After a link to `source` has given buffers back.
-  void NoteSendRoom(PeerSource& source) { supplies_.room().Note(source); }
-  // Has a control thread allocate `count` memory windows for the link of that key, and destroy the
-  // `worn` ones. Control verbs of one `order` run one after the other.
-  void StartRefill(LinkKey key, const void* order, uint32_t count, std::vector<MwHandle> worn) {
-    tasks_.links.Spawn(Refill(key, order, count, std::move(worn)));
-  }
-  void NoteRecallAnswered(Link& link) { credit_issuer_.NoteRecallAnswered(link); }
-  void WatchLiveness(WatchedLink& link) { liveness_.Watch(link); }
-  void StartTeardown(Link& link, const absl::Status& reason);
-  // The completion that is being handled is the only one that this turn's poll found.
-  bool handles_one_completion() const { return polled_.is_one; }
-  // Whether a SEND may be posted before the turn's end: no link waits for send buffers, no teardown
-  // is emptying the completion queue, and no receives are to be posted whose credits the SEND would
-  // return.
-  bool MaySendNow() const {
-    return !polled_.draining && !supplies_.room().is_awaited() && !queues_.receives().needs_post();
-  }
-  // As MaySendNow(), but posts the missing receives first instead of refusing.
-  bool PrepareEarlySend() {
-    return !polled_.draining && !supplies_.room().is_awaited() &&
-           (!queues_.receives().needs_post() || PostReceives());
-  }
-  // Others were found together with the completion that is being handled.
-  bool handles_more_completions() const { return polled_.left > 0; }
-
  private:
   Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& limits,
            const EndpointIdentity& identity, SendMemory memory);
   absl::Status Init(std::unique_ptr<ReceiveRing> receives,
                     std::unique_ptr<LinkReceives> link_receives);
+
+  // LinkHost.
+  void WatchLiveness(WatchedLink& link) override { liveness_.Watch(link); }
+  void OnCreditsBorrowed() override { UpdateReceiveTarget(); }
+  void StartRefill(LinkKey key, const void* order, uint32_t count,
+                   std::vector<MwHandle> worn) override {
+    tasks_.links.Spawn(Refill(key, order, count, std::move(worn)));
+  }
+  void StartTeardown(Link& link, const absl::Status& reason) override;
+  bool PostReceives() override;
 
   void OnCompletions(const ibv_wc* completions, int count) override;
   void OnReceive(const ibv_wc& completion, uint32_t buffer);
@@ -253,19 +217,12 @@ class Endpoint final : private CompletionListener, private FlushHook {
   // nullptr if the key's link is gone.
   Link* Find(LinkKey key) const { return links_.Find(key); }
   void UpdateReceiveTarget();
-  bool PostReceives();
   void ScheduleFlush() { executor_.FlushLater(*this, Executor::FlushPriority::kReceives); }
 
-  Executor& executor_;
-  DeviceContext& context_;
-  const LinkLimits limits_;
   const EndpointIdentity identity_;
-  LinkSupplies supplies_;
-  CreditIssuer credit_issuer_;
   std::optional<PayloadMemory> memory_;
   LinkTable links_;
   EndpointQueues queues_;
-  PolledCompletions polled_;
   ServiceState service_;
   EndpointStats stats_;  // its `traffic` counts only links that are gone
   EndpointLife life_;

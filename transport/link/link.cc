@@ -9,7 +9,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/host.h"
 #include "verbena/transport/link/qp.h"
 #include "verbena/transport/link/sender.h"
 
@@ -35,11 +35,11 @@ bool Link::CheckLiveness(TimePoint now) {
     return false;
   }
   if (leases().work_due()) sender_.ScheduleFlush();
-  const Duration interval = endpoint_.limits().ping_interval;
+  const Duration interval = host_.limits().ping_interval;
   // One-sided operations on the peer's memory may wait for the peer as well, and coroutines for
   // them.
   const bool expects =
-      listener_->ExpectsFrames() || sender_.transfers().outstanding() || KeepAliveDue(now);
+      listener().ExpectsFrames() || sender_.transfers().outstanding() || KeepAliveDue(now);
   if (!expects || liveness_.Silence(now) < interval) {
     liveness_.ForgetSilence();
     return expects || heard || sender_.flush_scheduled() || issued().recalled() ||
@@ -57,7 +57,7 @@ bool Link::CheckLiveness(TimePoint now) {
 }
 
 bool Link::KeepAliveDue(TimePoint now) const {
-  const Duration interval = endpoint_.limits().keep_alive_interval;
+  const Duration interval = host_.limits().keep_alive_interval;
   return interval != Duration::zero() && liveness_.Silence(now) >= interval;
 }
 
@@ -65,36 +65,28 @@ void Link::CheckUnwatched(TimePoint now) {
   // A link that is watched is checked anyway.
   if (!open() || WatchedLink::linked()) return;
   // Sending begins the watch, but a call may wait for its client before it has sent anything.
-  bool is_due = listener_->ExpectsFrames();
-  if (endpoint_.limits().keep_alive_interval != Duration::zero()) {
+  bool is_due = listener().ExpectsFrames();
+  if (host_.limits().keep_alive_interval != Duration::zero()) {
     (void)liveness_.Check(now);
     is_due = is_due || KeepAliveDue(now);
   }
-  if (is_due) endpoint_.WatchLiveness(*this);
+  if (is_due) host_.WatchLiveness(*this);
 }
 
 void Link::CheckIdle(TimePoint now) {
-  const Duration timeout = endpoint_.limits().idle_timeout;
+  const Duration timeout = host_.limits().idle_timeout;
   if (!open() || timeout == Duration::zero()) return;
   // Control frames are not use: the checks of either side could cause them for ever.
   const uint64_t control = sender_.control_count();
   const uint64_t traffic =
       stats().frames_sent + stats().frames_received - control + stats().transfers + stats().atomics;
-  const bool in_use = sender_.transfers().outstanding() || listener_->InUse(*this);
+  const bool in_use = sender_.transfers().outstanding() || listener().InUse(*this);
   if (liveness_.IdleTime(now, traffic, in_use) < timeout) return;
   liveness_.RestartIdleTime(now);
-  if (!listener_->OnIdle(*this)) return;
+  if (!listener().OnIdle(*this)) return;
   Close(absl::CancelledError(
       fmt::format("nothing has travelled for {} s",
                   std::chrono::duration_cast<std::chrono::seconds>(timeout).count())));
-}
-
-absl::Status LinkSender::CheckRecall() {
-  if (!issued_.recalled()) return absl::OkStatus();
-  if (control_.recall && OthersHoldBuffers()) return absl::OkStatus();
-  absl::Status status = issued_.CheckRecall(control_.recall);
-  if (status.ok() && !issued_.recalled()) NoteRecallAnswered();
-  return status;
 }
 
 absl::Status Link::CheckAcknowledged() {
@@ -119,20 +111,14 @@ absl::Status Link::CheckTransfers() {
                   peer(), transfers.bytes_outstanding()));
 }
 
-void LinkSender::Recall() {
-  issued_.Recall();
-  control_.recall = true;
-  ScheduleFlush();
-}
-
 // Link: its teardown, from the queue pair's move to ERR to its destruction. Each wait is bounded:
 // some devices never flush, or never send the event.
 
-Task<void> Link::Drain(DeviceContext& context, TurnPacer& pacer) {
+Task<void> Link::Drain(TurnPacer& pacer) {
+  DeviceContext& context = host_.context();
   co_await qp_.MoveToError(context.control(), context.device());
   (void)co_await pacer.Pass();
-  const TimePoint limit =
-      SaturatingAdd(endpoint_.executor().now(), endpoint_.limits().teardown_timeout);
+  const TimePoint limit = SaturatingAdd(host_.executor().now(), host_.limits().teardown_timeout);
   LinkSendQueue& sends = sender_.queue();
   // A device that completes no marker in ERR (siw) flushed the posted WRs when the queue pair moved
   // there; destroying the queue pair ends the rest.
@@ -141,7 +127,7 @@ Task<void> Link::Drain(DeviceContext& context, TurnPacer& pacer) {
     absl::Status drained = co_await qp_.AwaitDrained(limit);
     if (!drained.ok()) {
       static thread_local ThrottledLog log({.lines = 1, .interval = std::chrono::seconds(10)});
-      log.Write(LogLevel::kWarning, endpoint_.executor().now(),
+      log.Write(LogLevel::kWarning, host_.executor().now(),
                 fmt::format("QPN {:#x}: {} of the posted WRs did not flush in time", qpn(),
                             sends.slots().in_flight()));
     }
@@ -154,9 +140,9 @@ Task<void> Link::Drain(DeviceContext& context, TurnPacer& pacer) {
   }
 }
 
-Task<std::vector<BufferPin>> Link::Destroy(ControlPool& control) {
+Task<std::vector<BufferPin>> Link::Destroy() {
   LeaseTable::Remains remains = sender_.leases().table().TakeAll();
-  co_await qp_.Destroy(control, std::move(remains.windows));
+  co_await qp_.Destroy(host_.context().control(), std::move(remains.windows));
   state_ = LinkState::kClosed;
   co_return std::move(remains.pins);
 }
@@ -190,18 +176,18 @@ Task<void> LinkQp::Destroy(ControlPool& control, std::vector<MwHandle> windows) 
                                 });
 }
 
-Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, LinkListener& listener, PeerSource& source)
-    : endpoint_(endpoint),
-      listener_(&listener),
+Link::Link(LinkHost& host, LinkKey key, QpHandle qp, LinkListener& listener, PeerSource& source)
+    : Owner(*this, listener),
+      host_(host),
       qp_(std::move(qp)),
-      sender_(*this, endpoint, qp_.get(), key, source) {}
+      sender_(*this, host, qp_.get(), key, source) {}
 
 void Link::SetIdentity(uint32_t psn) { terms_.identity = LinkTerms::IdentityOf(qpn(), psn); }
 
 void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
                     FirstSend first_send) {
   sender_.Open(parameters.initial_credits,
-               std::min(parameters.eager_bytes, endpoint_.limits().eager_bytes), first_send);
+               std::min(parameters.eager_bytes, host_.limits().eager_bytes), first_send);
   sender_.transfers().set_max_reads(max_reads);
   sender_.transfers().set_fences_reads(qp_.is_iwarp());
   terms_.features = parameters.features;
@@ -210,7 +196,7 @@ void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const 
   terms_.peer = peer;
   terms_.methods = parameters.methods;
   terms_.incarnation = parameters.incarnation;
-  liveness_.Begin(endpoint_.executor().now());
+  liveness_.Begin(host_.executor().now());
   state_ = LinkState::kOpen;
   // A channel may be quiet for long, and its peer could not even say that it goes away.
   if (first_send == FirstSend::kOurs) Ping();
@@ -235,9 +221,9 @@ void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
     const FrameHeader& frame = parser.frame();
     const bool is_control = frame.kind == FrameKind::kPing || frame.kind == FrameKind::kPong ||
                             frame.kind == FrameKind::kRecall;
-    alone_ = parser.at_last() && endpoint_.handles_one_completion();
+    alone_ = parser.at_last() && host_.handles_one_completion();
     absl::Status status = is_control ? sender_.OnControlFrame(frame)
-                                     : listener_->OnFrame(*this, frame, parser.body());
+                                     : listener().OnFrame(*this, frame, parser.body());
     alone_ = false;
     if (!status.ok()) {
       Close(status);
@@ -257,16 +243,88 @@ void Link::Misread(WireFault fault, size_t bytes) {
       fmt::format("the peer sent {} ({} bytes)", WireFaultName(fault), bytes)));
 }
 
+// What it moves one-sided, and what it leases.
+
+Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
+                              const RemoteRange& remote, TransferListener* listener) {
+  VERBENA_CHECK(open()) << "a transfer with " << peer() << ", state " << state_;
+  VERBENA_CHECK(!local.empty() && remote.bytes > 0) << "an empty transfer with " << peer();
+  VERBENA_CHECK(direction == Transfer::Direction::kWrite || max_reads() > 0)
+      << "a READ from " << peer() << ", which answers none";
+  Transfer& transfer = host_.supplies().transfers().Take(direction, local, remote, listener);
+  sender_.transfers().Add(transfer);
+  ++sender_.stats().transfers;
+  sender_.stats().transfer_bytes += remote.bytes;
+  sender_.ScheduleFlush();
+  return transfer;
+}
+
+Transfer& Link::StartAtomic(const AtomicOperation& operation, const RemoteRange& remote,
+                            TransferListener* listener) {
+  VERBENA_CHECK(open()) << "an atomic operation with " << peer() << ", state " << state_;
+  VERBENA_CHECK(has_atomics() && max_reads() > 0) << "atomic operations with " << peer();
+  VERBENA_CHECK(remote.bytes == 8 && remote.address % 8 == 0)
+      << "an atomic operation on " << remote.bytes << " bytes at " << remote.address;
+  Transfer& transfer = host_.supplies().transfers().TakeAtomic(operation, remote, listener);
+  sender_.transfers().Add(transfer);
+  ++sender_.stats().atomics;
+  sender_.ScheduleFlush();
+  return transfer;
+}
+
+absl::StatusOr<Lease*> Link::OpenLease(const BufferView& view, LeaseAccess access, LeaseUse use) {
+  VERBENA_CHECK(open()) << "a lease for " << peer() << ", state " << state_;
+  VERBENA_CHECK(!view.empty()) << "an empty lease for " << peer();
+  RefillWindows(1);
+  if (free_leases() == 0) return nullptr;
+  LeaseTable& table = sender_.leases().table();
+  absl::StatusOr<Lease*> lease = table.Open(view, access, use);
+  if (lease.ok() && *lease != nullptr) ++sender_.stats().leases;
+  if (table.bindings_due() > 0) sender_.ScheduleFlush();
+  return lease;
+}
+
+void Link::EndLease(Lease& lease, LeaseListener* listener) {
+  VERBENA_CHECK(open()) << "the end of a lease of " << peer() << ", state " << state_;
+  LinkLeases& leases = sender_.leases();
+  leases.table().End(lease, listener);
+  if (leases.table().work_due()) sender_.ScheduleFlush();
+  if (leases.awaited()) sender_.WakeLeaseWaiters();
+}
+
+void Link::AbandonLease(Lease& lease) {
+  sender_.leases().table().Abandon(lease, host_.executor().now());
+  // A liveness check ends the grace of the lease.
+  if (!WatchedLink::linked()) host_.WatchLiveness(*this);
+}
+
+void Link::AwaitLeases(LeaseWaiter& waiter) {
+  ++sender_.stats().lease_waits;
+  RefillWindows(waiter.leases_wanted);
+  sender_.leases().Await(waiter);
+}
+
+void Link::RefillWindows(uint32_t wanted) {
+  LeaseTable& table = sender_.leases().table();
+  const uint32_t count = table.BeginRefill(wanted);
+  if (count != 0) host_.StartRefill(key(), qp_.get(), count, table.TakeWorn());
+}
+
+void Link::AddWindows(WindowBatch windows) {
+  sender_.leases().table().Refill(std::move(windows));
+  sender_.WakeLeaseWaiters();
+}
+
 void Link::Close(const absl::Status& reason) {
   if (state_ != LinkState::kOpen && state_ != LinkState::kConnecting) return;
   const bool was_open = open();
   state_ = LinkState::kDraining;
   RecallableLink::Unlink();
   sender_.Close();
-  if (was_open) listener_->OnLinkDown(*this, reason);
+  if (was_open) listener().OnLinkDown(*this, reason);
   WatchedLink::Unlink();
-  endpoint_.StartTeardown(*this, reason);
-  endpoint_.NoteSendRoom(source());
+  host_.StartTeardown(*this, reason);
+  host_.supplies().room().Note(source());
 }
 
 }  // namespace verbena::internal

@@ -1,5 +1,4 @@
-// Link, the connection of one executor here with one executor there, and LinkListener, which hears
-// its frames and its end.
+// Link, the connection of one executor here with one executor there.
 //
 // LinkTerms, Liveness, WatchedStream and LinkQp are small parts of a Link; sender.h has its sending
 // half. An Endpoint owns its links, on its executor's thread. LinkLimits bounds them.
@@ -31,9 +30,11 @@
 #include "verbena/transport/executor/turn_pacer.h"
 #include "verbena/transport/link/credits.h"
 #include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/host.h"
 #include "verbena/transport/link/ids.h"
 #include "verbena/transport/link/leases.h"
 #include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/listener.h"
 #include "verbena/transport/link/peer_host.h"
 #include "verbena/transport/link/send_queue.h"
 #include "verbena/transport/link/sender.h"
@@ -234,43 +235,6 @@ class LinkQp {
   Event last_wqe_;
 };
 
-class Endpoint;
-class Link;
-
-// The RPC layer's side of a link: receives its frames and learns of its end. Called on the
-// executor's thread. Must live until OnLinkDown().
-class LinkListener {
- public:
-  virtual ~LinkListener() = default;
-
-  // One frame. `body` is valid during the call only. A failed Status says that the peer broke the
-  // protocol; it closes the link. PING, PONG and RECALL never come here.
-  virtual absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) = 0;
-  // The link is lost, once; every frame that was appended may or may not have reached the peer.
-  virtual void OnLinkDown(Link& link, const absl::Status& reason) = 0;
-  // True while the peer owes frames: then its silence is checked by PING.
-  virtual bool ExpectsFrames() const = 0;
-  // True while something needs the link though nothing travels on it: then it is not idle.
-  virtual bool InUse(const Link&) const { return ExpectsFrames(); }
-  // Nothing has travelled for LinkLimits::idle_timeout, and the link is not InUse(). Returns true
-  // if it is to be closed at once; false if the listener has asked the peer to close it. Called
-  // again after as long a time if it stays idle.
-  virtual bool OnIdle(Link&) { return true; }
-  // Calls of this side that the peer has not answered, by which frames that leave while a turn goes
-  // on are grouped. 0 on the side that answers.
-  virtual uint32_t calls_in_flight() const { return 0; }
-};
-
-// WatchedLink: a link's place in the list of those that the next liveness check looks at.
-class WatchedLink : public IntrusiveNode<WatchedLink> {};
-
-enum class LinkState {
-  kConnecting,
-  kOpen,
-  kDraining,  // the QP is in ERR; its flushes are awaited
-  kClosed,    // the QP is gone
-};
-
 // Link: one RC queue pair between one executor here and one executor there, with its credits.
 //
 // The link hears its peer's frames, checks that the peer is alive, and ends. Its parts do the rest:
@@ -284,10 +248,10 @@ enum class LinkState {
 //   char* body = link.Append(header, body_bytes);
 //   if (body == nullptr) link.AwaitWritable(waiter);   // its OnWritable() appends
 //   else message.SerializeWithCachedSizesToArray(body);
-class Link final : public WatchedLink, public RecallableLink {
+class Link final : public LinkSender::Owner {
  public:
   // By the endpoint only: `qp` is connected later, and `source` is that of its peer.
-  Link(Endpoint& endpoint, LinkKey key, QpHandle qp, LinkListener& listener, PeerSource& source);
+  Link(LinkHost& host, LinkKey key, QpHandle qp, LinkListener& listener, PeerSource& source);
 
   // Appends a frame to the SENDs of this turn, and returns the place of its body, `body_bytes`
   // long. Write the body before the next Append() and before control returns to the executor:
@@ -352,13 +316,13 @@ class Link final : public WatchedLink, public RecallableLink {
 
   // Ends the link. OnLinkDown() is called before this returns; teardown goes on by itself. Does
   // nothing if the link has already ended.
-  void Close(const absl::Status& reason);
+  void Close(const absl::Status& reason) override;
 
   bool open() const { return state_ == LinkState::kOpen; }
-  LinkState state() const { return state_; }
+  LinkState state() const override { return state_; }
   // The largest body that one frame can carry to this peer.
   size_t max_body_bytes() const { return sender_.max_body_bytes(); }
-  const std::string& peer() const { return terms_.peer; }
+  const std::string& peer() const override { return terms_.peer; }
   const LinkStats& stats() const { return sender_.stats(); }
   // Also valid when the queue pair is gone.
   uint32_t qpn() const { return qp_.qpn(); }
@@ -370,7 +334,10 @@ class Link final : public WatchedLink, public RecallableLink {
   const std::vector<uint64_t>& methods() const { return terms_.methods; }
   // The server's incarnation, on its client's side; 0 if it told none.
   uint64_t incarnation() const { return terms_.incarnation; }
-  Endpoint& endpoint() const { return endpoint_; }
+  Endpoint& endpoint() const { return host_.endpoint(); }
+  // The device that it is on, and the protection domain of memory that it moves.
+  Device& device() const { return host_.device(); }
+  ibv_pd* pd() const { return host_.pd(); }
   LinkKey key() const { return sender_.queue().slots().key(); }
   uint32_t send_credits() const { return sender_.credits().available(); }
   // The most receives of ours that the queue pair may have taken without our having seen it.
@@ -421,20 +388,18 @@ class Link final : public WatchedLink, public RecallableLink {
   // --- For its endpoint: teardown, in this order. Precondition: !open().
 
   // Until nothing is posted any more, as far as the device tells in teardown_timeout.
-  Task<void> Drain(DeviceContext& context, TurnPacer& pacer);
+  Task<void> Drain(TurnPacer& pacer);
   // Has a control thread destroy the windows and then the queue pair. Returns the memory that the
   // peer had leases on.
-  Task<std::vector<BufferPin>> Destroy(ControlPool& control);
+  Task<std::vector<BufferPin>> Destroy();
   // No completion is left: transfers fail, and send buffers are free.
   void Release() { sender_.Release(); }
 
-  // --- For its parts.
-
-  uint32_t calls_in_flight() const { return listener_->calls_in_flight(); }
-  // Has a control thread allocate memory windows, if there are too few for `wanted` leases.
-  void RefillWindows(uint32_t wanted);
-
  private:
+  // Ordered by the queue pair, so that no refill is under way when the queue pair is destroyed.
+  void RefillWindows(uint32_t wanted) override;
+  void OnSendsDrained() override { qp_.OnDrained(); }
+
   bool KeepAliveDue(TimePoint now) const;
   // Whether the peer acknowledges what it is sent. A failed Status closes the link.
   absl::Status CheckAcknowledged();
@@ -443,8 +408,7 @@ class Link final : public WatchedLink, public RecallableLink {
   absl::Status CheckTransfers();
   [[gnu::cold, gnu::noinline]] void Misread(WireFault fault, size_t bytes);
 
-  Endpoint& endpoint_;
-  LinkListener* listener_;
+  LinkHost& host_;
   LinkQp qp_;
   LinkState state_ = LinkState::kConnecting;
   bool alone_ = false;  // the frame that the listener handles is all that this turn brought

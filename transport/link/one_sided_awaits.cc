@@ -6,7 +6,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/base/status.h"
-#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
 #include "verbena/transport/link/transfers.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -24,9 +24,8 @@ int AccessFor(Device& device, Transfer::Direction direction) {
 
 absl::Status CheckLocalMemory(const Link& link, Transfer::Direction direction,
                               const BufferView& view) {
-  const Endpoint& endpoint = link.endpoint();
-  VERBENA_RETURN_IF_ERROR(CheckRegistered(view, endpoint.pd(), endpoint.device()));
-  const int access = AccessFor(link.endpoint().device(), direction);
+  VERBENA_RETURN_IF_ERROR(CheckRegistered(view, link.pd(), link.device()));
+  const int access = AccessFor(link.device(), direction);
   if ((view.region().access() & access) == access) return absl::OkStatus();
   return absl::InvalidArgumentError(
       fmt::format("the local memory is registered with access {:#x}, but to read into it takes "

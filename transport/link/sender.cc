@@ -8,84 +8,11 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/host.h"
+#include "verbena/transport/link/listener.h"
 #include "verbena/transport/link/send_queue.h"
 
 namespace verbena::internal {
-
-// Link and its LinkSender: what the link moves one-sided, and what it leases.
-
-Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
-                              const RemoteRange& remote, TransferListener* listener) {
-  VERBENA_CHECK(open()) << "a transfer with " << peer() << ", state " << state_;
-  VERBENA_CHECK(!local.empty() && remote.bytes > 0) << "an empty transfer with " << peer();
-  VERBENA_CHECK(direction == Transfer::Direction::kWrite || max_reads() > 0)
-      << "a READ from " << peer() << ", which answers none";
-  Transfer& transfer = endpoint_.supplies().transfers().Take(direction, local, remote, listener);
-  sender_.transfers().Add(transfer);
-  ++sender_.stats().transfers;
-  sender_.stats().transfer_bytes += remote.bytes;
-  sender_.ScheduleFlush();
-  return transfer;
-}
-
-Transfer& Link::StartAtomic(const AtomicOperation& operation, const RemoteRange& remote,
-                            TransferListener* listener) {
-  VERBENA_CHECK(open()) << "an atomic operation with " << peer() << ", state " << state_;
-  VERBENA_CHECK(has_atomics() && max_reads() > 0) << "atomic operations with " << peer();
-  VERBENA_CHECK(remote.bytes == 8 && remote.address % 8 == 0)
-      << "an atomic operation on " << remote.bytes << " bytes at " << remote.address;
-  Transfer& transfer = endpoint_.supplies().transfers().TakeAtomic(operation, remote, listener);
-  sender_.transfers().Add(transfer);
-  ++sender_.stats().atomics;
-  sender_.ScheduleFlush();
-  return transfer;
-}
-
-absl::StatusOr<Lease*> Link::OpenLease(const BufferView& view, LeaseAccess access, LeaseUse use) {
-  VERBENA_CHECK(open()) << "a lease for " << peer() << ", state " << state_;
-  VERBENA_CHECK(!view.empty()) << "an empty lease for " << peer();
-  RefillWindows(1);
-  if (free_leases() == 0) return nullptr;
-  LeaseTable& table = sender_.leases().table();
-  absl::StatusOr<Lease*> lease = table.Open(view, access, use);
-  if (lease.ok() && *lease != nullptr) ++sender_.stats().leases;
-  if (table.bindings_due() > 0) sender_.ScheduleFlush();
-  return lease;
-}
-
-void Link::EndLease(Lease& lease, LeaseListener* listener) {
-  VERBENA_CHECK(open()) << "the end of a lease of " << peer() << ", state " << state_;
-  LinkLeases& leases = sender_.leases();
-  leases.table().End(lease, listener);
-  if (leases.table().work_due()) sender_.ScheduleFlush();
-  if (leases.awaited()) sender_.WakeLeaseWaiters();
-}
-
-void Link::AbandonLease(Lease& lease) {
-  sender_.leases().table().Abandon(lease, endpoint_.executor().now());
-  // A liveness check ends the grace of the lease.
-  if (!WatchedLink::linked()) endpoint_.WatchLiveness(*this);
-}
-
-void Link::AwaitLeases(LeaseWaiter& waiter) {
-  ++sender_.stats().lease_waits;
-  RefillWindows(waiter.leases_wanted);
-  sender_.leases().Await(waiter);
-}
-
-// Ordered by the queue pair, so that no refill is under way when the queue pair is destroyed.
-void Link::RefillWindows(uint32_t wanted) {
-  LeaseTable& table = sender_.leases().table();
-  const uint32_t count = table.BeginRefill(wanted);
-  if (count != 0) endpoint_.StartRefill(key(), qp_.get(), count, table.TakeWorn());
-}
-
-void Link::AddWindows(WindowBatch windows) {
-  sender_.leases().table().Refill(std::move(windows));
-  sender_.WakeLeaseWaiters();
-}
 
 void LinkSender::PrepareLeases(WrChain& ready) {
   LeaseTable& table = leases_.table();
@@ -113,10 +40,10 @@ void LinkSender::PrepareLeases(WrChain& ready) {
 
 bool LinkSender::PrepareTransfers(WrChain& ready) {
   if (!transfers_.CanGo()) return false;
-  if (!endpoint_.MayPostBulk()) return true;
+  if (!MayPostBulk()) return true;
   // The SENDs that are there already do not wait for a slice.
   if (!queue_.empty() && !PostAhead(ready)) return false;
-  for (bool first = true; transfers_.CanGo() && endpoint_.MayPostBulk(); first = false) {
+  for (bool first = true; transfers_.CanGo() && MayPostBulk(); first = false) {
     // Posts the WRs prepared before: the next ones use the same memory.
     if (!first && !Ring(ready)) return false;
     const uint32_t count = transfers_.Prepare(SlotsForTransfers());
@@ -127,7 +54,7 @@ bool LinkSender::PrepareTransfers(WrChain& ready) {
     slots.MarkSignalled();
     slots.Advance(count);
     ready.Add(chain, chain + count - 1);
-    endpoint_.NoteBulk(transfers_.prepared_bytes());
+    host_.supplies().NoteBulk(host_.executor().stats().turns, transfers_.prepared_bytes());
     transfers_.Posted(slots.posted() - 1);
   }
   return false;
@@ -139,15 +66,15 @@ void LinkSender::FinishMoves(bool bulk_refused) {
   if (leases_.awaited()) WakeLeaseWaiters();
   // A link that had its slice goes on when the slice has ended, behind the links that were refused
   // one.
-  const bool bulk_due = bulk_refused || (transfers_.CanGo() && endpoint_.MayPostBulk());
+  const bool bulk_due = bulk_refused || (transfers_.CanGo() && MayPostBulk());
   if ((bulk_due || leases_.table().work_due()) && SlotsForTransfers() > 0) ScheduleFlush();
 }
 
 // LinkSender: frames that wait for the peer's credits, for send queue slots, or for send buffers.
 
 void LinkSender::AwaitWritable(SendWaiter& waiter) {
-  VERBENA_CHECK(open()) << "a frame for " << link_.peer() << " waits, state " << link_.state();
-  VERBENA_CHECK(!waiter.linked()) << "a frame for " << link_.peer() << " waits already";
+  VERBENA_CHECK(open()) << "a frame for " << owner_.peer() << " waits, state " << owner_.state();
+  VERBENA_CHECK(!waiter.linked()) << "a frame for " << owner_.peer() << " waits already";
   VERBENA_CHECK(waiter.body_bytes <= max_body_bytes())
       << "a body of " << waiter.body_bytes << " bytes, at most " << max_body_bytes();
   if (state_ == State::kUntilReady) {
@@ -183,7 +110,7 @@ void LinkSender::AllowSends() {
 // share is. A link that holds no buffer has no completion to wait for.
 void LinkSender::LackRoom() {
   lacks_room_ = true;
-  if (queue_.held() == 0 && SlotsLeft()) endpoint_.AwaitSendRoom(*this, queue_.source());
+  if (queue_.held() == 0 && SlotsLeft()) host_.supplies().room().Await(*this, queue_.source());
 }
 
 // Its control frames and the credits that it returns leave with a flush.
@@ -211,24 +138,24 @@ void LinkLeases::Lose() {
   table_.Lose();
 }
 
-LinkSender::LinkSender(Link& link, Endpoint& endpoint, ibv_qp* qp, LinkKey key, PeerSource& source)
-    : link_(link),
-      endpoint_(endpoint),
+LinkSender::LinkSender(Owner& owner, LinkHost& host, ibv_qp* qp, LinkKey key, PeerSource& source)
+    : owner_(owner),
+      host_(host),
       queue_(qp, key,
-             {.buffers = endpoint.supplies().buffers(),
-              .chain = endpoint.supplies().chain(),
-              .max_inline_bytes = endpoint.supplies().max_inline_bytes(),
-              .depth = endpoint.limits().send_queue_depth},
+             {.buffers = host.supplies().buffers(),
+              .chain = host.supplies().chain(),
+              .max_inline_bytes = host.supplies().max_inline_bytes(),
+              .depth = host.limits().send_queue_depth},
              source),
-      issued_(endpoint.credit_pool(), source.credits, endpoint.limits().initial_credits,
-              endpoint.limits().max_credits),
-      transfers_(endpoint.supplies().transfers(),
+      issued_(host.credit_issuer().pool(), source.credits, host.limits().initial_credits,
+              host.limits().max_credits),
+      transfers_(host.supplies().transfers(),
                  {.send_queue_slots = queue_.slots().count(),
-                  .slice_bytes = endpoint.limits().bulk.slice_bytes,
-                  .bytes_ahead = endpoint.limits().bulk.bytes_ahead,
+                  .slice_bytes = host.limits().bulk.slice_bytes,
+                  .bytes_ahead = host.limits().bulk.bytes_ahead,
                   .max_reads = 0,
-                  .words = endpoint.supplies().atomic_scratch().Of(key.slot)}),
-      leases_(endpoint.device(), endpoint.pd(), endpoint.limits().leases) {}
+                  .words = host.supplies().atomic_scratch().Of(key.slot)}),
+      leases_(host.device(), host.pd(), host.limits().leases) {}
 
 void LinkSender::Open(uint32_t initial_credits, uint32_t send_bytes, FirstSend first_send) {
   credits_ = SendCredits(initial_credits);
@@ -252,7 +179,7 @@ void LinkSender::Release() {
 }
 
 char* LinkSender::Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated) {
-  VERBENA_CHECK(open()) << "a frame for " << link_.peer() << ", state " << link_.state();
+  VERBENA_CHECK(open()) << "a frame for " << owner_.peer() << ", state " << owner_.state();
   VERBENA_CHECK(body_bytes <= max_body_bytes())
       << "a body of " << body_bytes << " bytes, at most " << max_body_bytes();
   // The frame of a waiter that is served passes those who still wait.
@@ -290,9 +217,9 @@ bool LinkSender::OpenSend(SendUse use) {
 
 void LinkSender::StartFlush() {
   flush_scheduled_ = true;
-  WatchedLink& watched = link_;
-  if (!watched.linked()) endpoint_.WatchLiveness(watched);
-  endpoint_.executor().FlushLater(*this, Executor::FlushPriority::kSends);
+  WatchedLink& watched = owner_;
+  if (!watched.linked()) host_.WatchLiveness(watched);
+  host_.executor().FlushLater(*this, Executor::FlushPriority::kSends);
 }
 
 void LinkSender::Flush() {
@@ -337,7 +264,7 @@ bool LinkSender::PostAhead(WrChain& ready) {
 void LinkSender::SendNow() {
   const bool one_frame = queue_.pending() == 1 && queue_.last().frames == 1;
   if (!one_frame || state_ != State::kFree || control_.any_due() || moves() ||
-      !endpoint_.MaySendNow()) {
+      !host_.MaySendNow()) {
     return;
   }
   FlushHook::Unlink();
@@ -351,7 +278,7 @@ void LinkSender::SendNow() {
 // flight, so that each side works on one half, but kMaxEarlyFrames at most. The side that answers
 // keeps groups as large as they come, to that bound.
 uint32_t LinkSender::EarlyFrames() const {
-  const uint32_t calls = link_.calls_in_flight();
+  const uint32_t calls = owner_.listener().calls_in_flight();
   if (calls == 0) return kMaxEarlyFrames;
   return std::clamp(calls / 2, kMinEarlyFrames, kMaxEarlyFrames);
 }
@@ -366,7 +293,7 @@ bool LinkSender::IsGroup() {
 // earlier positions of the send queue, and a completion of a later one would prove its end.
 bool LinkSender::MayPostEarly() {
   if (flushing_) return false;
-  return state_ == State::kFree && refusal_ == 0 && !moves() && endpoint_.PrepareEarlySend();
+  return state_ == State::kFree && refusal_ == 0 && !moves() && host_.PrepareEarlySend();
 }
 
 // Makes an empty SEND the last one and posts those before it, whose frames are all written by now.
@@ -383,7 +310,7 @@ bool LinkSender::PostWritten() {
 
 // Posts what is pending, between two completions of one poll.
 void LinkSender::PostEarly() {
-  if (!endpoint_.handles_more_completions() || !IsGroup() || !MayPostEarly()) return;
+  if (!host_.handles_more_completions() || !IsGroup() || !MayPostEarly()) return;
   WrChain ready;
   refusal_ = PostPending(ready);
 }
@@ -437,7 +364,7 @@ int LinkSender::PostPending(WrChain& ready, size_t kept) {
                                  .kept = kept},
                                 stats_);
   leases_.table().Posted();
-  endpoint_.NoteSendRoom(queue_.source());
+  host_.supplies().room().Note(queue_.source());
   return error;
 }
 
@@ -448,11 +375,13 @@ void LinkSender::StopHolding() {
 
 // What a SEND invalidates may close the link before its counters are read.
 void LinkSender::NoteRecallAnswered() {
-  if (open()) endpoint_.NoteRecallAnswered(link_);
+  if (open()) host_.credit_issuer().NoteRecallAnswered(owner_);
 }
 
 void LinkSender::GrowPeersWindow() {
-  if (open()) endpoint_.GrowWindow(link_);
+  if (!open()) return;
+  const bool is_shared = host_.supplies().is_shared(queue_.source());
+  if (host_.credit_issuer().Grow(owner_, is_shared)) host_.OnCreditsBorrowed();
 }
 
 absl::Status LinkSender::OnControlFrame(const FrameHeader& frame) {
@@ -469,6 +398,20 @@ absl::Status LinkSender::OnControlFrame(const FrameHeader& frame) {
   return absl::OkStatus();
 }
 
+void LinkSender::Recall() {
+  issued_.Recall();
+  control_.recall = true;
+  ScheduleFlush();
+}
+
+absl::Status LinkSender::CheckRecall() {
+  if (!issued_.recalled()) return absl::OkStatus();
+  if (control_.recall && OthersHoldBuffers()) return absl::OkStatus();
+  absl::Status status = issued_.CheckRecall(control_.recall);
+  if (status.ok() && !issued_.recalled()) NoteRecallAnswered();
+  return status;
+}
+
 void LinkSender::WakeWriters() {
   // Frames that wait may go on taking each credit that comes.
   if (control_.any_due() && !writers_.empty() && !writers_.serving() && open()) {
@@ -479,18 +422,18 @@ void LinkSender::WakeWriters() {
     if (!queue_.Fits(waiter.body_bytes, waiter.invalidated) && !OpenSend()) {
       return;
     }
-    writers_.ServeFirst([this](SendWaiter& first) { first.OnWritable(link_); });
+    writers_.ServeFirst([this](SendWaiter& first) { first.OnWritable(owner_.link()); });
   }
 }
 
 void LinkSender::WakeLeaseWaiters() {
-  if (const uint32_t wanted = leases_.Wake(queue_)) link_.RefillWindows(wanted);
+  if (const uint32_t wanted = leases_.Wake(queue_)) owner_.RefillWindows(wanted);
 }
 
 void LinkSender::OnCompletion(const ibv_wc& completion, uint16_t position) {
   uint32_t released = 0;
   const bool is_posted = queue_.Complete(position, released);
-  if (released != 0) endpoint_.NoteSendRoom(queue_.source());
+  if (released != 0) host_.supplies().room().Note(queue_.source());
   if (!is_posted) {
     CompletedUnposted(position);
     return;
@@ -500,7 +443,7 @@ void LinkSender::OnCompletion(const ibv_wc& completion, uint16_t position) {
     return;
   }
   if (completion.status != IBV_WC_SUCCESS) {
-    link_.Close(WcStatus(completion, link_.peer()));
+    owner_.Close(WcStatus(completion, owner_.peer()));
     return;
   }
   transfers_.Completed(queue_.slots().completed());
@@ -513,8 +456,8 @@ void LinkSender::OnCompletion(const ibv_wc& completion, uint16_t position) {
 
 void LinkSender::OnLateCompletion(const ibv_wc& completion) {
   const SendSlots& slots = queue_.slots();
-  if (link_.state() == LinkState::kDraining) {
-    if (slots.in_flight() == 0) link_.qp().OnDrained();
+  if (owner_.state() == LinkState::kDraining) {
+    if (slots.in_flight() == 0) owner_.OnSendsDrained();
     return;
   }
   if (completion.status != IBV_WC_SUCCESS) return;
@@ -523,12 +466,12 @@ void LinkSender::OnLateCompletion(const ibv_wc& completion) {
 }
 
 void LinkSender::PostFailed(int error) {
-  link_.Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", link_.peer())));
+  owner_.Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", owner_.peer())));
 }
 
 void LinkSender::CompletedUnposted(uint16_t position) {
-  link_.Close(absl::InternalError(fmt::format("a completion for send {} of {}, which is not posted",
-                                              position, queue_.slots().posted())));
+  owner_.Close(absl::InternalError(fmt::format(
+      "a completion for send {} of {}, which is not posted", position, queue_.slots().posted())));
 }
 
 }  // namespace verbena::internal

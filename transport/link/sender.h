@@ -1,4 +1,4 @@
-// The sending half of a link: LinkSender, its leases (LinkLeases), and waiters for room.
+// The sending half of a link: LinkSender, and its leases (LinkLeases).
 //
 // Part of a Link, on its executor's thread. Credits, send queue slots and send buffers bound what
 // is under way.
@@ -11,15 +11,18 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/credits.h"
+#include "verbena/transport/link/host.h"
 #include "verbena/transport/link/ids.h"
 #include "verbena/transport/link/leases.h"
 #include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/listener.h"
 #include "verbena/transport/link/peer_host.h"
 #include "verbena/transport/link/send_queue.h"
 #include "verbena/transport/link/stats.h"
@@ -27,34 +30,6 @@
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
-
-class Link;
-
-// A frame that could not be appended yet. Belongs to its owner, which may destroy it at any time:
-// that takes it off its queue. On the thread of the link's executor.
-class SendWaiter : public IntrusiveNode<SendWaiter> {
- public:
-  virtual ~SendWaiter() = default;
-  // There is room for one frame with a body of body_bytes: appends it now. The waiter is off the
-  // queue.
-  virtual void OnWritable(Link& link) = 0;
-
-  size_t body_bytes = 0;
-  // The key that its SEND invalidates, as Link::Append() takes it.
-  uint32_t invalidated = 0;
-};
-
-// Waits until leases can be opened. Belongs to its owner, which may destroy it at any time: that
-// takes it off its queue. On the thread of the link's executor.
-class LeaseWaiter : public IntrusiveNode<LeaseWaiter> {
- public:
-  virtual ~LeaseWaiter() = default;
-  // Link::free_leases() is at least leases_wanted. The waiter is off the queue.
-  virtual void OnLeasesFree() = 0;
-  virtual void OnLinkLost() = 0;
-
-  uint32_t leases_wanted = 0;
-};
 
 // LinkLeases: the leases that a link has opened for its peer, and the queue of those
 // that wait to open more.
@@ -90,8 +65,13 @@ class LinkLeases {
   WaiterQueue<LeaseWaiter> waiters_;
 };
 
-class Endpoint;
-class WrChain;
+// How far a link has come.
+enum class LinkState {
+  kConnecting,
+  kOpen,
+  kDraining,  // the QP is in ERR; its flushes are awaited
+  kClosed,    // the QP is gone
+};
 
 // Which side may send first. On iWARP (MPA, RFC 5044, 7.1.2) the side that connected begins: the
 // other side holds its SENDs back until it has heard from it. A server whose client has not said
@@ -113,8 +93,34 @@ enum class FirstSend : uint8_t { kAny, kOurs, kPeers, kAfterReady };
 // Part of a Link, on its executor's thread. A device that refuses a post closes that link.
 class LinkSender final : private FlushHook, private RoomWaiter {
  public:
-  // Posts to `qp`, for `link`, which owns this object. Not open yet.
-  LinkSender(Link& link, Endpoint& endpoint, ibv_qp* qp, LinkKey key, PeerSource& source);
+  // The link whose sending half this is, as far as its sender knows it. What is virtual is rare.
+  class Owner : public WatchedLink, public RecallableLink {
+   public:
+    // For those who hear of the link: the sender calls nothing of it.
+    Link& link() const { return link_; }
+    LinkListener& listener() const { return listener_; }
+
+    virtual LinkState state() const = 0;
+    // The peer's name, for texts of errors.
+    virtual const std::string& peer() const = 0;
+    // The link is lost for `reason`. Calls LinkSender::Close().
+    virtual void Close(const absl::Status& reason) = 0;
+    // Has a control thread allocate memory windows, if there are too few for `wanted` leases.
+    virtual void RefillWindows(uint32_t wanted) = 0;
+    // Since Close() all that was posted has ended.
+    virtual void OnSendsDrained() = 0;
+
+   protected:
+    Owner(Link& link, LinkListener& listener) : link_(link), listener_(listener) {}
+    ~Owner() = default;
+
+   private:
+    Link& link_;
+    LinkListener& listener_;
+  };
+
+  // Posts to `qp`, for `owner`. `source` is that of the peer. Not open yet.
+  LinkSender(Owner& owner, LinkHost& host, ibv_qp* qp, LinkKey key, PeerSource& source);
 
   // The terms of the handshake: `initial_credits` to begin with, SENDs of `send_bytes` at most.
   void Open(uint32_t initial_credits, uint32_t send_bytes, FirstSend first_send);
@@ -253,6 +259,7 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   // all. If SENDs are pending ahead of a slice, they take a doorbell of their own, and so does each
   // further chain of leases or transfers.
   void PrepareLeases(WrChain& ready);
+  bool MayPostBulk() const { return host_.supplies().MayPostBulk(host_.executor().stats().turns); }
   // True if the next slice must wait because other links had theirs in this turn.
   bool PrepareTransfers(WrChain& ready);
   void FinishMoves(bool bulk_refused);
@@ -274,8 +281,8 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   [[gnu::cold, gnu::noinline]] void OnLateCompletion(const ibv_wc& completion);
   [[gnu::cold, gnu::noinline]] void CompletedUnposted(uint16_t position);
 
-  Link& link_;
-  Endpoint& endpoint_;
+  Owner& owner_;
+  LinkHost& host_;
   LinkSendQueue queue_;
   SendCredits credits_{0};
   IssuedCredits issued_;

@@ -65,10 +65,10 @@ void SendRoom::Wake() {
 
 LinkSupplies::LinkSupplies(SendMemory memory, const Device& device, const LinkLimits& limits)
     : max_inline_bytes_(std::min(device.capabilities().max_inline_bytes, limits.eager_bytes)),
+      bulk_bytes_per_turn_(BulkBytesPerTurn(device, limits)),
       memory_(std::move(memory)),
       room_(std::in_place, *memory_.buffers),
-      chain_(limits.send_queue_depth, memory_.buffers->lkey()),
-      bulk_(BulkBytesPerTurn(device, limits)) {}
+      chain_(limits.send_queue_depth, memory_.buffers->lkey()) {}
 
 PeerSource& LinkSupplies::JoinSource(const std::string& name, bool bounded) {
   PeerSource& source = sources_.Join(name, bounded);

@@ -1,5 +1,5 @@
 // Supplies that the links of one endpoint share: LinkSupplies, with SendRoom for links that wait
-// for a send buffer, and BulkBudget for the payload bytes of a turn.
+// for a send buffer.
 //
 // Part of an Endpoint, on its executor's thread. Their sizes are fixed when the endpoint is made.
 
@@ -64,29 +64,6 @@ class SendRoom {
   bool waking_ = false;
 };
 
-// BulkBudget: how much of payloads the links of one endpoint post in one turn of its executor.
-//
-// Payloads leave in slices. If the processor copies them as they are posted, all links together
-// post few bytes in one turn, so that calls do not wait for these copies. A link that is told to
-// wait tries again in the next turn, ahead of the links that had a slice in this one. One thread.
-class BulkBudget {
- public:
-  // In one turn, slices may be posted until `bytes_per_turn` is reached; UINT32_MAX: no bound.
-  explicit BulkBudget(uint32_t bytes_per_turn) : bytes_per_turn_(bytes_per_turn) {}
-
-  // `turn` is the executor's count of turns.
-  bool MayPost(uint64_t turn) const { return turn != turn_ || bytes_ < bytes_per_turn_; }
-  void Count(uint64_t turn, uint32_t bytes) {
-    bytes_ = turn == turn_ ? bytes_ + bytes : bytes;
-    turn_ = turn;
-  }
-
- private:
-  const uint32_t bytes_per_turn_;
-  uint64_t turn_ = 0;   // the last in which a slice was posted
-  uint64_t bytes_ = 0;  // posted in that turn
-};
-
 // Memory that is registered with the device.
 struct SendMemory {
   std::unique_ptr<SendBuffers> buffers;
@@ -96,8 +73,12 @@ struct SendMemory {
 // LinkSupplies: what the links of one endpoint share in order to send: buffers, requests,
 // transfers, and a bound on the payload bytes that one turn posts.
 //
-// Send buffers are shared out among source addresses, so it also knows these. Part of an Endpoint,
-// on its executor's thread. TakeMemory() ends its use, once no link is left.
+// Send buffers are shared out among source addresses, so it also knows these. Payloads leave in
+// slices. If the processor copies them as they are posted, all links together post few bytes in one
+// turn, so that calls do not wait for these copies. A link that is told to wait tries again in the
+// next turn, ahead of the links that had a slice in this one.
+//
+// Part of an Endpoint, on its executor's thread. TakeMemory() ends its use, once no link is left.
 class LinkSupplies {
  public:
   LinkSupplies(SendMemory memory, const Device& device, const LinkLimits& limits);
@@ -106,11 +87,18 @@ class LinkSupplies {
   SendChain& chain() { return chain_; }
   TransferPool& transfers() { return transfers_; }
   const AtomicScratch& atomic_scratch() const { return memory_.atomic_scratch; }
-  BulkBudget& bulk() { return bulk_; }
-  const BulkBudget& bulk() const { return bulk_; }
   SendRoom& room() { return *room_; }
   const SendRoom& room() const { return *room_; }
   uint32_t max_inline_bytes() const { return max_inline_bytes_; }
+
+  // Whether a slice of a payload may be posted in that turn, by the executor's count of turns.
+  bool MayPostBulk(uint64_t turn) const {
+    return turn != bulk_turn_ || bulk_bytes_ < bulk_bytes_per_turn_;
+  }
+  void NoteBulk(uint64_t turn, uint32_t bytes) {
+    bulk_bytes_ = turn == bulk_turn_ ? bulk_bytes_ + bytes : bytes;
+    bulk_turn_ = turn;
+  }
 
   // Call when a link to the source of that name is made.
   PeerSource& JoinSource(const std::string& name, bool bounded);
@@ -126,11 +114,13 @@ class LinkSupplies {
 
  private:
   const uint32_t max_inline_bytes_;
+  const uint32_t bulk_bytes_per_turn_;  // reached or passed, it ends a turn's slices
   SendMemory memory_;
   std::optional<SendRoom> room_;  // refers to the buffers
   SendChain chain_;
   TransferPool transfers_;
-  BulkBudget bulk_;
+  uint64_t bulk_turn_ = 0;   // the last in which a slice was posted
+  uint64_t bulk_bytes_ = 0;  // posted in that turn
   PeerSources sources_;
 };
 

@@ -106,13 +106,13 @@ TEST_F(LinkSuppliesTest, NoMoreTravelsInlineThanTheDeviceAndABufferTake) {
 
 TEST_F(LinkSuppliesTest, ATurnIsBoundedWhereTheProcessorCopies) {
   Begin();
-  supplies_->bulk().Count(/*turn=*/1, kLimits.bulk.slice_bytes);
-  EXPECT_FALSE(supplies_->bulk().MayPost(1));
-  EXPECT_TRUE(supplies_->bulk().MayPost(2));
+  supplies_->NoteBulk(/*turn=*/1, kLimits.bulk.slice_bytes);
+  EXPECT_FALSE(supplies_->MayPostBulk(1));
+  EXPECT_TRUE(supplies_->MayPostBulk(2));
   device_.kind_now = DeviceKind::kRdma;
   Begin();
-  supplies_->bulk().Count(/*turn=*/1, kLimits.bulk.slice_bytes);
-  EXPECT_TRUE(supplies_->bulk().MayPost(1));
+  supplies_->NoteBulk(/*turn=*/1, kLimits.bulk.slice_bytes);
+  EXPECT_TRUE(supplies_->MayPostBulk(1));
 }
 
 TEST_F(LinkSuppliesTest, GivesItsMemoryAwayWithoutFreeingIt) {

@@ -44,6 +44,91 @@ constexpr Duration kQuiescePoll = std::chrono::milliseconds(10);
 
 }  // namespace
 
+EndpointQueues::EndpointQueues(Executor& executor, DeviceContext& context, const LinkLimits& limits,
+                               LinkTable& links, CompletionListener& listener)
+    : executor_(executor),
+      context_(context),
+      limits_(limits),
+      listener_(listener),
+      lost_receives_(context.device(), links) {}
+
+absl::StatusOr<std::unique_ptr<ReceiveRing>> EndpointQueues::NewRing(DeviceContext& context,
+                                                                     const LinkLimits& limits) {
+  if (!context.device().capabilities().srq) return ReceiveRing::Absent();
+  return ReceiveRing::Create(context.device(), context.pd(), limits.srq_depth,
+                             LostReceives::Spares(limits, context.device()), limits.eager_bytes);
+}
+
+absl::StatusOr<std::unique_ptr<LinkReceives>> EndpointQueues::NewLinkReceives(
+    DeviceContext& context, const LinkLimits& limits) {
+  if (context.device().capabilities().srq) return nullptr;
+  return LinkReceives::Create(context.device(), context.pd(), limits.max_links,
+                              limits.receives_per_link, limits.eager_bytes);
+}
+
+absl::StatusOr<ibv_cq*> EndpointQueues::NewCq() {
+  const uint32_t entries =
+      CompletionQueueEntries(limits_) + LostReceives::Spares(limits_, context_.device());
+  return executor_.AddCq(context_.device(), static_cast<int>(entries), listener_);
+}
+
+void EndpointQueues::RemoveCq() {
+  if (absl::Status removed = executor_.RemoveCq(cq_); !removed.ok()) {
+    Log(LogLevel::kError,
+        fmt::format("{}a completion queue was not destroyed: {}",
+                    are_lost_ ? "a lost queue is replaced, but " : "", removed.ToString()));
+  }
+}
+
+absl::Status EndpointQueues::Create(std::unique_ptr<ReceiveRing> ring,
+                                    std::unique_ptr<LinkReceives> link_receives) {
+  receives_ = std::move(ring);
+  link_receives_ = std::move(link_receives);
+  lost_receives_.Follow(*receives_);
+  absl::StatusOr<ibv_cq*> cq = NewCq();
+  if (cq.ok()) cq_ = *cq;
+  return cq.status();
+}
+
+absl::Status EndpointQueues::Exchange(std::unique_ptr<ReceiveRing>& ring) {
+  VERBENA_ASSIGN_OR_RETURN(ibv_cq * cq, NewCq());
+  Unsubscribe();
+  RemoveCq();
+  cq_ = cq;
+  ++number_;
+  are_lost_ = false;
+  std::swap(receives_, ring);
+  lost_receives_.Follow(*receives_);
+  return absl::OkStatus();
+}
+
+void EndpointQueues::Subscribe(const DeviceContext::EventHandler& handler) {
+  context_.SubscribeQueue(cq_, executor_, handler);
+  if (receives_->srq() != nullptr) {
+    context_.SubscribeQueue(receives_->srq(), executor_, handler);
+  }
+}
+
+void EndpointQueues::Unsubscribe() {
+  context_.UnsubscribeQueue(cq_);
+  context_.UnsubscribeQueue(receives_->srq());
+}
+
+std::unique_ptr<ReceiveRing> EndpointQueues::TakeReceives() {
+  RemoveCq();
+  cq_ = nullptr;
+  return std::move(receives_);
+}
+
+void EndpointQueues::Close() {
+  if (cq_ != nullptr) Unsubscribe();
+  receives_.reset();
+  link_receives_.reset();
+  if (cq_ == nullptr) return;
+  RemoveCq();
+  cq_ = nullptr;
+}
+
 absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Create(
     Executor& executor, DeviceContext& context, const LinkLimits& wanted, uint32_t executor_index,
     uint32_t executor_count, const RuntimeId& id) {
@@ -88,9 +173,11 @@ Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits&
       identity_(identity),
       links_(limits_.max_links),
       queues_(executor, context, limits_, links_, *this),
-      life_(executor),
-      tasks_(executor),
-      liveness_(executor, context, links_, queues_.lost_receives(), tasks_.links,
+      gate_(std::make_shared<ExecutorGate>(executor)),
+      teardown_pacer_(executor, kTeardownStepsPerTurn),
+      link_tasks_(executor),
+      holds_(executor),
+      liveness_(executor, context, links_, queues_.lost_receives(), link_tasks_,
                 limits_.ping_interval / 2) {}
 
 absl::Status Endpoint::Init(std::unique_ptr<ReceiveRing> receives,
@@ -105,7 +192,7 @@ absl::Status Endpoint::Init(std::unique_ptr<ReceiveRing> receives,
 Endpoint::~Endpoint() {
   VERBENA_CHECK(links_.count() == 0)
       << links_.count() << " links are left: Shutdown() has not ended";
-  life_.gate()->Close();
+  gate_->Close();
   liveness_.Stop();
   queues_.Close();
 }
@@ -239,7 +326,7 @@ Task<void> Endpoint::WatchStream(Link& link) {
   } catch (...) {
     end = absl::InternalError(fmt::format("the bootstrap connection of {} threw", link.peer()));
   }
-  (void)co_await tasks_.teardown_pacer.Pass();
+  (void)co_await teardown_pacer_.Pass();
   link.qp().stream().EndReading();
   link.Close(end);
 }
@@ -247,10 +334,10 @@ Task<void> Endpoint::WatchStream(Link& link) {
 Task<void> Endpoint::Shutdown() {
   service_.ShutDown();
   CloseAll(absl::UnavailableError("the endpoint shuts down"));
-  co_await JoinLogged(tasks_.links, fmt::format("the endpoint on {}", device_name()));
+  co_await JoinLogged(link_tasks_, fmt::format("the endpoint on {}", device_name()));
   co_await AwaitMaking();
-  tasks_.holds.RequestCancel();
-  co_await JoinLogged(tasks_.holds, fmt::format("the endpoint on {}", device_name()));
+  holds_.RequestCancel();
+  co_await JoinLogged(holds_, fmt::format("the endpoint on {}", device_name()));
   liveness_.Stop();
 }
 
@@ -601,7 +688,7 @@ absl::Status Endpoint::Lost() {
 
 void Endpoint::Watch(Link& link, std::unique_ptr<MessageStream> stream) {
   link.qp().stream().KeepAndRead(std::move(stream));
-  tasks_.links.Spawn(WatchStream(link));
+  link_tasks_.Spawn(WatchStream(link));
 }
 
 // How an Endpoint gets over the loss of its queues: what the device reports as CQ_ERR or SRQ_ERR.
@@ -644,7 +731,7 @@ void Endpoint::LoseQueues(const char* reason) {
   const bool is_first = service_.Suspend(absl::UnavailableError(
       fmt::format("{} lost a queue of this executor ({}), which is being replaced; try again",
                   device_name(), reason)));
-  if (is_first) tasks_.holds.Spawn(Rebuild());
+  if (is_first) holds_.Spawn(Rebuild());
   CloseAll(service_.reason());
 }
 
@@ -657,7 +744,7 @@ Task<void> Endpoint::AwaitMaking() {
 }
 
 Task<void> Endpoint::Rebuild() {
-  co_await tasks_.links.Join();
+  co_await link_tasks_.Join();
   co_await AwaitMaking();
   for (Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     if (service_.failed()) co_return;
@@ -704,7 +791,7 @@ void Endpoint::Retire(const absl::Status& reason) {
 }
 
 bool Endpoint::unused() const {
-  return drained() && tasks_.holds.size() == 0 && !life_.in_use() && memory_->send().unused() &&
+  return drained() && holds_.size() == 0 && users_.use_count() == 1 && memory_->send().unused() &&
          memory_->receive().unused() && memory_->landing().unused();
 }
 
@@ -739,7 +826,7 @@ void Endpoint::StartTeardown(Link& link, const absl::Status& reason) {
     Log(LogLevel::kInfo, fmt::format("link to {} (QPN {:#x}) closes: {}", link.peer(), link.qpn(),
                                      reason.ToString()));
   }
-  tasks_.links.Spawn(Teardown(link));
+  link_tasks_.Spawn(Teardown(link));
 }
 
 Task<void> Endpoint::Refill(LinkKey key, const void* order, uint32_t count,
@@ -773,8 +860,8 @@ void Endpoint::DrainCompletions() {
 // QP to ERR → every posted WR flushes → LAST_WQE, where the device sends it → the CQ is empty →
 // destroy → the CQ is empty again → forget the QPN.
 Task<void> Endpoint::Teardown(Link& link) {
-  co_await link.Drain(tasks_.teardown_pacer);
-  (void)co_await tasks_.teardown_pacer.Pass();
+  co_await link.Drain(teardown_pacer_);
+  (void)co_await teardown_pacer_.Pass();
   // Before the queue is emptied: nothing that comes later is of this queue pair.
   const bool told_of_last = link.qp().told_of_last();
   DrainCompletions();
@@ -830,7 +917,7 @@ void Endpoint::Hold(QpIdentity qp, uint32_t qpn, std::vector<BufferPin> leased) 
       fmt::format("{} pieces of memory that the peer of QPN {:#x} had a lease on are "
                   "kept back: it is in the middle of a write",
                   leased.size(), qpn));
-  tasks_.holds.Spawn(HoldUntilQuiesced(qp, std::move(leased)));
+  holds_.Spawn(HoldUntilQuiesced(qp, std::move(leased)));
 }
 
 Task<void> Endpoint::HoldUntilQuiesced(QpIdentity qp, std::vector<BufferPin> leased) {

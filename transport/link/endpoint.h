@@ -1,5 +1,6 @@
 // Endpoint: all links of one executor on one device. It owns their completion queue, receives, send
-// buffers and credit pool, and finds the link that a completion belongs to.
+// buffers and credit pool, and finds the link that a completion belongs to. EndpointQueues and
+// ServiceState are parts of it.
 //
 // One per executor and device, used on the executor's thread. Connect() and Accept() run the
 // handshake over a bootstrap stream, which then stays open for the life of the link. Shutdown()
@@ -12,6 +13,8 @@
 #ifndef VERBENA_TRANSPORT_LINK_ENDPOINT_H_
 #define VERBENA_TRANSPORT_LINK_ENDPOINT_H_
 
+#include <infiniband/verbs.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,16 +25,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/qp_connector.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/turn_pacer.h"
 #include "verbena/transport/link/device_context.h"
-#include "verbena/transport/link/endpoint_life.h"
-#include "verbena/transport/link/endpoint_queues.h"
-#include "verbena/transport/link/endpoint_tasks.h"
 #include "verbena/transport/link/host.h"
 #include "verbena/transport/link/ids.h"
 #include "verbena/transport/link/limits.h"
@@ -41,12 +44,126 @@
 #include "verbena/transport/link/peer_host.h"
 #include "verbena/transport/link/qp.h"
 #include "verbena/transport/link/receives.h"
-#include "verbena/transport/link/service_state.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/supplies.h"
 #include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
+
+// EndpointQueues: the completion queue and the receives of one endpoint, and the search for
+// receives that a device loses from a shared receive queue.
+//
+// On a device without shared receive queues the ring is absent, and link_receives() has the buffers
+// of the links' own queues, which stay when the completion queue is replaced.
+//
+// A device may lose either (CQ_ERR, SRQ_ERR). The endpoint then waits until no queue pair uses
+// them, and calls Exchange(). Part of an Endpoint, on its executor's thread. Close() or
+// TakeReceives() ends its use.
+class EndpointQueues {
+ public:
+  // All outlive it. `listener` hears the completions.
+  EndpointQueues(Executor& executor, DeviceContext& context, const LinkLimits& limits,
+                 LinkTable& links, CompletionListener& listener);
+
+  // The receives of an endpoint. Takes the device long, and runs on any thread.
+  static absl::StatusOr<std::unique_ptr<ReceiveRing>> NewRing(DeviceContext& context,
+                                                              const LinkLimits& limits);
+
+  // The receives of links with a queue each, made as by NewRing(); nullptr on a device that has
+  // shared receive queues.
+  static absl::StatusOr<std::unique_ptr<LinkReceives>> NewLinkReceives(DeviceContext& context,
+                                                                       const LinkLimits& limits);
+
+  // Makes the completion queue, and takes the receives. The first call.
+  absl::Status Create(std::unique_ptr<ReceiveRing> ring,
+                      std::unique_ptr<LinkReceives> link_receives = nullptr);
+  // Replaces both queues: `ring` is the former one afterwards, and nobody is subscribed. If this
+  // fails, nothing has changed, subscriptions included. Precondition: no queue pair uses the
+  // queues.
+  absl::Status Exchange(std::unique_ptr<ReceiveRing>& ring);
+
+  ibv_cq* cq() const { return cq_; }
+  ReceiveRing& receives() { return *receives_; }
+  const ReceiveRing& receives() const { return *receives_; }
+  // nullptr on a device that has shared receive queues.
+  LinkReceives* link_receives() { return link_receives_.get(); }
+  const LinkReceives* link_receives() const { return link_receives_.get(); }
+  LostReceives& lost_receives() { return lost_receives_; }
+
+  // `handler` hears, on the executor, when a queue is lost, or all of the device is.
+  void Subscribe(const DeviceContext::EventHandler& handler);
+  void Unsubscribe();
+
+  // How often the queues were replaced.
+  uint32_t number() const { return number_; }
+  // The queues in use are lost.
+  bool are_lost() const { return are_lost_; }
+  void MarkLost() { are_lost_ = true; }
+
+  // Destroys the completion queue, and hands the receives to the caller. No completion comes any
+  // more. Precondition: Unsubscribe() was called.
+  std::unique_ptr<ReceiveRing> TakeReceives();
+  // The same for the receives of links, which may be none. Precondition: TakeReceives() was called.
+  std::unique_ptr<LinkReceives> TakeLinkReceives() { return std::move(link_receives_); }
+  // Unsubscribes and destroys both, unless TakeReceives() was called.
+  void Close();
+
+ private:
+  absl::StatusOr<ibv_cq*> NewCq();
+  void RemoveCq();
+
+  Executor& executor_;
+  DeviceContext& context_;
+  const LinkLimits& limits_;
+  CompletionListener& listener_;
+  ibv_cq* cq_ = nullptr;
+  std::unique_ptr<ReceiveRing> receives_;
+  std::unique_ptr<LinkReceives> link_receives_;
+  LostReceives lost_receives_;
+  uint32_t number_ = 0;
+  bool are_lost_ = false;
+};
+
+// ServiceState: whether an endpoint can make links, and if not, why.
+//
+// An endpoint is in service, or suspended while lost queues are replaced, or failed for good with
+// its device. Independently of these, it may be shutting down. Part of an Endpoint; one thread.
+class ServiceState {
+ public:
+  bool in_service() const { return !shutting_down_ && reason_.ok(); }
+  bool shutting_down() const { return shutting_down_; }
+  bool failed() const { return failed_; }
+  // Why no link can be made; OK in service.
+  absl::Status Check() const {
+    return shutting_down_ ? absl::UnavailableError("the endpoint is shutting down") : reason_;
+  }
+  // Why the endpoint is suspended or failed; OK otherwise, even while it shuts down.
+  const absl::Status& reason() const { return reason_; }
+
+  void ShutDown() { shutting_down_ = true; }
+  // The device has failed: nothing brings the endpoint back.
+  void Fail(const absl::Status& reason) {
+    failed_ = true;
+    reason_ = reason;
+  }
+  // Takes the endpoint out of service until Resume(). Returns false, and keeps the earlier reason,
+  // if it was suspended or had failed already.
+  bool Suspend(const absl::Status& reason) {
+    if (!reason_.ok()) return false;
+    reason_ = reason;
+    return true;
+  }
+  // Precondition: not failed().
+  void Resume() {
+    VERBENA_CHECK(!failed_) << "a failed device does not come back";
+    reason_ = absl::OkStatus();
+  }
+
+ private:
+  absl::Status reason_;
+  bool failed_ = false;
+  bool shutting_down_ = false;
+};
 
 // Memory and queues that an endpoint registers with its device when it is made. Move-only; any
 // thread.
@@ -99,13 +216,13 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
   // Closes every link with `reason`, and makes no more.
   void Retire(const absl::Status& reason);
   // Whether no link is left.
-  bool drained() const { return links_.count() == 0 && tasks_.links.size() == 0; }
+  bool drained() const { return links_.count() == 0 && link_tasks_.size() == 0; }
   // Whether nobody refers to it any more: no link, no buffer, no waiting coroutine.
   bool unused() const;
   // Gives everything that the endpoint has back to the device, on a control thread.
   Task<void> Release();
   // Held by a coroutine that refers to the endpoint, or to its pools, beyond a wait.
-  [[nodiscard]] std::shared_ptr<const bool> Use() const { return life_.Use(); }
+  [[nodiscard]] std::shared_ptr<const bool> Use() const { return users_; }
 
   const std::string& device_name() const { return context_.device().name(); }
   // The memory of the payloads that its links move.
@@ -117,9 +234,9 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
   Link* OpenLink(LinkKey key);
 
   // Open as long as the endpoint lives, for objects that may outlive it.
-  const std::shared_ptr<ExecutorGate>& gate() const { return life_.gate(); }
+  const std::shared_ptr<ExecutorGate>& gate() const { return gate_; }
   // Expires with the endpoint. For objects on its own thread: unlike gate(), it needs no lock.
-  std::weak_ptr<const bool> alive() const { return life_.alive(); }
+  std::weak_ptr<const bool> alive() const { return alive_; }
 
  private:
   Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& limits,
@@ -132,7 +249,7 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
   void OnCreditsBorrowed() override { UpdateReceiveTarget(); }
   void StartRefill(LinkKey key, const void* order, uint32_t count,
                    std::vector<MwHandle> worn) override {
-    tasks_.links.Spawn(Refill(key, order, count, std::move(worn)));
+    link_tasks_.Spawn(Refill(key, order, count, std::move(worn)));
   }
   void StartTeardown(Link& link, const absl::Status& reason) override;
   bool PostReceives() override;
@@ -225,8 +342,16 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
   EndpointQueues queues_;
   ServiceState service_;
   EndpointStats stats_;  // its `traffic` counts only links that are gone
-  EndpointLife life_;
-  EndpointTasks tasks_;
+  // Asynchronous events of the device may still be on their way when the endpoint is gone: they
+  // pass through the gate, which the destructor closes.
+  const std::shared_ptr<ExecutorGate> gate_;
+  const std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);
+  const std::shared_ptr<const bool> users_ = std::make_shared<bool>(true);
+  // Shutdown() joins both scopes: no task outlives the endpoint. An exception that leaves a task is
+  // logged there.
+  TurnPacer teardown_pacer_;
+  TaskScope link_tasks_;  // watches of bootstrap streams, refills of windows, and teardowns
+  TaskScope holds_;       // memory that a lost link's peer may still write to; replacing queues
   LivenessRound liveness_;
 };
 

@@ -1,8 +1,6 @@
 // Queues that are exchanged are heard no more, and an exchange that fails leaves the former ones in
 // use. Each completion queue that was made is destroyed once.
 
-#include "verbena/transport/link/endpoint_queues.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -15,6 +13,7 @@
 #include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/links.h"
 #include "verbena/transport/link/receives.h"

@@ -1,11 +1,10 @@
 // Shows that an endpoint in service can be suspended and resumed, that a second suspension keeps
 // the first reason and a failure replaces it, and that shutting down hides behind neither.
 
-#include "verbena/transport/link/service_state.h"
-
 #include <gtest/gtest.h>
 
 #include "absl/status/status.h"
+#include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
 namespace {

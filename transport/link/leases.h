@@ -2,7 +2,7 @@
 //
 // Lease is one of them. LeaseTable keeps all of a link with their memory, WindowPool has the memory
 // windows that open it, and LeaseRequests the work requests that begin and end leases. A link's
-// LinkLeases owns them, on its executor's thread. LeaseLimits bounds them.
+// LinkSender owns them, on its executor's thread. LeaseLimits bounds them.
 
 #ifndef VERBENA_TRANSPORT_LINK_LEASES_H_
 #define VERBENA_TRANSPORT_LINK_LEASES_H_
@@ -218,8 +218,7 @@ class LeaseRequests {
 // When the link is lost, the table hands out the memory that it keeps, for whoever waits until the
 // device is proven to be done with it (Endpoint).
 //
-// Part of a LinkLeases. The link's LinkSender knows the queue pair and the positions of the send
-// queue. One thread.
+// Part of a LinkSender, which knows the queue pair and the positions of the send queue. One thread.
 class LeaseTable {
  public:
   // `limits.level` is not kAuto.

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/link/host.h"
@@ -18,134 +19,10 @@ namespace {
 
 Task<absl::Status> WaitFor(Event& event) { co_return co_await event.Wait(); }
 
+// The queue pair's number is reused late, and its first packet number is random.
+uint64_t IdentityOf(uint32_t qpn, uint32_t psn) { return uint64_t{qpn} << 24 | psn; }
+
 }  // namespace
-
-// Link and its LinkSender: whether the peer is alive, answers recalls, and whether the link is
-// used.
-
-bool Link::CheckLiveness(TimePoint now) {
-  if (!open()) return false;
-  const bool heard = liveness_.Check(now);
-  absl::Status status = sender_.leases().table().CheckGrace(now);
-  if (status.ok()) status = sender_.CheckRecall();
-  if (status.ok()) status = CheckAcknowledged();
-  if (status.ok()) status = CheckTransfers();
-  if (!status.ok()) {
-    Close(status);
-    return false;
-  }
-  if (leases().work_due()) sender_.ScheduleFlush();
-  const Duration interval = host_.limits().ping_interval;
-  // One-sided operations on the peer's memory may wait for the peer as well, and coroutines for
-  // them.
-  const bool expects =
-      listener().ExpectsFrames() || sender_.transfers().outstanding() || KeepAliveDue(now);
-  if (!expects || liveness_.Silence(now) < interval) {
-    liveness_.ForgetSilence();
-    return expects || heard || sender_.flush_scheduled() || issued().recalled() ||
-           liveness_.awaits_acknowledgement() || leases().quarantined_bytes() != 0;
-  }
-  if (ping_is_held_up()) return true;
-  if (liveness_.CountSilent()) {
-    Close(absl::UnavailableError(fmt::format(
-        "{} has not answered a PING for {} ms (process stopped, or host unreachable)", peer(),
-        std::chrono::duration_cast<std::chrono::milliseconds>(liveness_.Silence(now)).count())));
-    return false;
-  }
-  Ping();
-  return true;
-}
-
-bool Link::KeepAliveDue(TimePoint now) const {
-  const Duration interval = host_.limits().keep_alive_interval;
-  return interval != Duration::zero() && liveness_.Silence(now) >= interval;
-}
-
-void Link::CheckUnwatched(TimePoint now) {
-  // A link that is watched is checked anyway.
-  if (!open() || WatchedLink::linked()) return;
-  // Sending begins the watch, but a call may wait for its client before it has sent anything.
-  bool is_due = listener().ExpectsFrames();
-  if (host_.limits().keep_alive_interval != Duration::zero()) {
-    (void)liveness_.Check(now);
-    is_due = is_due || KeepAliveDue(now);
-  }
-  if (is_due) host_.WatchLiveness(*this);
-}
-
-void Link::CheckIdle(TimePoint now) {
-  const Duration timeout = host_.limits().idle_timeout;
-  if (!open() || timeout == Duration::zero()) return;
-  // Control frames are not use: the checks of either side could cause them for ever.
-  const uint64_t control = sender_.control_count();
-  const uint64_t traffic =
-      stats().frames_sent + stats().frames_received - control + stats().transfers + stats().atomics;
-  const bool in_use = sender_.transfers().outstanding() || listener().InUse(*this);
-  if (liveness_.IdleTime(now, traffic, in_use) < timeout) return;
-  liveness_.RestartIdleTime(now);
-  if (!listener().OnIdle(*this)) return;
-  Close(absl::CancelledError(
-      fmt::format("nothing has travelled for {} s",
-                  std::chrono::duration_cast<std::chrono::seconds>(timeout).count())));
-}
-
-absl::Status Link::CheckAcknowledged() {
-  const LinkSendQueue& sends = sender_.queue();
-  const SendSlots& slots = sends.slots();
-  const bool is_full = slots.in_flight() > 0 && !sender_.SlotsLeft();
-  if (liveness_.CheckAcknowledged(slots, sends.holds_posted(), is_full)) return absl::OkStatus();
-  return absl::UnavailableError(
-      fmt::format("{} has not taken a SEND for 4 x LinkLimits::ping_interval; {} work requests are "
-                  "under way: its process is stopped, the path to it is broken, or it posts fewer "
-                  "receives than it issues credits",
-                  peer(), slots.in_flight()));
-}
-
-absl::Status Link::CheckTransfers() {
-  const TransferQueue& transfers = sender_.transfers();
-  if (liveness_.CheckTransfers(transfers.outstanding(), transfers.ended())) return absl::OkStatus();
-  return absl::UnavailableError(
-      fmt::format("no READ, WRITE or atomic operation on memory of {} has ended for 4 x "
-                  "LinkLimits::ping_interval, though {} bytes are under way: its process is "
-                  "stopped, the path to it is broken, or it answers too slowly",
-                  peer(), transfers.bytes_outstanding()));
-}
-
-// Link: its teardown, from the queue pair's move to ERR to its destruction. Each wait is bounded:
-// some devices never flush, or never send the event.
-
-Task<void> Link::Drain(TurnPacer& pacer) {
-  DeviceContext& context = host_.context();
-  co_await qp_.MoveToError(context.control(), context.device());
-  (void)co_await pacer.Pass();
-  const TimePoint limit = SaturatingAdd(host_.executor().now(), host_.limits().teardown_timeout);
-  LinkSendQueue& sends = sender_.queue();
-  // A device that completes no marker in ERR (siw) flushed the posted WRs when the queue pair moved
-  // there; destroying the queue pair ends the rest.
-  if (sends.slots().in_flight() > 0 && context.device().capabilities().flushes_in_error) {
-    sends.PostDrainMarker();
-    absl::Status drained = co_await qp_.AwaitDrained(limit);
-    if (!drained.ok()) {
-      static thread_local ThrottledLog log({.lines = 1, .interval = std::chrono::seconds(10)});
-      log.Write(LogLevel::kWarning, host_.executor().now(),
-                fmt::format("QPN {:#x}: {} of the posted WRs did not flush in time", qpn(),
-                            sends.slots().in_flight()));
-    }
-  }
-  if (context.device().capabilities().last_wqe_event) {
-    context.PollEventsIfUnattended();
-    // Early, late or never: when it does not come, polling the CQ empty around the destruction is
-    // all there is.
-    (void)co_await qp_.AwaitLastWqe(limit);
-  }
-}
-
-Task<std::vector<BufferPin>> Link::Destroy() {
-  LeaseTable::Remains remains = sender_.leases().table().TakeAll();
-  co_await qp_.Destroy(host_.context().control(), std::move(remains.windows));
-  state_ = LinkState::kClosed;
-  co_return std::move(remains.pins);
-}
 
 Task<void> LinkQp::MoveToError(ControlPool& control, Device& device) {
   stream_.Close();
@@ -182,25 +59,34 @@ Link::Link(LinkHost& host, LinkKey key, QpHandle qp, LinkListener& listener, Pee
       qp_(std::move(qp)),
       sender_(*this, host, qp_.get(), key, source) {}
 
-void Link::SetIdentity(uint32_t psn) { terms_.identity = LinkTerms::IdentityOf(qpn(), psn); }
+// --- how it begins
+
+void Link::SetIdentity(uint32_t psn) { identity_ = IdentityOf(qpn(), psn); }
 
 void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
                     FirstSend first_send) {
+  VERBENA_CHECK(state_ == LinkState::kConnecting) << "a link with " << peer << ", state " << state_;
   sender_.Open(parameters.initial_credits,
                std::min(parameters.eager_bytes, host_.limits().eager_bytes), first_send);
   sender_.transfers().set_max_reads(max_reads);
   sender_.transfers().set_fences_reads(qp_.is_iwarp());
-  terms_.features = parameters.features;
-  terms_.peer_identity =
-      LinkTerms::IdentityOf(parameters.qp_number, parameters.packet_sequence_number);
-  terms_.peer = peer;
-  terms_.methods = parameters.methods;
-  terms_.incarnation = parameters.incarnation;
+  features_ = parameters.features;
+  peer_identity_ = IdentityOf(parameters.qp_number, parameters.packet_sequence_number);
+  peer_ = peer;
+  methods_ = parameters.methods;
+  incarnation_ = parameters.incarnation;
   liveness_.Begin(host_.executor().now());
   state_ = LinkState::kOpen;
   // A channel may be quiet for long, and its peer could not even say that it goes away.
   if (first_send == FirstSend::kOurs) Ping();
 }
+
+void Link::AddWindows(WindowBatch windows) {
+  sender_.leases().Refill(std::move(windows));
+  sender_.WakeLeaseWaiters();
+}
+
+// --- frames
 
 void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
   LinkStats& stats = sender_.stats();
@@ -208,7 +94,7 @@ void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
   stats.bytes_received += size;
   liveness_.Hear();
   sender_.OnHeard();
-  if (invalidated != 0) sender_.leases().table().OnInvalidated(invalidated);
+  if (invalidated != 0) sender_.leases().OnInvalidated(invalidated);
   FrameParser parser(bytes, size);
   if (parser.fault() == WireFault::kNone) {
     if (absl::Status status = sender_.OnHeader(parser.header()); !status.ok()) {
@@ -243,7 +129,7 @@ void Link::Misread(WireFault fault, size_t bytes) {
       fmt::format("the peer sent {} ({} bytes)", WireFaultName(fault), bytes)));
 }
 
-// What it moves one-sided, and what it leases.
+// --- transfers and leases
 
 Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
                               const RemoteRange& remote, TransferListener* listener) {
@@ -277,7 +163,7 @@ absl::StatusOr<Lease*> Link::OpenLease(const BufferView& view, LeaseAccess acces
   VERBENA_CHECK(!view.empty()) << "an empty lease for " << peer();
   RefillWindows(1);
   if (free_leases() == 0) return nullptr;
-  LeaseTable& table = sender_.leases().table();
+  LeaseTable& table = sender_.leases();
   absl::StatusOr<Lease*> lease = table.Open(view, access, use);
   if (lease.ok() && *lease != nullptr) ++sender_.stats().leases;
   if (table.bindings_due() > 0) sender_.ScheduleFlush();
@@ -286,14 +172,13 @@ absl::StatusOr<Lease*> Link::OpenLease(const BufferView& view, LeaseAccess acces
 
 void Link::EndLease(Lease& lease, LeaseListener* listener) {
   VERBENA_CHECK(open()) << "the end of a lease of " << peer() << ", state " << state_;
-  LinkLeases& leases = sender_.leases();
-  leases.table().End(lease, listener);
-  if (leases.table().work_due()) sender_.ScheduleFlush();
-  if (leases.awaited()) sender_.WakeLeaseWaiters();
+  sender_.leases().End(lease, listener);
+  if (leases().work_due()) sender_.ScheduleFlush();
+  sender_.WakeLeaseWaiters();
 }
 
 void Link::AbandonLease(Lease& lease) {
-  sender_.leases().table().Abandon(lease, host_.executor().now());
+  sender_.leases().Abandon(lease, host_.executor().now());
   // A liveness check ends the grace of the lease.
   if (!WatchedLink::linked()) host_.WatchLiveness(*this);
 }
@@ -301,19 +186,106 @@ void Link::AbandonLease(Lease& lease) {
 void Link::AwaitLeases(LeaseWaiter& waiter) {
   ++sender_.stats().lease_waits;
   RefillWindows(waiter.leases_wanted);
-  sender_.leases().Await(waiter);
+  sender_.AwaitLeases(waiter);
 }
 
 void Link::RefillWindows(uint32_t wanted) {
-  LeaseTable& table = sender_.leases().table();
+  LeaseTable& table = sender_.leases();
   const uint32_t count = table.BeginRefill(wanted);
   if (count != 0) host_.StartRefill(key(), qp_.get(), count, table.TakeWorn());
 }
 
-void Link::AddWindows(WindowBatch windows) {
-  sender_.leases().table().Refill(std::move(windows));
-  sender_.WakeLeaseWaiters();
+// --- whether the peer is alive, takes what it is sent, and uses the link
+
+bool Link::CheckLiveness(TimePoint now) {
+  if (!open()) return false;
+  const bool heard = liveness_.Check(now);
+  absl::Status status = sender_.leases().CheckGrace(now);
+  if (status.ok()) status = sender_.CheckRecall();
+  if (status.ok()) status = CheckAcknowledged();
+  if (status.ok()) status = CheckTransfers();
+  if (!status.ok()) {
+    Close(status);
+    return false;
+  }
+  if (leases().work_due()) sender_.ScheduleFlush();
+  const Duration interval = host_.limits().ping_interval;
+  // One-sided operations on the peer's memory may wait for the peer as well, and coroutines for
+  // them.
+  const bool expects =
+      listener().ExpectsFrames() || sender_.transfers().outstanding() || KeepAliveDue(now);
+  if (!expects || liveness_.Silence(now) < interval) {
+    liveness_.ForgetSilence();
+    return expects || heard || sender_.flush_scheduled() || issued().recalled() ||
+           liveness_.awaits_acknowledgement() || leases().quarantined_bytes() != 0;
+  }
+  if (ping_is_held_up()) return true;
+  if (liveness_.CountSilent()) {
+    Close(absl::UnavailableError(fmt::format(
+        "{} has not answered a PING for {} ms (process stopped, or host unreachable)", peer(),
+        std::chrono::duration_cast<std::chrono::milliseconds>(liveness_.Silence(now)).count())));
+    return false;
+  }
+  Ping();
+  return true;
 }
+
+bool Link::KeepAliveDue(TimePoint now) const {
+  const Duration interval = host_.limits().keep_alive_interval;
+  return interval != Duration::zero() && liveness_.Silence(now) >= interval;
+}
+
+absl::Status Link::CheckAcknowledged() {
+  const LinkSendQueue& sends = sender_.queue();
+  const SendSlots& slots = sends.slots();
+  const bool is_full = slots.in_flight() > 0 && !sender_.SlotsLeft();
+  if (liveness_.CheckAcknowledged(slots, sends.holds_posted(), is_full)) return absl::OkStatus();
+  return absl::UnavailableError(
+      fmt::format("{} has not taken a SEND for 4 x LinkLimits::ping_interval; {} work requests are "
+                  "under way: its process is stopped, the path to it is broken, or it posts fewer "
+                  "receives than it issues credits",
+                  peer(), slots.in_flight()));
+}
+
+absl::Status Link::CheckTransfers() {
+  const TransferQueue& transfers = sender_.transfers();
+  if (liveness_.CheckTransfers(transfers.outstanding(), transfers.ended())) return absl::OkStatus();
+  return absl::UnavailableError(
+      fmt::format("no READ, WRITE or atomic operation on memory of {} has ended for 4 x "
+                  "LinkLimits::ping_interval, though {} bytes are under way: its process is "
+                  "stopped, the path to it is broken, or it answers too slowly",
+                  peer(), transfers.bytes_outstanding()));
+}
+
+void Link::CheckUnwatched(TimePoint now) {
+  // A link that is watched is checked anyway.
+  if (!open() || WatchedLink::linked()) return;
+  // Sending begins the watch, but a call may wait for its client before it has sent anything.
+  bool is_due = listener().ExpectsFrames();
+  if (host_.limits().keep_alive_interval != Duration::zero()) {
+    (void)liveness_.Check(now);
+    is_due = is_due || KeepAliveDue(now);
+  }
+  if (is_due) host_.WatchLiveness(*this);
+}
+
+void Link::CheckIdle(TimePoint now) {
+  const Duration timeout = host_.limits().idle_timeout;
+  if (!open() || timeout == Duration::zero()) return;
+  // Control frames are not use: the checks of either side could cause them for ever.
+  const uint64_t control = sender_.control_count();
+  const uint64_t traffic =
+      stats().frames_sent + stats().frames_received - control + stats().transfers + stats().atomics;
+  const bool in_use = sender_.transfers().outstanding() || listener().InUse(*this);
+  if (liveness_.IdleTime(now, traffic, in_use) < timeout) return;
+  liveness_.RestartIdleTime(now);
+  if (!listener().OnIdle(*this)) return;
+  Close(absl::CancelledError(
+      fmt::format("nothing has travelled for {} s",
+                  std::chrono::duration_cast<std::chrono::seconds>(timeout).count())));
+}
+
+// --- its end
 
 void Link::Close(const absl::Status& reason) {
   if (state_ != LinkState::kOpen && state_ != LinkState::kConnecting) return;
@@ -325,6 +297,40 @@ void Link::Close(const absl::Status& reason) {
   WatchedLink::Unlink();
   host_.StartTeardown(*this, reason);
   host_.supplies().room().Note(source());
+}
+
+// Each wait is bounded: some devices never flush, or never send the event.
+Task<void> Link::Drain(TurnPacer& pacer) {
+  DeviceContext& context = host_.context();
+  co_await qp_.MoveToError(context.control(), context.device());
+  (void)co_await pacer.Pass();
+  const TimePoint limit = SaturatingAdd(host_.executor().now(), host_.limits().teardown_timeout);
+  LinkSendQueue& sends = sender_.queue();
+  // A device that completes no marker in ERR (siw) flushed the posted WRs when the queue pair moved
+  // there; destroying the queue pair ends the rest.
+  if (sends.slots().in_flight() > 0 && context.device().capabilities().flushes_in_error) {
+    sends.PostDrainMarker();
+    absl::Status drained = co_await qp_.AwaitDrained(limit);
+    if (!drained.ok()) {
+      static thread_local ThrottledLog log({.lines = 1, .interval = std::chrono::seconds(10)});
+      log.Write(LogLevel::kWarning, host_.executor().now(),
+                fmt::format("QPN {:#x}: {} of the posted WRs did not flush in time", qpn(),
+                            sends.slots().in_flight()));
+    }
+  }
+  if (context.device().capabilities().last_wqe_event) {
+    context.PollEventsIfUnattended();
+    // Early, late or never: when it does not come, polling the CQ empty around the destruction is
+    // all there is.
+    (void)co_await qp_.AwaitLastWqe(limit);
+  }
+}
+
+Task<std::vector<BufferPin>> Link::Destroy() {
+  LeaseTable::Remains remains = sender_.leases().TakeAll();
+  co_await qp_.Destroy(host_.context().control(), std::move(remains.windows));
+  state_ = LinkState::kClosed;
+  co_return std::move(remains.pins);
 }
 
 }  // namespace verbena::internal

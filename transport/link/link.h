@@ -1,7 +1,7 @@
 // Link, the connection of one executor here with one executor there.
 //
-// LinkTerms, Liveness, WatchedStream and LinkQp are small parts of a Link; sender.h has its sending
-// half. An Endpoint owns its links, on its executor's thread. LinkLimits bounds them.
+// Liveness, WatchedStream and LinkQp are parts of a Link; sender.h has its sending half. An
+// Endpoint owns its links, on its executor's thread. LinkLimits bounds them.
 
 #ifndef VERBENA_TRANSPORT_LINK_LINK_H_
 #define VERBENA_TRANSPORT_LINK_LINK_H_
@@ -44,22 +44,6 @@
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
-
-// LinkTerms: what both ends of a link know of it since their handshake. Fixed while it is open.
-struct LinkTerms {
-  std::string peer;       // by the name that its bootstrap connection has
-  uint64_t features = 0;  // that both have
-  // Numbers that tell this end, and the peer's, from every other: the queue pair's number, which is
-  // reused late, and its first packet number, which is random.
-  uint64_t identity = 0;
-  uint64_t peer_identity = 0;
-  // On a client's side: the ids of the server's methods, in the order of their numbers.
-  std::vector<uint64_t> methods;
-  // On a client's side: the server's incarnation; 0 if it told none.
-  uint64_t incarnation = 0;
-
-  static uint64_t IdentityOf(uint32_t qpn, uint32_t psn) { return uint64_t{qpn} << 24 | psn; }
-};
 
 // Liveness: what a link's checks know of its peer: how long it has been silent, whether it takes
 // what it is sent, and how long nothing has travelled.
@@ -238,8 +222,8 @@ class LinkQp {
 // Link: one RC queue pair between one executor here and one executor there, with its credits.
 //
 // The link hears its peer's frames, checks that the peer is alive, and ends. Its parts do the rest:
-// LinkSender decides when frames, leases and transfers are posted, LinkSendQueue holds the SENDs
-// and their buffers, LinkLeases the leases, and LinkQp the queue pair until it has drained.
+// LinkSender decides when frames, leases and transfers are posted, Liveness counts the checks that
+// its peer fails, and LinkQp has the queue pair until it has drained.
 //
 // Owned by its Endpoint; lives on that endpoint's executor thread. A LinkListener hears its frames
 // and its end; after OnLinkDown() the pointer is dead to everybody else. Destroyed by the endpoint
@@ -307,12 +291,12 @@ class Link final : public LinkSender::Owner {
   void AbandonLease(Lease& lease);
   uint32_t free_leases() const { return sender_.free_leases(); }
   void AwaitLeases(LeaseWaiter& waiter);
-  const LeaseTable& leases() const { return sender_.leases().table(); }
+  const LeaseTable& leases() const { return sender_.leases(); }
 
   // The features that the handshake agreed on.
-  bool reports_invalidation() const { return (terms_.features & kFeatureInvalidation) != 0; }
-  bool checks_payloads() const { return (terms_.features & kFeatureChecksum) != 0; }
-  bool has_grants() const { return (terms_.features & kFeatureGrants) != 0; }
+  bool reports_invalidation() const { return (features_ & kFeatureInvalidation) != 0; }
+  bool checks_payloads() const { return (features_ & kFeatureChecksum) != 0; }
+  bool has_grants() const { return (features_ & kFeatureGrants) != 0; }
 
   // Ends the link. OnLinkDown() is called before this returns; teardown goes on by itself. Does
   // nothing if the link has already ended.
@@ -322,18 +306,18 @@ class Link final : public LinkSender::Owner {
   LinkState state() const override { return state_; }
   // The largest body that one frame can carry to this peer.
   size_t max_body_bytes() const { return sender_.max_body_bytes(); }
-  const std::string& peer() const override { return terms_.peer; }
+  const std::string& peer() const override { return peer_; }
   const LinkStats& stats() const { return sender_.stats(); }
   // Also valid when the queue pair is gone.
   uint32_t qpn() const { return qp_.qpn(); }
   // Numbers that tell this end of the link, and the peer's end, from every other. Valid once
   // open().
-  uint64_t identity() const { return terms_.identity; }
-  uint64_t peer_identity() const { return terms_.peer_identity; }
+  uint64_t identity() const { return identity_; }
+  uint64_t peer_identity() const { return peer_identity_; }
   // The ids of the server's methods, in the order of their numbers; on its client's side.
-  const std::vector<uint64_t>& methods() const { return terms_.methods; }
+  const std::vector<uint64_t>& methods() const { return methods_; }
   // The server's incarnation, on its client's side; 0 if it told none.
-  uint64_t incarnation() const { return terms_.incarnation; }
+  uint64_t incarnation() const { return incarnation_; }
   Endpoint& endpoint() const { return host_.endpoint(); }
   // The device that it is on, and the protection domain of memory that it moves.
   Device& device() const { return host_.device(); }
@@ -412,7 +396,13 @@ class Link final : public LinkSender::Owner {
   LinkQp qp_;
   LinkState state_ = LinkState::kConnecting;
   bool alone_ = false;  // the frame that the listener handles is all that this turn brought
-  LinkTerms terms_;
+  // What both ends know of the link since their handshake. Fixed while it is open.
+  std::string peer_;       // by the name that its bootstrap connection has
+  uint64_t features_ = 0;  // that both have
+  uint64_t identity_ = 0;
+  uint64_t peer_identity_ = 0;
+  std::vector<uint64_t> methods_;
+  uint64_t incarnation_ = 0;
   LinkSender sender_;
   Liveness liveness_;
 };

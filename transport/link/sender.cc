@@ -14,130 +14,6 @@
 
 namespace verbena::internal {
 
-void LinkSender::PrepareLeases(WrChain& ready) {
-  LeaseTable& table = leases_.table();
-  SendSlots& slots = queue_.slots();
-  while (table.work_due()) {
-    // Posts the WRs prepared before: the next ones use the same memory.
-    if (!Ring(ready)) return;
-    const uint32_t count = table.Prepare(SlotsForTransfers());
-    if (count == 0) return;
-    ibv_send_wr* const chain = table.chain();
-    queue_.Name(chain, count);
-    // Bindings alone would fill the send queue and never say that they have left it.
-    const bool signal = slots.IsSignalDue(count) || leases_.awaited();
-    if (signal) chain[count - 1].send_flags = IBV_SEND_SIGNALED;
-    slots.Advance(count);
-    if (table.Placed(slots.posted() - 1) || signal) {
-      slots.MarkSignalled();
-    } else {
-      slots.CountUnsignalled(count);
-    }
-    ready.Add(chain, chain + count - 1);
-    if (!table.more_due()) return;
-  }
-}
-
-bool LinkSender::PrepareTransfers(WrChain& ready) {
-  if (!transfers_.CanGo()) return false;
-  if (!MayPostBulk()) return true;
-  // The SENDs that are there already do not wait for a slice.
-  if (!queue_.empty() && !PostAhead(ready)) return false;
-  for (bool first = true; transfers_.CanGo() && MayPostBulk(); first = false) {
-    // Posts the WRs prepared before: the next ones use the same memory.
-    if (!first && !Ring(ready)) return false;
-    const uint32_t count = transfers_.Prepare(SlotsForTransfers());
-    if (count == 0) return false;
-    ibv_send_wr* const chain = transfers_.chain();
-    queue_.Name(chain, count);
-    SendSlots& slots = queue_.slots();
-    slots.MarkSignalled();
-    slots.Advance(count);
-    ready.Add(chain, chain + count - 1);
-    host_.supplies().NoteBulk(host_.executor().stats().turns, transfers_.prepared_bytes());
-    transfers_.Posted(slots.posted() - 1);
-  }
-  return false;
-}
-
-// After a flush that had leases or transfers to see to.
-void LinkSender::FinishMoves(bool bulk_refused) {
-  // A chain's worth of bindings is free again for leases.
-  if (leases_.awaited()) WakeLeaseWaiters();
-  // A link that had its slice goes on when the slice has ended, behind the links that were refused
-  // one.
-  const bool bulk_due = bulk_refused || (transfers_.CanGo() && MayPostBulk());
-  if ((bulk_due || leases_.table().work_due()) && SlotsForTransfers() > 0) ScheduleFlush();
-}
-
-// LinkSender: frames that wait for the peer's credits, for send queue slots, or for send buffers.
-
-void LinkSender::AwaitWritable(SendWaiter& waiter) {
-  VERBENA_CHECK(open()) << "a frame for " << owner_.peer() << " waits, state " << owner_.state();
-  VERBENA_CHECK(!waiter.linked()) << "a frame for " << owner_.peer() << " waits already";
-  VERBENA_CHECK(waiter.body_bytes <= max_body_bytes())
-      << "a body of " << waiter.body_bytes << " bytes, at most " << max_body_bytes();
-  if (state_ == State::kUntilReady) {
-    // AllowSends() wakes it.
-  } else if (writers_.empty()) {
-    if (credits_.available() == 0) {
-      ++stats_.credit_waits;
-    } else {
-      ++stats_.slot_waits;
-      LackRoom();
-    }
-  } else {
-    ++stats_.credit_waits;
-  }
-  writers_.Add(waiter);
-  ScheduleFlush();
-}
-
-void LinkSender::AllowSends() {
-  VERBENA_CHECK(state_ == State::kUntilReady) << "SENDs are not held back";
-  state_ = State::kFree;
-  ScheduleFlush();
-  WakeWriters();
-  // The frames that still wait now wait for credits or room, and count as such.
-  WaiterQueue<SendWaiter> waiting;
-  writers_.MoveTo(waiting);
-  while (!waiting.empty()) {
-    waiting.ServeFirst([this](SendWaiter& first) { AwaitWritable(first); });
-  }
-}
-
-// A link that holds slots or buffers is woken by a completion of its own, and then sees what its
-// share is. A link that holds no buffer has no completion to wait for.
-void LinkSender::LackRoom() {
-  lacks_room_ = true;
-  if (queue_.held() == 0 && SlotsLeft()) host_.supplies().room().Await(*this, queue_.source());
-}
-
-// Its control frames and the credits that it returns leave with a flush.
-void LinkSender::OnRoom() {
-  if (lacks_room_) ScheduleFlush();
-  WakeWriters();
-}
-
-uint32_t LinkLeases::Wake(const LinkSendQueue& queue) {
-  // Each waiter takes its leases a moment after it is told, so the promised ones are counted here.
-  uint32_t promised = 0;
-  while (LeaseWaiter* waiter = waiters_.first()) {
-    const uint32_t wanted = promised + waiter->leases_wanted;
-    if (free(queue) < wanted) return wanted;
-    promised = wanted;
-    waiters_.ServeFirst([](LeaseWaiter& first) { first.OnLeasesFree(); });
-  }
-  return 0;
-}
-
-void LinkLeases::Lose() {
-  while (!waiters_.empty()) {
-    waiters_.ServeFirst([](LeaseWaiter& first) { first.OnLinkLost(); });
-  }
-  table_.Lose();
-}
-
 LinkSender::LinkSender(Owner& owner, LinkHost& host, ibv_qp* qp, LinkKey key, PeerSource& source)
     : owner_(owner),
       host_(host),
@@ -165,11 +41,27 @@ void LinkSender::Open(uint32_t initial_credits, uint32_t send_bytes, FirstSend f
   if (first_send == FirstSend::kPeers) state_ = State::kUntilHeard;
 }
 
+void LinkSender::AllowSends() {
+  VERBENA_CHECK(state_ == State::kUntilReady) << "SENDs are not held back";
+  state_ = State::kFree;
+  ScheduleFlush();
+  WakeWriters();
+  // The frames that still wait now wait for credits or room, and count as such.
+  WaiterQueue<SendWaiter> waiting;
+  writers_.MoveTo(waiting);
+  while (!waiting.empty()) {
+    waiting.ServeFirst([this](SendWaiter& first) { AwaitWritable(first); });
+  }
+}
+
 void LinkSender::Close() {
   state_ = State::kClosed;
   RoomWaiter::Unlink();
   writers_.Clear();
   queue_.DropPending();
+  while (!lease_waiters_.empty()) {
+    lease_waiters_.ServeFirst([](LeaseWaiter& first) { first.OnLinkLost(); });
+  }
   leases_.Lose();
 }
 
@@ -177,6 +69,8 @@ void LinkSender::Release() {
   transfers_.Fail(absl::UnavailableError("the link was lost"));
   queue_.ReleaseAll();
 }
+
+// --- frames
 
 char* LinkSender::Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated) {
   VERBENA_CHECK(open()) << "a frame for " << owner_.peer() << ", state " << owner_.state();
@@ -201,7 +95,7 @@ bool LinkSender::OpenSend(SendUse use) {
   // A client that never says Ready must not keep the buffers of all others.
   if (state_ == State::kUntilReady) [[unlikely]]
     return false;
-  const uint32_t buffer = queue_.TakeBuffer(use, leases_.table().bindings_due());
+  const uint32_t buffer = queue_.TakeBuffer(use, leases_.bindings_due());
   if (buffer == SendBuffers::kNone) {
     LackRoom();
     return false;
@@ -214,6 +108,166 @@ bool LinkSender::OpenSend(SendUse use) {
   ScheduleFlush();
   return true;
 }
+
+void LinkSender::AwaitWritable(SendWaiter& waiter) {
+  VERBENA_CHECK(open()) << "a frame for " << owner_.peer() << " waits, state " << owner_.state();
+  VERBENA_CHECK(!waiter.linked()) << "a frame for " << owner_.peer() << " waits already";
+  VERBENA_CHECK(waiter.body_bytes <= max_body_bytes())
+      << "a body of " << waiter.body_bytes << " bytes, at most " << max_body_bytes();
+  if (state_ == State::kUntilReady) {
+    // AllowSends() wakes it.
+  } else if (writers_.empty()) {
+    if (credits_.available() == 0) {
+      ++stats_.credit_waits;
+    } else {
+      ++stats_.slot_waits;
+      LackRoom();
+    }
+  } else {
+    ++stats_.credit_waits;
+  }
+  writers_.Add(waiter);
+  ScheduleFlush();
+}
+
+void LinkSender::WakeWriters() {
+  // Frames that wait may go on taking each credit that comes.
+  if (control_.any_due() && !writers_.empty() && !writers_.serving() && open()) {
+    AppendDue();
+  }
+  while (!writers_.empty() && may_send()) {
+    const SendWaiter& waiter = *writers_.first();
+    if (!queue_.Fits(waiter.body_bytes, waiter.invalidated) && !OpenSend()) {
+      return;
+    }
+    writers_.ServeFirst([this](SendWaiter& first) { first.OnWritable(owner_.link()); });
+  }
+}
+
+// A link that holds slots or buffers is woken by a completion of its own, and then sees what its
+// share is. A link that holds no buffer has no completion to wait for.
+void LinkSender::LackRoom() {
+  lacks_room_ = true;
+  if (queue_.held() == 0 && SlotsLeft()) host_.supplies().room().Await(*this, queue_.source());
+}
+
+// Its control frames and the credits that it returns leave with a flush.
+void LinkSender::OnRoom() {
+  if (lacks_room_) ScheduleFlush();
+  WakeWriters();
+}
+
+// --- arrivals
+
+void LinkSender::StopHolding() {
+  state_ = State::kFree;
+  ScheduleFlush();
+}
+
+// What a SEND invalidates may close the link before its counters are read.
+void LinkSender::NoteRecallAnswered() {
+  if (open()) host_.credit_issuer().NoteRecallAnswered(owner_);
+}
+
+void LinkSender::GrowPeersWindow() {
+  if (!open()) return;
+  const bool is_shared = host_.supplies().is_shared(queue_.source());
+  if (host_.credit_issuer().Grow(owner_, is_shared)) host_.OnCreditsBorrowed();
+}
+
+absl::Status LinkSender::OnControlFrame(const FrameHeader& frame) {
+  if (frame.body_bytes != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("the peer sent a control frame with {} bytes", frame.body_bytes));
+  }
+  ++control_.count;
+  if (frame.kind == FrameKind::kPing) control_.pong = true;
+  if (frame.kind == FrameKind::kRecall) credits_.GiveBackWithin(frame.argument);
+  // The answer must travel now, since the credits count as free only when it has.
+  if (frame.kind == FrameKind::kRecall) control_.answer = true;
+  if (frame.kind != FrameKind::kPong) ScheduleFlush();
+  return absl::OkStatus();
+}
+
+void LinkSender::OnCompletion(const ibv_wc& completion, uint16_t position) {
+  uint32_t released = 0;
+  const bool is_posted = queue_.Complete(position, released);
+  if (released != 0) host_.supplies().room().Note(queue_.source());
+  if (!is_posted) {
+    CompletedUnposted(position);
+    return;
+  }
+  if (!open()) [[unlikely]] {
+    OnLateCompletion(completion);
+    return;
+  }
+  if (completion.status != IBV_WC_SUCCESS) {
+    owner_.Close(WcStatus(completion, owner_.peer()));
+    return;
+  }
+  transfers_.Completed(queue_.slots().completed());
+  leases_.Completed(queue_.slots().completed());
+  if (!open()) return;
+  WakeWriters();
+  if (!lease_waiters_.empty()) WakeLeaseWaiters();
+  if (transfers_.CanGo() || leases_.work_due() || lacks_room_) ScheduleFlush();
+}
+
+void LinkSender::OnLateCompletion(const ibv_wc& completion) {
+  const SendSlots& slots = queue_.slots();
+  if (owner_.state() == LinkState::kDraining) {
+    if (slots.in_flight() == 0) owner_.OnSendsDrained();
+    return;
+  }
+  if (completion.status != IBV_WC_SUCCESS) return;
+  transfers_.Completed(slots.completed());
+  leases_.Completed(slots.completed());
+}
+
+void LinkSender::CompletedUnposted(uint16_t position) {
+  owner_.Close(absl::InternalError(fmt::format(
+      "a completion for send {} of {}, which is not posted", position, queue_.slots().posted())));
+}
+
+// --- control frames
+
+void LinkSender::Recall() {
+  issued_.Recall();
+  control_.recall = true;
+  ScheduleFlush();
+}
+
+absl::Status LinkSender::CheckRecall() {
+  if (!issued_.recalled()) return absl::OkStatus();
+  if (control_.recall && OthersHoldBuffers()) return absl::OkStatus();
+  absl::Status status = issued_.CheckRecall(control_.recall);
+  if (status.ok() && !issued_.recalled()) NoteRecallAnswered();
+  return status;
+}
+
+// Control frames pass frames that wait, and those that find no room stay due: they come before
+// frames that wait when there is room, and the next turn in which something arrives tries again.
+void LinkSender::AppendDue() {
+  if (control_.pong) AppendControl(PongFrame());
+  if (control_.ping) AppendControl(PingFrame());
+  if (control_.recall) AppendControl(RecallFrame(issued_.recall_limit()));
+}
+
+void LinkSender::AppendControl(const FrameHeader& header) {
+  const bool joins = !queue_.empty() &&
+                     (queue_.last().use == SendUse::kControl || queue_.Fits(0, /*invalidated=*/0));
+  if (!joins && !OpenSend() && !OpenSend(SendUse::kControl)) return;
+  Place(header, 0, /*invalidated=*/0);
+  ++control_.count;
+  if (header.kind == FrameKind::kPong) control_.pong = false;
+  if (header.kind == FrameKind::kPing) control_.ping = false;
+  if (header.kind == FrameKind::kRecall) {
+    control_.recall = false;
+    ++stats_.recalls;
+  }
+}
+
+// --- a flush
 
 void LinkSender::StartFlush() {
   flush_scheduled_ = true;
@@ -255,24 +309,117 @@ void LinkSender::Flush() {
   if (moves && open()) FinishMoves(bulk_refused);
 }
 
+void LinkSender::PrepareLeases(WrChain& ready) {
+  LeaseTable& table = leases_;
+  SendSlots& slots = queue_.slots();
+  while (table.work_due()) {
+    // Posts the WRs prepared before: the next ones use the same memory.
+    if (!Ring(ready)) return;
+    const uint32_t count = table.Prepare(SlotsForTransfers());
+    if (count == 0) return;
+    ibv_send_wr* const chain = table.chain();
+    queue_.Name(chain, count);
+    // Bindings alone would fill the send queue and never say that they have left it.
+    const bool signal = slots.IsSignalDue(count) || !lease_waiters_.empty();
+    if (signal) chain[count - 1].send_flags = IBV_SEND_SIGNALED;
+    slots.Advance(count);
+    if (table.Placed(slots.posted() - 1) || signal) {
+      slots.MarkSignalled();
+    } else {
+      slots.CountUnsignalled(count);
+    }
+    ready.Add(chain, chain + count - 1);
+    if (!table.more_due()) return;
+  }
+}
+
+bool LinkSender::PrepareTransfers(WrChain& ready) {
+  if (!transfers_.CanGo()) return false;
+  if (!MayPostBulk()) return true;
+  // The SENDs that are there already do not wait for a slice.
+  if (!queue_.empty() && !PostAhead(ready)) return false;
+  for (bool first = true; transfers_.CanGo() && MayPostBulk(); first = false) {
+    // Posts the WRs prepared before: the next ones use the same memory.
+    if (!first && !Ring(ready)) return false;
+    const uint32_t count = transfers_.Prepare(SlotsForTransfers());
+    if (count == 0) return false;
+    ibv_send_wr* const chain = transfers_.chain();
+    queue_.Name(chain, count);
+    SendSlots& slots = queue_.slots();
+    slots.MarkSignalled();
+    slots.Advance(count);
+    ready.Add(chain, chain + count - 1);
+    host_.supplies().NoteBulk(host_.executor().stats().turns, transfers_.prepared_bytes());
+    transfers_.Posted(slots.posted() - 1);
+  }
+  return false;
+}
+
+// After a flush that had leases or transfers to see to.
+void LinkSender::FinishMoves(bool bulk_refused) {
+  // A chain's worth of bindings is free again for leases.
+  if (!lease_waiters_.empty()) WakeLeaseWaiters();
+  // A link that had its slice goes on when the slice has ended, behind the links that were refused
+  // one.
+  const bool bulk_due = bulk_refused || (transfers_.CanGo() && MayPostBulk());
+  if ((bulk_due || leases_.work_due()) && SlotsForTransfers() > 0) ScheduleFlush();
+}
+
 bool LinkSender::PostAhead(WrChain& ready) {
   const int error = PostPending(ready);
   if (error != 0) PostFailed(error);
   return error == 0;
 }
 
-void LinkSender::SendNow() {
-  const bool one_frame = queue_.pending() == 1 && queue_.last().frames == 1;
-  if (!one_frame || state_ != State::kFree || control_.any_due() || moves() ||
-      !host_.MaySendNow()) {
-    return;
-  }
-  FlushHook::Unlink();
-  flush_scheduled_ = false;
-  WrChain ready;
-  refusal_ = PostPending(ready);
-  if (refusal_ != 0) ScheduleFlush();
+int LinkSender::PostPending(WrChain& ready, size_t kept) {
+  issued_.Refill();
+  issued_.MarkAdvertised();
+  control_.answer = false;
+  SendHeader header;
+  header.credits_issued = issued_.total();
+  header.credits_returned = credits_.returned();
+  header.reserve_seen = issued_.reserve_seen();
+  // The SEND that spends the last credit says so too: without another credit, nothing could be said
+  // later.
+  if (!writers_.empty() || credits_.available() == 0) header.flags |= kSendStarved;
+  const int error = queue_.Post(ready,
+                                {.header = header,
+                                 .fence = transfers_.fence(),
+                                 .signal = !writers_.empty() || lacks_room_,
+                                 .kept = kept},
+                                stats_);
+  leases_.Posted();
+  host_.supplies().room().Note(queue_.source());
+  return error;
 }
+
+bool LinkSender::Ring(WrChain& ready) {
+  if (ready.empty()) return true;
+  const int error = queue_.PostReady(ready);
+  ++stats_.doorbells;
+  leases_.Posted();
+  if (error != 0) PostFailed(error);
+  return error == 0;
+}
+
+void LinkSender::PostFailed(int error) {
+  owner_.Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", owner_.peer())));
+}
+
+void LinkSender::WakeLeaseWaiters() {
+  // Each waiter takes its leases a moment after it is told, so the promised ones are counted here.
+  uint32_t promised = 0;
+  while (LeaseWaiter* waiter = lease_waiters_.first()) {
+    promised += waiter->leases_wanted;
+    if (free_leases() < promised) {
+      owner_.RefillWindows(promised);
+      return;
+    }
+    lease_waiters_.ServeFirst([](LeaseWaiter& first) { first.OnLeasesFree(); });
+  }
+}
+
+// --- sending while the turn goes on
 
 // How many frames are worth a SEND of their own while the turn goes on: half of the calls in
 // flight, so that each side works on one half, but kMaxEarlyFrames at most. The side that answers
@@ -315,163 +462,17 @@ void LinkSender::PostEarly() {
   refusal_ = PostPending(ready);
 }
 
-bool LinkSender::Ring(WrChain& ready) {
-  if (ready.empty()) return true;
-  const int error = queue_.PostReady(ready);
-  ++stats_.doorbells;
-  leases_.table().Posted();
-  if (error != 0) PostFailed(error);
-  return error == 0;
-}
-
-// Control frames pass frames that wait, and those that find no room stay due: they come before
-// frames that wait when there is room, and the next turn in which something arrives tries again.
-void LinkSender::AppendDue() {
-  if (control_.pong) AppendControl(PongFrame());
-  if (control_.ping) AppendControl(PingFrame());
-  if (control_.recall) AppendControl(RecallFrame(issued_.recall_limit()));
-}
-
-void LinkSender::AppendControl(const FrameHeader& header) {
-  const bool joins = !queue_.empty() &&
-                     (queue_.last().use == SendUse::kControl || queue_.Fits(0, /*invalidated=*/0));
-  if (!joins && !OpenSend() && !OpenSend(SendUse::kControl)) return;
-  Place(header, 0, /*invalidated=*/0);
-  ++control_.count;
-  if (header.kind == FrameKind::kPong) control_.pong = false;
-  if (header.kind == FrameKind::kPing) control_.ping = false;
-  if (header.kind == FrameKind::kRecall) {
-    control_.recall = false;
-    ++stats_.recalls;
-  }
-}
-
-int LinkSender::PostPending(WrChain& ready, size_t kept) {
-  issued_.Refill();
-  issued_.MarkAdvertised();
-  control_.answer = false;
-  SendHeader header;
-  header.credits_issued = issued_.total();
-  header.credits_returned = credits_.returned();
-  header.reserve_seen = issued_.reserve_seen();
-  // The SEND that spends the last credit says so too: without another credit, nothing could be said
-  // later.
-  if (!writers_.empty() || credits_.available() == 0) header.flags |= kSendStarved;
-  const int error = queue_.Post(ready,
-                                {.header = header,
-                                 .fence = transfers_.fence(),
-                                 .signal = !writers_.empty() || lacks_room_,
-                                 .kept = kept},
-                                stats_);
-  leases_.table().Posted();
-  host_.supplies().room().Note(queue_.source());
-  return error;
-}
-
-void LinkSender::StopHolding() {
-  state_ = State::kFree;
-  ScheduleFlush();
-}
-
-// What a SEND invalidates may close the link before its counters are read.
-void LinkSender::NoteRecallAnswered() {
-  if (open()) host_.credit_issuer().NoteRecallAnswered(owner_);
-}
-
-void LinkSender::GrowPeersWindow() {
-  if (!open()) return;
-  const bool is_shared = host_.supplies().is_shared(queue_.source());
-  if (host_.credit_issuer().Grow(owner_, is_shared)) host_.OnCreditsBorrowed();
-}
-
-absl::Status LinkSender::OnControlFrame(const FrameHeader& frame) {
-  if (frame.body_bytes != 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("the peer sent a control frame with {} bytes", frame.body_bytes));
-  }
-  ++control_.count;
-  if (frame.kind == FrameKind::kPing) control_.pong = true;
-  if (frame.kind == FrameKind::kRecall) credits_.GiveBackWithin(frame.argument);
-  // The answer must travel now, since the credits count as free only when it has.
-  if (frame.kind == FrameKind::kRecall) control_.answer = true;
-  if (frame.kind != FrameKind::kPong) ScheduleFlush();
-  return absl::OkStatus();
-}
-
-void LinkSender::Recall() {
-  issued_.Recall();
-  control_.recall = true;
-  ScheduleFlush();
-}
-
-absl::Status LinkSender::CheckRecall() {
-  if (!issued_.recalled()) return absl::OkStatus();
-  if (control_.recall && OthersHoldBuffers()) return absl::OkStatus();
-  absl::Status status = issued_.CheckRecall(control_.recall);
-  if (status.ok() && !issued_.recalled()) NoteRecallAnswered();
-  return status;
-}
-
-void LinkSender::WakeWriters() {
-  // Frames that wait may go on taking each credit that comes.
-  if (control_.any_due() && !writers_.empty() && !writers_.serving() && open()) {
-    AppendDue();
-  }
-  while (!writers_.empty() && may_send()) {
-    const SendWaiter& waiter = *writers_.first();
-    if (!queue_.Fits(waiter.body_bytes, waiter.invalidated) && !OpenSend()) {
-      return;
-    }
-    writers_.ServeFirst([this](SendWaiter& first) { first.OnWritable(owner_.link()); });
-  }
-}
-
-void LinkSender::WakeLeaseWaiters() {
-  if (const uint32_t wanted = leases_.Wake(queue_)) owner_.RefillWindows(wanted);
-}
-
-void LinkSender::OnCompletion(const ibv_wc& completion, uint16_t position) {
-  uint32_t released = 0;
-  const bool is_posted = queue_.Complete(position, released);
-  if (released != 0) host_.supplies().room().Note(queue_.source());
-  if (!is_posted) {
-    CompletedUnposted(position);
+void LinkSender::SendNow() {
+  const bool one_frame = queue_.pending() == 1 && queue_.last().frames == 1;
+  if (!one_frame || state_ != State::kFree || control_.any_due() || moves() ||
+      !host_.MaySendNow()) {
     return;
   }
-  if (!open()) [[unlikely]] {
-    OnLateCompletion(completion);
-    return;
-  }
-  if (completion.status != IBV_WC_SUCCESS) {
-    owner_.Close(WcStatus(completion, owner_.peer()));
-    return;
-  }
-  transfers_.Completed(queue_.slots().completed());
-  leases_.table().Completed(queue_.slots().completed());
-  if (!open()) return;
-  WakeWriters();
-  if (leases_.awaited()) WakeLeaseWaiters();
-  if (transfers_.CanGo() || leases_.table().work_due() || lacks_room_) ScheduleFlush();
-}
-
-void LinkSender::OnLateCompletion(const ibv_wc& completion) {
-  const SendSlots& slots = queue_.slots();
-  if (owner_.state() == LinkState::kDraining) {
-    if (slots.in_flight() == 0) owner_.OnSendsDrained();
-    return;
-  }
-  if (completion.status != IBV_WC_SUCCESS) return;
-  transfers_.Completed(slots.completed());
-  leases_.table().Completed(slots.completed());
-}
-
-void LinkSender::PostFailed(int error) {
-  owner_.Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", owner_.peer())));
-}
-
-void LinkSender::CompletedUnposted(uint16_t position) {
-  owner_.Close(absl::InternalError(fmt::format(
-      "a completion for send {} of {}, which is not posted", position, queue_.slots().posted())));
+  FlushHook::Unlink();
+  flush_scheduled_ = false;
+  WrChain ready;
+  refusal_ = PostPending(ready);
+  if (refusal_ != 0) ScheduleFlush();
 }
 
 }  // namespace verbena::internal

@@ -1,4 +1,4 @@
-// The sending half of a link: LinkSender, and its leases (LinkLeases).
+// The sending half of a link: LinkSender.
 //
 // Part of a Link, on its executor's thread. Credits, send queue slots and send buffers bound what
 // is under way.
@@ -31,40 +31,6 @@
 
 namespace verbena::internal {
 
-// LinkLeases: the leases that a link has opened for its peer, and the queue of those
-// that wait to open more.
-//
-// A lease needs a memory window, and a place in the send queue for its binding. Whoever finds too
-// few of either waits here, first come, first served. Part of a LinkSender, which posts bindings
-// and invalidations, on its executor's thread. The table's bounds are LeaseLimits; a waiter belongs
-// to whoever waits.
-class LinkLeases {
- public:
-  LinkLeases(Device& device, ibv_pd* pd, const LeaseLimits& limits) : table_(device, pd, limits) {}
-
-  LeaseTable& table() { return table_; }
-  const LeaseTable& table() const { return table_; }
-
-  // Leases that can be opened now. Bindings take slots of `queue`, of which one must be left for
-  // the SEND that tells of them.
-  uint32_t free(const LinkSendQueue& queue) const {
-    return std::min(table_.free(), queue.FreeSlots(table_.bindings_due() + 1));
-  }
-
-  void Await(LeaseWaiter& waiter) { waiters_.Add(waiter); }
-  bool awaited() const { return !waiters_.empty(); }
-  // Wakes those whose leases are free. Returns how many leases must be free before the next one
-  // wakes; 0 if nobody waits any more.
-  [[nodiscard]] uint32_t Wake(const LinkSendQueue& queue);
-
-  // The link is lost: tells those that wait, and the listeners of leases.
-  void Lose();
-
- private:
-  LeaseTable table_;
-  WaiterQueue<LeaseWaiter> waiters_;
-};
-
 // How far a link has come.
 enum class LinkState {
   kConnecting,
@@ -88,7 +54,8 @@ enum class FirstSend : uint8_t { kAny, kOurs, kPeers, kAfterReady };
 //
 // Four things can be used up: the peer's credits, send queue slots, send buffers, and outstanding
 // READs and atomics. Frames then wait, which is never an error. A fifth, CQ slots, is reserved when
-// the link is made.
+// the link is made. A lease needs a memory window, and a place in the send queue for its binding:
+// whoever finds too few of either waits, first come, first served.
 //
 // Part of a Link, on its executor's thread. A device that refuses a post closes that link.
 class LinkSender final : private FlushHook, private RoomWaiter {
@@ -196,11 +163,17 @@ class LinkSender final : private FlushHook, private RoomWaiter {
 
   // --- leases and transfers, which the next flush posts
 
-  LinkLeases& leases() { return leases_; }
-  const LinkLeases& leases() const { return leases_; }
+  LeaseTable& leases() { return leases_; }
+  const LeaseTable& leases() const { return leases_; }
   TransferQueue& transfers() { return transfers_; }
   const TransferQueue& transfers() const { return transfers_; }
-  uint32_t free_leases() const { return leases_.free(queue_); }
+  // Leases that can be opened now. Bindings take slots of the send queue, of which one must be left
+  // for the SEND that tells of them.
+  uint32_t free_leases() const {
+    return std::min(leases_.free(), queue_.FreeSlots(leases_.bindings_due() + 1));
+  }
+  void AwaitLeases(LeaseWaiter& waiter) { lease_waiters_.Add(waiter); }
+  // Wakes those whose leases are free. Has windows allocated for the next one.
   void WakeLeaseWaiters();
 
   // --- the link's own
@@ -217,7 +190,7 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   // The link's counters: the link itself counts what arrives.
   LinkStats& stats() { return stats_; }
   const LinkStats& stats() const { return stats_; }
-  bool SlotsLeft() const { return queue_.FreeSlots(leases_.table().bindings_due()) > 0; }
+  bool SlotsLeft() const { return queue_.FreeSlots(leases_.bindings_due()) > 0; }
 
  private:
   // Whether SENDs may leave; if not, until when. With kUntilReady frames wait as well, and take no
@@ -265,7 +238,7 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   void FinishMoves(bool bulk_refused);
   // Whether a flush would post bindings, WRITEs or READs, or wake those who wait for leases.
   bool moves() const {
-    return leases_.table().work_due() || transfers_.waiting() || leases_.awaited();
+    return leases_.work_due() || transfers_.waiting() || !lease_waiters_.empty();
   }
   // A link that moves payloads still sends frames: they keep some slots.
   uint32_t SlotsForTransfers() const { return queue_.FreeSlots(kSignalInterval); }
@@ -287,7 +260,8 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   SendCredits credits_{0};
   IssuedCredits issued_;
   TransferQueue transfers_;
-  LinkLeases leases_;
+  LeaseTable leases_;
+  WaiterQueue<LeaseWaiter> lease_waiters_;
   WaiterQueue<SendWaiter> writers_;
   ControlFrames control_;
   State state_ = State::kClosed;

@@ -166,25 +166,25 @@ absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::CreateWith(
   return endpoint;
 }
 
-Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& limits,
+Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& derived,
                    const EndpointIdentity& identity, SendMemory memory)
-    : LinkHost(*this, executor, context, limits, std::move(memory),
-               SharedCredits(limits, context.device())),
+    : LinkHost(*this, executor, context, derived, std::move(memory),
+               SharedCredits(derived, context.device())),
       identity_(identity),
-      links_(limits_.max_links),
-      queues_(executor, context, limits_, links_, *this),
+      links_(limits().max_links),
+      queues_(executor, context, limits(), links_, *this),
       gate_(std::make_shared<ExecutorGate>(executor)),
       teardown_pacer_(executor, kTeardownStepsPerTurn),
       link_tasks_(executor),
       holds_(executor),
       liveness_(executor, context, links_, queues_.lost_receives(), link_tasks_,
-                limits_.ping_interval / 2) {}
+                limits().ping_interval / 2) {}
 
 absl::Status Endpoint::Init(std::unique_ptr<ReceiveRing> receives,
                             std::unique_ptr<LinkReceives> link_receives) {
   VERBENA_RETURN_IF_ERROR(queues_.Create(std::move(receives), std::move(link_receives)));
   receives_ = &queues_.receives();
-  VERBENA_ASSIGN_OR_RETURN(memory_, PayloadMemory::Create(executor_, context_, limits_));
+  VERBENA_ASSIGN_OR_RETURN(memory_, PayloadMemory::Create(executor(), context(), limits()));
   SubscribeQueues();
   return absl::OkStatus();
 }
@@ -292,13 +292,13 @@ void Endpoint::Flush() {
 void Endpoint::UpdateReceiveTarget() {
   // Each has all of its own posted.
   if (queues_.link_receives() != nullptr) return;
-  const uint32_t own = links_.count() * (limits_.initial_credits + kReserveCredits);
-  queues_.receives().set_needed(own + credit_issuer_.borrowed());
+  const uint32_t own = links_.count() * (limits().initial_credits + kReserveCredits);
+  queues_.receives().set_needed(own + credit_issuer().borrowed());
   if (queues_.receives().needs_post()) ScheduleFlush();
 }
 
 void Endpoint::SettleReceives() {
-  const TimePoint now = executor_.now();
+  const TimePoint now = executor().now();
   LostReceives& lost = queues_.lost_receives();
   stats_.receives_lost += lost.Settle(now);
   if (lost.WantsNewQueues(now, service_.in_service())) {
@@ -356,7 +356,7 @@ EndpointStats Endpoint::stats() const {
   if (queues_.link_receives() != nullptr) {
     stats.receives_posted += queues_.link_receives()->posted();
   }
-  stats.credits_borrowed = credit_issuer_.borrowed();
+  stats.credits_borrowed = credit_issuer().borrowed();
   for (const LinkSlot& slot : links_.slots()) {
     if (slot.link != nullptr) stats.traffic += slot.link->stats();
   }
@@ -371,30 +371,30 @@ absl::StatusOr<uint32_t> Endpoint::TakeSlot() {
   if (!index.has_value()) {
     ++stats_.links_refused;
     return absl::ResourceExhaustedError(fmt::format(
-        "max_links reached: all {} links of this executor are in use", limits_.max_links));
+        "max_links reached: all {} links of this executor are in use", limits().max_links));
   }
   return *index;
 }
 
 absl::StatusOr<Endpoint::DeviceParts> Endpoint::MakeParts(const PortAddress& address) {
-  Device& device = context_.device();
+  Device& device = context().device();
   VERBENA_ASSIGN_OR_RETURN(
-      QpHandle qp, CreateLinkQp(device, context_.pd(), queues_.cq(), queues_.receives().srq(),
-                                limits_, supplies_.max_inline_bytes(), address));
+      QpHandle qp, CreateLinkQp(device, context().pd(), queues_.cq(), queues_.receives().srq(),
+                                limits(), supplies().max_inline_bytes(), address));
   DeviceParts parts{.qp = std::move(qp), .windows = {}};
-  if (limits_.leases.level == LeaseLevel::kStrict) {
-    parts.windows = AllocateWindows(device, context_.pd(),
-                                    std::min(kSpareWindows, limits_.leases.windows_per_link));
+  if (limits().leases.level == LeaseLevel::kStrict) {
+    parts.windows = AllocateWindows(device, context().pd(),
+                                    std::min(kSpareWindows, limits().leases.windows_per_link));
   }
   return parts;
 }
 
 // Ordered by the endpoint: Shutdown() waits until no queue pair is being made on its queues.
 Task<absl::StatusOr<Endpoint::DeviceParts>> Endpoint::NewParts(PortAddress address) {
-  absl::StatusOr<DeviceParts> parts = co_await context_.control().Run(
+  absl::StatusOr<DeviceParts> parts = co_await context().control().Run(
       ControlKind::kConnect, this, [this, address] { return MakeParts(address); });
   if (!parts.ok() || service_.in_service()) co_return parts;
-  co_return co_await context_.control().Finish(
+  co_return co_await context().control().Finish(
       ControlKind::kTeardown, this,
       [parts = *std::move(parts)]() mutable -> absl::StatusOr<DeviceParts> {
         parts.windows.windows.clear();
@@ -405,8 +405,8 @@ Task<absl::StatusOr<Endpoint::DeviceParts>> Endpoint::NewParts(PortAddress addre
 
 Task<absl::StatusOr<Link*>> Endpoint::NewLink(LinkListener& listener, const MessageStream& stream) {
   // Without links no timer of this endpoint reads them.
-  context_.PollEventsIfUnattended();
-  VERBENA_CO_ASSIGN_OR_RETURN(PortAddress address, context_.CurrentAddress());
+  context().PollEventsIfUnattended();
+  VERBENA_CO_ASSIGN_OR_RETURN(PortAddress address, context().CurrentAddress());
   VERBENA_CO_ASSIGN_OR_RETURN(uint32_t taken, TakeSlot());
   const uint32_t index = taken;
   absl::Cleanup give_back = [this, index] { links_.GiveBack(index); };
@@ -417,7 +417,7 @@ Task<absl::StatusOr<Link*>> Endpoint::NewLink(LinkListener& listener, const Mess
   if (links_.HasQpn(parts.qp->qp_num)) DrainCompletions();
   const LinkKey key = links_.KeyOf(index);
   links_.slot(key).address = address;
-  PeerSource& source = supplies_.JoinSource(stream.source(), stream.names_source());
+  PeerSource& source = supplies().JoinSource(stream.source(), stream.names_source());
   Link* link =
       &links_.Add(index, std::make_unique<Link>(*this, key, std::move(parts.qp), listener, source));
   link->AddWindows(std::move(parts.windows));
@@ -430,7 +430,7 @@ Task<absl::StatusOr<Link*>> Endpoint::NewLink(LinkListener& listener, const Mess
       co_return posted;
     }
   }
-  context_.Subscribe(link->qpn(), executor_, [this, gate = gate(), key](ibv_event_type type) {
+  context().Subscribe(link->qpn(), executor(), [this, gate = gate(), key](ibv_event_type type) {
     if (!gate->open()) return;
     if (Link* found = Find(key)) OnQpEvent(*found, type);
   });
@@ -455,10 +455,10 @@ LinkParameters Endpoint::MyParameters(Link& link, uint32_t psn) const {
   mine.lid = address.lid;
   mine.qp_number = link.qpn();
   mine.packet_sequence_number = psn;
-  mine.max_reads = MaxReads(context_.device());
+  mine.max_reads = MaxReads(context().device());
   mine.mtu_bytes = 128u << address.active_mtu;
-  mine.initial_credits = limits_.initial_credits;
-  mine.eager_bytes = limits_.eager_bytes;
+  mine.initial_credits = limits().initial_credits;
+  mine.eager_bytes = limits().eager_bytes;
   mine.executor_index = identity_.executor_index;
   mine.executor_count = identity_.executor_count;
   mine.runtime_id = identity_.runtime_id;
@@ -467,20 +467,20 @@ LinkParameters Endpoint::MyParameters(Link& link, uint32_t psn) const {
 
 HandshakeOptions Endpoint::MyOptions(const MessageStream& stream) const {
   HandshakeOptions options;
-  if (context_.connector() == nullptr) options.features &= ~kFeatureRdmaCm;
+  if (context().connector() == nullptr) options.features &= ~kFeatureRdmaCm;
   // Only memory windows can be invalidated, and a device that does not check windows does not
   // report their invalidation.
-  if (!context_.device().capabilities().windows_checked ||
-      limits_.leases.level != LeaseLevel::kStrict) {
+  if (!context().device().capabilities().windows_checked ||
+      limits().leases.level != LeaseLevel::kStrict) {
     options.features &= ~kFeatureInvalidation;
   }
-  const LinkKind kind = context_.address().kind;
+  const LinkKind kind = context().address().kind;
   const bool within_host =
       kind == LinkKind::kSoft || (kind == LinkKind::kTcp && stream.same_host());
-  const bool checked = limits_.payload_checksum == PayloadChecksum::kOn ||
-                       (limits_.payload_checksum == PayloadChecksum::kAuto && !within_host);
+  const bool checked = limits().payload_checksum == PayloadChecksum::kOn ||
+                       (limits().payload_checksum == PayloadChecksum::kAuto && !within_host);
   if (!checked) options.features &= ~kFeatureChecksum;
-  if (limits_.leases.granted_bytes_per_client == 0) options.features &= ~kFeatureGrants;
+  if (limits().leases.granted_bytes_per_client == 0) options.features &= ~kFeatureGrants;
   return options;
 }
 
@@ -488,7 +488,7 @@ HandshakeOptions Endpoint::MyOptions(const MessageStream& stream) const {
 Task<absl::Status> Endpoint::ConnectQp(const Link& link, uint32_t psn, const LinkParameters& peer) {
   co_return co_await OnQp(
       ControlKind::kResolve, link,
-      [&device = context_.device(), qp = link.qp().get(), address = AddressOf(link), psn,
+      [&device = context().device(), qp = link.qp().get(), address = AddressOf(link), psn,
        remote = RemoteQpOf(peer)] { return ConnectLinkQp(device, qp, address, psn, remote); });
 }
 
@@ -497,7 +497,7 @@ Task<absl::Status> Endpoint::ReceiveOnQp(const Link& link, uint32_t psn,
                                          const LinkParameters& peer) {
   co_return co_await OnQp(
       ControlKind::kResolve, link,
-      [&device = context_.device(), qp = link.qp().get(), address = AddressOf(link),
+      [&device = context().device(), qp = link.qp().get(), address = AddressOf(link),
        remote = RemoteQpOf(peer)] { return MakeQpReceive(device, qp, address, remote); });
 }
 
@@ -505,8 +505,8 @@ ConnectableQp Endpoint::Connectable(const Link& link, const LinkParameters& peer
   const LinkKey key = link.key();
   return {.qp_number = link.qpn(),
           .peer_qp_number = peer.qp_number,
-          .reads_served = MaxReads(context_.device()),
-          .reads_started = ReadsStarted(context_.device(), peer.max_reads),
+          .reads_served = MaxReads(context().device()),
+          .reads_started = ReadsStarted(context().device(), peer.max_reads),
           .on_end = [this, gate = gate(), key](const std::string& reason) {
             gate->Post([this, gate, key, reason] {
               if (!gate->open()) return;
@@ -523,7 +523,7 @@ Task<absl::Status> Endpoint::ConnectManaged(LinkKey key, std::shared_ptr<QpConne
   if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
   VERBENA_CO_RETURN_IF_ERROR(co_await OnQp(
       ControlKind::kResolve, *link,
-      [&device = context_.device(), qp = link->qp().get(), address = AddressOf(*link),
+      [&device = context().device(), qp = link->qp().get(), address = AddressOf(*link),
        reads = peer.max_reads,
        connection] { return ConnectManagedQp(device, qp, address, reads, *connection); }));
   link = Find(key);
@@ -538,7 +538,7 @@ Task<absl::Status> Endpoint::ConnectManaged(LinkKey key, std::shared_ptr<QpConne
 
 Task<absl::StatusOr<Link*>> Endpoint::Connect(std::unique_ptr<MessageStream> stream,
                                               LinkListener& listener, ExecutorWish wish) {
-  const TimePoint deadline = SaturatingAdd(executor_.now(), limits_.connect_timeout);
+  const TimePoint deadline = SaturatingAdd(executor().now(), limits().connect_timeout);
   VERBENA_CO_ASSIGN_OR_RETURN(Link * created,
                               co_await WithDeadline(NewLink(listener, *stream), deadline));
   const LinkKey key = created->key();
@@ -569,7 +569,7 @@ Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, ExecutorW
   if ((peer.features & kFeatureRdmaCm) != 0) {
     VERBENA_CO_ASSIGN_OR_RETURN(
         std::shared_ptr<QpConnection> connection,
-        context_.connector()->Connect(Connectable(*link, peer), peer.rdma_cm));
+        context().connector()->Connect(Connectable(*link, peer), peer.rdma_cm));
     link->qp().set_connection(connection);
     VERBENA_CO_RETURN_IF_ERROR(co_await ConnectManaged(key, std::move(connection), peer, nullptr));
   } else {
@@ -590,7 +590,7 @@ Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stre
                                              std::span<const uint64_t> methods,
                                              uint64_t incarnation) {
   offer.features &= MyOptions(*stream).features;
-  const TimePoint deadline = SaturatingAdd(executor_.now(), limits_.connect_timeout);
+  const TimePoint deadline = SaturatingAdd(executor().now(), limits().connect_timeout);
   absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(listener, *stream), deadline);
   if (!created.ok()) {
     absl::Status refused = co_await WithDeadline(RefuseOffer(*stream, created.status()), deadline);
@@ -621,14 +621,14 @@ Task<absl::Status> Endpoint::Answer(LinkKey key, MessageStream& stream, const Li
   Link* link = Find(key);
   if (link == nullptr) co_return Lost();
   const uint32_t psn = NewPsn();
-  const bool managed = (offer.features & kFeatureRdmaCm) != 0 && context_.connector() != nullptr;
+  const bool managed = (offer.features & kFeatureRdmaCm) != 0 && context().connector() != nullptr;
   LinkParameters mine = MyParameters(*link, psn);
   mine.methods.assign(methods.begin(), methods.end());
   mine.incarnation = incarnation;
   absl::Status status = CheckConnectable(mine.kind, managed ? kFeatureRdmaCm : 0);
   if (status.ok() && managed) {
     absl::StatusOr<std::shared_ptr<QpConnection>> connection =
-        context_.connector()->Expect(Connectable(*link, offer), mine.rdma_cm);
+        context().connector()->Expect(Connectable(*link, offer), mine.rdma_cm);
     status = connection.status();
     if (connection.ok()) link->qp().set_connection(*std::move(connection));
   } else if (status.ok()) {
@@ -658,7 +658,7 @@ Task<absl::Status> Endpoint::AwaitClientsReady(LinkKey key, MessageStream& strea
   if (link == nullptr) co_return Lost();
   VERBENA_CO_RETURN_IF_ERROR(
       co_await OnQp(ControlKind::kConnect, *link,
-                    [&device = context_.device(), qp = link->qp().get(), psn, peer_reads] {
+                    [&device = context().device(), qp = link->qp().get(), psn, peer_reads] {
                       return MakeQpSend(device, qp, psn, peer_reads);
                     }));
   link = OpenLink(key);
@@ -669,7 +669,7 @@ Task<absl::Status> Endpoint::AwaitClientsReady(LinkKey key, MessageStream& strea
 
 void Endpoint::MarkOpen(Link& link, const LinkParameters& peer, const std::string& name,
                         FirstSend first_send) {
-  const uint32_t max_reads = ReadsStarted(context_.device(), peer.max_reads);
+  const uint32_t max_reads = ReadsStarted(context().device(), peer.max_reads);
   link.MarkOpen(peer, max_reads, name, first_send);
   if (const std::string mtu = DescribePathMtu(AddressOf(link), peer.mtu_bytes); !mtu.empty()) {
     Log(LogLevel::kInfo, fmt::format("link with {} (QPN {:#x}): {}", name, link.qpn(), mtu));
@@ -738,8 +738,8 @@ void Endpoint::LoseQueues(const char* reason) {
 Task<void> Endpoint::AwaitMaking() {
   // Two rounds: the second is ordered behind the ends of queue pairs that were made for nothing.
   for (int i = 0; i < 2; ++i) {
-    (void)co_await context_.control().Finish(ControlKind::kConnect, this,
-                                             [] { return absl::OkStatus(); });
+    (void)co_await context().control().Finish(ControlKind::kConnect, this,
+                                              [] { return absl::OkStatus(); });
   }
 }
 
@@ -764,8 +764,8 @@ Task<void> Endpoint::Rebuild() {
 Task<absl::Status> Endpoint::ReplaceQueues() {
   VERBENA_CO_ASSIGN_OR_RETURN(
       std::unique_ptr<ReceiveRing> made,
-      co_await context_.control().Finish(ControlKind::kConnect, this, [this] {
-        return EndpointQueues::NewRing(context_, limits_);
+      co_await context().control().Finish(ControlKind::kConnect, this, [this] {
+        return EndpointQueues::NewRing(context(), limits());
       }));
   // The lost ring, once the new one has its place.
   std::unique_ptr<ReceiveRing> unused = std::move(made);
@@ -775,11 +775,11 @@ Task<absl::Status> Endpoint::ReplaceQueues() {
     SubscribeQueues();
     UpdateReceiveTarget();
   }
-  (void)co_await context_.control().Finish(ControlKind::kTeardown, this,
-                                           [unused = std::move(unused)]() mutable {
-                                             unused.reset();
-                                             return absl::OkStatus();
-                                           });
+  (void)co_await context().control().Finish(ControlKind::kTeardown, this,
+                                            [unused = std::move(unused)]() mutable {
+                                              unused.reset();
+                                              return absl::OkStatus();
+                                            });
   co_return exchanged;
 }
 
@@ -804,16 +804,16 @@ Task<void> Endpoint::Release() {
   auto memory = std::make_unique<EndpointMemory>();
   memory->receives = queues_.TakeReceives();
   memory->link_receives = queues_.TakeLinkReceives();
-  memory->send = supplies_.TakeMemory();
+  memory->send = supplies().TakeMemory();
   for (BufferPool* pool : {&memory_->send(), &memory_->receive(), &memory_->landing()}) {
     auto arenas = pool->TakeArenas();
     std::move(arenas.begin(), arenas.end(), std::back_inserter(memory->arenas));
   }
-  (void)co_await context_.control().Finish(ControlKind::kTeardown, this,
-                                           [memory = std::move(memory)]() mutable {
-                                             memory.reset();
-                                             return absl::OkStatus();
-                                           });
+  (void)co_await context().control().Finish(ControlKind::kTeardown, this,
+                                            [memory = std::move(memory)]() mutable {
+                                              memory.reset();
+                                              return absl::OkStatus();
+                                            });
 }
 
 // How an Endpoint takes a lost link down (link.cc has the queue pair's part): in which
@@ -831,29 +831,29 @@ void Endpoint::StartTeardown(Link& link, const absl::Status& reason) {
 
 Task<void> Endpoint::Refill(LinkKey key, const void* order, uint32_t count,
                             std::vector<MwHandle> worn) {
-  absl::StatusOr<WindowBatch> batch = co_await context_.control().Finish(
+  absl::StatusOr<WindowBatch> batch = co_await context().control().Finish(
       ControlKind::kConnect, order,
       [this, count, worn = std::move(worn)]() mutable -> absl::StatusOr<WindowBatch> {
         worn.clear();
-        return AllocateWindows(context_.device(), context_.pd(), count);
+        return AllocateWindows(context().device(), context().pd(), count);
       });
   Link* link = Find(key);
   if (link != nullptr && link->open()) {
     link->AddWindows(*std::move(batch));
     co_return;
   }
-  (void)co_await context_.control().Finish(ControlKind::kTeardown, order,
-                                           [batch = *std::move(batch)]() mutable {
-                                             batch.windows.clear();
-                                             return absl::OkStatus();
-                                           });
+  (void)co_await context().control().Finish(ControlKind::kTeardown, order,
+                                            [batch = *std::move(batch)]() mutable {
+                                              batch.windows.clear();
+                                              return absl::OkStatus();
+                                            });
 }
 
 // Nothing is posted meanwhile, so the loop ends with the completions that are there at its start.
 // Otherwise a peer that sends whenever an answer brings it credits would keep the executor in here.
 void Endpoint::DrainCompletions() {
   poll_.draining = true;
-  executor_.DrainCq(queues_.cq());
+  executor().DrainCq(queues_.cq());
   poll_.draining = false;
 }
 
@@ -866,8 +866,8 @@ Task<void> Endpoint::Teardown(Link& link) {
   const bool told_of_last = link.qp().told_of_last();
   DrainCompletions();
   const uint32_t qpn = link.qpn();
-  const QpIdentity identity = context_.device().IdentityOf(link.qp().get());
-  context_.Unsubscribe(qpn);
+  const QpIdentity identity = context().device().IdentityOf(link.qp().get());
+  context().Unsubscribe(qpn);
   std::vector<BufferPin> leased = co_await link.Destroy();
   DrainCompletions();
   link.Release();
@@ -891,14 +891,14 @@ void Endpoint::FreeLink(Link& link, bool told_of_last, QpIdentity identity) {
   links_.Free(key.slot, reusable);
   UpdateReceiveTarget();
   SettleReceives();
-  supplies_.LeaveSource(source);
+  supplies().LeaveSource(source);
 }
 
 // A receive that has not completed is the device's until its queue pair is gone.
 bool Endpoint::EndLinkReceives(uint32_t slot, QpIdentity identity) {
   LinkReceives& receives = *queues_.link_receives();
   const uint32_t held = receives.unaccounted(slot);
-  if (held > 0 && !context_.device().Quiesced(identity)) {
+  if (held > 0 && !context().device().Quiesced(identity)) {
     Log(LogLevel::kError,
         fmt::format("{}: a queue pair that could not be destroyed keeps {} receives: this executor "
                     "has one link fewer",
@@ -912,7 +912,7 @@ bool Endpoint::EndLinkReceives(uint32_t slot, QpIdentity identity) {
 // The queue pair is gone, but what its peer began before may still be on its way into memory that
 // was leased to it.
 void Endpoint::Hold(QpIdentity qp, uint32_t qpn, std::vector<BufferPin> leased) {
-  if (leased.empty() || context_.device().Quiesced(qp)) return;
+  if (leased.empty() || context().device().Quiesced(qp)) return;
   Log(LogLevel::kWarning,
       fmt::format("{} pieces of memory that the peer of QPN {:#x} had a lease on are "
                   "kept back: it is in the middle of a write",
@@ -921,7 +921,7 @@ void Endpoint::Hold(QpIdentity qp, uint32_t qpn, std::vector<BufferPin> leased) 
 }
 
 Task<void> Endpoint::HoldUntilQuiesced(QpIdentity qp, std::vector<BufferPin> leased) {
-  while (!context_.device().Quiesced(qp)) {
+  while (!context().device().Quiesced(qp)) {
     if ((co_await Sleep(kQuiescePoll)).ok()) continue;
     // The endpoint shuts down, and that peer still does not move: the memory is never used again.
     static auto* const kept = new std::vector<std::vector<BufferPin>>;

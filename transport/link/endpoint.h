@@ -224,7 +224,7 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
   // Held by a coroutine that refers to the endpoint, or to its pools, beyond a wait.
   [[nodiscard]] std::shared_ptr<const bool> Use() const { return users_; }
 
-  const std::string& device_name() const { return context_.device().name(); }
+  const std::string& device_name() const { return context().device().name(); }
   // The memory of the payloads that its links move.
   const PayloadMemory& memory() const { return *memory_; }
   EndpointStats stats() const;
@@ -239,7 +239,7 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
   std::weak_ptr<const bool> alive() const { return alive_; }
 
  private:
-  Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& limits,
+  Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& derived,
            const EndpointIdentity& identity, SendMemory memory);
   absl::Status Init(std::unique_ptr<ReceiveRing> receives,
                     std::unique_ptr<LinkReceives> link_receives);
@@ -279,8 +279,8 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
   ControlPool::Awaiter<Verbs> OnQp(ControlKind kind, const Link& link, Verbs verbs) {
     const bool resolves = kind == ControlKind::kResolve;
     if (resolves) links_.slot(link.key()).may_receive = true;
-    return context_.control().Run(kind, link.qp().get(), std::move(verbs),
-                                  resolves ? link.source().name : std::string());
+    return context().control().Run(kind, link.qp().get(), std::move(verbs),
+                                   resolves ? link.source().name : std::string());
   }
   Task<absl::Status> Offer(LinkKey key, MessageStream& stream, ExecutorWish wish,
                            LinkParameters& peer);
@@ -334,7 +334,7 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
   // nullptr if the key's link is gone.
   Link* Find(LinkKey key) const { return links_.Find(key); }
   void UpdateReceiveTarget();
-  void ScheduleFlush() { executor_.FlushLater(*this, Executor::FlushPriority::kReceives); }
+  void ScheduleFlush() { executor().FlushLater(*this, Executor::FlushPriority::kReceives); }
 
   const EndpointIdentity identity_;
   std::optional<PayloadMemory> memory_;

@@ -1,8 +1,8 @@
 // LinkHost: what a link needs of the endpoint that owns it.
 //
-// Supplies and credits that all links of the endpoint share, where they lie: a link takes them
-// without a virtual call. What remains is rare, and the endpoint implements it. Endpoint derives
-// from this; it outlives its links. On its executor's thread.
+// It has as members what all links of the endpoint share, so that a link takes them without a
+// virtual call. What is virtual is rare. Endpoint derives from it, and outlives its links. On the
+// thread of the endpoint's executor.
 
 #ifndef VERBENA_TRANSPORT_LINK_HOST_H_
 #define VERBENA_TRANSPORT_LINK_HOST_H_
@@ -44,6 +44,7 @@ class LinkHost {
   const LinkLimits& limits() const { return limits_; }
   LinkSupplies& supplies() { return supplies_; }
   CreditIssuer& credit_issuer() { return credit_issuer_; }
+  const CreditIssuer& credit_issuer() const { return credit_issuer_; }
   // For whoever uses a link: the link itself does not look at it.
   Endpoint& endpoint() const { return endpoint_; }
 
@@ -63,9 +64,9 @@ class LinkHost {
            (!receives_->needs_post() || PostReceives());
   }
 
-  // Has the next liveness check look at `link`, which it would not do so far.
+  // Has the next liveness check look at `link`. Precondition: it is in no list.
   virtual void WatchLiveness(WatchedLink& link) = 0;
-  // A link has borrowed credits: as many more receives must be posted.
+  // A link has borrowed credits, so more receives must be posted.
   virtual void OnCreditsBorrowed() = 0;
   // Has a control thread allocate `count` memory windows for the link of that key, and destroy the
   // `worn` ones. Control verbs of one `order` run one after the other.
@@ -96,12 +97,7 @@ class LinkHost {
     bool draining = false;
   };
 
-  Endpoint& endpoint_;
-  Executor& executor_;
-  DeviceContext& context_;
-  const LinkLimits limits_;
-  LinkSupplies supplies_;
-  CreditIssuer credit_issuer_;
+  // For the endpoint to write.
   Poll poll_;
   // The receives in use, as long as there can be links.
   const ReceiveRing* receives_ = nullptr;
@@ -109,6 +105,13 @@ class LinkHost {
  private:
   // Posts the receives that are due. False if the device fails to.
   virtual bool PostReceives() = 0;
+
+  Endpoint& endpoint_;
+  Executor& executor_;
+  DeviceContext& context_;
+  const LinkLimits limits_;
+  LinkSupplies supplies_;
+  CreditIssuer credit_issuer_;
 };
 
 }  // namespace verbena::internal

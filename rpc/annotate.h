@@ -1,7 +1,7 @@
 // Annotate: a failed Status with more text, and everything else as it was.
 //
-// A new Status built from code and message alone loses the payloads: the Outcome, by which callers
-// decide about retries, and the peer's details. Pure function.
+// A new Status built from code and message alone loses the details: the Outcome, by which callers
+// decide about retries, and those of the peer. Pure function.
 //
 //   if (!status.ok()) return Annotate(status, "Write of volume 'db'");
 
@@ -14,7 +14,8 @@
 
 namespace verbena {
 
-// The same code and payloads, with the message "<what>: <message>". An OK status stays OK.
+// `status` with the message "<what>: <message>", and with its code and details. An OK status stays
+// OK.
 absl::Status Annotate(const absl::Status& status, std::string_view what);
 
 }  // namespace verbena

@@ -43,8 +43,8 @@ enum class Balancing : uint8_t {
 //
 // A failure is a link that was lost under calls, a deadline that passed before the server answered,
 // or an answer of UNAVAILABLE or INTERNAL with Outcome::kMaybeExecuted, as of a handler that threw.
-// Any other answer is none, whatever its code: an application's errors eject nobody. A fault that
-// more than half of the servers share ejects nobody, either.
+// Any other answer is no failure, whatever its code: an application's errors eject nobody. A fault
+// that more than half of the servers share ejects nobody, either.
 //
 //   Channel channel(*runtime, target, {.ejection = {.interval = 1s, .latency_factor = 5}});
 struct EjectionOptions {
@@ -52,21 +52,22 @@ struct EjectionOptions {
   Duration interval = std::chrono::seconds(0);
   // This many failures, without an answer in between, eject a server. 0: not judged by this.
   uint32_t consecutive_failures = 5;
-  // Ejects a server if at least this share of its calls failed in an interval, 1 to 100. 0: not
-  // judged by this.
+  // Ejects a server if at least this many percent of its calls failed in an interval, 1 to 100. 0:
+  // not judged by this.
   uint32_t failure_percent = 50;
-  // With fewer calls in an interval, a server is not judged by their share: at least 1.
+  // failure_percent does not judge a server that had fewer calls in an interval. At least 1.
   uint32_t min_calls = 20;
   // Ejects a server whose calls took longer on average than the median of the servers' averages, by
-  // this factor: 1.5 to 1000. One call in 16 is timed, and 4 of an interval must be. 0, the
-  // default: not judged by this. For servers and calls that should not differ much.
+  // this factor: 1.5 to 1000. One call in 16 is timed. A server needs 4 timed calls in an interval
+  // to be judged. 0, the default: not judged by this. For servers and calls that should not differ
+  // much.
   double latency_factor = 0;
   // The length of the first ejection; the n-th is n times as long. The count falls by one if the
   // server is not ejected again for as long as its last ejection took. 1 ms to longest_ejection.
   Duration first_ejection = std::chrono::seconds(10);
   // At most 24 h.
   Duration longest_ejection = std::chrono::minutes(5);
-  // The largest share of the servers that are ready that may be ejected at once: 1 to 50.
+  // At most this many percent of the ready servers are ejected at once: 1 to 50.
   uint32_t max_ejected_percent = 50;
 };
 
@@ -75,7 +76,7 @@ struct ChannelServer {
     kIdle,        // no link is wanted yet
     kConnecting,  // the first attempt, or the first after a link was lost
     kReady,       // takes calls
-    kFailing,     // the last attempt failed, and others follow
+    kFailing,     // the last attempt failed, and further ones follow
     kEjected,  // connected, but takes no calls for a while (EjectionOptions); last_error says why
   };
 
@@ -83,10 +84,10 @@ struct ChannelServer {
   State state = State::kIdle;
   // Calls and streams of this executor, of all channels that share the connection.
   uint32_t in_flight = 0;
-  // Attempts to connect that failed since a link was last of use.
+  // Attempts to connect that have failed since the last link was usable.
   uint32_t failures = 0;
-  // Why the last attempt failed, or the server is ejected, or is not connected though the policy
-  // wants it; OK otherwise.
+  // Why the last attempt failed, why the server is ejected, or why it is not connected though the
+  // policy wants it. OK otherwise.
   absl::Status last_error = {};
 };
 

@@ -20,8 +20,8 @@ enum class Priority : uint8_t {
   kBackground = 2,  // may wait: scrubs, rebuilds
 };
 
-// A name of a call that is the same in each attempt: who asks, and a number that the client gives
-// to one call alone.
+// A name of a call, the same in each attempt: the client, and a number that this client gives to no
+// other call.
 struct RequestId {
   std::array<uint8_t, 16> client{};
   uint64_t number = 0;

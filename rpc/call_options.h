@@ -31,7 +31,8 @@ struct CallInfo {
   // From the call's start to its end, by the clock of the client's executor. Connecting counts, and
   // so do the interceptors of a unary call. 0 on a thread that runs no executor.
   Duration elapsed{};
-  // Serialized, however they travelled. For streams: the one request and the one reply only.
+  // Bytes of the serialized messages, in a frame or as bulk. The messages of a side that streams do
+  // not count.
   uint32_t request_bytes = 0;
   uint32_t reply_bytes = 0;
   // Metadata that the handler added to its answer, also to a failure; empty if no answer came.
@@ -52,10 +53,10 @@ struct CallOptions {
   // apart.
   Payload request_payload = {};
   // Memory for the response's payload, of the same kind; the server writes at most size() bytes to
-  // it. It comes back as WithPayload::payload. If the call fails, its content is undefined: a call
-  // that fills its caller's WithPayload leaves the memory there if the server provably cannot write
-  // to it any more. Otherwise, and if the call returns its reply, the memory returns to its pool,
-  // at once or later.
+  // it. It comes back as WithPayload::payload. If the call fails, its content is undefined. A
+  // failed call that fills its caller's WithPayload leaves the memory there if the server provably
+  // cannot write to it any more. In all other failed calls the memory returns to its pool, at once
+  // or later.
   Buffer response_payload_into = {};
   // Without response_payload_into: the most bytes that the response's payload may have, for which
   // the client allocates memory. A larger payload fails with RESOURCE_EXHAUSTED, after the handler

@@ -56,7 +56,7 @@ class TriedServers;
 
 struct ChannelOptions {
   // The server's executor to call, by number, modulo how many the server has. -1: server_key
-  // decides. If that is 0, the server chooses its executor with the fewest links.
+  // decides. If server_key is 0, the server chooses its executor with the fewest links.
   int server_executor = -1;
   // Not 0: the server's executor, by key. Channels with equal keys, of any client, reach the same
   // executor of a server. Setting both server_executor and server_key aborts.
@@ -158,8 +158,8 @@ class Channel {
   // the target names a set: make a channel to one of Servers().
   Task<absl::StatusOr<Loan>> Lend(BufferView view, LeaseAccess access);
   // Memory that the server lends to this executor, by a handle of a reply (remote_memory.h).
-  // INVALID_ARGUMENT for a handle that names nothing, FAILED_PRECONDITION when the link that it was
-  // lent over is not this executor's any more, or if the target names a set.
+  // INVALID_ARGUMENT for a handle that names nothing, FAILED_PRECONDITION if this executor no
+  // longer has the link over which the memory was lent, or if the target names a set.
   absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle);
 
   // The servers of the set as this executor sees them, in the set's order: empty until the first
@@ -167,10 +167,10 @@ class Channel {
   // complete, call Connect(), and then this again until each server is kReady, with
   // ServersChanged() in between. FAILED_PRECONDITION: this thread runs no executor of the runtime.
   absl::StatusOr<std::vector<ChannelServer>> Servers();
-  // Waits on this executor until Servers() shows another set, or another state, failure or error of
-  // a server, than it did when this returned `seen`; 0, for the first time, does not wait. Changes
-  // that come while nobody waits are not lost, but several may count as one. UNAVAILABLE: the
-  // runtime ends. FAILED_PRECONDITION: as Servers().
+  // Waits on this executor until Servers() differs from what it was when this function returned
+  // `seen`: another set, or another state, failure or error of a server. With `seen` 0, as for the
+  // first call, it does not wait. Changes that come while nobody waits are not lost, but several
+  // may count as one. UNAVAILABLE: the runtime ends. FAILED_PRECONDITION: as Servers().
   //
   //   uint64_t seen = 0;
   //   for (;;) {
@@ -191,8 +191,8 @@ class Channel {
   // nullptr if no server of a set is ready, or this thread runs no executor of the runtime. The
   // link may be unusable all the same: then Route() finds another one.
   internal::Connection* ConnectionHere(std::optional<uint64_t> route_key = {});
-  // The same for a further attempt of a call: another server than those, if one is ready, or the
-  // one to stay with.
+  // ConnectionHere() for a further attempt of a call: of a server that is not in `tried` if one is
+  // ready, or of the server that the call must stay with.
   internal::Connection* ConnectionApartFrom(const internal::TriedServers& tried,
                                             std::optional<uint64_t> route_key);
   // Whether the target names a set of servers.
@@ -205,7 +205,8 @@ class Channel {
   // without `wait_for_ready` only as long as no attempt to connect has failed.
   Task<absl::StatusOr<internal::ConnectionUse>> Route(std::optional<uint64_t> route_key,
                                                       Deadline deadline, bool wait_for_ready);
-  // The names of its deduplicated calls on the executor of `shard`, which is this thread's.
+  // Gives the channel's deduplicated calls their names on the executor of `shard`, which is this
+  // thread's.
   const std::shared_ptr<internal::DedupeClient>& DedupeClientOn(const internal::Shard& shard);
 
  private:
@@ -224,12 +225,12 @@ class Channel {
     internal::Connection* connection = nullptr;  // of one server
     internal::Balancer* balancer = nullptr;      // of a set
     internal::Connections* connections = nullptr;
-    std::shared_ptr<internal::ExecutorGate> gate;  // open as long as they live
+    std::shared_ptr<internal::ExecutorGate> gate;  // open while the above live
   };
 
   // By executor, each entry used on that executor's thread only.
   std::vector<Use> uses_;
-  // Likewise; null until the first deduplicated call. Tokens may outlive the channel.
+  // By executor, as uses_. Null until the first deduplicated call. Tokens may outlive the channel.
   std::vector<std::shared_ptr<internal::DedupeClient>> dedupe_clients_;
 };
 

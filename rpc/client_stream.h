@@ -75,8 +75,8 @@ namespace internal {
 // A stream and its channel. No user sees its type.
 class ChannelStream;
 
-// A share of a ChannelStream, which lives until the last one is gone: so a coroutine that waits for
-// the stream's end may outlast its owner. One thread.
+// One reference to a ChannelStream, which lives until its last reference is gone. So a coroutine
+// that waits for the stream's end may outlive the stream's owner. One thread.
 class StreamRef {
  public:
   explicit StreamRef(ChannelStream& stream);
@@ -113,8 +113,7 @@ class StreamHandle {
 StreamReceiver& ReceiverOf(ChannelStream& stream);
 StreamSender& SenderOf(ChannelStream& stream);
 
-// An await of a stream which may have to begin it first. `Await` is the await of a stream that has
-// begun, `Result` the result of this.
+// The base of the awaits that may have to begin their stream first.
 class BeginsStream {
  protected:
   explicit BeginsStream(ChannelStream& stream) : stream_(stream) {}
@@ -240,7 +239,7 @@ class [[nodiscard]] ClientReadMessage {
   ClientRead read_;
 };
 
-// Whether `into` and the sink hold a message and its payload now.
+// The Task gives whether `into` and the sink hold a message and its payload now.
 Task<bool> ReadWithPayload(StreamRef stream, google::protobuf::MessageLite& into, PayloadSink sink);
 
 template <typename Message>
@@ -250,12 +249,13 @@ Task<std::optional<Message>> NextWithPayload(StreamRef stream) {
   co_return next;
 }
 
-// absl::StatusOr instead of bool: an error if the stream broke, or the await was cancelled.
+// Reads as ReadWithPayload() does, but gives an error if the stream broke, or the await was
+// cancelled.
 Task<absl::StatusOr<bool>> TryRead(StreamRef stream, google::protobuf::MessageLite& into,
                                    PayloadSink sink);
 
-// Read() and Read(into), and Write() with a payload, of the three kinds of stream. A WithPayload
-// takes a coroutine, which may wait for memory.
+// Read() and Read(into) of the streams that a client reads. A WithPayload takes a coroutine, which
+// may wait for memory.
 template <typename Message>
 ClientReadMessage<Message> NextOf(ChannelStream& stream) {
   return ClientReadMessage<Message>(stream);
@@ -272,10 +272,10 @@ VERBENA_CORO_WRAPPER Task<bool> ReadInto(ChannelStream& stream, WithPayload<Mess
   return ReadWithPayload(StreamRef(stream), into.message, SinkOf(into));
 }
 
-// Shared by the three kinds of stream.
+// WritesDone() and Finish() of the three kinds of stream.
 Task<absl::Status> EndWrites(StreamRef stream);
 Task<absl::Status> FinishStream(StreamRef stream);
-// The same, and parses the reply.
+// FinishStream(), which also parses the reply.
 Task<absl::Status> FinishWithReply(StreamRef stream, google::protobuf::MessageLite& reply);
 
 template <typename Reply>
@@ -303,14 +303,16 @@ class [[nodiscard("a stream begins when it is read")]] ClientReader {
   // The await of a WithPayload also waits for memory for the payload. If there is none in time, the
   // stream ends with RESOURCE_EXHAUSTED.
   VERBENA_CORO_WRAPPER auto Read() { return internal::NextOf<Reply>(*stream_); }
-  // The same into the caller's message, without an allocation once warm. The Buffer of a
-  // WithPayload is used again if it is large enough. It has no bytes if the message has no payload.
+  // Reads the next message into the caller's, and gives whether there was one. Does not allocate
+  // once warm. The Buffer of a WithPayload is used again if it is large enough. It has no bytes if
+  // the message has no payload.
   VERBENA_CORO_WRAPPER auto Read(Reply& into) { return internal::ReadInto(*stream_, into); }
-  // The same for a Read that may take a limited time, or whose caller must know why there is no
-  // message. Costs a coroutine. False at the end of the stream: Finish() tells how it ended. An
-  // error if the link or the deadline ended the stream, or if this await was cancelled. After a
-  // cancelled await the stream goes on. But if this is the stream's first await, the deadline of
-  // the Task is that of the whole stream, unless the stream has Inherit::kNothing (call_options.h):
+  // Reads into the caller's message, for a caller that limits the time of a Read, or must know why
+  // there is no message. Costs a coroutine. False at the end of the stream: Finish() tells how it
+  // ended. An error if the link or the deadline ended the stream, or if this await was cancelled.
+  // After a cancelled await the stream goes on. But if this is the stream's first await, the
+  // deadline of the Task is that of the whole stream, unless the stream has Inherit::kNothing
+  // (call_options.h):
   //
   //   absl::StatusOr<bool> read = co_await WithDeadline(reader.TryRead(entry), 1s);
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<bool>> TryRead(Reply& into) {
@@ -349,25 +351,26 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
   internal::ClientWrite Write(const internal::MessageOnly<Request>& message) {
     return internal::ClientWrite(*stream_, message);
   }
-  // The same with a payload, which may be empty, and is borrowed until then, too.
+  // Writes a message with a payload, which may be empty. Both are borrowed until the await ends.
   internal::ClientWrite Write(const internal::MessageOnly<Request>& message, BufferView payload)
     requires internal::HasPayload<Request>
   {
     return internal::ClientWrite(*stream_, message, {.view = payload, .present = true});
   }
-  // The same with the payload that came with a message, or without one if none came.
+  // Writes a message as it was read: with its payload, if it came with one.
   internal::ClientWrite Write(const WithPayload<internal::MessageOnly<Request>>& message)
     requires internal::HasPayload<Request>
   {
     return internal::ClientWrite(*stream_, message.message, internal::PayloadOf(message));
   }
-  // Sends no more messages: the server's Read tells the handler. So does Finish(), unless a message
-  // is missing; this says that the messages are whole, also after a Write that failed.
+  // Ends the messages, which the handler learns from its Read. Finish() ends them, too, unless a
+  // message is missing. WritesDone() says that the messages are whole, also after a Write that
+  // failed.
   VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() {
     return internal::EndWrites(internal::StreamRef(*stream_));
   }
-  // Ends the writes, and waits for the end. If a Write has failed since WritesDone(), gives the
-  // call up instead, with the Write's status.
+  // Ends the messages, waits for the end of the call, and gives the reply. If a Write has failed
+  // since WritesDone(), gives the call up instead, with the Write's status.
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<Reply>> Finish() {
     return internal::FinishWithReply<Reply>(internal::StreamRef(*stream_));
   }
@@ -376,8 +379,8 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
   internal::StreamHandle stream_;
 };
 
-// Bidirectional streaming: both write as they like. A client that writes without reading may wait
-// for a server that does the same: read and write in two tasks, or in turns.
+// Bidirectional streaming: both sides write as they like. A client that writes without reading may
+// wait for a server that does the same: read and write in two tasks, or in turns.
 template <typename Request, typename Reply>
 class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWriter {
  public:
@@ -385,7 +388,7 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
       : stream_(channel, descriptor, internal::MessageOnly<Request>::default_instance(),
                 internal::MessageOnly<Reply>::default_instance(), std::move(options)) {}
 
-  // As those of ClientReader and ClientWriter.
+  // Read and TryRead are as in ClientReader, Write and WritesDone as in ClientWriter.
   VERBENA_CORO_WRAPPER auto Read() { return internal::NextOf<Reply>(*stream_); }
   VERBENA_CORO_WRAPPER auto Read(Reply& into) { return internal::ReadInto(*stream_, into); }
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<bool>> TryRead(Reply& into) {
@@ -408,9 +411,9 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
   VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() {
     return internal::EndWrites(internal::StreamRef(*stream_));
   }
-  // Ends the writes, drops the messages that were not read, and waits for the end. Does not cancel
-  // the handler, unless a Write has failed since WritesDone(): then gives the call up, with the
-  // Write's status.
+  // Ends the messages, drops those that were not read, and waits for the end of the call. Does not
+  // cancel the handler. If a Write has failed since WritesDone(), gives the call up instead, with
+  // the Write's status.
   VERBENA_CORO_WRAPPER Task<absl::Status> Finish() {
     return internal::FinishStream(internal::StreamRef(*stream_));
   }

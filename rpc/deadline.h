@@ -47,7 +47,7 @@ class Deadline {
     return kind_ == Kind::kFromStart ? At(scheduler.now()) : when_;
   }
 
-  // kNever if there is none. Precondition: made from a time point, as that of a ServerContext is.
+  // kNever if there is none. Precondition: made from a time point, as ServerContext::deadline() is.
   constexpr TimePoint when() const {
     VERBENA_CHECK(kind_ != Kind::kFromStart)
         << "a deadline made from a duration is no time before its call starts: use At()";

@@ -62,9 +62,9 @@ class DedupeClient {
 }  // namespace internal
 
 // One logical call, for all its attempts. They must have the same request, and go through the same
-// channel on the same executor; others fail with INVALID_ARGUMENT. It belongs to the caller, on
-// that executor's thread, and must outlive the attempts. Its end tells the server, with a later
-// call of the channel, that nobody needs the result any more.
+// channel on the same executor; others fail with INVALID_ARGUMENT. The token belongs to the caller,
+// on that executor's thread, and must outlive the attempts. Its destruction tells the server, with
+// a later call of the channel, that nobody needs the result any more.
 class DedupeToken {
  public:
   DedupeToken() = default;
@@ -114,13 +114,13 @@ struct DedupeResult {
 //
 // A handler that cannot tell whether its commit has taken effect returns
 // ServerContext::MaybeExecuted(), so that a repeated request asks the store.
-// Implemented by users, given to ServerOptions::dedupe, and must outlive the server. Called on each
-// executor, possibly at once.
+// A store is implemented by users, given to ServerOptions::dedupe, and must outlive the server. It
+// is called on each executor, possibly at once.
 class DedupeStore {
  public:
   virtual ~DedupeStore() = default;
   // The result of the call with that name, or none if no such call has committed: then the handler
-  // runs. It is asked only for repeated requests whose result the server does not have in memory;
+  // runs. The server asks only for repeated requests whose result it does not have in memory;
   // meanwhile no other request with that name runs. A failed Status means that the store cannot
   // tell, for example because the name is older than those that it keeps: the caller hears
   // kMaybeExecuted. If several servers share the data, the handler's commit itself must refuse a
@@ -134,9 +134,9 @@ class DedupeStore {
 struct DedupeOptions {
   // Results of calls that have ended, 1 to 16777216.
   size_t max_results = 65536;
-  // Bytes of their replies, payloads, metadata and failures, max_result_bytes or more. Payloads
-  // that running handlers write in pieces may take as much again; what finds no room there is not
-  // kept, like what is too large.
+  // Bytes of the results' replies, payloads, metadata and failures, max_result_bytes or more.
+  // Payloads that running handlers write in pieces may take as much again. A result whose payload
+  // finds no room there is not kept, just as one that is too large.
   size_t max_bytes = size_t{64} << 20;
   // The server keeps no larger result, but only that the call has run: a repeated request fails
   // with RESOURCE_EXHAUSTED and Outcome::kExecuted. At most max_bytes.

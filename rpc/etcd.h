@@ -9,11 +9,11 @@
 // Any thread may share a client; it must outlive its Tasks and watches. Tasks may be awaited on any
 // executor. All clients of a process share one thread, which starts with the first one and stays.
 // If one of them uses TLS, the thread stands still as soon as exit() begins, since OpenSSL then
-// frees its memory. What begins later fails with UNAVAILABLE; what is under way never ends by
-// itself. Each request has a connection of its own: it tries the endpoints in turn, beginning with
-// the one that answered last, until one takes it. Errors name the endpoint. They have an Outcome:
-// kNotExecuted if no etcd took the request, or etcd says that it changed nothing, otherwise
-// kMaybeExecuted. Nothing is sent twice.
+// frees its memory. A request that begins later fails with UNAVAILABLE, and one that is under way
+// never ends by itself. Each request has a connection of its own: it tries the endpoints in turn,
+// beginning with the one that answered last, until one takes it. Errors name the endpoint. They
+// have an Outcome: kNotExecuted if no etcd took the request, or etcd says that it changed nothing,
+// otherwise kMaybeExecuted. Nothing is sent twice.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(const EtcdLease lease, co_await etcd->GrantLease(10s));
 //   EtcdTxn txn = EtcdTxn().IfModRevision("shard/epoch", seen).Put("shard/epoch", "8", lease.id);
@@ -122,13 +122,14 @@ struct EtcdTxnResult {
   std::vector<EtcdEntry> read;  // of OrGet(), without keys that are not there
 };
 
-// A key that was put or deleted. Of one that was deleted, only the key and mod_revision are known.
+// A key that was put or deleted. Of a deleted key, only its name and mod_revision are known.
 struct EtcdEvent {
   bool deleted = false;
   EtcdEntry entry;
 };
 
-// Events in the order of their revisions. Those of one revision may come in several.
+// Events in the order of their revisions. Several EtcdChanges may share out the events of one
+// revision.
 struct EtcdChanges {
   int64_t revision = 0;
   std::vector<EtcdEvent> events;
@@ -149,7 +150,8 @@ class EtcdWatch {
   // A network may swallow a watch without a word. To notice, compare EtcdClient::Newest() with what
   // the watch has told, every few seconds.
   Task<absl::StatusOr<EtcdChanges>> Next();
-  // A message has come that Next() has not taken. Some have no changes, and Next() passes them by.
+  // Whether a message has come that Next() has not taken. Some messages have no changes, and Next()
+  // passes them by.
   bool HasMore() const;
 
  private:
@@ -161,7 +163,7 @@ class EtcdWatch {
 
 class EtcdClient {
  public:
-  // Bytes that an answer, or one message of a watch, may have. More fails the request.
+  // Bytes that an answer, or one message of a watch, may have. A larger one fails the request.
   static constexpr size_t kMaxAnswerBytes = size_t{4} << 20;
   static constexpr size_t kMaxEndpoints = 16;
 
@@ -184,8 +186,8 @@ class EtcdClient {
 
   // A lease of whole seconds, at least 1. Keys that are put with it vanish when it ends.
   Task<absl::StatusOr<EtcdLease>> GrantLease(Duration ttl);
-  // The lease begins anew: the result's ttl counts from a time that the caller knows only in part,
-  // between its call and the answer, so count from before the call. NOT_FOUND: it has ended.
+  // Begins the lease anew. The result's ttl counts from some moment between the call and the
+  // answer, so count from before the call. NOT_FOUND: the lease has ended.
   Task<absl::StatusOr<EtcdLease>> KeepAlive(int64_t lease);
   // Ends the lease and deletes its keys. NOT_FOUND: it has ended already.
   Task<absl::Status> Revoke(int64_t lease);

@@ -15,23 +15,24 @@
 // TakeRequestPayload() to the handler. All references are valid until its Task ends. A call without
 // interceptors pays one branch for them.
 //
-// Streams: interceptors run once for each stream. A channel's begin with the stream's first await,
-// and the stream begins when the last of them awaits next(), which ends when the stream has ended.
-// At a server, next() ends when the handler has. A channel's run in a Task of their own, which is
-// destroyed when the stream's owner destroys the stream; if they end before the stream, it is given
-// up. On both sides, request() or reply() of a side that streams is an empty message of its
-// type. A channel's see the reply of a client streaming method if it fits a frame.
+// Streams: interceptors run once for each stream. A channel's interceptors begin with the stream's
+// first await. The stream begins when the last of them awaits next(), and next() ends when the
+// stream has ended. They run in a Task of their own, which is destroyed when the stream's owner
+// destroys the stream. If they end before the stream, the stream is given up. At a server, next()
+// ends when the handler has ended. On both sides, request() or reply() of a side that streams is an
+// empty message of its type. A channel's interceptors see the reply of a client streaming method if
+// it fits a frame.
 //
 // An interceptor whose sees_messages() is true also hears of each message of a side that streams,
-// as it was written or as it is read, without its payload. It cannot change or hold up a message. A
-// stream's messages come in order; those of both directions may come in any order to each other.
-// Sent messages come when they begin to leave, also if the stream ends before all of a
-// message has left. Received messages come once, when a Read takes them, before its coroutine
-// resumes; if that Read is destroyed, the next one gets the message, and nobody hears of it again.
-// Messages for which no Read comes are not told. Interceptors hear in the order in which a message
-// passes them. At a client the last messages may come after next() has ended, since the stream may
-// be read after it has ended; the view is valid that long. Streams that no interceptor wants to
-// hear of pay one branch a message.
+// as it was written or as it is read, without its payload. It cannot change or hold up a message.
+// The messages of one direction come in order; between the two directions there is no order. An
+// interceptor hears of a sent message when it begins to leave, also if the stream ends before all
+// of the message has left. It hears of a received message once, when a Read takes the message,
+// before the coroutine of that Read resumes; if the Read is destroyed, the next one gets the
+// message, and nobody hears of it again. Nobody hears of a message that no Read takes. Interceptors
+// hear in the order in which a message passes them. At a client the last messages may come after
+// next() has ended, since the stream may be read after its end; the view is valid that long.
+// Streams that no interceptor wants to hear of pay one branch a message.
 //
 //   class Timing final : public ClientInterceptor {
 //     Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) override {
@@ -102,9 +103,10 @@ class ClientInterceptor {
   // gets the reply as the interceptor filled it.
   virtual Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) = 0;
 
-  // Whether the next two are called. The same each time that it is asked.
+  // Whether OnMessageSent() and OnMessageReceived() are called. Each call must give the same
+  // answer.
   virtual bool sees_messages() const { return false; }
-  // Messages of a stream. They are called within the transport, so they must be short, and must not
+  // Called for each message of a stream, within the transport. So they must be short, and must not
   // use the stream.
   virtual void OnMessageSent(const ClientCallView&, const google::protobuf::MessageLite&) noexcept {
   }
@@ -144,19 +146,19 @@ class ClientCallView {
   ClientCallView& operator=(const ClientCallView&) = delete;
 
   const MethodDescriptor& method() const { return method_; }
-  // The channel's.
+  // The channel's target.
   const std::string& target() const { return target_; }
   const google::protobuf::MessageLite& request() const { return request_; }
   // Holds the server's reply once next() has given OK, unless the server streams, or the reply of a
   // stream did not fit a frame.
   google::protobuf::MessageLite& reply() { return reply_; }
   const google::protobuf::MessageLite& reply() const { return reply_; }
-  // A time, or none.
+  // The call's deadline: a time, or none.
   Deadline deadline() const { return deadline_; }
-  // The answer's, once next() has ended.
+  // The trailing metadata of the answer, once next() has ended.
   const Metadata& trailing_metadata() const { return trailing_; }
 
-  // These travel as they are when the last interceptor awaits next().
+  // This and the next three fields travel as they are when the last interceptor awaits next().
   Metadata metadata = {};
   // The trace that the call belongs to, with a span id of its own. The span of the Task that makes
   // the call is that of `co_await CurrentContext()`.

@@ -14,7 +14,7 @@
 // to its pool once the peer cannot reach it. That is LeaseLimits::grace later; without memory
 // windows the link closes then. A lost link ends its loans.
 //
-// One peer has at most half of LeaseLimits::windows_per_link as loans at once.
+// The loans to one peer take at most half of LeaseLimits::windows_per_link at once.
 //
 // Lend() fails with INVALID_ARGUMENT if the memory cannot be lent so; FAILED_PRECONDITION for
 // memory of another device, or of this one before it failed and was opened again; UNIMPLEMENTED if
@@ -67,10 +67,10 @@ class Loan {
   Loan& operator=(Loan&& other) noexcept;
   ~Loan() { Drop(); }
 
-  // Whether it was made, and not moved from since.
+  // Whether this is a loan: Lend() made it, and it was not moved from since.
   explicit operator bool() const { return lease_ != nullptr; }
-  // Goes into a message to the peer, over the channel and on the executor that the loan was made
-  // on.
+  // Put it into a message to the peer. The message must go over the channel that the loan was made
+  // with, from the same executor.
   const RemoteMemoryHandle& handle() const { return handle_; }
 
   // Call it when the peer has said that it is done. Waits until the peer provably is. UNAVAILABLE

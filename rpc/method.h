@@ -1,6 +1,8 @@
 // MethodDescriptor: what both sides know about a method, generated from its .proto.
 //
-// Constant, static storage; generated code defines them.
+// Generated code defines descriptors as constants, which live for ever. Any thread.
+//
+//   Log(context.method().full_name);  // in a handler: "storage.Store/Get"
 
 #ifndef VERBENA_RPC_METHOD_H_
 #define VERBENA_RPC_METHOD_H_
@@ -34,8 +36,8 @@ constexpr uint64_t MethodId(std::string_view full_name) {
   return hash;
 }
 
-// A descriptor's own number in this process, from 1, given when it is first asked for. So a link
-// finds a method's number on the wire in an array. A copy has a number of its own.
+// A descriptor's number in this process, from 1, given when it is first asked for. With it as the
+// index of an array, a link finds the method's number on the wire. A copy has a number of its own.
 class MethodIndex {
  public:
   constexpr MethodIndex() = default;

@@ -1,6 +1,6 @@
 // Outcome: what is known about a call that failed: did it run?
 //
-// A storage system that retries a mutation must know. Carried as a payload of the failed
+// A storage system that retries a mutation must know. Travels as a detail of the failed
 // absl::Status, so it survives being passed up. Any thread.
 //
 //   if (!reply.ok() && OutcomeOf(reply.status()) == Outcome::kNotExecuted) Retry();

@@ -54,7 +54,7 @@ class Payload {
     parts_->Add(std::move(buffer), slices);
   }
 
-  // Bytes.
+  // The bytes of all parts.
   size_t size() const { return parts_ == nullptr ? first_.size() : parts_->bytes; }
   bool empty() const { return size() == 0; }
   // A payload of no bytes, which is not the same as none.

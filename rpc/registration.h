@@ -30,7 +30,7 @@ struct RegistrationOptions {
   // Ways by which clients reach it, at most ResolvedServer::kMaxAddresses. Empty:
   // Server::address(), which must then name a host, not a wildcard such as 0.0.0.0.
   std::vector<std::string> addresses = {};
-  // As in ResolvedServer: ChannelOptions::zone, "" for none; and the share of calls, 1 to
+  // As ResolvedServer::zone, "" for none, and ResolvedServer::weight, 1 to
   // ResolvedServer::kMaxWeight.
   std::string zone = "";
   uint32_t weight = 1;

@@ -10,11 +10,11 @@
 // or memory of ours that is not registered. FAILED_PRECONDITION: another executor than the link's,
 // or local memory of another device, or of this one before it failed and was opened again.
 // UNIMPLEMENTED: the device cannot do it. After UNAVAILABLE (the link is lost), CANCELLED or
-// DEADLINE_EXCEEDED the operation may have been done in whole, in part or not at all. After the
-// last two, no part of it follows a message that is sent later, and the caller may use the local
-// memory again. If a Task that waits is destroyed, the device may still use the local memory:
-// destroy its Buffer, and do not use it again. Using memory after its Loan has ended costs the link
-// under strict leases.
+// DEADLINE_EXCEEDED the operation may have been done in whole, in part or not at all. After
+// CANCELLED or DEADLINE_EXCEEDED, no part of it is done after the arrival of a message that is sent
+// later, and the caller may use the local memory again. If a Task that waits is destroyed, the
+// device may still use the local memory: destroy its Buffer, and do not use it again. Using memory
+// after its Loan has ended costs the link under strict leases.
 //
 // READs and atomics wait while as many are outstanding as both devices can have. Operations have no
 // order among themselves unless one is awaited before the next begins.
@@ -61,7 +61,8 @@ class RemoteMemory {
   // Task has ended or is destroyed.
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> Read(uint64_t offset,
                                                                            BufferView into) const;
-  // Writes the other way. OK says that the bytes are there.
+  // Writes `from`, registered memory, to [offset, offset + from.size()). OK says that the bytes are
+  // there. The Buffer of `from` must live until the Task has ended or is destroyed.
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> Write(uint64_t offset,
                                                                             BufferView from) const;
 
@@ -84,7 +85,7 @@ class RemoteMemory {
   static Task<absl::StatusOr<uint64_t>> DoAtomic(RemoteMemory memory, uint64_t offset,
                                                  internal::AtomicOperation operation);
   absl::Status Check(const char* doing, LeaseAccess wanted, uint64_t offset, uint64_t bytes) const;
-  // The link, on its own executor and if it is still there.
+  // The link, if it is still there, and `scheduler` is that of its executor.
   absl::StatusOr<internal::Link*> LinkFor(const void* scheduler) const;
   internal::RemoteRange Within(uint64_t offset, uint64_t bytes) const;
 

@@ -48,7 +48,8 @@ struct ResolvedServer {
   // The server's identity: a server that keeps its name and addresses keeps its connection, and
   // Balancing::kRouteKey places keys by names. "": the first address.
   std::string name = {};
-  // Its share of calls, 1 to kMaxWeight, where the policy looks at weights (Balancing).
+  // How many calls it gets in proportion to other servers, if the policy looks at weights
+  // (Balancing): 1 to kMaxWeight.
   uint32_t weight = 1;
   // Its zone, as in ChannelOptions::zone; "": none.
   std::string zone = {};
@@ -70,8 +71,8 @@ class Resolver {
   // set that breaks a bound above, or names a server twice, counts as an error; an empty one does
   // not, and leaves no server to call.
   virtual Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() = 0;
-  // A server of the set cannot be reached. A resolver that looks from time to time may look now.
-  // Called often while a server is down. Does nothing by default.
+  // Called when a server of the set cannot be reached, and often while it is down. A resolver that
+  // looks from time to time may look now. Does nothing by default.
   virtual void Refresh() {}
 
  private:

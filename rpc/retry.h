@@ -26,15 +26,16 @@
 namespace verbena {
 
 // One attempt after another. A further attempt follows if the last one failed with a code of
-// retryable_codes or passed attempt_timeout, the rule above allows it, the budget has tokens, and
-// the pause ends before the call's deadline. Otherwise the caller gets the last attempt's Status at
-// once. A server's retry_after (retry_after.h) is obeyed: the pause lasts at least that long.
+// retryable_codes or passed attempt_timeout, the rule at the top of this page allows it, the budget
+// has tokens, and the pause ends before the call's deadline. Otherwise the caller gets the last
+// attempt's Status at once. A server's retry_after (retry_after.h) is obeyed: the pause lasts at
+// least that long.
 //
 // Each attempt goes to a server that the call has not tried yet, if another one is ready. A
-// deduplicated call that may have run stays with its server, which alone knows, and a failure that
-// this server keeps, because the call has run, ends it. The memory of CallOptions::request_payload
-// and response_payload_into serves for each attempt; if the server of a failed attempt may still
-// use it, no other attempt follows.
+// deduplicated call that may have run stays with its server, which alone knows whether it has run.
+// If it has, and the server has kept its failure, no attempt follows that failure. The memory of
+// CallOptions::request_payload and response_payload_into serves for each attempt; if the server of
+// a failed attempt may still use it, no other attempt follows.
 struct RetryPolicy {
   // The most attempts that a call may have, whatever the policy.
   static constexpr int kMaxAttempts = 5;
@@ -47,12 +48,12 @@ struct RetryPolicy {
   Duration max_backoff = std::chrono::seconds(1);
   // Each pause is this many times the one before: 1 to 1000.
   double backoff_multiplier = 2;
-  // The failures that may pass. Not empty; OK is none.
+  // The failures that may pass. Not empty, and without OK.
   std::vector<absl::StatusCode> retryable_codes = {absl::StatusCode::kUnavailable,
                                                    absl::StatusCode::kResourceExhausted};
   // Not 0: an attempt that has not ended by then is cancelled, and counts as failed. The call's own
-  // deadline holds for all of them together. The handler of a deduplicated call hears of the latter
-  // alone, and goes on for the next attempt.
+  // deadline holds for all attempts together. Only this deadline cancels the handler of a
+  // deduplicated call: after attempt_timeout the handler goes on, for the next attempt.
   Duration attempt_timeout = std::chrono::seconds(0);
 };
 
@@ -69,7 +70,7 @@ struct HedgingPolicy {
   // How long after an attempt the next one begins, if none has ended: 0 or more. 0 begins all at
   // once. A good value is the method's latency at the 95th percentile.
   Duration delay = std::chrono::milliseconds(10);
-  // The failures after which other attempts may do better. OK is none.
+  // The failures after which other attempts may do better. Without OK.
   std::vector<absl::StatusCode> non_fatal_codes = {absl::StatusCode::kUnavailable,
                                                    absl::StatusCode::kResourceExhausted};
 };

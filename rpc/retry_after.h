@@ -1,4 +1,4 @@
-// RetryAfter: how long the maker of a failed call should wait before the next attempt, as the
+// RetryAfter: how long the caller of a failed call should wait before the next attempt, as the
 // server says.
 //
 // Travels as a detail of the Status, and survives Annotate(). Pure functions; any thread.
@@ -21,7 +21,7 @@ namespace verbena {
 // check aborts if `delay` is negative.
 absl::Status WithRetryAfter(absl::Status status, Duration delay);
 
-// Nothing if nobody asked for a delay, or a peer sent one that is no number.
+// The delay that `status` asks for. None if it asks for none, or a peer sent one that is no number.
 std::optional<Duration> RetryAfterOf(const absl::Status& status);
 
 }  // namespace verbena

@@ -127,7 +127,7 @@ class Runtime {
   ~Runtime();
 
   // Runs `task` on an executor and waits until it has ended and its frame is destroyed. Returns its
-  // result, or throws what it threw. Without threads, polls all executors meanwhile. A check aborts
+  // result, or throws its exception. Without threads, polls all executors meanwhile. A check aborts
   // the process if this is called inside an executor's loop, which it would block: co_await there.
   template <typename T>
   T BlockOn(Task<T> task, int executor_index = 0) {
@@ -137,7 +137,7 @@ class Runtime {
     return blocked.TakeResult();
   }
 
-  // The same for a stub's call: runtime.BlockOn(stub.Get(request)).
+  // Runs a stub's call in the same way: runtime.BlockOn(stub.Get(request)).
   template <internal::TaskSource A>
   typename A::value_type BlockOn(A awaitable, int executor_index = 0) {
     return BlockOn(internal::ToTask(std::move(awaitable)), executor_index);
@@ -163,8 +163,8 @@ class Runtime {
   JoinHandle<typename A::value_type> Spawn(A awaitable, int executor_index = 0) {
     return Spawn(internal::ToTask(std::move(awaitable)), executor_index);
   }
-  // The same for a callable that returns a Task, such as a lambda: it is called on the executor,
-  // and lives with its captures until the Task's frame is destroyed.
+  // Spawns the Task that a callable returns, such as a lambda. The callable is called on the
+  // executor, and lives with its captures until the Task's frame is destroyed.
   template <internal::TaskFunction Function>
   JoinHandle<internal::TaskFunctionResult<Function>> Spawn(Function function,
                                                            int executor_index = 0) {
@@ -177,7 +177,8 @@ class Runtime {
   // payloads, loans and files as those of AllocateBuffer() do. A gibibyte takes 0.3 s and more. A
   // control thread does the work, and no executor waits. Await it on an executor of this runtime.
   //   FAILED_PRECONDITION: this thread is no executor of this runtime.
-  //   INVALID_ARGUMENT: there is no such device, several and none is named, or no memory is given.
+  //   INVALID_ARGUMENT: the runtime has no such device, or has several and none is named, or no
+  //     memory is given.
   //   RESOURCE_EXHAUSTED: the device or RLIMIT_MEMLOCK refuses.
   //
   // The memory must be writable. It must stay mapped until it is deregistered, or until the runtime
@@ -199,10 +200,11 @@ class Runtime {
   // The names of the devices, as MemoryOptions::device takes them: "soft0", "mlx5_0". With "auto"
   // the last is "tcp0", also while it is in reserve.
   const std::vector<std::string>& device_names() const;
-  // The statistics of an executor: their sum, and those of each device in use. From any thread;
-  // never blocks an executor. Current values if called on that executor, or on a thread that runs
-  // none. On another executor: the values that the last call asked for; this call asks for new
-  // ones. DeviceStats say which device carries how many links, and why others were passed over.
+  // The statistics of an executor: the sum over its devices, and those of each device in use. From
+  // any thread; never blocks an executor. Current values if called on that executor, or on a thread
+  // that runs none. On another executor: the values that the last call asked for; this call asks
+  // for new ones. DeviceStats say which device carries how many links, and why others were passed
+  // over.
   EndpointStats endpoint_stats(int executor_index);
   std::vector<DeviceStats> device_stats(int executor_index);
 

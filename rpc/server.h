@@ -3,7 +3,7 @@
 // Start() listens at once; address() tells where, with the port that was bound. Each link goes to
 // the executor with the fewest links, unless the client asks for another (ChannelOptions).
 // Shutdown() takes no new link and tells the clients (GOAWAY). During its grace running calls may
-// end, and calls still begin that a client had sent before it heard of the GOAWAY. Then Shutdown()
+// end. Calls that a client had sent before it heard of the GOAWAY still begin. Then Shutdown()
 // refuses new calls, cancels the running ones, and closes every link. It does not wait for a
 // handler that ignores its cancellation: the destructor does. Start, Shutdown and the destructor
 // must be called on a thread that runs no executor. The runtime and the services must outlive the
@@ -49,22 +49,23 @@ struct ServerOptions {
   // Calls of one client that run at once on one executor, over all its links to it. 0, the default:
   // half of max_concurrent_calls, rounded up.
   uint32_t max_calls_per_client = 0;
-  // The same for all clients that connect from one source address: an IPv4 address, or the /64 of
-  // an IPv6 address. A hostile process may claim any number of runtime ids, each of which counts as
-  // a client; it cannot choose its address. 0, the default: three quarters of max_concurrent_calls,
-  // rounded up, or the bound of a client if that is more. The last quarter is for other addresses.
-  // If all clients share one address (one host, one NAT, one /64), max_concurrent_calls gives them
-  // that quarter, too. Clients of a FileBootstrap have no such bound by default.
+  // Calls of all clients of one source address that run at once on one executor. A source address
+  // is an IPv4 address, or the /64 of an IPv6 address. A hostile process may claim any number of
+  // runtime ids, each of which counts as a client; it cannot choose its address. 0, the default:
+  // three quarters of max_concurrent_calls, rounded up, or the bound of a client if that is more.
+  // The last quarter is for other addresses. If all clients share one address (one host, one NAT,
+  // one /64), max_concurrent_calls gives them that quarter, too. Clients of a FileBootstrap have no
+  // such bound by default.
   uint32_t max_calls_per_source = 0;
   // Bytes of one executor's receive memory for the payloads of one client's requests; a request
   // beyond them waits for memory. A single payload above the bound is accepted when the client
   // holds nothing else. 0, the default: half of LinkLimits::memory.receive_bytes.
   size_t max_bytes_per_client = 0;
-  // The same for the clients of one source address. Landings that were granted to them count, and
-  // take at most half of it, or LeaseLimits::granted_bytes_per_client if that is more. 0, the
-  // default: three quarters of the receive memory, or max_bytes_per_client if that is more; all of
-  // it for clients of a FileBootstrap. Set it to LinkLimits::memory.receive_bytes if all clients
-  // share one address.
+  // Bytes of one executor's receive memory for the payloads of requests of all clients of one
+  // source address. Landings that were granted to them count, and take at most half of the bound,
+  // or LeaseLimits::granted_bytes_per_client if that is more. 0, the default: three quarters of the
+  // receive memory, or max_bytes_per_client if that is more; all of it for clients of a
+  // FileBootstrap. Set it to LinkLimits::memory.receive_bytes if all clients share one address.
   size_t max_bytes_per_source = 0;
   // Bytes of one executor's send memory for the responses of one client: buffers that its handlers
   // have from ServerContext::AllocateBuffer(), until their memory is free again, and replies that
@@ -76,18 +77,18 @@ struct ServerOptions {
   // such a reply, and about as much for its request, since larger requests are freed when the wait
   // begins.
   size_t max_response_bytes_per_client = 0;
-  // The same for the clients of one source address. 0, the default: three quarters of the send
-  // memory, or max_response_bytes_per_client if that is more; all of it for clients of a
-  // FileBootstrap.
+  // Bytes of one executor's send memory for the responses of all clients of one source address. 0,
+  // the default: three quarters of the send memory, or max_response_bytes_per_client if that is
+  // more; all of it for clients of a FileBootstrap.
   size_t max_response_bytes_per_source = 0;
-  // The longest wait of a call for payload memory, the bounds of its client and source included. By
-  // default it is 5 s. A call that waits longer fails with RESOURCE_EXHAUSTED. A call with a
-  // deadline waits at most seven eighths of its remaining time.
+  // The longest time that a call waits for payload memory, also if a bound of its client or source
+  // makes it wait. By default it is 5 s. A call that waits longer fails with RESOURCE_EXHAUSTED. A
+  // call with a deadline waits at most seven eighths of its remaining time.
   Duration memory_wait = std::chrono::seconds(5);
   // How long a response waits for a client that takes nothing. Then the link closes. If the client
-  // takes other frames meanwhile, it closes only this long after the call's deadline, or after the
-  // response was ready if that is later. A refusal of a call waits at most twice as long, even if
-  // the client takes other refusals.
+  // takes other frames meanwhile, the link closes only this long after the call's deadline, or
+  // after the response was ready if that is later. A refusal of a call waits at most twice as long,
+  // even if the client takes other refusals.
   Duration response_grace = std::chrono::seconds(30);
   // Bounds of what clients may take by connecting.
   HandshakeLimits handshakes = {};
@@ -166,28 +167,28 @@ struct RunningHandler {
 class Server {
  public:
   // `services` are borrowed, and must outlive the server. ALREADY_EXISTS: a service is given twice,
-  // or two methods have the same number. FAILED_PRECONDITION: the port is taken. INVALID_ARGUMENT:
-  // the address is no host:port, a field of ServerOptions::handshakes other than
-  // links_per_source is 0, max_metadata_bytes or a field of ServerOptions::admission or dedupe is
-  // out of its range, or an interceptor is null; or ServerOptions::registration is wrong.
-  // NOT_FOUND: AdmissionOptions::methods names a method that no service has. FAILED_PRECONDITION
-  // also if the server should register in etcd, and the program does not link @verbena//rpc:etcd.
+  // or two methods have the same id. FAILED_PRECONDITION: the port is taken. INVALID_ARGUMENT: the
+  // address is no host:port, a field of ServerOptions::handshakes other than links_per_source is 0,
+  // max_metadata_bytes or a field of ServerOptions::admission or dedupe is out of its range, or an
+  // interceptor is null; or ServerOptions::registration is wrong. NOT_FOUND:
+  // AdmissionOptions::methods names a method that no service has. FAILED_PRECONDITION also if the
+  // server should register in etcd, and the program does not link @verbena//rpc:etcd.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Runtime& runtime,
                                                        const std::vector<Service*>& services,
                                                        const ServerOptions& options = {});
-  // Shutdown() without grace, if it was not called. Waits until the last handler has ended, and
-  // names those that it waits for in the log, at first and every ten seconds.
+  // Calls Shutdown() without grace, if it was not called. Waits until the last handler has ended.
+  // The log names the handlers that it waits for, at first and every ten seconds.
   ~Server();
 
   const std::string& address() const;
-  // Takes the server out of its directory first, if it is registered; if that does not answer
-  // within half a second, the entry goes when RegistrationOptions::ttl is over. Then gives the
-  // handlers on all executors `grace` to end, and then cancels them. Calls that arrive in the first
-  // second of the grace still run; later ones fail with UNAVAILABLE and Outcome::kNotExecuted. A
-  // client that heeds the GOAWAY makes none, so that none of its calls fails. All links are closed
-  // when it returns, at most a second after the grace, however slow a client or a handler is.
-  // Returns the handlers that ignore their cancellation and still run; they use the services and
-  // the server until they end. May be called again to wait for them.
+  // Takes the server out of its directory first, if it is registered; if the directory does not
+  // answer within half a second, the entry goes when RegistrationOptions::ttl is over. Then gives
+  // the handlers on all executors `grace` to end, and then cancels them. Calls that arrive in the
+  // first second of the grace still run; later ones fail with UNAVAILABLE and
+  // Outcome::kNotExecuted. A client that heeds the GOAWAY makes none, so that none of its calls
+  // fails. All links are closed when it returns, at most a second after the grace, however slow a
+  // client or a handler is. Returns the handlers that ignore their cancellation and still run; they
+  // use the services and the server until they end. May be called again to wait for them.
   std::vector<RunningHandler> Shutdown(Duration grace);
   // From any thread; never blocks an executor. On a thread that runs no executor it waits for each
   // executor's current values. On an executor, the others' values are those of the last time that

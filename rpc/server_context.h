@@ -42,8 +42,8 @@ class StreamOf;
 
 class ServerContext {
  public:
-  // The caller's deadline by this machine's clock; not set when it has none. Calls that the handler
-  // makes have it by themselves, unless CallOptions::inherit says otherwise.
+  // The caller's deadline by this machine's clock; not set if the caller has none. Calls that the
+  // handler makes have it by themselves, unless CallOptions::inherit says otherwise.
   Deadline deadline() const { return deadline_; }
   // True once the caller gave up, its deadline passed, its link was lost, or the server is shutting
   // down.
@@ -54,7 +54,8 @@ class ServerContext {
   const std::string& peer() const { return *peer_; }
   const MethodDescriptor& method() const { return *method_; }
 
-  // The metadata that came with the request (metadata.h). Views of it are valid as long as this.
+  // The metadata that came with the request (metadata.h). Views of it are valid as long as this
+  // object.
   const Metadata& metadata() const;
   // The call's place in a trace; null if the caller has none. Calls that the handler makes belong
   // to the same trace by themselves.
@@ -65,7 +66,8 @@ class ServerContext {
   // The name of a deduplicated call, the same in each attempt (dedupe.h): a handler that stores it
   // with its data keeps the call from running twice after a restart. None if the call has no name.
   std::optional<RequestId> dedupe_id() const;
-  // The caller repeats no call of the same client with a lower number. 0 if the call has no name.
+  // The caller repeats no more calls of the client in dedupe_id() whose number is below this. 0 if
+  // the call has no name.
   uint64_t dedupe_acknowledged_below() const;
   // Metadata that goes back with the answer, also with a failure: the caller finds it in
   // CallInfo::trailing_metadata. INVALID_ARGUMENT if the entry may not be sent; RESOURCE_EXHAUSTED
@@ -75,13 +77,13 @@ class ServerContext {
   const Metadata& trailing_metadata() const;
 
   // For a handler that refuses the call before it has changed anything: `co_return
-  // context.NotExecuted(absl::UnavailableError("not the leader"))`. Returns `status`, of which the
-  // caller then hears Outcome::kNotExecuted, so that it may try again, or elsewhere. OK stays OK.
+  // context.NotExecuted(absl::UnavailableError("not the leader"))`. Returns `status`. The caller
+  // then gets it with Outcome::kNotExecuted, and so may try again, perhaps elsewhere. OK stays OK.
   absl::Status NotExecuted(absl::Status status);
   // For a handler that cannot tell whether the call will have changed anything, such as a write
-  // that some replicas have: the caller then hears Outcome::kMaybeExecuted. If the service has a
-  // DedupeStore, this is not kept as the result of a deduplicated call, and a repeated request asks
-  // the store. OK stays OK.
+  // that some replicas have: the caller then gets `status` with Outcome::kMaybeExecuted. If the
+  // service has a DedupeStore, this failure is not kept as the result of a deduplicated call, and a
+  // repeated request asks the store. OK stays OK.
   absl::Status MaybeExecuted(absl::Status status);
 
   // Whether the request came with a payload, perhaps an empty one. It has arrived in full.

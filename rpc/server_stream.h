@@ -1,9 +1,9 @@
 // ServerReader, ServerWriter, ServerReaderWriter: a handler's end of a stream.
 //
-// Given to the handler of a streaming method, and valid until its Task ends, which ends the stream
-// with its status. Awaits end with CANCELLED or DEADLINE_EXCEEDED by themselves when the call does.
-// A Read and a Write may be awaited at once; a check aborts if two Reads or two Writes are. One
-// thread.
+// The handler of a streaming method gets one, which is valid until the handler's Task ends. The
+// status of that Task ends the stream. Awaits end with CANCELLED or DEADLINE_EXCEEDED by themselves
+// when the call does. A Read and a Write may be awaited at once; a check aborts if two Reads or two
+// Writes are. One thread.
 //
 // A server's Read gives an absl::StatusOr, which is OK at the end of the stream, too:
 //
@@ -18,9 +18,9 @@
 //   }
 //
 // If the messages of a stream have payloads, its type says WithPayload, as at the client
-// (client_stream.h): Read() gives them, and Write() takes them. The memory of those that were read
-// counts among what the client may have for payloads (ServerOptions::max_bytes_per_client) until
-// their Buffers are destroyed.
+// (client_stream.h): Read() gives payloads, and Write() takes them. The memory of payloads that
+// were read counts in the bound of their client (ServerOptions::max_bytes_per_client) until their
+// Buffers are destroyed.
 
 #ifndef VERBENA_RPC_SERVER_STREAM_H_
 #define VERBENA_RPC_SERVER_STREAM_H_
@@ -121,13 +121,13 @@ class ServerReader {
   ServerReader(const ServerReader&) = delete;
   ServerReader& operator=(const ServerReader&) = delete;
 
-  // The next message; none once the client has said that it sends no more. An error when the call
-  // has ended before that: what was read is then not all. INVALID_ARGUMENT if the message does not
+  // The next message; none once the client has said that it sends no more. An error if the call has
+  // ended before that: then not all messages were read. INVALID_ARGUMENT if the message does not
   // parse, RESOURCE_EXHAUSTED if memory is short; the stream gives no more messages then.
   VERBENA_CORO_WRAPPER auto Read() { return internal::NextOf<Request>(receiver_); }
-  // The same into the handler's message, without an allocation once warm. absl::StatusOr<bool>:
-  // whether there was a message. The Buffer of a WithPayload is used again if it is large enough.
-  // It has no bytes if the message has no payload.
+  // Reads the next message into the handler's, without an allocation once warm. Gives an
+  // absl::StatusOr<bool>: whether there was a message. The Buffer of a WithPayload is used again if
+  // it is large enough. It has no bytes if the message has no payload.
   VERBENA_CORO_WRAPPER auto Read(Request& into) { return internal::ReadInto(receiver_, into); }
 
  private:
@@ -152,13 +152,13 @@ class ServerWriter {
   internal::StreamWrite Write(const internal::MessageOnly<Reply>& message) {
     return internal::StreamWrite(sender_, message);
   }
-  // The same with a payload, which may be empty, and is borrowed until then, too.
+  // Writes a message with a payload, which may be empty. Both are borrowed until the await ends.
   internal::StreamWrite Write(const internal::MessageOnly<Reply>& message, BufferView payload)
     requires internal::HasPayload<Reply>
   {
     return internal::StreamWrite(sender_, message, {.view = payload, .present = true});
   }
-  // The same with the payload that came with a message, or without one if none came.
+  // Writes a message as it was read: with its payload, if it came with one.
   internal::StreamWrite Write(const WithPayload<internal::MessageOnly<Reply>>& message)
     requires internal::HasPayload<Reply>
   {
@@ -177,7 +177,7 @@ class ServerReaderWriter {
   ServerReaderWriter(const ServerReaderWriter&) = delete;
   ServerReaderWriter& operator=(const ServerReaderWriter&) = delete;
 
-  // As those of ServerReader and ServerWriter.
+  // Read is as in ServerReader, Write as in ServerWriter.
   VERBENA_CORO_WRAPPER auto Read() { return internal::NextOf<Request>(receiver_); }
   VERBENA_CORO_WRAPPER auto Read(Request& into) { return internal::ReadInto(receiver_, into); }
   internal::StreamWrite Write(const internal::MessageOnly<Reply>& message) {

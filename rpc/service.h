@@ -33,7 +33,7 @@ struct ServerMethod {
   const google::protobuf::MessageLite* request_prototype;
   const google::protobuf::MessageLite* reply_prototype;
   // `request` and `reply` are of the prototypes' types. All arguments are valid until the Task
-  // ends. Of the side that sends a stream, the message is not used.
+  // ends. The message of a side that streams is not used.
   Task<absl::Status> (*invoke)(Service& service, ServerContext& context,
                                const google::protobuf::MessageLite& request,
                                google::protobuf::MessageLite& reply);

@@ -92,8 +92,8 @@ class [[nodiscard]] StreamRead final : public Suspension {
   absl::Status status_;
 };
 
-// Reads a message that may have a payload: co_await gives what StreamRead does. Memory of the
-// sink's that is large enough is used again.
+// Reads a message that may have a payload: co_await gives what StreamRead does. The sink's memory
+// is used again if it is large enough.
 Task<absl::StatusOr<bool>> ReadWithPayload(StreamReceiver& receiver,
                                            google::protobuf::MessageLite& into, PayloadSink sink);
 

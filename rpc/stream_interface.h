@@ -1,12 +1,13 @@
 // ClientReaderInterface, ClientWriterInterface, ClientReaderWriterInterface: a client's end of a
 // stream as virtual functions, for code whose tests put a mock in the place of the stream.
 //
-// The streaming methods of a generated StubInterface return one. A StubAdapter's wraps the real
-// stream of client_stream.h, and a mock's is a MockClientReader and so on, or played messages
-// (verbena/testing.h). Each function returns a Task, which costs a coroutine's frame, and there is
-// no TryRead. All else is as with ClientReader, ClientWriter and ClientReaderWriter. Arguments are
-// borrowed until the Task ends, and the object must outlive its Tasks. Destroying it before the end
-// abandons the call. All awaits and the destruction are on one executor.
+// The streaming methods of a generated StubInterface return one. A StubAdapter returns one that
+// wraps the real stream of client_stream.h. A mock returns a MockClientReader and so on, or one
+// that plays messages (verbena/testing.h). Each function returns a Task, which costs a coroutine's
+// frame, and there is no TryRead. All else is as with ClientReader, ClientWriter and
+// ClientReaderWriter. Arguments are borrowed until the Task ends, and the object must outlive its
+// Tasks. Destroying it before the end abandons the call. All awaits and the destruction are on one
+// executor.
 //
 //   Task<absl::StatusOr<int>> CountEntries(Store::StubInterface& store) {
 //     std::unique_ptr<ClientReaderInterface<Entry>> entries = store.Scan(ScanRequest());
@@ -53,10 +54,11 @@ class WritesInterface<WithPayload<Message>> {
  public:
   virtual ~WritesInterface() = default;
 
-  // Without a payload, and with one, which may be empty. Its Buffer is borrowed, too.
+  // Writes a message without a payload, or with one, which may be empty. The payload's Buffer is
+  // borrowed, too.
   virtual Task<absl::Status> Write(const Message& message) = 0;
   virtual Task<absl::Status> Write(const Message& message, BufferView payload) = 0;
-  // One of these, with the payload that came with a message, or without one if none came.
+  // Writes a message as it was read: with its payload, if it came with one.
   VERBENA_CORO_WRAPPER Task<absl::Status> Write(const WithPayload<Message>& message) {
     return message.has_payload ? Write(message.message, message.payload.view())
                                : Write(message.message);

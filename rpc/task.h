@@ -2,8 +2,9 @@
 //
 // A Task runs when it is awaited. A Generator gives items one by one. TaskScope, WhenAll, WhenAny
 // and ForEach run several Tasks on one executor. RunOn runs a Task on another executor. Spawn
-// starts a Task there and returns a JoinHandle. RunBlocking runs a callable that blocks, on a
-// thread of a pool. CancelScope asks Tasks to stop. The status macros return errors to the caller.
+// starts a Task on any executor and returns a JoinHandle. RunBlocking runs a callable that blocks,
+// on a thread of a pool. CancelScope asks Tasks to stop. The status macros return errors to the
+// caller.
 //
 //   auto [a, b] = co_await WhenAll(SizeOf(channel, "a"), SizeOf(channel, "b"));
 //   VERBENA_CO_RETURN_IF_ERROR(co_await RunBlocking([&] { return Remove(path); }));

@@ -49,7 +49,8 @@ class InPlaceCall {
  public:
   // Takes `options` before it returns. `channel` and `method` are borrowed until the call ends.
   InPlaceCall(Channel& channel, const MethodDescriptor& method, CallOptions&& options);
-  // Without options: making and destroying empty ones costs as much as the rest of this.
+  // Without options: making and destroying empty ones costs as much as the rest of this
+  // constructor.
   InPlaceCall(Channel& channel, const MethodDescriptor& method);
   // A check aborts if `other` has begun.
   InPlaceCall(InPlaceCall&& other) noexcept;
@@ -61,7 +62,7 @@ class InPlaceCall {
   // now. A check aborts if the call has begun before, or was moved from.
   std::coroutine_handle<> Begin(PromiseBase& caller, const google::protobuf::MessageLite& request,
                                 google::protobuf::MessageLite& reply, PayloadSink payload);
-  // How the call ended; once.
+  // How the call ended. Call it once.
   absl::Status TakeStatus();
 
  private:
@@ -70,7 +71,7 @@ class InPlaceCall {
   enum class Stage : uint8_t {
     kNew,
     kNewWithOptions,  // storage_ holds all CallOptions: the call has more than messages
-    kNewWithPolicy,   // the same: the channel has a MethodConfig for the method
+    kNewWithPolicy,   // storage_ too; the channel has a MethodConfig for the method
     kEager,           // storage_ holds an Eager; task_ too if the server asked for a landing
     kTask,            // task_ makes the call
     kMovedFrom,
@@ -91,7 +92,7 @@ class InPlaceCall {
                                                       google::protobuf::MessageLite& reply,
                                                       PayloadSink payload);
   std::coroutine_handle<> BeginTask(Task<absl::Status> task, PromiseBase& caller);
-  // Also of a call without.
+  // The options; empty ones if the call has none.
   CallOptions TakeOptions();
   Eager& eager() { return *reinterpret_cast<Eager*>(storage_); }
   CallOptions& options() { return *reinterpret_cast<CallOptions*>(storage_); }
@@ -125,7 +126,7 @@ class [[nodiscard("a call begins when it is awaited: co_await it")]] UnaryCall {
   UnaryCall(Channel& channel, const MethodDescriptor& descriptor, Request&& request, Reply reply)
     requires kBorrowsReply
       : request_(std::forward<Request>(request)), reply_(reply), call_(channel, descriptor) {}
-  // The same with options.
+  // With options.
   UnaryCall(Channel& channel, const MethodDescriptor& descriptor, Request&& request,
             CallOptions&& options)
     requires(!kBorrowsReply)

@@ -33,8 +33,8 @@ struct WithPayload {
   //
   // A unary call that fills its caller's WithPayload drops what was here when it begins. If it
   // fails, this is CallOptions::response_payload_into, with undefined content, if the server
-  // provably cannot write to it any more. Otherwise it has no memory: that returns to its pool
-  // later.
+  // provably cannot write to it any more. Otherwise this has no memory, and the call's memory
+  // returns to its pool later.
   Buffer payload = {};
   // Whether the message has a payload, perhaps an empty one. A Write sends none if this is false.
   bool has_payload = false;

@@ -67,7 +67,7 @@ struct ResponseBulk {
   bool payload_in_frame = false;
 
   static constexpr size_t kEncodedBytes = 24;
-  // As in RequestBulk.
+  // The bytes ahead of the message in the frame, as RequestBulk::frame_bytes().
   size_t frame_bytes() const { return kEncodedBytes + (payload_in_frame ? payload_bytes : 0); }
   void Encode(char* to) const;
 };
@@ -85,15 +85,17 @@ struct LandingRequest {
 inline constexpr size_t kLandingBytes = 24;
 void EncodeLanding(const RemoteRange& landing, char* to);
 
-// Each reads from the beginning of a frame's body of `bytes`. More may follow, except behind a
-// LandingRequest. INVALID_ARGUMENT when the body is too short for the header or for a payload that
-// should be in it, a reserved byte is not 0, or sizes are too large or contradict each other.
+// Each function reads a header from the beginning of a frame's body of `bytes`. More may follow it,
+// except behind a LandingRequest. INVALID_ARGUMENT when the body is too short for the header or for
+// a payload that should be in it, a reserved byte is not 0, or sizes are too large or contradict
+// each other.
 absl::StatusOr<RequestBulk> ParseRequestBulk(const char* body, size_t bytes);
 absl::StatusOr<ResponseBulk> ParseResponseBulk(const char* body, size_t bytes);
 absl::StatusOr<LandingRequest> ParseLandingRequest(const char* body, size_t bytes);
 absl::StatusOr<RemoteRange> ParseLanding(const char* body, size_t bytes);
 
-// The checksum of what a call moves one-sided: CRC32C of its payload, then of its message.
+// The checksum of the bytes that a call moves one-sided: CRC32C of its payload, then of its
+// message.
 
 // Continues `checksum` with the bytes of a view; begin with 0.
 inline uint32_t ExtendChecksum(uint32_t checksum, const BufferView& view) {

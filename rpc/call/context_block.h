@@ -24,17 +24,17 @@ inline constexpr size_t kMaxContextFixedBytes = 8 + 28 + TraceContext::kMaxState
 inline constexpr size_t kMaxContextBytes = kMaxContextFixedBytes + Metadata::kMaxBytes;
 // A larger block of a request travels one-sided.
 inline constexpr size_t kMaxContextInFrame = 1024;
-// In the frame of a request whose block travels one-sided.
+// The bytes of a ContextHeader, in the frame of a request whose block travels one-sided.
 inline constexpr size_t kContextHeaderBytes = 8;
 
 // The name of a deduplicated call, as each attempt carries it.
 struct DedupeName {
-  // `earlier` of a call that may have run at several servers, or nobody knows where.
+  // The value of `earlier` if the call may have run at several servers, or nobody knows where.
   static constexpr uint64_t kSeveral = ~uint64_t{0};
 
-  // Its client is that of a channel on one executor, and its number at least 1.
+  // The id's client is a channel on one executor. The id's number is at least 1.
   RequestId id;
-  // The client wants no results of the numbers below it any more; at most the id's number.
+  // The client wants no more results of calls whose number is below this. At most the id's number.
   uint64_t acknowledged_below = 0;
   // The incarnation of the server at which an earlier attempt may have run; 0 if none may have.
   uint64_t earlier = 0;
@@ -58,7 +58,7 @@ struct CallContext {
   std::optional<TraceContext> trace = {};
   Metadata metadata = {};
   std::optional<DedupeName> dedupe = {};
-  // Does not travel: the client's, or null.
+  // Does not travel. Set at the client alone; null: nobody listens.
   ContextSentListener* sent_listener = nullptr;
 
   bool empty() const {
@@ -87,7 +87,7 @@ void EncodeTravellingContext(size_t block_bytes, char* to);
 absl::StatusOr<ContextHeader> ParseContextHeader(const char* body, size_t bytes);
 // Reads a block of just these bytes. INVALID_ARGUMENT if it is malformed.
 absl::StatusOr<CallContext> ParseContext(const char* block, size_t bytes);
-// The same for the block of a response, which holds metadata and nothing else.
+// Reads the block of a response, which holds metadata and nothing else.
 absl::StatusOr<Metadata> ParseTrailingMetadata(const char* block, size_t bytes);
 // The violation of a stream whose block has the name of a deduplicated call.
 [[gnu::cold]] absl::Status NameOfStream();

@@ -47,7 +47,6 @@ inline FrameHeader GrantSlotFrame(FrameKind kind, uint32_t slot) {
 }
 
 // --- From the client
-// ------------------------------------------------------------------------------
 
 // Its body is the request's message. The caller adds the deadline, if there is one.
 inline FrameHeader RequestFrame(CallId id, uint16_t method) {
@@ -65,10 +64,10 @@ inline FrameHeader ReturnFrame(uint32_t slot) { return GrantSlotFrame(FrameKind:
 inline FrameHeader StreamEndFrame(CallId id) { return CallFrame(FrameKind::kStreamEnd, id); }
 
 // --- From both
-// ------------------------------------------------------------------------------------
 
 // Its body is a message, or a part of one. If a message with a payload begins in it, `payload` is
-// one more than the payload's bytes; otherwise 0. A request has its deadline there.
+// one more than the payload's bytes; otherwise 0. It travels in the field that holds a request's
+// deadline.
 inline FrameHeader StreamMessageFrame(CallId id, uint32_t payload = 0) {
   FrameHeader frame = CallFrame(FrameKind::kStreamMessage, id);
   frame.deadline_us = payload;
@@ -76,9 +75,8 @@ inline FrameHeader StreamMessageFrame(CallId id, uint32_t payload = 0) {
 }
 inline uint32_t StreamPayloadOf(const FrameHeader& frame) { return frame.deadline_us; }
 
-// A kStreamMessage counts in the windows of its stream and of the link, or in that of its stream
-// alone. One that comes beside the messages counts in none (BesideSender). A response has its
-// outcome there.
+// The outcome field of a kStreamMessage says which windows it counts in: those of its stream and of
+// the link, that of its stream alone, or, for a frame beside the messages, none (BesideSender).
 inline constexpr uint8_t kCountsInLink = 0;
 inline constexpr uint8_t kCountsInStreamAlone = 1;
 inline constexpr uint8_t kBesideMessages = 2;
@@ -103,7 +101,6 @@ inline FrameHeader LinkWindowFrame(uint32_t limit) {
 }
 
 // --- From the server
-// ------------------------------------------------------------------------------
 
 // Its body is the reply's message.
 inline FrameHeader ResponseFrame(CallId id) { return CallFrame(FrameKind::kResponse, id); }
@@ -140,16 +137,16 @@ enum class CallStep : uint8_t {
   kRequestBegins,    // it has a slot, and nothing is in the link yet
   kRequestAppended,  // it will leave with the next post
   kLandingGiven,
-  kResponseArrived,  // and was not looked at
+  kResponseArrived,  // and nobody has looked at it
   // The server's.
-  kRequestArrived,    // and was not looked at
+  kRequestArrived,    // and nobody has looked at it
   kHandlerStarts,     // its payload has arrived
   kHandlerEnded,      // and nothing of its result is in the link yet
   kLandingAsked,      // for a response
   kResponseAppended,  // it will leave with the next post
   // Steps of streams alone, on either side.
   kMessageAppended,  // or a part of one: it will leave with the next post
-  kMessageArrived,   // and was not looked at
+  kMessageArrived,   // and nobody has looked at it
   kWindowAppended,
   kWindowArrived,
   kEndAppended,  // the client's
@@ -157,7 +154,7 @@ enum class CallStep : uint8_t {
 };
 // The steps of calls that are no streams.
 inline constexpr int kCallSteps = 9;
-// The same with those of streams.
+// The steps of all calls, streams included.
 inline constexpr int kAllSteps = 15;
 
 using StepHook = void (*)(CallStep step, Link& link);

@@ -18,7 +18,7 @@
 namespace verbena::internal {
 
 // The longest wait for memory, whatever the call's deadline is: handlers that make calls and wait
-// for each other's memory would otherwise do so for ever. Servers have an option of their own.
+// for each other's memory would otherwise wait for ever. Servers have an option of their own.
 inline constexpr Duration kMaxMemoryWait = std::chrono::seconds(10);
 
 // How long each side waits for the other when a response needs a landing: the server until the
@@ -43,8 +43,8 @@ struct MemoryWait {
 // time until the call's deadline have passed, since the rest of the call takes time, too.
 TimePoint WaitLimit(TimePoint now, const MemoryWait& wait);
 
-// A buffer of `bytes` from a pool of `endpoint`, now or when there is one. CANCELLED when the
-// caller is; otherwise as BufferPool::Allocate(). `endpoint` and `pool` outlive the Task.
+// A buffer of `bytes` from a pool of `endpoint`, now or when there is one. CANCELLED if the caller
+// is cancelled; otherwise fails as BufferPool::Allocate(). `endpoint` and `pool` outlive the Task.
 Task<absl::StatusOr<Buffer>> AllocateUntil(const Endpoint& endpoint, BufferPool& pool, size_t bytes,
                                            MemoryWait wait);
 

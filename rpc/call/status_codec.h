@@ -26,16 +26,17 @@ inline constexpr char kRefusalPayloadUrl[] = "type.verbena/refusal";
 // travels, and says that this server has not run it now.
 inline constexpr char kUnprovenPayloadUrl[] = "type.verbena/unproven";
 
-// A Status that takes more does not travel one-sided, and no more of its details are read: parsed,
-// they take many times their bytes, and an absl::Status looks at all of them for each.
+// A Status that takes more bytes does not travel one-sided, and a reader takes no more details than
+// this. Parsed details take many times their bytes, and an absl::Status looks at all of them for
+// each one.
 inline constexpr size_t kMaxFailureBytes = 256 * 1024;
 inline constexpr int kMaxDetails = 64;
 
 // All of `status` that travels, as a verbena.wire.StatusBody.
 std::unique_ptr<google::protobuf::MessageLite> StatusBodyOf(const absl::Status& status);
-// Whether all of it fits `max_bytes`. Cheap for a status without details.
+// Whether all of `status` that travels fits `max_bytes`. Cheap for a status without details.
 bool StatusFits(const absl::Status& status, size_t max_bytes);
-// As much of it as fits `max_bytes`.
+// As much of `status` as fits `max_bytes`.
 std::string EncodeStatusBody(const absl::Status& status, size_t max_bytes);
 
 // `code` is a peer's claim: one that is not canonical gives UNKNOWN. The code arrives whatever the

@@ -51,8 +51,8 @@ inline bool MayRunAgain(const MethodDescriptor& method, const absl::Status& fail
   return OutcomeOf(failure) == Outcome::kNotExecuted || MayRunTwice(method);
 }
 
-// Whether a further attempt must go to the server of one that may have run: no other one knows that
-// the call is a repetition.
+// Whether a further attempt must go to the server of an attempt that may have run: no other server
+// knows that the call is a repetition.
 inline bool StaysWithItsServer(const MethodDescriptor& method) {
   if (method.dedupe) return true;
   return method.idempotency == Idempotency::kUnknown;
@@ -64,9 +64,8 @@ inline bool IsKept(const MethodDescriptor& method, const absl::Status& failure) 
   return method.dedupe && OutcomeOf(failure) == Outcome::kExecuted;
 }
 
-// Whether attempts of a call may run side by side. Two that are idempotent may still run one
-// another's writes over in an order that no single attempt has. A deduplicated call must not go to
-// two servers.
+// Whether attempts of a call may run side by side. Two idempotent attempts may still mix their
+// writes in an order that no single attempt has. A deduplicated call must not go to two servers.
 inline bool MayRunAtOnce(const MethodDescriptor& method) {
   if (method.dedupe) return false;
   return method.idempotency == Idempotency::kNoSideEffects;
@@ -84,7 +83,7 @@ class CombinedOutcome {
     if (outcome == Outcome::kMaybeExecuted || outcome_ == Outcome::kNotExecuted) outcome_ = outcome;
   }
   bool may_have_run() const { return outcome_ != Outcome::kNotExecuted; }
-  // `failure`, the call's, with that outcome.
+  // The call's `failure` with the outcome of all attempts.
   absl::Status Of(absl::Status failure) const {
     if (OutcomeOf(failure) == outcome_) return failure;
     return WithOutcome(std::move(failure), outcome_);
@@ -110,7 +109,7 @@ class RetryAccount {
 
   void OnSuccess() { tokens_ = std::min(tokens_ + ratio_, max_); }
   void OnFailure() { tokens_ = std::max<int64_t>(tokens_ - kToken, 0); }
-  // Whether a further attempt may begin. If not, that is counted.
+  // Whether the budget allows a further attempt. Counts a refusal.
   bool MayTakeMore() {
     if (max_ == 0 || tokens_ > max_ / 2) return true;
     Add(Count::kRefusedByBudget);
@@ -151,8 +150,8 @@ class RetryAccount {
 class AttemptMaker {
  public:
   virtual ~AttemptMaker() = default;
-  // One attempt, on a server that is not in `tried` if another one is ready; it is added. `spec`
-  // has no context yet.
+  // Makes one attempt, on a server that is not in `tried` if another one is ready, and adds this
+  // server to `tried`. `spec` has no context yet.
   virtual Task<absl::Status> Attempt(CallSpec spec, TriedServers& tried) = 0;
 };
 
@@ -177,8 +176,8 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
 // Whether a call may be hedged.
 bool MayBeHedged(const MethodDescriptor& method, const CallOptions& options);
 
-// The references as RetriedCall() has them. If no attempt ends well, the failure is that of the
-// last one to end, and the outcome that of all.
+// All references are borrowed until the Task ends. If no attempt ends well, the failure is that of
+// the last one to end, with the outcome of all attempts.
 Task<absl::Status> HedgedCall(AttemptMaker& maker, RetryAccount& account,
                               const HedgingPolicy& policy, CallSpec spec);
 
@@ -195,7 +194,7 @@ class RetrySeries {
     TimePoint deadline = kNever;  // the call's
   };
 
-  // All outlive it. The first attempt begins.
+  // All references outlive the series. The first attempt begins.
   RetrySeries(const RetryPolicy& policy, const MethodDescriptor& method, RetryAccount& account,
               Random& random = Random::Real());
 
@@ -203,7 +202,7 @@ class RetrySeries {
   std::optional<Duration> After(const Failure& failure);
   // The pause is over, and the next attempt begins.
   void Begin();
-  // How many have begun.
+  // How many attempts have begun.
   int attempts() const { return attempts_; }
 
  private:

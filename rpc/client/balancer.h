@@ -4,8 +4,8 @@
 // it was lost, with the connection's backoff. Subchannels says which of them are open. Those with a
 // usable link are ready, and the Picker chooses among these alone, but for servers that are ejected
 // (subchannels.h). A server that leaves the set takes no new call, and its links close when the
-// last call on them has ended. Whatever a pick needs is prepared when something has changed. Owned
-// by the executor's Connections, for one channel; used on that executor's thread.
+// last call on them has ended. The work for picks is done when something changes, not in each pick.
+// Owned by the executor's Connections, for one channel; used on that executor's thread.
 
 #ifndef VERBENA_RPC_CLIENT_BALANCER_H_
 #define VERBENA_RPC_CLIENT_BALANCER_H_
@@ -54,18 +54,18 @@ class Balancer final : public ConnectionChoice,
   // The connection of a server that is ready; nullptr: none is. A link that has just begun to close
   // may be unusable all the same: then AwaitPick().
   Connection* Pick(std::optional<uint64_t> route_key);
-  // For a further attempt: the same, but a server that was not tried yet, if one is ready.
+  // Pick() for a further attempt: prefers a server that was not tried yet, if one is ready.
   Connection* PickOther(std::optional<uint64_t> route_key, const TriedServers& tried);
-  // The same as Pick(), and waits until a server is ready. UNAVAILABLE: the set is empty, or the
-  // attempts to connect to all of its servers have failed; another code if all of them failed with
-  // that one. INVALID_ARGUMENT: the target does not parse. `wait_for_ready`: an error that may pass
-  // is waited out until `deadline`, which is a time or none.
+  // Waits until a server is ready, and picks as Pick() does. UNAVAILABLE: the set is empty, or the
+  // attempts to connect to all of its servers have failed; if all of them failed with the same
+  // code, that code. INVALID_ARGUMENT: the target does not parse. With `wait_for_ready`, the wait
+  // goes on after an error that may pass, until `deadline`, which is a time or none.
   Task<absl::StatusOr<ConnectionUse>> AwaitPick(std::optional<uint64_t> route_key,
                                                 Deadline deadline, bool wait_for_ready);
   // In the order of the set.
   std::vector<ChannelServer> Servers() const { return subchannels_.Describe(); }
-  // Waits until Servers() has changed, but for calls in flight, since it returned `seen`; returns
-  // what to wait for next. 0: does not wait.
+  // Waits until Servers() has changed, apart from calls in flight, since this function returned
+  // `seen`. Returns the next `seen`. With 0, does not wait.
   Task<absl::StatusOr<uint64_t>> AwaitChange(uint64_t seen);
 
  private:
@@ -84,7 +84,7 @@ class Balancer final : public ConnectionChoice,
   bool Rebuild();
   // Out of line to keep Pick() small.
   [[gnu::cold, gnu::noinline]] Connection* PickAnew(std::optional<uint64_t> route_key);
-  // The same as Pick(), but looks again whether the link is usable.
+  // Pick(), which also looks again whether the link is usable.
   Connection* PickUsable(std::optional<uint64_t> route_key);
   // Ejects and readmits servers from time to time.
   Task<void> Judge();
@@ -93,7 +93,7 @@ class Balancer final : public ConnectionChoice,
   // The reason why no server is ready; OK while an attempt may yet succeed.
   absl::Status Obstacle() const;
 
-  // All of it: the picker has members, and knows all that changed.
+  // The picker has members, and knows all changes.
   bool settled_ = false;
   bool ending_ = false;
   Picker picker_;

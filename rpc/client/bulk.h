@@ -2,8 +2,9 @@
 // the landings of the response, and the leases of all these.
 //
 // A small payload travels in the frame: it is copied from and to the caller's memory, and nothing
-// is leased. If the server granted a landing ahead that fits a larger one, the client writes the
-// payload to it. Otherwise the client leases the payload's memory to the server, which READs it.
+// is leased. For a larger payload the client looks for a landing that the server granted ahead, and
+// writes the payload to it. Without one that fits, the client leases the payload's memory to the
+// server, which READs it.
 //
 // Lives in the frame of the coroutine that makes the call. The caller may use the
 // buffers again only once settled(), when every lease has ended. A ClientBulk that is destroyed
@@ -58,18 +59,18 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   size_t context_bytes = 0;  // in `message`
   Buffer landing;            // of the response's payload
   // Without a landing: the most bytes that the response's payload may have. 0: not known, or there
-  // is one.
+  // is a landing.
   size_t response_room = 0;
 
-  // Whether the response's payload can come in a frame over `link`, so that it needs no landing
-  // before it comes.
+  // Whether the response's payload can come in a frame over `link`, so that it needs no landing in
+  // advance.
   bool RoomInFrame(const Link& link) const;
 
-  // The leases that OpenLeases() needs over `session` as it is now. Without a session: the most
+  // How many leases OpenLeases() needs over `session` as it is now. Without a session: the most
   // that it may need.
   uint32_t leases_needed(const ClientSession* session) const;
-  // Leases all of it to the peer, except a payload that has a granted landing. Never waits: the
-  // caller has seen to leases_needed() free leases. Leases nothing if it fails.
+  // Leases the memory of the call to the peer, except a payload that has a granted landing. Never
+  // waits: the caller has made sure of leases_needed() free leases. Leases nothing if it fails.
   absl::Status OpenLeases(ClientSession& session);
   // Leases a landing that the server asked for.
   absl::StatusOr<RemoteRange> OpenAsked(Link& link, Buffer asked, const LandingRequest& wanted);
@@ -81,36 +82,36 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   // Writes the payload to its granted landing; `call` hears when the request may follow. False if
   // there is nothing to write.
   bool StartWrite(ClientSession& session, PayloadListener& call);
-  // The request has its place in the send queue: from now on the server may use its grant's slot
-  // again.
+  // The request has its place in the send queue. From now on the server may grant anew
+  // the slot that the request uses.
   void OnRequestAppended(ClientSession& session);
   // The key of the server's lease that the request's SEND ends; 0 for none.
   uint32_t RequestKey(const Link& link) const;
 
-  // Takes the server's response. `in_frame` are the bytes behind its header. INVALID_ARGUMENT if it
+  // Takes the server's response. `in_frame` is the bytes behind its header. INVALID_ARGUMENT if it
   // names memory that was not leased, or its payload is larger than the caller's memory.
   absl::Status OnResponse(ClientSession& session, const ResponseBulk& response,
                           const char* in_frame);
-  // The response's payload came in the frame, and found no memory. Then the caller allocates
-  // response_payload_bytes(), and hands them over.
+  // Whether the response's payload came in the frame, and found no memory. Then the caller
+  // allocates response_payload_bytes(), and calls PlaceResponse().
   bool lacks_memory() const { return !unplaced_.empty(); }
   size_t response_payload_bytes() const { return static_cast<size_t>(response_.payload_bytes); }
   void PlaceResponse(Buffer memory);
   // The response was the final frame: ends all leases.
   void OnFinal(ClientSession& session);
-  // The caller gives up before the final frame. The result is the leases that the final frame will
-  // end; it is empty if the server never heard of them.
+  // The caller gives up before the final frame. Returns the leases that the final frame will end,
+  // none if the server never heard of them.
   LeaseList Abandon(ClientSession& session, bool sent);
   void OnLinkDown();
 
   // Waits until every lease has ended, or is lost().
   Event::Awaiter Settled() { return settled_.Wait(); }
   bool settling() const { return !leases_.empty(); }
-  // True if the peer or the device may still reach the memory, which returns to its pool when they
-  // no longer can.
+  // True if the peer or the device may still reach the memory. The memory returns to its pool when
+  // they no longer can.
   bool lost() const { return lost_; }
 
-  // Once settled, with the response. DATA_LOSS when what arrived is not what was sent.
+  // Call it once settled, with the response. DATA_LOSS if other bytes arrived than were sent.
   absl::Status CheckResponse() const;
   bool has_message() const { return response_.message_bytes != 0; }
   uint32_t response_message_bytes() const { return static_cast<uint32_t>(response_.message_bytes); }

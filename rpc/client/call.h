@@ -50,7 +50,7 @@ class ClientCall : public Suspension,
   // All are borrowed until the call ends; `info` may be null. `session` must be usable().
   // `request_bytes` is the length of the request in the frame, which ByteSizeLong() has just
   // cached; 0 if a ClientBulk carries the request.
-  // Both are inline, which spares each call the passing of arguments.
+  // The constructor and the destructor are inline, which spares each call the passing of arguments.
   ClientCall(ClientSession& session, Scheduler& scheduler, const MethodDescriptor& method,
              const google::protobuf::MessageLite& request, google::protobuf::MessageLite& reply,
              Deadline deadline, CallInfo* info, size_t request_bytes)
@@ -70,9 +70,9 @@ class ClientCall : public Suspension,
   // The call's one-sided part, set before the call is awaited, or awaited again. If `bulk` does not
   // outlive the call, its owner calls LeaveBulk(), which gives up a call that has not ended.
   void set_bulk(ClientBulk* bulk) { bulk_ = bulk; }
-  // The call's context block, set before the call is awaited, and borrowed and unchanged until the
-  // call ends. Not set: none.
-  // `travels`: the ClientBulk carries the block, and the frame says so.
+  // The call's context block, set before the call is awaited. It is borrowed until the call ends,
+  // and must not change. Not set: none. `travels`: the ClientBulk carries the block, and the frame
+  // says so.
   void set_context(const CallContext& context, bool travels) {
     context_ = &context;
     context_travels_ = travels;
@@ -96,12 +96,12 @@ class ClientCall : public Suspension,
   // The server waits for a landing from this client; the call has not ended.
   bool landing_needed() const { return active_ && stage_ == Stage::kLandingNeeded; }
   const LandingRequest& landing_wanted() const { return *landing_wanted_; }
-  // Sends the landing that the server asked for; the call is then awaited again. Only while
+  // Sends the landing that the server asked for; the call is then awaited again. Precondition:
   // landing_needed().
   void SendLanding(const RemoteRange& landing);
   // Ends a call that the caller cannot go on with; the next await returns `status`.
   void Fail(absl::Status status) { GiveUp(std::move(status)); }
-  // While landing_needed().
+  // Precondition of these two: landing_needed().
   Link& link() const { return *session_.link(); }
   std::shared_ptr<LandingShare> landing_share() const { return session_.landing_share(); }
 
@@ -150,18 +150,18 @@ class ClientCall : public Suspension,
   [[gnu::cold, gnu::noinline]] absl::Status Refusal() const;
   // Ends the call before it has begun.
   [[gnu::cold, gnu::noinline]] void Refuse(absl::Status status);
-  // Each returns the length of what it read at the start of its body.
+  // Each returns how many bytes it read at the start of `body`.
   [[gnu::noinline]] absl::StatusOr<size_t> ReadPrefix(const FrameHeader& frame, const char* body);
   absl::StatusOr<size_t> ReadContext(const FrameHeader& frame, const char* body);
   absl::StatusOr<size_t> ReadBulk(const char* body, size_t bytes);
   [[gnu::cold, gnu::noinline]] void SetFailure(const FrameHeader& frame, const char* body,
                                                size_t skip);
   [[gnu::cold, gnu::noinline]] void SetUnparsed(size_t bytes);
-  // Tells the caller what its CallInfo is for, however the call ended.
+  // Fills in the caller's CallInfo, however the call ended.
   void FillInfo();
   // Gives the slot back. The call is over, as status_ says; nobody else has its address any more.
   void End();
-  // The same for a caller that gives up: the server is told, if it may know of the call.
+  // End() for a caller that gives up: also tells the server, if it may know of the call.
   void GiveUp(absl::Status status);
 
   ClientSession& session_;

@@ -53,8 +53,8 @@ class ConnectionListener {
 // that goes away gracefully says so (GOAWAY): new calls then take a new link, and the old one
 // closes when its last call has ended. A server that says GOAWAY on each link gains nothing: at
 // most kMaxDraining links drain at once, and a link that was of no use counts as a failed attempt.
-// So does the second in a row that is lost before it was of use, as by a server that crashes on
-// each first call.
+// The second link in a row that is lost before it was of use also counts as one, as with a server
+// that crashes on each first call.
 //
 // Channels share a connection and count as its users. When the last user is gone, the connection
 // closes its links, and its owner frees it once they are down. If a server left the set of a
@@ -82,9 +82,9 @@ class Connection final : private ClientSession::Listener {
   // and once closed.
   Task<absl::Status> Ready();
 
-  // The same, and returns the session. DEADLINE_EXCEEDED when there is none before `deadline`,
-  // which must be a time point or none, not a duration. `wait_for_ready`: attempts that fail for a
-  // reason that may pass (MayPass) are made again until then.
+  // Waits as Ready() does, and returns the session. DEADLINE_EXCEEDED if there is none before
+  // `deadline`, which must be a time point or none, not a duration. With `wait_for_ready`, attempts
+  // that fail for a reason that may pass (MayPass) are made again until then.
   Task<absl::StatusOr<ClientSession*>> Session(Deadline deadline, bool wait_for_ready = false);
   // Whether the reason why no link could be had may pass by itself.
   static bool MayPass(const absl::Status& failure) {
@@ -92,13 +92,13 @@ class Connection final : private ClientSession::Listener {
            absl::IsResourceExhausted(failure);
   }
 
-  // The channels that use it.
+  // A channel begins to use it.
   void AddUser() { ++users_; }
-  // True when that was the last.
+  // A channel uses it no more. True if that was the last one.
   bool RemoveUser();
   // Call once it has no users. Closes its links, and cancels an attempt that is under way.
   void Close();
-  // The same, but lets the calls that use it end first.
+  // Close(), which lets the calls that use it end first.
   void Drain();
   // True if it is closed, and only its owner still refers to it.
   bool ended() const;
@@ -116,12 +116,12 @@ class Connection final : private ClientSession::Listener {
   Task<absl::Status> StateChanged() { co_return co_await state_changed_.Wait(); }
   // Calls and streams on the link that new calls take.
   uint32_t load() const { return current_ == nullptr ? 0 : current_->calls_in_flight(); }
-  // The same, and those on links that drain.
+  // Calls and streams on all links, those that drain included.
   uint32_t calls_in_flight() const;
   bool connecting() const { return connecting_; }
   // How the last attempt ended; OK before the first.
   const absl::Status& last_error() const { return last_error_; }
-  // Attempts that failed since a link was last of use.
+  // Attempts that failed since the last link that was of use.
   uint32_t failures() const { return failures_; }
   // No attempt begins earlier.
   TimePoint next_attempt() const { return next_attempt_; }
@@ -171,7 +171,7 @@ class Connection final : private ClientSession::Listener {
   bool closed_ = false;
   bool draining_ = false;  // closed, and its links drain
   bool connecting_ = false;
-  // The attempt's, while it runs, which the connection outlives.
+  // Of the attempt while one runs. The connection outlives it.
   std::optional<CancelScope> attempt_;
   Event attempt_ended_;
   Event state_changed_;
@@ -183,8 +183,8 @@ class Connection final : private ClientSession::Listener {
   std::vector<ConnectionListener*> listeners_;
 };
 
-// Keeps a connection, and its links if they drain, while a coroutine of a call refers to it. Empty,
-// or of a connection; movable. On the connection's executor.
+// Keeps a connection, and its links if they drain, while a coroutine of a call refers to the
+// connection. May be empty; movable. On the connection's executor.
 class ConnectionUse {
  public:
   ConnectionUse() = default;
@@ -207,14 +207,14 @@ class ConnectionUse {
   Connection* connection_ = nullptr;
 };
 
-// The error of a Channel's user on a thread that has no connection of it.
+// The error of a caller on a thread that runs no executor of the channel's runtime.
 [[gnu::cold]] absl::Status NotOnAnExecutor();
 
-// DeviceAttempts: the devices that one attempt to connect may go over, in their order, and how
-// those that were tried have failed.
+// DeviceAttempts: the devices that one attempt to connect may go over, in order, and how the tried
+// ones have failed.
 //
-// The log says which device was taken and why, once for each device of a runtime;
-// DeviceStats::passed_over says why not the others.
+// The log says which device was taken and why, once for each device of a runtime.
+// DeviceStats::passed_over says why the others were not.
 //
 // A local of the attempt's coroutine, on its executor's thread.
 class DeviceAttempts {
@@ -264,9 +264,9 @@ inline std::vector<size_t> ConnectOrder(const std::vector<LinkKind>& kinds, bool
 // TriedServers: the connections that a call has had attempts on, so that the next attempt goes
 // elsewhere, or stays where it was.
 //
-// Compares pointers to the earlier ones and never follows them: a connection may be gone, and
-// another one may have its address, which then waits for its turn. The last one is kept. A value in
-// the call's frame; one thread.
+// Compares pointers to the earlier connections and never follows them: a connection may be gone,
+// and a new one at its address then counts as tried. The last connection is kept. A value in the
+// call's frame; one thread.
 class TriedServers {
  public:
   void Add(Connection& connection) {

@@ -22,8 +22,8 @@ namespace verbena::internal {
 
 class Shard;
 
-// A channel's choice among the connections to a set of servers. Its own type and functions are
-// known to the channel; Connections only ends it in time.
+// A channel's choice among the connections to a set of servers. The channel knows the real type and
+// its functions; Connections only destroys it in time.
 class ConnectionChoice {
  public:
   virtual ~ConnectionChoice() = default;
@@ -44,17 +44,17 @@ class Connections {
   // A channel uses `connection` no more. Without other users, its links close: at once, or with
   // kDrain when the calls on them have ended.
   void Release(Connection& connection, End end = End::kClose);
-  // Owns `choice`, whose connections are of this, until EndChoice() or Clear().
+  // Owns `choice`, which uses connections of this object, until EndChoice() or Clear().
   void Own(std::unique_ptr<ConnectionChoice> choice) { choices_.push_back(std::move(choice)); }
   void EndChoice(ConnectionChoice& choice);
   // Open as long as there are connections, for channels that outlive them.
   const std::shared_ptr<ExecutorGate>& gate() const { return gate_; }
-  // Ends all of them, whose links are down already, and closes the gate.
+  // Destroys all choices and connections, whose links are down already, and closes the gate.
   void Clear();
 
  private:
-  // Frees those of released_ that have ended. Looks only when there are twice as many as the last
-  // look left, so that many ends in a row cost few looks.
+  // Frees those of released_ that have ended. Looks only when released_ is twice as long as the
+  // last look left it, so that many ends in a row cost few looks.
   void FreeEnded();
 
   Shard& shard_;

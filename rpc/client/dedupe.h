@@ -22,12 +22,12 @@ absl::Status StatusOfCall(const DedupeToken& token, absl::Status last);
 
 class DedupeAttempt final : public ContextSentListener {
  public:
-  // Makes the token one of the channel whose names are those of `client`. INVALID_ARGUMENT if it is
-  // another channel's, or another executor's.
+  // Binds the token to the channel that owns `client`. INVALID_ARGUMENT if the token belongs to
+  // another channel or executor.
   static absl::Status Bind(DedupeToken& token, const std::shared_ptr<DedupeClient>& client);
 
-  // Begins an attempt of `token`, which is bound and outlives it, and puts the name into `context`,
-  // which is not sent once the attempt is destroyed.
+  // Begins an attempt of `token`, which is bound and outlives the attempt. Puts the name into
+  // `context`, which must not be sent once the attempt is destroyed.
   DedupeAttempt(DedupeToken& token, CallContext& context);
   DedupeAttempt(const DedupeAttempt&) = delete;
   DedupeAttempt& operator=(const DedupeAttempt&) = delete;
@@ -45,7 +45,7 @@ class DedupeAttempt final : public ContextSentListener {
   void Withdraw();
 
   DedupeToken& token_;
-  bool unsent_ = true;    // and has not ended
+  bool unsent_ = true;    // not sent, and not ended
   uint64_t sent_to_ = 0;  // incarnation; 0: not sent, or unknown
 };
 

@@ -2,7 +2,7 @@
 // such a call before it is sent, and FullCall, which makes one attempt of it over one connection.
 //
 // ClientChain has the interceptors around a call. All live in the frame of the coroutine that makes
-// the call, on its executor's thread. Memory and windows bound them; they wait for these.
+// the call, on its executor's thread. A call waits for memory and windows, which bound it.
 
 #ifndef VERBENA_RPC_CLIENT_FULL_CALL_H_
 #define VERBENA_RPC_CLIENT_FULL_CALL_H_
@@ -30,8 +30,8 @@
 
 namespace verbena::internal {
 
-// All of a call before it is sent. What it refers to, also through `received` and `options`, is
-// borrowed until the call ends.
+// All of a call before it is sent. Everything that it refers to, also through `received` and
+// `options`, is borrowed until the call ends.
 struct CallSpec {
   const MethodDescriptor& method;
   const google::protobuf::MessageLite& request;
@@ -59,16 +59,16 @@ inline bool HasPayloads(const MethodDescriptor& method, const CallOptions& optio
 // the caller its buffers back, once each.
 //
 // It waits if memory or windows are short: for memory at most kMaxMemoryWait, for windows until the
-// call's deadline. INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the call has
-// what its method, its channel or the link does not take.
+// call's deadline. INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the method, the
+// channel or the link does not take a part of the call.
 Task<absl::Status> FullCall(Connection& connection, CallSpec spec);
 
 // For a call that never began: gives the caller its buffers back, and returns `status` as the
 // call's final one.
 absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink received);
 
-// The end of a plain call whose server asks for memory for its response. `call` is
-// landing_needed(), has leased nothing for it yet, and outlives the Task.
+// The end of a plain call whose server asks for a landing for the response. `call` is
+// landing_needed(), has leased nothing for the response yet, and outlives the Task.
 Task<absl::Status> FinishInLanding(ClientCall& call, google::protobuf::MessageLite& reply,
                                    Deadline deadline, CallInfo* info);
 

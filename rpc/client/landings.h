@@ -1,8 +1,9 @@
-// Landings at the client: GrantsHeld, those that its server granted for payloads of requests, and
-// LandingShare, the memory that its server may ask for.
+// Landings at the client. GrantsHeld: the landings that a server granted for payloads of requests.
+// LandingShare: the memory that a server may ask for.
 //
-// A ClientSession owns the first, a connection and its calls share the second; on the executor's
-// thread. kMaxGrantSlots bounds the slots, the connection's bound the memory.
+// A ClientSession owns a GrantsHeld, and a connection and its calls share a LandingShare, on the
+// executor's thread. kMaxGrantSlots bounds the slots, and each connection has a bound for the
+// memory.
 
 #ifndef VERBENA_RPC_CLIENT_LANDINGS_H_
 #define VERBENA_RPC_CLIENT_LANDINGS_H_
@@ -37,12 +38,11 @@ struct HeldGrant {
 // GrantsHeld: the landings that a link's server has granted its client ahead, for the payloads of
 // requests to come.
 //
-// The request that names a grant's slot uses it, once; or the client returns it. Then the server
-// may grant the slot anew. Part of a ClientSession, on its executor's thread. Bounded by
-// kMaxGrantSlots.
+// A grant ends when a request names its slot, or the client returns it. Then the server may grant
+// the slot anew. Part of a ClientSession, on its executor's thread. Bounded by kMaxGrantSlots.
 class GrantsHeld final : private SendWaiter {
  public:
-  // A payload takes no grant of more than this many times its size, which would keep memory from
+  // A payload takes no grant of more than this many times its size: that would keep memory from
   // others.
   static constexpr size_t kMaxWaste = 4;
 
@@ -54,7 +54,7 @@ class GrantsHeld final : private SendWaiter {
   // Takes the smallest grant for `bytes`, which are not 0. The caller must send a request that uses
   // the grant, or return it.
   std::optional<HeldGrant> Take(size_t bytes);
-  // Returns a grant, behind the WRITEs to it. Only while the link is open.
+  // Returns a grant, behind the WRITEs to it. Precondition: the link is open.
   void Return(Link& link, const HeldGrant& landing);
 
   // The request that names the slot was appended, which ends the grant.
@@ -100,7 +100,7 @@ class LandingShare final : public std::enable_shared_from_this<LandingShare>,
   // before there is room within the bound, and memory: the message says who holds how much. A
   // buffer that is larger than the bound takes all of it. The share outlives the Task.
   Task<absl::StatusOr<Buffer>> Allocate(const Endpoint& endpoint, size_t bytes, MemoryWait wait);
-  // The same without waiting.
+  // Allocate() without waiting.
   absl::StatusOr<Buffer> TryAllocate(const Endpoint& endpoint, size_t bytes);
 
  private:
@@ -113,7 +113,7 @@ class LandingShare final : public std::enable_shared_from_this<LandingShare>,
   const std::string server_;
   const size_t max_bytes_;
   Semaphore bytes_;
-  // While there are landings, which may outlive the connection.
+  // Count the landings; self_ is set while there are any, since they may outlive the connection.
   size_t landings_ = 0;
   std::shared_ptr<LandingShare> self_;
 };

@@ -16,7 +16,7 @@
 
 namespace verbena::internal {
 
-// The same in every process: FNV-1a.
+// A hash that is equal in every process: FNV-1a.
 uint64_t StableHash(std::string_view text);
 
 // A bijection that spreads every bit: the finalizer of SplitMix64.
@@ -74,7 +74,7 @@ class Picker {
     uint32_t id = 0;  // what Pick() returns
     uint64_t hash = 0;
     uint32_t weight = 1;
-    // Its calls in flight, for kLeastInFlight. Outlives the next Set(), or the last Pick().
+    // Its calls in flight, for kLeastInFlight. Must live until the next Set(), or the last Pick().
     const uint32_t* in_flight = nullptr;
   };
 
@@ -125,8 +125,8 @@ class Picker {
   const Balancing policy_;
   uint64_t random_;     // odd
   uint64_t count_ = 0;  // of members
-  // All members, and all of them again: whoever goes on from one of them needs no look at the end,
-  // and an only member has another one behind it.
+  // All members, and all of them again. So LessLoaded() may go on from any member without a look at
+  // the end, and an only member has itself behind it.
   std::vector<Candidate> candidates_;
   std::vector<uint32_t> turns_;  // ids
   size_t next_turn_ = 0;

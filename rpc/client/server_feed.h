@@ -1,9 +1,9 @@
 // ServerFeed: the servers of one channel's target, for its balancers on all executors.
 //
-// The executor of the first balancer runs the resolver; the others hear of each new set by a
-// message to them, at most each 100 ms. The last good set stays while the resolver fails. Shared by
-// the channel, its balancers and the Task that runs the resolver; a mutex guards what several
-// threads use, and no call takes it.
+// The executor of the first balancer runs the resolver; the other executors get a message with each
+// new set, at most every 100 ms. The last good set stays while the resolver fails. Shared by the
+// channel, its balancers and the Task that runs the resolver; a mutex guards what several threads
+// use, and no call takes it.
 
 #ifndef VERBENA_RPC_CLIENT_SERVER_FEED_H_
 #define VERBENA_RPC_CLIENT_SERVER_FEED_H_
@@ -36,7 +36,7 @@ class FeedListener {
   ~FeedListener() = default;
 };
 
-// A listener's name in the feed, which may outlive the listener.
+// A listener's entry in the feed. It may outlive the listener.
 struct FeedSubscriber {
   FeedListener* listener = nullptr;  // used on its executor alone; nullptr once it is gone
   std::shared_ptr<ExecutorGate> gate;
@@ -61,14 +61,14 @@ class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
   static Task<void> Run(std::shared_ptr<ServerFeed> feed, Shard& shard);
   Task<absl::StatusOr<ServerSet>> Next();
   Task<absl::Status> Stopped() { co_return co_await stop_.Wait(); }
-  // The set, checked, its names filled in.
+  // Checks the set, and fills in the names.
   absl::StatusOr<ServerSet> Check(ServerSet servers) const;
   void Publish(ServerSet servers);
   void PublishError(const absl::Status& error);
   // Sends a message, unless one is on its way, so that a resolver faster than an executor does not
   // fill the executor's queue. Call with the mutex held.
   void Tell(const std::shared_ptr<FeedSubscriber>& subscriber);
-  // The message, which brings the newest set.
+  // The message has arrived: tells the listener of the newest set.
   void Deliver(FeedSubscriber& subscriber);
 
   const std::string target_;

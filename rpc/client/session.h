@@ -37,8 +37,8 @@ namespace verbena::internal {
 // by a ClientSession, on its executor's thread. Bounded by the methods that this process knows.
 class MethodNumbers {
  public:
-  // 0 if the server, whose methods are `ids`, has no such method. A session passes the same each
-  // time.
+  // 0 if the server, whose methods are `ids`, has no such method. A session passes the same `ids`
+  // each time.
   uint16_t Of(const MethodDescriptor& method, const std::vector<uint64_t>& ids) {
     const uint32_t index = method.index.value();
     if (index < numbers_.size() && numbers_[index] != kUnasked) [[likely]]
@@ -65,9 +65,9 @@ class MethodNumbers {
 // There is one only if a channel judges its servers (EjectionOptions), and several channels may
 // read it, so numbers only grow. Failures are those of the server or of the way to it: a link that
 // was lost under calls, a deadline that passed unanswered, and an answer of UNAVAILABLE or INTERNAL
-// that does not know whether the handler ran. What a handler answers is no failure. One call in
-// kTimedOneIn is timed, since reading a clock costs more than the rest. Owned by a Connection; on
-// its executor's thread.
+// that does not say whether the handler ran. Any other answer of a handler is no failure. One call
+// in kTimedOneIn is timed, since reading a clock costs more than the rest. Owned by a Connection;
+// on its executor's thread.
 struct CallTally {
   static constexpr uint64_t kTimedOneIn = 16;
 
@@ -104,8 +104,8 @@ struct CallTally {
 
 class LandingShare;
 
-// RegisteredCall: a unary call or a stream that has a slot of a session, as the session sees it: it
-// hears its server's frames, and of the link's end.
+// RegisteredCall: a unary call or a stream that has a slot of a session, as the session sees it. It
+// hears of its frames from the server, and of the link's end.
 //
 // A failed Status says that the server broke the protocol, and closes the link. On the session's
 // thread.
@@ -165,7 +165,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
   // Set once, before the link is connected: the bound of the landings that the server asks for.
   void set_landing_share(std::shared_ptr<LandingShare> share) { landing_share_ = std::move(share); }
   std::shared_ptr<LandingShare> landing_share() const { return landing_share_; }
-  // From now on calls are counted there. Null, the default: nowhere. Outlives the session.
+  // From now on calls are counted in `tally`, which outlives the session. Null, the default: they
+  // are not counted.
   void set_tally(CallTally* tally) { tally_ = tally; }
   CallTally* tally() const { return tally_; }
   // Whether the call that was registered last is to be timed for the tally.
@@ -184,11 +185,11 @@ class ClientSession final : public LinkListener, private SendWaiter {
   void CloseLink(const absl::Status& reason) {
     if (link_ != nullptr) link_->Close(reason);
   }
-  // May take new calls.
+  // Whether it may take new calls.
   bool usable() const { return link_ != nullptr && link_->open() && !draining_; }
   // Takes no new calls from now on, as if the server had said GOAWAY, and tells the listener.
   void Drain();
-  // No call is in flight, and none waits for its leases to end.
+  // Whether no call is in flight, and none waits for its leases to end.
   bool idle() const;
   // True once a call over it has had a response, or a stream a frame from the server.
   bool answered() const { return answered_; }
@@ -227,7 +228,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   void Quarantine(CallId id, const LeaseList& leases);
 
   // Call when the application begins to use memory that the server has loaned over the link: from
-  // now on it is never idle.
+  // now on the link is never idle.
   void NoteRemoteMemory() { reaches_memory_ = true; }
 
   const ClientSessionStats& stats() const { return stats_; }
@@ -251,14 +252,14 @@ class ClientSession final : public LinkListener, private SendWaiter {
   [[gnu::cold, gnu::noinline]] uint32_t AddSlot();
   [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
                                               const char* body);
-  // The frame's call has ended, if it ever was.
+  // The frame's call has ended, or there never was one.
   [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame);
   [[gnu::noinline]] absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
   void OnWritable(Link& link) override;
   // The call in flight that the frame answers, or nullptr.
   RegisteredCall* Answered(const FrameHeader& frame);
-  // The call that a frame is for; nullptr when the call has ended. An error when
-  // it never was.
+  // The call that a frame is for; nullptr if the call has ended. An error if there never was such a
+  // call.
   absl::StatusOr<RegisteredCall*> Find(const FrameHeader& frame) const;
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
   // Tells the listener if a draining session has become idle().

@@ -61,8 +61,8 @@ class ReplyBuffers final : public StreamBuffers {
 
 class StreamCall;
 
-// Begins a stream's call once there is a link for it: after the await it has begun, or ended,
-// unless the await was cancelled.
+// Begins a stream's call once there is a link for it. After the await the call has begun, or has
+// ended, unless the await was cancelled.
 class StreamBeginner {
  public:
   virtual ~StreamBeginner() = default;
@@ -89,7 +89,7 @@ class StreamEndAwaiter final : public Suspension {
   void End() { Resume(); }
   void Detach() override;
 
-  StreamCall* call_;  // nullptr once that has ended
+  StreamCall* call_;  // nullptr once the call has ended
 };
 
 // StreamCall: one stream of a client, from its request to its response: a call that also sends and
@@ -114,15 +114,16 @@ class StreamCall : private RegisteredCall,
 
   const MethodDescriptor& method() const { return method_; }
 
-  // The call's time begins; before Begin(), once. `scope` is that of the Task from which the call
-  // inherits its deadline; null if it inherits none. 0 is no `timeout`.
+  // The call's time begins. Call it once, before Begin(). `scope` belongs to the Task from which
+  // the call inherits its deadline; null if it inherits none. 0 is no `timeout`.
   void StartClock(Scheduler& scheduler, const CancelScope* scope, Duration timeout = {});
   bool clock_started() const { return scheduler_ != nullptr; }
   // A time, or none. Precondition: clock_started().
   Deadline deadline() const { return deadline_; }
   // The call's context block, set before it begins; none is the default.
   void set_context(CallContext context);
-  // The caller's CallInfo. Without one, `own` from now on, which outlives the call.
+  // The caller's CallInfo. If there is none, `own`, which is the call's from now on and outlives
+  // it.
   CallInfo& InfoOr(CallInfo& own) {
     if (info_ == nullptr) info_ = &own;
     return *info_;
@@ -141,7 +142,8 @@ class StreamCall : private RegisteredCall,
   // Precondition: Begin() returned true. Sends no more messages.
   void EndWrites() { sender_.SendEnd(); }
 
-  // The rest of these after Begin() returned true. Gives up a call that has not ended.
+  // Gives up a call that has not ended. Precondition of this and the following functions: Begin()
+  // returned true.
   void GiveUp(absl::Status status);
   bool ended() const { return stage_ == Stage::kEnded; }
   // Its owner is gone: gives up a call that has not ended, and writes no CallInfo any more.
@@ -150,15 +152,15 @@ class StreamCall : private RegisteredCall,
   const absl::Status& status() const { return status_; }
   // Whether the reply came as the stream's only message.
   bool reply_apart() const { return reply_apart_; }
-  // The length of the reply that came so, for the CallInfo.
+  // Notes the length of a reply_apart(), for the CallInfo.
   void NoteReply(size_t bytes);
-  // Parses the reply otherwise. False if it does not parse.
+  // Parses a reply that is not reply_apart(). False if it does not parse.
   bool ParseReply(google::protobuf::MessageLite& reply);
   // The reply does not parse.
   absl::Status Unparsed(const google::protobuf::MessageLite& reply) const;
 
  protected:
-  // The waits for a link, which have no purpose any more once the call has ended.
+  // The scope of waits for a link. The end of the call cancels them.
   CancelScope& waits_for_link() { return connects_; }
 
  private:
@@ -215,7 +217,8 @@ class StreamCall : private RegisteredCall,
   absl::Status status_;
 };
 
-// The messages of a stream that interceptors see. A side that streams has an empty one.
+// The request and the reply of a stream, as interceptors see them. The message of a side that
+// streams is empty.
 struct StreamMessages {
   std::unique_ptr<google::protobuf::MessageLite> request;
   std::unique_ptr<google::protobuf::MessageLite> reply;
@@ -230,25 +233,25 @@ struct StreamMessages {
 // interceptors have ended: then their Task is destroyed. On the stream's executor.
 class InterceptedStream final : private TaskListener {
  public:
-  // All that is given by reference outlives this. Precondition: call.clock_started(),
-  // !call.begun().
+  // All references outlive this object. Precondition: call.clock_started(), !call.begun().
   InterceptedStream(InterceptedChannel channel, StreamBeginner& beginner, StreamCall& call,
                     StreamMessages messages);
   InterceptedStream(const InterceptedStream&) = delete;
   InterceptedStream& operator=(const InterceptedStream&) = delete;
   ~InterceptedStream() override = default;
 
-  // Runs the interceptors up to their first wait; once. `context` is the stream's before they have
-  // changed it, `trace` that of the Task that begins the stream; null if there is none.
+  // Runs the interceptors up to their first wait. Call it once. `context` is the stream's, before
+  // interceptors change it. `trace` is that of the Task that begins the stream; null if there is
+  // none.
   void Start(Scheduler& scheduler, CallContext context, const TraceContext* trace);
 
   // The stream has begun, or ended.
   Event::Awaiter Begun() { return begun_.Wait(); }
-  // The interceptors have ended, and so has the stream. If the await is cancelled, so are they, and
-  // the Task goes on until they have ended.
+  // Waits until the interceptors, and so the stream, have ended. If the await is cancelled, the
+  // interceptors are cancelled, and the Task goes on until they have ended.
   Task<absl::Status> Finish();
-  // The reply of a stream that ended well, as the interceptors left it. Empty if it came
-  // as a message of the stream, apart from the response.
+  // The reply of a stream that ended well, as the interceptors left it. Empty if the reply came as
+  // a message of the stream, apart from the response.
   const google::protobuf::MessageLite& reply() const { return *messages_.reply; }
   // The stream's owner is gone.
   void Abandon();

@@ -1,8 +1,8 @@
 // The servers of one channel's set, on one executor: Subchannel, one of them, and Subchannels, all
 // of them.
 //
-// A Balancer owns them, on its executor's thread. No set takes more than a share of the links that
-// an executor may have.
+// A Balancer owns them, on its executor's thread. No set takes more than three quarters of the
+// links that an executor may have.
 
 #ifndef VERBENA_RPC_CLIENT_SUBCHANNELS_H_
 #define VERBENA_RPC_CLIENT_SUBCHANNELS_H_
@@ -35,8 +35,8 @@ namespace verbena::internal {
 //
 // Judging is a function of numbers and times, made once in each EjectionOptions::interval. A server
 // that is ejected stays connected, and is readmitted by time alone; each further ejection lasts
-// longer. A fault that most servers share ejects none of them, and at most a share of the set is
-// ejected at once. Each balancer judges for itself. On its executor's thread.
+// longer. A fault that most servers have ejects none of them. EjectionOptions::max_ejected_percent
+// bounds how many are ejected at once. Each balancer judges for itself. On its executor's thread.
 //
 //   std::vector<JudgedServer> servers = ...;   // those that calls may go to
 //   if (JudgeServers(options, now, servers)) Rebuild();
@@ -52,12 +52,13 @@ struct OutlierRecord {
   std::string why;      // of the last ejection
 };
 
+// A server that JudgeServers() judges: its record and its counts. A value, for one call.
 struct JudgedServer {
   OutlierRecord* record;   // not null
   const CallTally* tally;  // not null
 };
 
-// A server is judged by its latency once as many of its calls were timed in an interval.
+// A server is judged by its latency if at least this many of its calls were timed in an interval.
 inline constexpr uint64_t kLeastTimed = 4;
 
 // Returns whether any server was ejected or readmitted.
@@ -66,6 +67,7 @@ bool JudgeServers(const EjectionOptions& options, TimePoint now,
 
 class Subchannel;
 
+// Owns subchannels, and hears how their attempts to connect end. On their executor's thread.
 class SubchannelOwner {
  public:
   virtual ~SubchannelOwner() = default;
@@ -99,7 +101,7 @@ class Subchannel final : private ConnectionListener, private TaskListener {
   void set_server(const ResolvedServer& server) { server_ = server; }
   uint32_t id() const { return id_; }
   uint32_t executor() const { return executor_; }
-  // The same for all clients; differs between the executors of a server.
+  // Equal at all clients; differs between the executors of a server.
   uint64_t hash() const { return hash_; }
   // Whether `server` is the same one, perhaps with another weight or zone.
   bool Is(const ResolvedServer& server) const {
@@ -128,8 +130,7 @@ class Subchannel final : private ConnectionListener, private TaskListener {
 
  private:
   Task<void> KeepConnected();
-  // The link has been lost, which was there since `opened`. Returns when the next attempt may
-  // begin.
+  // A link that was there since `opened` has been lost. Returns when the next attempt may begin.
   TimePoint PauseAfter(TimePoint opened);
   void OnReadiness(Connection& connection) override;
   void OnTaskDone() override {}
@@ -178,7 +179,7 @@ uint64_t SubsetRank(uint64_t client, uint64_t server_hash);
 // client ranks the servers by hashes of its own id and of their names, and takes the first ones. So
 // the servers are covered evenly, each change of the set moves few links, and all executors of a
 // client agree. While a server of the subset cannot be reached, the next one in the ranking takes
-// its place. No set takes more than a share of the links that an executor may have.
+// its place. No set takes more than three quarters of the links that an executor may have.
 //
 // Owned by a Balancer; on its executor's thread.
 class Subchannels {
@@ -194,10 +195,10 @@ class Subchannels {
   // is running this; its next attempt, or that of an earlier subchannel, calls again.
   void Open(const Subchannel* caller);
 
-  // Whether a failure or a success of one may open or close others.
+  // Whether a failure or a success of one subchannel may open or close others.
   bool depends_on_failures() const;
-  // The ones that calls may go to: ready and, if there are such, of the own zone. In the order of
-  // the set.
+  // The subchannels that calls may go to: those that are ready, and of these only those in the own
+  // zone if there are any. In the order of the set.
   std::vector<Subchannel*> Callable() const;
   // One that is ready; nullptr: none is.
   const Subchannel* AnyReady() const;
@@ -223,7 +224,7 @@ class Subchannels {
   Connections& connections_;
   const SubchannelsSetup setup_;
   const size_t executors_;
-  // As many for each server, in the order of the set.
+  // executors_ for each server, in the order of the set.
   std::vector<std::unique_ptr<Subchannel>> all_;
   std::vector<uint32_t> ranking_;  // of servers
   bool refused_ = false;           // the log says that the set takes too many links

@@ -30,7 +30,7 @@ class Generator final : public google::protobuf::compiler::CodeGenerator {
                    const std::string& parameter,
                    google::protobuf::compiler::GeneratorContext* context,
                    std::string* error) const override;
-  // The same for one file.
+  // Generates the code of one file, as GenerateAll() does.
   bool Generate(const google::protobuf::FileDescriptor* file, const std::string& parameter,
                 google::protobuf::compiler::GeneratorContext* context,
                 std::string* error) const override;

@@ -1,8 +1,8 @@
 // C++ names of the things in a .proto file, and the options of its methods.
 //
 // Messages and namespaces have the names that protobuf's own generator gives them. The plugin asks
-// that generator, so that it follows a newer protobuf which escapes more names. Services and
-// methods are ours to name: one that C++, or the generated classes, need for themselves gets a
+// that generator, so that it follows a newer protobuf which escapes more names. The plugin itself
+// names services and methods: a name that C++ or the generated classes need for themselves gets a
 // trailing underscore. Names on the wire never change.
 //
 // Pure functions; descriptors are borrowed for the call.
@@ -113,7 +113,7 @@ std::string ClientStreamType(const google::protobuf::MethodDescriptor& method);
 // "::verbena::ClientReaderInterface<Reply>" and so on: its virtual form, for StubInterface.
 // Precondition: IsStreaming().
 std::string StreamInterfaceType(const google::protobuf::MethodDescriptor& method);
-// The replies of that stream, or its one reply: "Reply", or "::verbena::WithPayload<Reply>".
+// The type of a stream's replies, or of its one reply: "Reply", or "::verbena::WithPayload<Reply>".
 std::string StreamReplyType(const google::protobuf::MethodDescriptor& method);
 // The request among the parameters of a stub's streaming method, "const Request& request, "; empty
 // if the client sends a stream.

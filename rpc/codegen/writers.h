@@ -28,7 +28,7 @@ void WriteSource(const google::protobuf::FileDescriptor& file, const Parameters&
 
 // The result of a call of `method`, inside the classes of its service: "::absl::StatusOr<Reply>".
 std::string ResultType(const google::protobuf::MethodDescriptor& method);
-// The same of a streaming method: "::std::unique_ptr<::verbena::ClientReaderInterface<Reply>>".
+// The result of a streaming method: "::std::unique_ptr<::verbena::ClientReaderInterface<Reply>>".
 std::string StreamResultType(const google::protobuf::MethodDescriptor& method);
 
 // The classes, for the header. `macro` is empty, or an export macro and a space.

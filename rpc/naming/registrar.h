@@ -32,7 +32,8 @@ struct ServerEntry {
   uint32_t executors = 0;
 };
 
-// INVALID_ARGUMENT: the entry breaks a rule for names, addresses, zones or weights, and which.
+// INVALID_ARGUMENT: the entry breaks a rule for names, addresses, zones or weights; the message
+// says which.
 absl::Status CheckServerEntry(const ServerEntry& entry);
 
 // Keeps one server's entry in a directory. Its Tasks run on one executor.
@@ -45,14 +46,14 @@ class Registrar {
   // After Run() has ended: removes the entry. Ends with an error when it is cancelled or the
   // directory cannot be reached; then the entry goes when its time is over.
   virtual Task<absl::Status> Remove() = 0;
-  // The entry is there, as far as is known. Any thread.
+  // Whether the entry is there, as far as is known. Any thread.
   virtual bool registered() const = 0;
 };
 
 // Directory: the services that keep sets of servers which change by themselves, as plug-ins.
 //
-// //rpc knows etcd:// targets, but does not link what speaks to etcd. //rpc:etcd does, and enters
-// itself here before main() (rpc/naming/etcd/directory.cc). Any thread.
+// //rpc knows etcd:// targets, but does not link the client of etcd. //rpc:etcd links it, and
+// enters itself here before main() (rpc/naming/etcd/directory.cc). Any thread.
 class Directory {
  public:
   virtual ~Directory() = default;
@@ -66,9 +67,9 @@ class Directory {
   static absl::StatusOr<const Directory*> Etcd();
 };
 
-// The server itself, as its entry tells of it.
+// The members of a server that its entry tells.
 struct RegisteredServer {
-  std::string address;  // that it listens at
+  std::string address;  // where it listens
   std::vector<std::string> devices;
   uint32_t executors = 0;
 };

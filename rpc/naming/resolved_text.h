@@ -1,4 +1,4 @@
-// Texts that a resolver or a file gives: what they may be, and how errors show them.
+// Texts from a resolver or a file: which ones are accepted, and how errors show them.
 //
 // A server's name may come from another program, and gets into messages and logs. So it is short
 // and printable, and whatever else an error shows is cut and escaped. Pure functions.

@@ -1,8 +1,8 @@
-// Resolvers of targets: fixed sets, names of DNS, and files; and of others by their directory
-// (registrar.h).
+// Resolvers of targets: fixed sets, names of DNS, and files; and, through a Directory
+// (registrar.h), the servers of etcd.
 //
-// Each serves one channel (resolver.h). What blocks never runs on an executor: files are read on
-// threads of RunBlocking, and names are looked up on two threads that the process has for this.
+// Each serves one channel (resolver.h). No executor blocks: files are read on threads of
+// RunBlocking, and names are looked up on two threads that the process has for this.
 
 #ifndef VERBENA_RPC_NAMING_RESOLVERS_H_
 #define VERBENA_RPC_NAMING_RESOLVERS_H_
@@ -51,7 +51,8 @@ class NameLookup {
   static NameLookup& System();
 };
 
-// One who looks now and then: after a period, or earlier if asked, but not again within a second.
+// Times a resolver's looks: one after each period, or earlier if asked, but never two within a
+// second.
 class PeriodicLook {
  public:
   explicit PeriodicLook(Duration period) : period_(period) {}
@@ -59,7 +60,7 @@ class PeriodicLook {
   Task<absl::Status> Due();
   // Look earlier.
   void Hasten() { asked_.Set(); }
-  // Somebody has looked without being due: the next look is a period away.
+  // The resolver has looked without being due: the next look is a period away.
   void NoteLook(TimePoint now) {
     last_ = now;
     asked_.Reset();
@@ -105,7 +106,7 @@ class FileResolver final : public Resolver {
   PeriodicLook look_{kPeriod};
 };
 
-// A list of servers as a file has it: a line each, with the addresses and what else is known.
+// A list of servers in a file: a line for each server, with its addresses and options.
 //
 //   # address            options
 //   10.0.0.7:4000        name=storage-7 weight=3 zone=a

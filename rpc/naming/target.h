@@ -24,7 +24,7 @@
 
 namespace verbena::internal {
 
-// As the bootstrap takes it.
+// One server: the whole text is an address, as the bootstrap takes it.
 struct PlainTarget {};
 struct StaticTarget {
   std::vector<ResolvedServer> servers;  // 1 to Resolver::kMaxServers

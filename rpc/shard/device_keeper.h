@@ -2,10 +2,10 @@
 //
 // An opening lasts until the device reports that it has failed, or was removed. Its links are lost
 // then, and a thread opens the device anew, with pauses that grow, and prepares it for each of its
-// users: one per executor. They use the new opening from then on. The old one stays for those who
-// still hold something of it, and is closed on that thread when the last of them has let go. One
-// that does not let itself be closed stays open until the keeper ends. The thread begins with the
-// first failure and ends when nothing is left to do.
+// users: one per executor. They use the new opening from then on. The old opening stays as long as
+// anybody holds something of it, and is then closed on that thread. An opening that cannot be
+// closed stays open until the keeper ends. The thread begins with the first failure and ends when
+// nothing is left to do.
 //
 // While links of an opening are being torn down the next may begin, but not the one after it; and
 // there are at most kMostOpenings at once. Absence() names either reason to wait.
@@ -41,11 +41,11 @@
 
 namespace verbena::internal {
 
-// A device from when it was opened until it failed, and what is left of it afterwards.
+// One opening of a device: the device until it fails, and what is left of it afterwards.
 struct OpenedDevice {
   std::unique_ptr<Device> owned;           // null: the program's
   std::unique_ptr<DeviceContext> context;  // null once the keeper is gone
-  // Guarded by the keeper's mutex.
+  // The next two are guarded by the keeper's mutex.
   bool failed = false;
   size_t draining = 0;  // users that may have links on it
 };
@@ -60,7 +60,7 @@ class DeviceKeeper {
   // Throws std::system_error when the system refuses.
   using StartThread = std::function<std::thread(std::function<void()>)>;
 
-  // An executor's part. Called on the keeper's thread, except for OnDeviceFailed().
+  // An executor that uses the device. Called on the keeper's thread, except for OnDeviceFailed().
   class User {
    public:
     virtual ~User() = default;
@@ -83,10 +83,10 @@ class DeviceKeeper {
   // Keeps a device of the program's, which nobody opens again.
   static absl::StatusOr<std::unique_ptr<DeviceKeeper>> Create(Device& device,
                                                               const Options& options);
-  // Keeps a device that `open` gave, and opens it again by calling that.
+  // Keeps a device that `open` gave, and opens it again by calling `open`.
   static absl::StatusOr<std::unique_ptr<DeviceKeeper>> Create(std::unique_ptr<Device> device,
                                                               Open open, const Options& options);
-  // Keeps a device of that name and kind in reserve: nothing of it is open before Wake().
+  // Keeps a device of that name and kind in reserve: it is not open before Wake().
   static std::unique_ptr<DeviceKeeper> InReserve(std::string name, LinkKind kind, Open open,
                                                  const Options& options);
   DeviceKeeper(const DeviceKeeper&) = delete;
@@ -104,9 +104,9 @@ class DeviceKeeper {
   // True for the first caller: the device carries its first link of this runtime.
   bool NoteFirstLink() { return !carried_link_.exchange(true, std::memory_order_relaxed); }
 
-  // The opening that is in service, null when there is none; tells `user` of later ones.
+  // Returns the opening that is in service, or null. From now on `user` hears of later ones.
   std::shared_ptr<OpenedDevice> Attach(User& user);
-  // Why there is none: UNAVAILABLE.
+  // UNAVAILABLE: why no opening is in service.
   absl::Status Absence();
   // The user's links on `opened` are gone.
   void OnDrained(OpenedDevice& opened);
@@ -115,7 +115,7 @@ class DeviceKeeper {
   void Stop();
 
  private:
-  // The way to the keeper for those who hold an opening, perhaps longer than it lives.
+  // The way to the keeper for those who hold an opening, perhaps longer than the keeper lives.
   struct Grave {
     std::mutex mutex;  // taken before the keeper's
     DeviceKeeper* keeper = nullptr;
@@ -168,13 +168,13 @@ class DeviceKeeper {
   TimePoint next_attempt_{};
   int attempts_ = 0;
   absl::Status last_error_;
-  size_t undrained_ = 0;  // openings that have failed, and have links yet
+  size_t undrained_ = 0;  // openings that have failed, and still have links
   // All openings that somebody holds, and perhaps expired entries.
   std::vector<std::weak_ptr<OpenedDevice>> openings_;
   size_t unclosed_ = 0;  // openings that somebody holds, and those of the next two lists
   // Openings that nobody refers to any more: the thread closes them.
   std::vector<std::unique_ptr<OpenedDevice>> buried_;
-  // The same, but the device refused: its provider may still know of something there.
+  // Openings that the device refused to close: its provider may still use something of them.
   std::vector<std::unique_ptr<OpenedDevice>> unclosable_;
   bool obstacle_reported_ = false;
   bool thread_refused_ = false;

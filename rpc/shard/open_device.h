@@ -1,7 +1,7 @@
 // OpenDevices: the devices that a runtime's option names.
 //
 //   "soft"        the software device over shared memory: processes of this host and user
-//   "soft:tcp…"   the same over TCP; "soft:PORT" is both (SoftName)
+//   "soft:tcp…"   the software device over TCP; "soft:PORT" is both (SoftName)
 //   "rdma"        the first RDMA port that is active; iWARP only if there is no other
 //   "rdma:NAME"   that RDMA device, interface or address (transport/verbs/port.h)
 //   "auto", ""    what the environment variable VERBENA_DEVICE says; without it the software device
@@ -28,17 +28,19 @@ namespace verbena::internal {
 // The name of the software device over TCP.
 inline constexpr char kTcpDeviceName[] = "tcp0";
 
-// One, or several of different kinds. Logs the choice; "auto" also logs the devices that it left
-// out. An error says if VERBENA_DEVICE gave the name.
+// Opens one device, or several of different kinds. Logs the choice; "auto" also logs the devices
+// that it left out. An error says if VERBENA_DEVICE gave the name.
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::string& name);
 
-// Whether `name`, or VERBENA_DEVICE in its place, leaves the choice to us: "auto".
+// Whether `name`, or VERBENA_DEVICE in its place, is "auto", which leaves the choice to
+// OpenDevices().
 bool IsAutomatic(const std::string& name);
 
-// A name by which OpenDevice() opens `device` again, one of those that OpenDevices(name) gave.
+// A name by which OpenDevice() opens `device` again. OpenDevices(name) gave `device`.
 std::string NameToReopen(const std::string& name, const Device& device);
 
-// The first of them that is RDMA; if none is, the first: for programs that use a device alone.
+// The first RDMA device that OpenDevices() gives, or its first device if none is RDMA: for programs
+// that use one device.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name);
 
 // SoftName: the device names that mean the software device, taken apart.

@@ -69,7 +69,7 @@ class Shard {
   void BeginShutdown();
   // True since BeginShutdown().
   bool closing() const { return closing_; }
-  // Ends every link.
+  // Closes every link.
   Task<void> CloseLinks();
   // Waits for the tasks.
   Task<void> JoinTasks();
@@ -89,27 +89,28 @@ class Shard {
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<Endpoint*>> AwaitEndpointOn(size_t device) {
     return devices_[device]->AwaitEndpoint();
   }
-  // On the device of that kind, for the peer of `stream`; FAILED_PRECONDITION when there is none,
-  // or the peer may not use it.
+  // The endpoint on the device of that kind, for the peer of `stream`; FAILED_PRECONDITION if there
+  // is no such device, or the peer may not use it.
   Task<absl::StatusOr<Endpoint*>> AwaitEndpointFor(LinkKind kind, const MessageStream& stream);
   // False for a device in reserve if the bootstrap's connection goes over loopback, or tells no
-  // address: a process opens no port of its own accord for what stays on its host.
+  // address: a process opens no port by itself for links that stay on its host.
   bool MayConnectOver(size_t device, const MessageStream& stream) const;
-  // The device of that name; "": the only one that is not in reserve. INVALID_ARGUMENT names those
-  // that there are.
+  // The device of that name; "": the only one that is not in reserve. INVALID_ARGUMENT names the
+  // devices that exist.
   absl::StatusOr<ShardDevice*> DeviceNamed(const std::string& device);
   // The endpoint whose links use that protection domain; nullptr when there is none.
   const Endpoint* EndpointWith(const ibv_pd* pd) const;
   const std::vector<std::unique_ptr<ShardDevice>>& devices() const { return devices_; }
-  // Statistics, one for each device that was of use, or was passed over.
+  // Statistics of each device that was used or passed over.
   std::vector<DeviceStats> stats() const;
   const LinkLimits& wanted_limits() const { return limits_; }
-  // The fewest links that one of the devices takes, also of those that are not in use yet.
+  // The smallest number of links that one of the devices takes; devices that are not in use yet
+  // count.
   uint32_t max_links() const;
   uint32_t index() const { return index_; }
-  // The runtime's: random, and the same as long as that lives.
+  // The runtime's id: random, and the same as long as the runtime lives.
   const RuntimeId& runtime_id() const { return runtime_id_; }
-  // Tasks that belong to nobody else: connection attempts, what Runtime::Spawn was given.
+  // Tasks that belong to nobody else: attempts to connect, and those of Runtime::Spawn().
   TaskScope& tasks() { return tasks_; }
   // For messages of streams that nobody has read yet.
   StreamMemory& stream_memory() { return stream_memory_; }

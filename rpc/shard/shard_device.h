@@ -4,7 +4,7 @@
 // An endpoint of an opening that has failed is retired: it takes no links, and is destroyed once
 // nobody refers to it, its pools or a buffer of them any more.
 //
-// Owned by a Shard, on its executor's thread, but for what its DeviceKeeper calls.
+// Owned by a Shard, on its executor's thread, except the functions that its DeviceKeeper calls.
 
 #ifndef VERBENA_RPC_SHARD_SHARD_DEVICE_H_
 #define VERBENA_RPC_SHARD_SHARD_DEVICE_H_
@@ -40,7 +40,7 @@ struct EndpointOptions {
 
 class ShardDevice final : private DeviceKeeper::User {
  public:
-  // `tasks` runs what waits, and is joined between Shutdown() and End().
+  // `tasks` runs this object's Tasks, and is joined between Shutdown() and End().
   ShardDevice(Executor& executor, DeviceKeeper& keeper, const EndpointOptions& options,
               TaskScope& tasks);
   ShardDevice(const ShardDevice&) = delete;
@@ -54,8 +54,8 @@ class ShardDevice final : private DeviceKeeper::User {
   // Made when first asked for: an endpoint pins memory. UNAVAILABLE while the device is being
   // opened again, or is in reserve.
   absl::StatusOr<Endpoint*> UseEndpoint();
-  // The same on an executor that serves others: a control thread registers the memory, once for all
-  // who ask meanwhile. UNAVAILABLE, too, once the device fails meanwhile. A device in reserve is
+  // UseEndpoint() without blocking the executor: a control thread registers the memory, once for
+  // all who ask meanwhile. UNAVAILABLE also if the device fails meanwhile. A device in reserve is
   // opened first, on this thread: a fraction of a millisecond, once in a runtime.
   Task<absl::StatusOr<Endpoint*>> AwaitEndpoint();
   // nullptr if none was needed yet, or the device is being opened again.
@@ -68,8 +68,8 @@ class ShardDevice final : private DeviceKeeper::User {
   // A connection of this executor went over another device, for the reason `why`.
   void NotePassedOver(std::string why) { passed_over_ = std::move(why); }
   bool NoteFirstLink() { return keeper_.NoteFirstLink(); }
-  // Sums over all its endpoints; none while there was no need for any, and nobody passed the device
-  // over.
+  // Sums over all its endpoints. None if no endpoint was needed yet, and nobody has passed the
+  // device over.
   std::optional<DeviceStats> stats() const;
   // Endpoints that failed with their device, and are still in use.
   size_t retired() const { return retired_.size(); }
@@ -117,7 +117,8 @@ class ShardDevice final : private DeviceKeeper::User {
   TaskScope& tasks_;
   std::shared_ptr<OpenedDevice> opened_;  // null while there is none
   std::unique_ptr<Endpoint> endpoint_;
-  // There was an endpoint: the next opening is prepared for one. Read by the keeper's thread.
+  // Whether there was an endpoint: then the next opening is prepared for one. Read by the keeper's
+  // thread.
   std::atomic<bool> in_use_ = false;
   std::vector<Retired> retired_;
   EndpointStats past_;  // of endpoints that are gone
@@ -125,7 +126,7 @@ class ShardDevice final : private DeviceKeeper::User {
   std::shared_ptr<OpenedDevice> registering_;
   Event registered_;
   absl::Status registration_;  // how the last one ended
-  // The keeper has opened the device, or had from the start: its word has arrived here.
+  // Set once the keeper has opened the device and this object knows it.
   Event arrived_;
   std::string passed_over_;
   bool sweeping_ = false;

@@ -1,12 +1,12 @@
-// BesideSender, BesideReceiver: the two ends of what belongs to a stream's REQUEST or RESPONSE and
-// does not fit its frame: a large context block, or the Status of a failure.
+// BesideSender, BesideReceiver: the two ends of bytes that belong to a stream's REQUEST or RESPONSE
+// but do not fit its frame: a large context block, or the Status of a failure.
 //
-// It travels in frames beside the stream's messages (kBesideMessages). They count in no window, so
-// a reader that takes no messages does not hold them up; the receiver's bound limits them instead.
-// The bytes that a receiver keeps count in the peer's share of memory for streams until the
-// receiver is destroyed, or drops them for want of memory. The bytes of a sender count there after
-// CountIn(): a server counts the failures that it sends, a client does not count its own context. A
-// part of a stream. One thread.
+// The bytes travel in frames beside the stream's messages (kBesideMessages). These frames count in
+// no window, so a reader that takes no messages does not hold them up; the receiver's bound limits
+// them instead. The bytes that a receiver keeps count in the peer's share of memory for streams
+// until the receiver is destroyed, or drops them for want of memory. The bytes of a sender count
+// there after CountIn(): a server counts the failures that it sends, a client does not count its
+// own context. A part of a stream. One thread.
 
 #ifndef VERBENA_RPC_STREAM_BESIDE_H_
 #define VERBENA_RPC_STREAM_BESIDE_H_
@@ -33,11 +33,11 @@ class BesideSender {
   ~BesideSender();
 
   size_t size() const { return bytes_.size(); }
-  // Counts the bytes in `share` until this is destroyed. False, and nothing counts, if that is used
-  // up. At most once.
+  // Counts the bytes in `share` until this object is destroyed. False, and nothing counts, if
+  // `share` is used up. Call it at most once.
   bool CountIn(const std::shared_ptr<StreamShare>& share);
-  // Gives the link as much as it has room for. True once it has all of it; otherwise call it again
-  // when there is room for a frame of next_bytes().
+  // Gives the link as many bytes as it has room for. True once the link has all of them; otherwise
+  // call it again when there is room for a frame of next_bytes().
   bool Send(Link& link, CallId id);
   size_t next_bytes(const Link& link) const;
 
@@ -60,12 +60,12 @@ class BesideReceiver {
   // has a flag, an argument or a deadline, or goes beyond the bound. OK if memory is short: see
   // kept().
   absl::Status Add(const FrameHeader& frame, const char* body);
-  // As many bytes as the bound says have come, whether they were kept or not.
+  // Whether as many bytes have come as the bound says, kept or not.
   bool complete() const { return received_ == most_; }
   // RESOURCE_EXHAUSTED if memory was short: what had come was dropped, and so is all that comes.
   const absl::Status& kept() const { return kept_; }
   const std::string& bytes() const { return bytes_; }
-  // The memory that counts. The bytes have no more, but for a few of the shortest strings.
+  // The bytes of memory that count. bytes() takes no more, except a very short string.
   size_t room() const { return room_; }
 
  private:

@@ -1,12 +1,12 @@
 // StreamMemory: the heap memory of one executor for messages of streams. StreamShare: the part of
 // it that one peer may take.
 //
-// Three things count: parts of messages that wait for their reader, in chunks, which go back to a
-// free list of at most kMaxIdleChunks; what has come of a message that is put together, and then,
-// while its reader has it, that message; and a message that leaves in parts. A StreamShare may be a
-// part of another one, as that of a client is of its source's. What finds a share, or the
-// executor's budget, used up fails with RESOURCE_EXHAUSTED. Owned by the Shard, which outlives the
-// shares; on its executor's thread.
+// Three things count. First, parts of messages that wait for their reader, in chunks; free chunks
+// go to a free list of at most kMaxIdleChunks. Second, a message that is put together: the part
+// that has come, and then the whole message until its reader is done with it. Third, a message that
+// leaves in parts. A StreamShare may be a part of another one, as a client's share is of its
+// source's. If a share, or the executor's budget, is used up, the operation fails with
+// RESOURCE_EXHAUSTED. Owned by the Shard, which outlives the shares; on its executor's thread.
 
 #ifndef VERBENA_RPC_STREAM_MEMORY_H_
 #define VERBENA_RPC_STREAM_MEMORY_H_
@@ -23,7 +23,7 @@ namespace verbena::internal {
 // Parts of messages, one behind the other.
 struct StreamChunk {
   StreamChunk* next = nullptr;
-  uint32_t begin = 0;  // of what is not read
+  uint32_t begin = 0;  // of the bytes that are not read
   uint32_t end = 0;
   uint32_t capacity = 0;
 
@@ -64,7 +64,7 @@ class StreamMemory {
 
 class StreamShare {
  public:
-  // `whose` streams these are, for messages of errors. `above` is null, or the share that this one
+  // `whose` says, in errors, whose streams these are. `above` is null, or the share that this one
   // is a part of.
   StreamShare(StreamMemory& memory, size_t max_bytes, std::string whose,
               std::shared_ptr<StreamShare> above = nullptr);

@@ -34,7 +34,8 @@
 
 namespace verbena::internal {
 
-// A frame's body, as a part of a stream's message. A message's payload lies behind it.
+// A frame's body, as a part of a stream's message. The bytes of a message's payload follow those of
+// the message.
 struct StreamPart {
   static constexpr uint32_t kRest = ~uint32_t{0};
 
@@ -64,9 +65,10 @@ class StreamAssembly {
   bool complete() const { return come_ == total_; }
   // The bytes of the message itself that have come.
   const std::string& message() const { return message_; }
-  // The memory that they have: never more than the whole message, or than twice what has come.
+  // The memory that message() has: never more than the whole message, or than twice the bytes that
+  // have come.
   size_t room() const { return room_; }
-  // How much more of it the next `bytes` take.
+  // How much more memory message() needs for the next `bytes`.
   size_t MoreRoomFor(uint32_t bytes) const {
     const size_t needed = message_.size() + OwnBytes(bytes);
     return needed <= room_ ? 0 : std::min<size_t>(message_bytes_, 2 * needed) - room_;
@@ -140,8 +142,8 @@ class StreamAssembly {
 // a message that may have one.
 //
 // A payload is copied out of the receive buffers into the Buffer that its reader gets. A message
-// whose reader finds no memory waits with what came behind it, so that its sender's window closes.
-// The wait is bounded, and fails the stream. On the stream's executor's thread.
+// whose reader finds no memory waits, and so do the messages behind it, so that the sender's window
+// closes. The wait is bounded; at its end the stream fails. On the stream's executor's thread.
 
 // The memory that one stream's payloads may have, within the bounds of the peer that sends them.
 class StreamBuffers {
@@ -154,7 +156,7 @@ class StreamBuffers {
   virtual Task<absl::StatusOr<Buffer>> Allocate(size_t bytes) = 0;
 };
 
-// A wait for memory of a stream's Read. Ends early if the stream fails, or is gone.
+// A Read's wait for memory. Ends early if the stream fails, or is gone.
 class StreamMemoryWait {
  public:
   StreamMemoryWait(StreamReceiver& receiver, CancelScope* parent);
@@ -163,10 +165,10 @@ class StreamMemoryWait {
   ~StreamMemoryWait();
 
   CancelScope& scope() { return scope_; }
-  // nullptr once that is gone.
+  // nullptr once the receiver is gone.
   StreamReceiver* receiver() const { return receiver_; }
 
-  // From the receiver.
+  // The receiver calls these two.
   void EndEarly() { scope_.Request(); }
   void Forget() {
     receiver_ = nullptr;
@@ -178,18 +180,19 @@ class StreamMemoryWait {
   CancelScope scope_;
 };
 
-// While a message is put together, this much of it, or its rest, must come in each kMaxLandingWait.
+// While a message is put together, this many bytes of it, or all that are left, must come in each
+// kMaxLandingWait.
 inline constexpr uint32_t kLeastBytesInTime = 64u << 10;
 
 // StreamReceiver: the half of a stream that takes messages from the peer, on either side.
 //
 // A message goes straight into the waiting reader's message. Without a reader its frames are copied
-// out of the receive buffer into chunks (memory.h), as many as the window allows. A message
-// that comes in parts is put together once it is read; its parts count as read then, so that a
+// out of the receive buffer into chunks (memory.h), as many as the window allows. A message that
+// comes in parts is put together once a Read takes it; then its parts count as read, so that a
 // message may be larger than the window. A message with a payload is read once its reader has
-// memory for that (StreamBuffers). Once a Read has begun to take a message, its further parts
-// must keep coming, because it holds memory; otherwise the stream fails. A part of its stream. One
-// thread.
+// memory for the payload (StreamBuffers). Once a Read has begun to take a message, its further
+// parts must keep coming, because it holds memory; otherwise the stream fails. A part of its
+// stream. One thread.
 class StreamReceiver final : private SendWaiter,
                              private LinkedStream,
                              private UntoldStream,
@@ -210,7 +213,8 @@ class StreamReceiver final : private SendWaiter,
 
   // A stream begins. `buffers` is for the payloads of its messages, and null if they have none.
   void Begin(StreamLink& link, CallId id, StreamBuffers* buffers);
-  // The stream has ended for its owner: nothing is read any more, and the object is as new.
+  // The stream has ended for its owner: nothing is read any more, and the object may be used for
+  // another stream.
   void Clear();
 
   // A kStreamMessage of the peer's, which StreamLink has counted. A failed Status closes the link.
@@ -221,9 +225,10 @@ class StreamReceiver final : private SendWaiter,
   bool ended() const { return ended_; }
   // Null, as by default: nobody wants to hear of messages. Stays until it is set again.
   void set_message_listener(StreamListener* listener) { message_listener_ = listener; }
-  // Reads fail with `status`, and what has come is dropped. Only the first one counts.
+  // From now on Reads fail with `status`, and messages that have come are dropped. Only the first
+  // call counts.
   void Fail(const absl::Status& status);
-  // Drops what has come, and what will.
+  // Drops the messages that have come, and those that will come.
   void Discard();
 
   // For ReadWithPayload().
@@ -248,11 +253,11 @@ class StreamReceiver final : private SendWaiter,
   // For StreamRead. True: it waits. Otherwise its state says how it ended.
   bool Start(StreamRead& read);
   void Leave(StreamRead& read);
-  // Takes a Read off that was cancelled and has not resumed yet. What came for it is the next
-  // Read's.
+  // Takes a Read off that was cancelled and has not resumed yet. The next Read gets the message
+  // that came for it.
   void DropCancelledRead();
   bool reader_waits() const;
-  // The peer owes a message as long as a Read waits for it.
+  // Notes whether the peer owes a message: it does as long as a Read waits.
   void SetPeerOwes(bool owes);
   void EndReader(StreamRead::State state);
 
@@ -273,7 +278,7 @@ class StreamReceiver final : private SendWaiter,
   void EndAssembly();
   // The reader is done with the message that it read last, which has counted until now.
   void EndCounted();
-  // Looks in a while whether more of the message has come.
+  // Starts a timer that looks whether more of the message has come.
   void WatchAssembly();
   void StopWatch();
   void OnTimer() override;
@@ -307,12 +312,12 @@ class StreamReceiver final : private SendWaiter,
   StreamChunk* first_ = nullptr;
   StreamChunk* last_ = nullptr;
   StreamAssembly assembly_;
-  Scheduler* watch_ = nullptr;  // runs the timer, if that runs
+  Scheduler* watch_ = nullptr;  // of the timer while it runs
   size_t counted_ = 0;          // the message that was read last, if it came in parts
   StreamRead* reader_ = nullptr;
   bool peer_owes_ = false;
   StreamListener* message_listener_ = nullptr;
-  StreamMemoryWait* memory_wait_ = nullptr;  // of the Read that is next
+  StreamMemoryWait* memory_wait_ = nullptr;  // of the next Read
   std::unique_ptr<Returned> returned_;
   absl::Status failure_;
 };
@@ -331,8 +336,8 @@ class MessageHooks final : private StreamListener {
                        [](const auto& each) { return each->sees_messages(); });
   }
 
-  // All outlive this. `mine` is this side. Nothing is told of the messages of a side that does not
-  // stream.
+  // All outlive this object. `mine` is this side. Interceptors hear nothing of the message of a
+  // side that does not stream.
   MessageHooks(const List& interceptors, const View& view, Streams mine, StreamSender& sender,
                StreamReceiver& receiver)
       : interceptors_(interceptors),

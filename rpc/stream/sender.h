@@ -1,11 +1,11 @@
 // StreamSender: the half of a stream that sends messages to the peer, on either side.
 //
 // A message is serialized straight into a frame if it fits one, with its payload behind it.
-// Otherwise it is serialized into memory of the sender, and leaves in parts, and its payload behind
-// it from where the writer has it. Each frame waits for the window of its stream, for
-// that of all streams of the link, and for room in the link; until then the writer waits. A writer
-// that is destroyed, or cancelled, takes along a message of which nothing has left; the parts of
-// one that has begun to leave follow by themselves. A part of its stream. One thread.
+// Otherwise it is serialized into memory of the sender, and leaves in parts; the payload follows,
+// straight from the writer's memory. Each frame waits for the window of its stream, for that of all
+// streams of the link, and for room in the link; until then the writer waits. If a writer is
+// destroyed or cancelled, its message is not sent, unless a part has left: then the other parts
+// follow by themselves. A part of its stream. One thread.
 
 #ifndef VERBENA_RPC_STREAM_SENDER_H_
 #define VERBENA_RPC_STREAM_SENDER_H_
@@ -35,10 +35,10 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
 
   // A stream begins. `method` is borrowed until Clear().
   void Begin(StreamLink& link, CallId id, const char* method);
-  // The stream has ended for its owner; the object is as new.
+  // The stream has ended for its owner; the object may be used for another stream.
   void Clear();
 
-  // Nothing more is sent; writes fail with `reason`. Only the first one counts.
+  // Nothing more is sent; writes fail with `reason`. Only the first call counts.
   void Close(absl::Status reason);
   // Sends a message that is serialized already, as a writer does. Precondition: nothing was sent.
   void SendSerialized(std::string message);
@@ -56,7 +56,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   void set_message_listener(StreamListener* listener) { message_listener_ = listener; }
   bool closed() const { return closed_; }
   bool end_sent() const { return end_wanted_; }
-  // Whether a message has begun to leave, and its last part has not left.
+  // Whether a message is leaving in parts, and its last part has not left.
   bool in_message() const { return parts_total_ > 0; }
   // Whether Close() came between two parts.
   bool cut_short() const { return cut_short_; }
@@ -91,7 +91,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   uint32_t next_part_bytes() const;
   uint32_t max_part_bytes() const;
   void EndWriter(absl::Status status);
-  // No wait goes on. What was taken of the windows for a frame that waits for room is given back.
+  // Ends any wait. Gives back what was taken of the windows for a frame that waits for room.
   void StopWaiting();
   void SetWait(Wait wait);
   void OnWritable(Link& link) override;
@@ -114,8 +114,8 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   uint32_t parts_total_ = 0;
   uint32_t parts_payload_ = 0;  // as their first frame tells
   uint32_t parts_sent_ = 0;
-  size_t parts_counted_ = 0;      // in the peer's share of memory
-  bool writer_in_parts_ = false;  // they are the message of writer_
+  size_t parts_counted_ = 0;      // of parts_, in the peer's share of memory
+  bool writer_in_parts_ = false;  // parts_ is the message of writer_
   bool end_wanted_ = false;
   bool end_sent_ = false;
   bool closed_ = false;

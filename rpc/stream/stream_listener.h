@@ -1,7 +1,7 @@
 // StreamListener: hears of each message of a stream, in order, once.
 //
-// Set for the halves of a stream, which it outlives. On the stream's executor, within the
-// transport: it may neither throw nor use the stream.
+// Set for the halves of a stream, which it outlives. Called on the stream's executor, within the
+// transport: it must neither throw nor use the stream.
 
 #ifndef VERBENA_RPC_STREAM_STREAM_LISTENER_H_
 #define VERBENA_RPC_STREAM_STREAM_LISTENER_H_

@@ -26,18 +26,19 @@ namespace verbena::internal {
 // (start)
 inline constexpr uint32_t kStreamWindowBytes = 256 * 1024;
 inline constexpr uint32_t kLinkWindowBytes = 16 * 1024 * 1024;
-// A part of each stream's window, and that stream's alone. With the frame that begins last in it,
-// at most 12 KiB of memory for each of 10,000 streams with the default eager size.
+// The first part of each stream's window, which does not count in the link's window. With the frame
+// that begins last in it, it takes at most 12 KiB of memory for each of 10,000 streams with the
+// default eager size.
 inline constexpr uint32_t kOwnWindowBytes = 8 * 1024;
 // When less than this is left of the link's window, the receiver announces each stream's window
 // sooner.
 inline constexpr uint32_t kTightLinkBytes = kLinkWindowBytes / 16;
-// An empty message costs as much.
+// The cost of a frame beside its body: that of an empty message.
 inline constexpr uint32_t kStreamFrameCost = sizeof(FrameHeader);
 // A larger message is cut into parts of this size, or of the largest body of a frame if that is
 // less. So each part fits the window of a stream several times.
 inline constexpr uint32_t kMaxStreamPartBytes = 32 * 1024;
-// A receiver's limit is at most as far ahead of what its peer has sent.
+// A receiver's limit is at most this far ahead of the bytes that its peer has sent.
 inline constexpr uint32_t kMaxWindowAhead = 1u << 30;
 
 constexpr uint32_t StreamCost(uint32_t body_bytes) { return body_bytes + kStreamFrameCost; }
@@ -70,16 +71,16 @@ class ReceiveWindow {
  public:
   explicit ReceiveWindow(uint32_t bytes = 0) : bytes_(bytes), limit_(bytes) {}
 
-  // The peer has sent so much. False if that is beyond the window: a violation.
+  // The peer has sent a frame of this cost. False if it is beyond the window: a violation.
   bool Receive(uint32_t cost);
   void Consume(uint32_t cost) { consumed_ += cost; }
   // How much the peer may send.
   uint32_t left() const { return limit_ - received_; }
-  // How much was consumed of which the peer has not heard.
+  // How much was consumed that the peer has not heard of.
   uint32_t untold() const { return consumed_ + bytes_ - limit_; }
-  // Whether that is so much that the peer should hear of it.
+  // Whether untold() is so much that the peer should hear of it.
   bool due() const { return untold() >= bytes_ / 4; }
-  // The limit that the peer is to hear of, and from then on the one in force.
+  // The limit to tell the peer next. Move() puts it in force.
   uint32_t next_limit() const { return consumed_ + bytes_; }
   void Move() { limit_ = next_limit(); }
   uint32_t unread() const { return received_ - consumed_; }
@@ -101,23 +102,25 @@ class LinkWindowWaiter : public IntrusiveNode<LinkWindowWaiter> {
   uint32_t cost_wanted = 0;
 };
 
-// A stream that uses the link. Hears once that the link is lost, and uses it no more.
+// A half of a stream that uses the link. Hears once that the link is lost, and uses it no more.
 class LinkedStream : public IntrusiveNode<LinkedStream> {
  public:
   virtual ~LinkedStream() = default;
   virtual void OnStreamLinkLost() = 0;
 };
 
-// A stream whose reader has taken so much of its own window, unheard by the peer, that the peer
-// must hear of it if the link's window is used up.
+// A stream whose peer has not heard how much its reader has taken. If the link's window is used up,
+// the peer must hear it, because it can only send within the streams' own windows
+// (kOwnWindowBytes).
 class UntoldStream : public IntrusiveNode<UntoldStream> {
  public:
   virtual ~UntoldStream() = default;
-  // The peer may have to go on with what each stream has of its own. Ends no stream.
+  // The link's window is nearly used up, so the peer may have only the streams' own windows left.
+  // Must end no stream.
   virtual void OnStreamLinkTight() = 0;
 };
 
-// StreamLink: the part of all streams of one link: the window that they share, in each direction.
+// StreamLink: the window that all streams of one link share, in each direction.
 //
 // A frame with a message costs its body and kStreamFrameCost. A sender may be ahead of the peer's
 // readers by kStreamWindowBytes on one stream, and by kLinkWindowBytes on all streams of the link.
@@ -128,14 +131,14 @@ class UntoldStream : public IntrusiveNode<UntoldStream> {
 // or when its window becomes tight. One thread.
 class StreamLink final : private SendWaiter, private Timer {
  public:
-  // `room_grace`: how long senders wait for room while no frame leaves, and then the link closes;
-  // none: for ever.
+  // `room_grace`: how long senders wait for room while no frame leaves; then the link closes. None:
+  // they wait for ever.
   explicit StreamLink(std::optional<Duration> room_grace = std::nullopt)
       : room_grace_(room_grace) {}
   StreamLink(const StreamLink&) = delete;
   StreamLink& operator=(const StreamLink&) = delete;
 
-  // Before a stream uses it; again as often as the session likes. `share` is the peer's.
+  // Call it before a stream uses this object; further calls are harmless. `share` is the peer's.
   void Attach(Link& link, const std::shared_ptr<StreamShare>& share) {
     link_ = &link;
     if (share_ == nullptr) share_ = share;
@@ -144,12 +147,12 @@ class StreamLink final : private SendWaiter, private Timer {
   // streams ends here.
   void OnLinkDown();
   void Add(LinkedStream& stream) { streams_.PushBack(stream); }
-  // For a stream that is in no such list: it hears once if the link's window becomes tight, and
-  // leaves the list with that. So a peer that fills the window again and again causes work only
-  // for what was read meanwhile.
+  // Adds a stream that is in no such list. It hears once when the link's window becomes tight, and
+  // leaves the list then. So a peer that fills the window again and again causes work only for what
+  // was read meanwhile.
   void AddUntold(UntoldStream& stream) { untold_.PushBack(stream); }
 
-  // These are valid while streams use it.
+  // The next four are valid while streams use this object.
   Link& link() const { return *link_; }
   Scheduler& scheduler() const;
   // The largest message of a stream, by this side's limits.
@@ -159,7 +162,7 @@ class StreamLink final : private SendWaiter, private Timer {
   // Each frame with a message comes here first, also if its stream has ended. A failed Status
   // closes the link.
   absl::Status OnReceived(const FrameHeader& frame);
-  // Its stream has ended.
+  // A frame with a message came for a stream that has ended: gives back what it took of the window.
   void Drop(const FrameHeader& frame) {
     if (frame.outcome == kCountsInLink) Consume(StreamCost(frame.body_bytes));
   }
@@ -176,7 +179,8 @@ class StreamLink final : private SendWaiter, private Timer {
   bool TryTake(uint32_t cost);
   void GiveBack(uint32_t cost) { send_.GiveBack(cost); }
   void Await(LinkWindowWaiter& sender) { senders_.Add(sender); }
-  // A sender waits no more, or has given back: the next one may have room now.
+  // A sender has stopped waiting, or given back a part of the window: the next one may have room
+  // now.
   void WakeSenders() {
     if (!senders_.serving()) Wake();
   }
@@ -185,7 +189,8 @@ class StreamLink final : private SendWaiter, private Timer {
   void BeginWait() { ++waits_; }
   void EndWait() { --waits_; }
   bool has_waits() const { return waits_ > 0; }
-  // The same, of those, for room in the link. One timer looks after all of them, once per grace.
+  // Of these waits, one for room in the link begins or ends. One timer looks after all of them,
+  // once in each room_grace.
   void BeginRoomWait() {
     if (++room_waits_ == 1 && room_grace_.has_value()) WatchRoom();
   }
@@ -194,8 +199,8 @@ class StreamLink final : private SendWaiter, private Timer {
   uint32_t unread() const { return receive_.unread(); }
 
  private:
-  // A quarter of what others have not left unread, so that streams that nobody reads take no more
-  // of the window than that.
+  // How much a stream reads before the peer must hear of it: a quarter of the window that is not
+  // taken by unread bytes. So streams that nobody reads take no more of the window than that.
   uint32_t least_told() const {
     return std::max(kMaxStreamPartBytes, (kLinkWindowBytes - receive_.unread()) / 4);
   }
@@ -214,7 +219,7 @@ class StreamLink final : private SendWaiter, private Timer {
   uint32_t room_waits_ = 0;
   const std::optional<Duration> room_grace_;
   bool timer_running_ = false;
-  std::optional<uint64_t> frames_sent_;  // as of the timer's start, if somebody waited all the time
+  std::optional<uint64_t> frames_sent_;  // at the timer's start, if somebody has waited since
   WaiterQueue<LinkWindowWaiter> senders_;
   IntrusiveList<LinkedStream> streams_;
   IntrusiveList<UntoldStream> untold_;

@@ -24,10 +24,10 @@ class FakeClock final : public Clock {
  public:
   TimePoint Now() override;
 
-  // Lets `by` pass on the executors of `runtime`, from one timer to the next. Returns when they
-  // have run what was due, and what that made ready. What needs other threads, such as a call
-  // between two executors, may end later: join it. Links have timers, too, so an hour takes a
-  // second or more of the machine's time. Aborts on an executor's thread.
+  // Lets `by` pass on the executors of `runtime`, from one timer to the next. Returns when the
+  // executors have run what was due, and what that made ready. Work that needs other threads, such
+  // as a call between two executors, may end later: join it. Links have timers, too, so an hour
+  // takes a second or more of the machine's time. Aborts on an executor's thread.
   void Advance(Runtime& runtime, Duration by);
 
   // From now on time passes by itself, too, at the machine's pace: for the end of a test, when

@@ -29,7 +29,7 @@
 
 namespace verbena::testing {
 
-// A fault of some calls. A call whose fault sets several of these is delayed first.
+// A fault of some calls. If it has a delay and something else, the delay comes first.
 struct Fault {
   static constexpr uint64_t kAlways = std::numeric_limits<uint64_t>::max();
 
@@ -41,7 +41,8 @@ struct Fault {
 
   // The call begins this much later, by the clock of its executor. Its deadline does not move.
   Duration delay = {};
-  // The request, or the reply, is lost. Outcome::kMaybeExecuted, as of a call that nobody answers.
+  // The request, or the reply, is lost. The outcome is kMaybeExecuted, as for a call that nobody
+  // answers.
   bool drop_request = false;
   bool drop_reply = false;
   // Not OK: what the caller hears.

@@ -64,7 +64,7 @@ class InProcessServer {
   void Stop();
 
   Runtime& runtime() { return *runtime_; }
-  // Between Serve() and Stop().
+  // server() and channel() are valid between Serve() and Stop().
   Server& server() { return *server_; }
   Channel& channel() { return *channel_; }
 
@@ -79,7 +79,7 @@ class InProcessServer {
     return Run(std::move(call).AsTask(), executor);
   }
 
-  // With InProcessOptions::fake_clock, otherwise a check aborts: lets `by` pass (fake_clock.h).
+  // Lets `by` pass (fake_clock.h). A check aborts without InProcessOptions::fake_clock.
   void Advance(Duration by);
 
  private:

@@ -2,10 +2,10 @@
 // PlayReply(): streams of generated mocks.
 //
 // PlayMessages() is an action of a mock's method that streams replies: the reader gives the
-// messages, and ends with the status. PlayReply() is one of a method whose client alone streams:
-// the writer takes all messages, and ends with the reply or with a failure. Each call of the mock
-// gets a stream of its own. A streaming method without an action gives a stream that ends with
-// UNIMPLEMENTED.
+// messages, and ends with the status. PlayReply() is an action of a method whose client alone
+// streams: the writer takes all messages, and ends with the reply or with a failure. Each call of
+// the mock gets a stream of its own. A streaming method without an action gives a stream that ends
+// with UNIMPLEMENTED.
 //
 //   EXPECT_CALL(mock, Scan).WillOnce(PlayMessages<Entry>({a, b, c}, absl::DataLossError("disk")));
 //
@@ -335,8 +335,8 @@ class PlayReplyAction {
 
 namespace testing {
 
-// An action of a method that streams replies. If it reads, too, the stream takes all messages that
-// are written until it is over.
+// An action of a method that streams replies. If the client streams, too, its Writes succeed until
+// all messages are read.
 template <typename Reply>
   requires(!internal::HasPayload<Reply>)
 auto PlayMessages(std::vector<Reply> messages, absl::Status status = absl::OkStatus()) {
@@ -344,8 +344,9 @@ auto PlayMessages(std::vector<Reply> messages, absl::Status status = absl::OkSta
       internal::PlayedMessages<Reply>(std::move(messages), std::move(status)));
 }
 
-// The same of a method whose replies have payloads, PlayMessages<WithPayload<Reply>>(). Reads take
-// memory for them from `memory`, which outlives them, unless the reader's is large enough.
+// PlayMessages<WithPayload<Reply>>(): an action of a method whose replies have payloads. Reads take
+// memory for payloads from `memory`, which outlives the payloads, unless the reader's memory is
+// large enough.
 template <internal::HasPayload Reply>
 auto PlayMessages(Channel& memory,
                   std::vector<PlayedMessage<internal::MessageOnly<Reply>>> messages,
@@ -353,7 +354,7 @@ auto PlayMessages(Channel& memory,
   return internal::PlayMessagesAction<Reply>(
       internal::PlayedMessages<Reply>(std::move(messages), std::move(status), &memory));
 }
-// Without bytes of payloads.
+// PlayMessages<WithPayload<Reply>>() for messages whose payloads have no bytes.
 template <internal::HasPayload Reply>
 auto PlayMessages(std::vector<PlayedMessage<internal::MessageOnly<Reply>>> messages,
                   absl::Status status = absl::OkStatus()) {

@@ -40,7 +40,7 @@ inline absl::Status NoMockAction() {
 
 namespace testing {
 
-// Copyable if `Result` is, as GoogleMock's Return() needs. Of all copies one is awaited, once.
+// Copyable if `Result` is, as GoogleMock's Return() needs. Only one of the copies is awaited, once.
 template <typename Result>
 class MockedCall {
  public:

@@ -47,9 +47,9 @@ class EtcdRegistrar final : public Registrar {
   bool registered() const override { return registered_; }
 
  private:
-  // A new lease, and the key with it.
+  // Gets a new lease, and puts the key with it.
   Task<absl::Status> Register();
-  // Until the lease is lost, or this is cancelled.
+  // Keeps the lease and the key until the lease is lost, or this Task is cancelled.
   Task<absl::Status> Keep();
   Task<absl::Status> KeepOnce();
   // Waits before the next attempt at what failed; false when cancelled.
@@ -62,7 +62,7 @@ class EtcdRegistrar final : public Registrar {
   std::unique_ptr<EtcdClient> client_;
   int64_t lease_ = 0;  // 0: none
   Backoff pause_;
-  std::string last_failure_;  // that the log has
+  std::string last_failure_;  // the last one that was logged
   std::atomic<bool> registered_ = false;
 };
 
@@ -93,9 +93,9 @@ class EtcdResolver final : public Resolver {
   // Waits for changes, and takes them over; false: there was none, and the watch may be silent.
   Task<absl::StatusOr<bool>> Hear();
   absl::Status TakeOver(const EtcdChanges& changes, TimePoint now);
-  // Keeps what the watch says in heard_, which a race that this Task loses does not take away.
+  // Keeps what the watch says in heard_, so that it is not lost when this Task loses its race.
   Task<absl::Status> TakeFromWatch();
-  // False: etcd has other keys than the watch told of.
+  // Compares the watch with etcd. False: etcd has other keys than the watch told of.
   Task<absl::StatusOr<bool>> Compare();
   void Put(const EtcdEntry& entry, TimePoint now);
   std::vector<ResolvedServer> Servers() const;
@@ -107,7 +107,7 @@ class EtcdResolver final : public Resolver {
   std::optional<absl::StatusOr<EtcdChanges>> heard_;  // from the watch, not yet taken over
   // By key; without a server if the value is wrong.
   std::map<std::string, std::optional<ResolvedServer>> known_;
-  int64_t revision_ = 0;  // of the store, that known_ is as of
+  int64_t revision_ = 0;  // of the store, when known_ was true
   int64_t newest_ = 0;    // the last change below the prefix
   PeriodicLook look_{kPeriod};
   Backoff pause_;           // before keys are listed again

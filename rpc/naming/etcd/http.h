@@ -38,9 +38,9 @@ struct EtcdRequest {
 
 // The answer to a request, or one message of a watch. Plain values, since it crosses threads.
 struct EtcdAnswer {
-  int http_status = 0;        // 0: there is no answer, nor will there be, and `text` says why
+  int http_status = 0;        // 0: no answer has come or will come, and `text` says why
   std::string text = {};      // the body, or one line of it
-  std::string endpoint = {};  // that was asked; of several that did not answer the last
+  std::string endpoint = {};  // the one that answered, or the last one that was asked
   bool sent = false;          // etcd may have got the request
 };
 
@@ -48,16 +48,18 @@ struct EtcdAnswer {
 class EtcdExchange {
  public:
   virtual ~EtcdExchange() = default;
-  // A watch has any number of answers, each other request one; one with the status 0 is the last.
+  // A watch has any number of answers, each other request has one. An answer with the status 0 is
+  // the last.
   virtual Mailbox<EtcdAnswer>& answers() = 0;
   // The reader took an answer of so many bytes, which makes room for others.
   virtual void Took(size_t bytes) = 0;
-  // The endpoint answers, but cannot do its work: begin with another one next time.
+  // Call this if the endpoint answers, but cannot do its work: the next request begins with another
+  // one.
   virtual void Avoid() = 0;
 };
 
-// EtcdWire: carries requests to etcd's JSON gateway and its answers back. The interface;
-// HttpCall serves the one over HTTP, and tests bring theirs.
+// EtcdWire: carries requests to etcd's JSON gateway and its answers back. An interface:
+// StartHttpWire() makes the one over HTTP, and tests bring theirs.
 //
 // Any thread.
 class EtcdWire {
@@ -85,7 +87,7 @@ class EtcdEndpoints {
   size_t size() const { return hosts_.size(); }
   const HostPort& host(size_t index) const { return hosts_[index]; }
   Duration timeout() const { return timeout_; }
-  // For handshakes, which leave it as it is.
+  // For handshakes, which do not change it. nullptr: connections are in the clear.
   boost::asio::ssl::context* tls() const { return tls_.get(); }
 
   size_t first() const { return first_.load(std::memory_order_relaxed); }
@@ -109,7 +111,7 @@ class EtcdEndpoints {
 // takes a connection of its own, so that one which etcd closes meanwhile cannot leave open whether
 // a request was sent.
 //
-// The steps of a call, whatever its stream is.
+// A subclass adds the stream, in the clear or over TLS.
 class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> {
  public:
   HttpCall(std::shared_ptr<IoThread> io, std::shared_ptr<EtcdEndpoints> endpoints,
@@ -135,7 +137,8 @@ class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> 
   // Makes a stream over a connected socket, and calls OnReady().
   virtual void Adopt(boost::asio::ip::tcp::socket socket) = 0;
   virtual void Write() = 0;
-  // Reads the header, then body as far as it has come: OnRead().
+  // ReadHeader() reads the header, ReadSome() the body as far as it has come; then OnRead() is
+  // called.
   virtual void ReadHeader() = 0;
   virtual void ReadSome() = 0;
   virtual void CloseStream() = 0;
@@ -167,19 +170,20 @@ class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> 
   void Attempt();
   void Resolve(uint64_t attempt);
   void ConnectNext(uint64_t attempt);
-  // Ends what the attempt waits for: the kernel connects for minutes, and lookups are made one by
-  // one.
+  // Ends the attempt's lookup and connect: the kernel connects for minutes, and lookups are made
+  // one by one.
   void LeaveWay();
   // The endpoint cannot be reached: on to the next one.
   void AttemptFailed(const std::string& why);
-  // Gives `answer` to the reader, or ends the call if that has too much already.
+  // Gives `answer` to the reader, or ends the call if the reader has too many bytes already.
   void Push(EtcdAnswer answer);
   void PushLines();
   void Deliver();
   void ReadFailed(const char* what, const Error& error);
   void Fail(std::string why);
   void End();
-  // Calls AttemptFailed(), or Fail() if the request is sent, unless it is called off before.
+  // After `patience`, calls AttemptFailed(), or Fail() if the request was sent, unless the timer is
+  // stopped before.
   void StartTimer(Duration patience);
   std::string endpoint() const;
 
@@ -196,7 +200,7 @@ class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> 
   bool ended_ = false;
 };
 
-// In the clear, or over TLS if the endpoints say so.
+// A call in the clear, or over TLS if the endpoints say so.
 std::shared_ptr<HttpCall> MakeHttpCall(std::shared_ptr<IoThread> io,
                                        std::shared_ptr<EtcdEndpoints> endpoints,
                                        EtcdRequest request);

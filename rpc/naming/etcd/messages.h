@@ -1,8 +1,8 @@
 // Messages of etcd's JSON gateway: requests as text, and answers read from text.
 //
-// Pure functions. Nothing in an answer is trusted: what is no JSON, lacks a field or has one of
-// another kind is an error, INTERNAL, that says which. Keys and values travel as base64, 64-bit
-// numbers as text.
+// Pure functions. Nothing in an answer is trusted: an answer that is no JSON, lacks a field or has
+// one of another kind gives INTERNAL, and the message says which. Keys and values travel as base64,
+// 64-bit numbers as text.
 
 #ifndef VERBENA_RPC_NAMING_ETCD_MESSAGES_H_
 #define VERBENA_RPC_NAMING_ETCD_MESSAGES_H_
@@ -25,7 +25,7 @@ namespace verbena::internal {
 enum class EtcdRangeKind : uint8_t {
   kKey,     // one key
   kPrefix,  // keys that begin with it
-  kNewest,  // of these the one that changed last, without its value
+  kNewest,  // among the keys that begin with it, the one that changed last, without its value
 };
 
 std::string EncodeRange(std::string_view key, EtcdRangeKind kind, size_t most);

@@ -18,8 +18,8 @@
 
 namespace verbena::internal {
 
-// The report of one check that failed. It is not an object of the function that checks, and takes
-// what it prints by value: so that function keeps nothing in memory for it, and needs no stack
+// The report of one check that failed. It lives outside the function that checks, and takes values
+// as arguments. So that function keeps nothing in memory for the report, and needs no stack
 // protector for a check that holds.
 class CheckFailure {
  public:

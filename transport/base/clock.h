@@ -25,13 +25,13 @@ inline constexpr TimePoint kNever = TimePoint::max();
 
 namespace internal {
 
-// No time a clock returns, and none that sums reach: schedulers use it as a mark.
+// A time that no clock returns and no sum reaches: schedulers use it as a mark.
 inline constexpr TimePoint kBeforeAllTime = TimePoint::min();
 
 }  // namespace internal
 
-// `time` + `delay`; kNever if that lies beyond the end of time, and one nanosecond after its
-// beginning if it lies before that. kNever plus anything is kNever.
+// `time` + `delay`. kNever if the sum lies beyond the end of time, and the first nanosecond after
+// kBeforeAllTime if it lies before that. kNever plus anything is kNever.
 constexpr TimePoint SaturatingAdd(TimePoint time, Duration delay) {
   constexpr TimePoint kEarliest = internal::kBeforeAllTime + Duration(1);
   if (time == kNever) return kNever;

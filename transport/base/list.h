@@ -38,7 +38,7 @@ class IntrusiveNode {
 
   bool linked() const { return next_ != nullptr; }
 
-  // Takes the object out of its list; does nothing when it is in none.
+  // Takes the object out of its list; does nothing if it is in none.
   void Unlink() {
     if (next_ == nullptr) return;
     previous_->next_ = next_;
@@ -210,8 +210,8 @@ class WaiterQueue {
   Waiter* first() { return waiters_.Front(); }
 
   void Add(Waiter& waiter) { waiters_.PushBack(waiter); }
-  // Takes the first one off the queue, and calls `serve` with it. Precondition: !empty(), and the
-  // queue outlives the call.
+  // Takes the first waiter off the queue, and calls `serve` with it. Precondition: !empty(), and
+  // the queue outlives the call.
   template <typename Serve>
   void ServeFirst(Serve serve) {
     Waiter& waiter = *waiters_.PopFront();
@@ -219,9 +219,9 @@ class WaiterQueue {
     serve(waiter);
     serving_ = false;
   }
-  // Moves all of them to the end of `other`.
+  // Moves all waiters to the end of `other`.
   void MoveTo(WaiterQueue& other) { other.waiters_.Append(waiters_); }
-  // Takes all off the queue, and tells none.
+  // Takes all waiters off the queue, and tells none of them.
   void Clear() {
     while (waiters_.PopFront() != nullptr) {
     }

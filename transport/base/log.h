@@ -24,8 +24,8 @@ using LogSink = void (*)(LogLevel level, const std::string& message);
 // set).
 void SetLogSink(LogSink sink);
 
-// From any thread. An exception of the sink is dropped: nothing that fails may fail because of its
-// log line.
+// From any thread. An exception of the sink is dropped: no operation may fail because of its log
+// line.
 void Log(LogLevel level, const std::string& message) noexcept;
 
 }  // namespace verbena

@@ -45,8 +45,8 @@ class SeededRandom final : public Random {
 };
 
 // Backoff: growing pauses between attempts at something. Each pause is twice the one before, up to
-// a longest. Each varies at random by up to a fifth, so that many who lost the same thing do not
-// come back at once.
+// a longest. Each varies at random by up to a fifth, so that many clients that lost one server do
+// not come back at once.
 //
 //   Backoff backoff(std::chrono::milliseconds(10), std::chrono::seconds(2));
 //   while (!Try()) co_await Sleep(backoff.Next());

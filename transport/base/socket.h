@@ -20,9 +20,10 @@ inline constexpr int kKeepaliveIdleSeconds = 10;
 inline constexpr int kKeepaliveIntervalSeconds = 5;
 inline constexpr int kKeepaliveProbes = 3;
 
-// Each returns a descriptor that the caller owns, or the status of `what` ("connect to …").
+// Returns a descriptor that the caller owns. An error begins with `what` ("connect to …").
 absl::StatusOr<int> OpenTcpSocket(int family, const std::string& what);
-// Sets SO_REUSEADDR. An IPv6 wildcard takes IPv4 connections, too.
+// Returns a descriptor that listens, which the caller owns. Sets SO_REUSEADDR. An IPv6 wildcard
+// takes IPv4 connections, too.
 absl::StatusOr<int> ListenTcp(const sockaddr* address, socklen_t bytes, const std::string& name);
 struct AcceptedSocket {
   int fd;

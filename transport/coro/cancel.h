@@ -6,8 +6,8 @@
 // cancel (a TaskScope, a deadline, a server call), and must outlive the tasks that run in it.
 //
 // A scope also holds the context of the work in it: the time at which its owner will cancel it, and
-// its place in a trace. A scope has those of its parent from when it is made; calls made in it tell
-// their servers both.
+// its place in a trace. A new scope takes over both from its parent. Calls made in a scope tell
+// both to their servers.
 //
 //   CancelScope scope(parent);
 //   scope.Request();   // every await below returns CANCELLED
@@ -55,7 +55,7 @@ class CancelScope final : public internal::CancelNode {
   // The time at which the owner will request cancellation; kNever if it knows of none.
   TimePoint deadline() const { return deadline_; }
   // For the owner, which requests the cancellation itself. A later time than deadline() changes
-  // nothing. Scopes that were made below before keep theirs.
+  // nothing. Scopes below that exist already keep their deadlines.
   void LimitDeadline(TimePoint deadline) {
     if (deadline < deadline_) deadline_ = deadline;
   }

@@ -38,11 +38,11 @@ namespace verbena::internal {
 // Status or an exception, asks the others to stop, and the callable is called no more. ForEach
 // waits for all that were started, and then returns that Status or throws that exception; later
 // failures are dropped.
-// The awaiting coroutine's cancellation reaches them all and starts no more; the result is then
-// the first failure of one, or CANCELLED (DEADLINE_EXCEEDED) if items are left over, or if a
-// Generator was not asked to its end. Destroying the
-// ForEach destroys its Tasks. Bounded by `concurrency`, whatever the number of items. Allocates
-// nothing per item in steady state. A check aborts if `concurrency` is 0.
+// If the awaiting coroutine is cancelled, so are all its Tasks, and no more are started. The result
+// is then the first failure of a Task, or CANCELLED (DEADLINE_EXCEEDED) if items are left over, or
+// if a Generator was not asked to its end. Destroying the ForEach destroys its Tasks. Bounded by
+// `concurrency`, whatever the number of items. Allocates nothing per item in steady state. A check
+// aborts if `concurrency` is 0.
 //
 // The range and the callable live in the ForEach: pass a container to move or copy it in, or a
 // std::span or another view to refer to one that lives longer. The callable gets a reference to the
@@ -59,14 +59,14 @@ class ForEachRun {
  public:
   ForEachRun(const TaskContext& context, size_t concurrency);
 
-  // A place among those that run at once; one is held for each Task.
+  // One permit for each Task that may run at once. Each Task holds one.
   Semaphore& places() { return places_; }
   TaskScope& scope() { return scope_; }
   CancelScope& cancel_scope() { return scope_.cancel_scope(); }
 
   // One of the Tasks, or the one that starts them, has ended.
   void Ended(absl::Status status);
-  // The same, by the exception that is being handled.
+  // One of them has ended by the exception that is being handled.
   void Threw();
 
   // The result, when all have ended. Throws the exception that came first.
@@ -93,7 +93,8 @@ template <typename Function, typename Item>
 concept ForEachFunction =
     TaskFunction<Function, Item> && std::same_as<TaskFunctionResult<Function, Item>, absl::Status>;
 
-// Holds the place that was acquired for it, and the item if `Item` is no reference.
+// Runs the callable for one item. Holds the permit that was acquired for it, and the item if `Item`
+// is no reference.
 template <typename Item, typename Function>
 Task<void> RunForItem(ForEachRun& run, Function& function, Item item) {
   const SemaphoreHold place(run.places());
@@ -170,7 +171,7 @@ namespace verbena::internal {
 template <typename T>
 using TaskResult = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
 
-// The result of a Task that has ended; throws what it threw.
+// The result of a Task that has ended; throws the Task's exception if there is one.
 template <typename T>
 TaskResult<T> TakeTaskResult(Task<T>& task) {
   if constexpr (std::is_void_v<T>) {
@@ -212,7 +213,7 @@ class TaskGroup : public TaskListener {
     ++running_;
     task.Start(*parent_->scheduler, cancel, this);
   }
-  // All are started. Returns whether the coroutine must suspend.
+  // All Tasks are started. Returns whether the coroutine must suspend.
   bool Seal() { return --running_ != 0; }
 
   void OneEnded() {
@@ -275,7 +276,7 @@ Task<std::tuple<internal::TaskResult<T>...>> WhenAll(Task<T>... tasks) {
   co_return std::tuple<internal::TaskResult<T>...>{internal::TakeTaskResult(tasks)...};
 }
 
-// The same when some are stubs' calls.
+// For arguments of which some are stubs' calls.
 template <internal::TaskOrSource... A>
   requires(internal::TaskSource<A> || ...)
 VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS auto WhenAll(A... awaitables) {
@@ -396,7 +397,7 @@ Task<std::variant<internal::TaskResult<T>...>> WhenAny(Task<T>... tasks) {
   co_return internal::TakeWinner<0, std::variant<internal::TaskResult<T>...>>(winner, tasks...);
 }
 
-// The same when some are stubs' calls.
+// For arguments of which some are stubs' calls.
 template <internal::TaskOrSource... A>
   requires(internal::TaskSource<A> || ...)
 VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS auto WhenAny(A... awaitables) {

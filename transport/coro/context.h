@@ -110,7 +110,7 @@ Task<T> WithDeadline(Task<T> task, Duration delay) {
   co_return co_await std::move(task).In(&limit.scope());
 }
 
-// The same for a stub's call. Its own deadline (CallOptions) costs less.
+// WithDeadline() for a stub's call. The call's own deadline (CallOptions) costs less.
 template <internal::TaskSource A, typename Limit>
   requires internal::CarriesStatus<typename A::value_type>
 VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename A::value_type> WithDeadline(

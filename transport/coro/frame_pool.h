@@ -1,11 +1,11 @@
 // Memory of coroutine frames: per-thread free lists by size class, so that a call in steady state
 // allocates nothing.
 //
-// A frame remembers the pool it came from. Freed on its own thread it goes back to the list; freed
-// on another it is handed home through a lock-free list, or to the heap when its thread has ended.
-// Frames in a list are poisoned under AddressSanitizer. A pool keeps a bounded number of bytes
-// (limits in the .cc) until its thread ends; the heap serves the rest, and frames too large to
-// keep.
+// A frame remembers the pool it came from. If the pool's own thread frees it, it goes back to the
+// list. If another thread does, it goes home through a lock-free list, or to the heap if the pool's
+// thread has ended. Frames in a list are poisoned under AddressSanitizer. A pool keeps a bounded
+// number of bytes (limits in the .cc) until its thread ends; the heap serves the rest, and frames
+// too large to keep.
 
 #ifndef VERBENA_TRANSPORT_CORO_FRAME_POOL_H_
 #define VERBENA_TRANSPORT_CORO_FRAME_POOL_H_
@@ -22,7 +22,7 @@ void* AllocateFrame(size_t bytes) noexcept;
 // From any thread. `bytes` is what the frame was allocated with.
 void FreeFrame(void* frame, size_t bytes) noexcept;
 
-// For frames that hold over-aligned variables; the heap's, never pooled.
+// For frames that hold over-aligned variables. They come from the heap, and are never pooled.
 void* AllocateAlignedFrame(size_t bytes, size_t alignment) noexcept;
 void FreeAlignedFrame(void* frame, size_t bytes, size_t alignment) noexcept;
 

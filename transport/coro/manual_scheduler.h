@@ -3,7 +3,7 @@
 // For deterministic tests and simulators. Nothing happens by itself: RunUntilIdle() runs what can
 // run now, AdvanceTo() and AdvanceBy() let time pass, from one timer to the next. Equal inputs give
 // equal runs. Belongs to the thread that drives it; only Post() and Now() may be called from
-// others. Whatever waits on it must be gone before it is.
+// others. Everything that waits on it must be destroyed before it.
 //
 //   ManualScheduler scheduler;
 //   absl::Status slept = scheduler.Run(SleepTwice());   // time passes as it is needed
@@ -56,7 +56,7 @@ class ManualScheduler final : public Scheduler, public Clock {
   size_t timer_count() const { return timers_.size(); }
 
   // Starts `task` and runs until it has ended, letting time pass when nothing else can happen.
-  // Throws std::logic_error when it never would end: a test has failed then.
+  // Throws std::logic_error if it would never end: a test has failed then.
   template <typename T>
   T Run(Task<T> task, CancelScope* cancel = nullptr);
   template <TaskSource A>

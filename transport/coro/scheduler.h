@@ -50,15 +50,15 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
 
-  // The time as of this turn of the loop: the same for all that runs in one turn. The first call in
-  // a turn may read the clock, the others are free; a turn in which nobody asks pays nothing.
+  // The time of this turn of the loop, one time for all that runs in the turn. The first call in a
+  // turn may read the clock, the others are free; a turn in which nobody asks pays nothing.
   TimePoint now() const {
     if (now_ == kUnread) now_ = ReadClock();
     return now_;
   }
 
-  // Queues a suspended coroutine to be resumed. Never resumes inline. It must not be queued
-  // already.
+  // Queues a suspended coroutine to be resumed. Never resumes inline. The coroutine must not be
+  // queued already.
   void Ready(internal::ReadyNode& node) { ready_.PushBack(node); }
 
   virtual void StartTimer(internal::Timer& timer, TimePoint when) = 0;

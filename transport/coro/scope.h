@@ -62,7 +62,7 @@ class TaskScope {
   // Asks all children, and those spawned later, to stop.
   void RequestCancel(absl::StatusCode reason = absl::StatusCode::kCancelled);
 
-  // The children's scope, for what else should stop with them.
+  // The children's scope, for other work that should stop with them.
   CancelScope& cancel_scope() { return cancel_; }
   size_t size() const { return size_; }
 

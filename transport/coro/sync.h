@@ -1,8 +1,8 @@
 // Waits of coroutines for each other on one executor: Event, Semaphore, Mutex and Queue.
 //
 // No wait blocks a thread. Each object belongs to one thread and outlives its waiters, any of which
-// may be destroyed at any time. Waiters are queued, never resumed inline. Their frames hold the
-// links, so nothing else bounds them.
+// may be destroyed at any time. Waiters are queued, never resumed inline. The queues lie in the
+// waiters' frames, and have no other bound.
 
 #ifndef VERBENA_TRANSPORT_CORO_SYNC_H_
 #define VERBENA_TRANSPORT_CORO_SYNC_H_
@@ -29,7 +29,7 @@ namespace verbena {
 // Set() wakes every waiter and lets later ones pass until Reset(). Waiters are queued, never
 // resumed inline. Wait() returns OK, or the reason when the coroutine's scope is cancelled. One
 // thread; must outlive its waiters, each of which may be destroyed at any time. Bounded by its
-// waiters, whose frames hold the links.
+// waiters, in whose frames its queue lies.
 //
 //   Event drained;
 //   absl::Status waited = co_await drained.Wait();
@@ -117,7 +117,7 @@ class Semaphore {
 
     Semaphore& semaphore_;
     const size_t permits_;
-    bool served_ = false;  // and the coroutine has not run since
+    bool served_ = false;  // it has the permits, and the coroutine has not run since
   };
 
   Awaiter Acquire(size_t permits = 1) { return Awaiter(*this, permits); }
@@ -192,7 +192,7 @@ class Mutex {
 
   // co_await gives absl::StatusOr<MutexLock>.
   Awaiter Lock() { return Awaiter(*this); }
-  // Nothing when it is locked.
+  // None if it is locked.
   std::optional<MutexLock> TryLock();
 
   // True also while the lock is on its way to a waiter.
@@ -270,7 +270,7 @@ class Queue {
 
   // Takes `item` and returns true, or leaves it alone when the queue is full or closed.
   bool TryPush(T&& item);
-  // Nothing when the queue is empty, or when all it holds is on its way to waiters.
+  // None if the queue is empty, or if all its items are on their way to waiters.
   std::optional<T> TryPop();
 
   // Refuses further items, those of waiting pushers too. May be called again.
@@ -287,7 +287,8 @@ class Queue {
 
   void Append(T&& item);
   T TakeFirst();
-  // Moves waiting pushers' items in and wakes poppers, as far as there is room and items.
+  // Moves the items of waiting pushers in while there is room, and wakes poppers while there are
+  // items.
   void Settle();
 
   std::vector<std::optional<T>> ring_;

@@ -66,7 +66,7 @@ class ForeignReturn final : private InboxItem {
 
   // From any thread, once: the bridge was resumed. Drops the bridge's reference.
   void Arrive();
-  // From any thread, instead: the bridge is destroyed and was never resumed.
+  // From any thread, instead of Arrive(): the bridge is destroyed and was never resumed.
   void Drop();
   // On the home's thread: the awaiter is gone. Drops its reference.
   void Leave();
@@ -102,7 +102,8 @@ decltype(auto) GetAwaiter(Awaitable&& awaitable) {
   }
 }
 
-// An awaitable that takes any coroutine's handle. Ours take those of Tasks alone.
+// An awaitable that takes any coroutine's handle. Verbena's own awaitables take those of Tasks
+// alone.
 template <typename Awaitable>
 concept ForeignAwaitable = requires(Awaitable&& awaitable, std::coroutine_handle<> any) {
   GetAwaiter(std::forward<Awaitable>(awaitable)).await_suspend(any);
@@ -349,7 +350,7 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
     Bind(scheduler, cancel, completion);
     coroutine_.resume();
   }
-  // The same, from the queue of ready coroutines: never inline.
+  // Starts the Task as Start() does, but from the queue of ready coroutines, never inline.
   void StartLater(Scheduler& scheduler, CancelScope* cancel, internal::TaskListener* completion) {
     Bind(scheduler, cancel, completion);
     scheduler.Ready(coroutine_.promise());
@@ -363,13 +364,13 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
     ContinueWith(coroutine_.promise(), parent);
     return coroutine_;
   }
-  // The same, from the queue of ready coroutines: never inline.
+  // Runs the Task as RunFor() does, but from the queue of ready coroutines, never inline.
   void RunLaterFor(internal::PromiseBase& parent) {
     RunFor(parent);
     parent.scheduler->Ready(coroutine_.promise());
   }
 
-  // The result of a Task that was started and is done; throws what it threw.
+  // The result of a Task that was started and is done. Throws the Task's exception if there is one.
   T TakeResult() { return coroutine_.promise().TakeResult(); }
 
  private:
@@ -474,7 +475,8 @@ Task<TaskFunctionResult<Function>> RunFunction(Function function) {
 //     absl::Status await_resume() { return cancel_status(); }
 class Suspension : public CancelNode {
  protected:
-  // Records the coroutine. False when its scope was cancelled already: it must not suspend.
+  // Records the coroutine. False if its scope was cancelled already: then the coroutine must not
+  // suspend.
   template <typename Promise>
     requires std::derived_from<Promise, PromiseBase>
   bool Suspend(std::coroutine_handle<Promise> coroutine) {

@@ -40,8 +40,9 @@ struct TraceContext {
   TraceContext Child() const;
   bool sampled() const { return (flags & kSampled) != 0; }
 
-  // Reads a traceparent header of version 00, or what a later version has in common with it.
-  // INVALID_ARGUMENT if it is none. A tracestate that is not valid is left out, as W3C wants it.
+  // Reads a traceparent header of version 00, or the part that a later version has in common with
+  // it. INVALID_ARGUMENT if the text is no such header. A tracestate that is not valid is left out,
+  // as W3C wants it.
   static absl::StatusOr<TraceContext> Parse(std::string_view traceparent,
                                             std::string_view tracestate = {});
   // The traceparent header, version 00.
@@ -73,7 +74,7 @@ class TraceRef {
     if (shared_ != nullptr) RemoveReference();
   }
 
-  // nullptr if there is none. Valid while a reference is.
+  // nullptr if there is none. Valid as long as there is a reference.
   const TraceContext* get() const { return shared_ == nullptr ? nullptr : Context(); }
 
  private:

@@ -3,8 +3,8 @@
 // Callers use RunBlocking(). A Runtime owns one pool for all its executors; an
 // executor without a pool in its options uses Default(). Threads start with the first callables and
 // stay until the pool is destroyed, which must be after the executors that use it. Callables start
-// in the order of their calls, at most max_threads at once. The queue holds nothing but suspended
-// coroutines, so whoever bounds those bounds the queue. Usable from any thread.
+// in the order of their calls, at most max_threads at once. The queue holds calls of suspended
+// coroutines, and has no other bound than their number. Usable from any thread.
 
 #ifndef VERBENA_TRANSPORT_EXECUTOR_BLOCKING_H_
 #define VERBENA_TRANSPORT_EXECUTOR_BLOCKING_H_
@@ -57,7 +57,7 @@ class BlockingCall : public IntrusiveNode<BlockingCall> {
 
   // On a thread of the pool.
   virtual void RunCallable() noexcept = 0;
-  // On the scheduler's thread that the call was made on.
+  // On the thread of the scheduler from which the call was made.
   virtual void OnReturned() = 0;
 
   State state_ = State::kIdle;        // under the pool's mutex
@@ -77,7 +77,7 @@ class BlockingPool {
   explicit BlockingPool(int max_threads = kDefaultThreads);
   BlockingPool(const BlockingPool&) = delete;
   BlockingPool& operator=(const BlockingPool&) = delete;
-  // No callable is queued or running.
+  // Precondition: no callable is queued or running.
   ~BlockingPool();
 
   // The process's own pool, for executors that have none. Never destroyed.
@@ -86,10 +86,9 @@ class BlockingPool {
   // For RunBlocking. On `home`'s thread: queues `call`, which hears OnReturned() there after its
   // callable has run. Throws std::system_error if the pool has no thread and cannot start one.
   void Submit(internal::BlockingCall& call, Scheduler& home);
-  // On the same thread: takes `call` back if its callable has not begun, and returns whether it
-  // did.
+  // On the same thread. If the callable has not begun, takes `call` back and returns true.
   bool TakeBack(internal::BlockingCall& call);
-  // On the same thread: takes `call` back, or blocks until its callable has run. OnReturned() is
+  // On the same thread. Takes `call` back, or blocks until its callable has run. OnReturned() is
   // not called.
   void Abandon(internal::BlockingCall& call);
 

@@ -1,5 +1,5 @@
-// The loop of one thread: Executor, what leaves at the end of its turns, and ExecutorThread, which
-// runs it.
+// The loop of one thread: Executor, FlushQueue for the work that leaves at the end of its turns,
+// and ExecutorThread, which runs it.
 //
 // ExecutorGate is a way to an executor from any thread, and RootTask a Task that no coroutine
 // awaits. The program or its Runtime owns executors. Everything except posting belongs to the
@@ -44,7 +44,8 @@ class ExecutorService {
 };
 
 // Something with work to push out at the end of a turn. Queued by Executor::FlushLater for one turn
-// at a time, so that a turn costs nothing for what is idle. Its destructor takes it off the queue.
+// at a time, so that a turn costs nothing for an idle object. Its destructor takes it off the
+// queue.
 class FlushHook : public IntrusiveNode<FlushHook> {
  public:
   virtual ~FlushHook() = default;
@@ -262,9 +263,10 @@ namespace verbena {
 
 // PollUntil: drives executors that a host owns, on this thread, until something is true.
 //
-// All are polled in turn, because the one that the caller waits for may need another. The thread
-// sleeps while none of them has work, unless one of them is in busy mode or has a clock of its own.
-// None of them may be polled or run by another thread meanwhile. Not inside an executor's loop.
+// All are polled, one after another, because the one that the caller waits for may need another.
+// The thread sleeps while none of them has work, unless one of them is in busy mode or has a clock
+// of its own. None of them may be polled or run by another thread meanwhile. Not inside an
+// executor's loop.
 
 // `done` becomes true by something that one of `executors` does, and is asked after each round.
 void PollUntil(const std::vector<Executor*>& executors, absl::FunctionRef<bool()> done);
@@ -272,8 +274,8 @@ void PollUntil(const std::vector<Executor*>& executors, absl::FunctionRef<bool()
 // ExecutorThread: an executor and the thread that runs it.
 //
 // The thread carries the executor's name. Destroying the object stops the executor, joins the
-// thread and destroys the executor with what is left on it (Executor::~Executor), on the destroying
-// thread, which must not be the executor's own.
+// thread and destroys the executor with the work that is left on it (Executor::~Executor), on the
+// destroying thread, which must not be the executor's own.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<ExecutorThread> thread,
 //                            ExecutorThread::Start({.name = "io0", .cpu = 2}));
@@ -303,8 +305,8 @@ namespace verbena::internal {
 // of it; not for users.
 //
 // Any thread sends a RootTask to its executor through the inbox, where it starts. The executor
-// keeps a list of those that run: one that has not ended when the executor is destroyed is
-// abandoned, on the destroying thread. The derived class owns the Task and decides who owns itself.
+// keeps a list of those that run. When the executor is destroyed, it abandons those that have not
+// ended, on the destroying thread. The derived class owns the Task, and says who owns the RootTask.
 class RootTask : public IntrusiveNode<RootTask>, public InboxItem, public TaskListener {
  public:
   // From any thread, once. `executor` must outlive the task, or destroy it.
@@ -314,8 +316,8 @@ class RootTask : public IntrusiveNode<RootTask>, public InboxItem, public TaskLi
     executor.Post(*this);
   }
 
-  // On the executor's thread, or the one that destroys it: destroys the Task, which has not ended,
-  // perhaps not begun.
+  // On the executor's thread, or the one that destroys it. Destroys the Task, which has not ended,
+  // and perhaps has not begun.
   virtual void Abandon() = 0;
 
  protected:

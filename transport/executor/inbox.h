@@ -52,8 +52,8 @@ class Inbox final : public ReadableListener {
   // The consumer's: items taken from newest_, oldest first.
   InboxItem* taken_ = nullptr;
   bool asleep_ = false;
-  // Writes to the eventfd that producers have promised, less those that were read: negative for a
-  // moment when one is read before EndSleep() learns of it.
+  // Writes to the eventfd that producers have promised, less those that were read. Negative for a
+  // moment if a write is read before EndSleep() learns of it.
   int64_t writes_owed_ = 0;
   const int event_fd_;
   alignas(64) std::atomic<InboxItem*> newest_{nullptr};

@@ -60,7 +60,7 @@ class IoRing {
   IoRing& operator=(const IoRing&) = delete;
   ~IoRing();
 
-  // A request to fill in and bind. Submits first when there are too many.
+  // A request to fill in and bind. Submits the collected requests first if there are too many.
   io_uring_sqe* NextSqe();
   static void Bind(io_uring_sqe& sqe, RingOperation& operation) {
     io_uring_sqe_set_data64(&sqe, UserData(operation));
@@ -77,13 +77,13 @@ class IoRing {
   }
   static uint64_t UserDataOfTag(uint64_t tag) { return kTagged | tag; }
 
-  // Hands what was collected to the kernel. Nothing collected costs nothing.
+  // Hands the collected requests to the kernel. Costs nothing if there are none.
   void Submit() {
     if (io_uring_sq_ready(&ring_) > 0) io_uring_submit(&ring_);
   }
-  // The same, and sleeps until something is complete or `timeout` (none when negative) has passed.
+  // Submits, and sleeps until a request is complete or `timeout` (none if negative) has passed.
   void SubmitAndWait(Duration timeout);
-  // Hands on what is complete. Returns how many operations and tags there were.
+  // Tells operations and the listener of their completions. Returns how many there were.
   int Reap();
 
   int fd() const { return ring_.ring_fd; }

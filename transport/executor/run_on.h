@@ -6,8 +6,8 @@
 // executor, by another hop. On the executor that the caller runs on already it is a plain await.
 // The Task has the deadline and the trace of the awaiting coroutine.
 //
-// `other` must outlive the await. When it is destroyed all the same, the Task is destroyed with it
-// and the await never resumes. An exception of the Task comes out here.
+// `other` must outlive the await. If `other` is destroyed before, the Task is destroyed with it and
+// the await never resumes. An exception of the Task comes out here.
 //
 //   absl::StatusOr<Row> row = co_await RunOn(owner_of_shard, Lookup(key));
 
@@ -44,7 +44,7 @@ class RemoteTask : public RootTask {
   class Waiter {
    public:
     virtual ~Waiter() = default;
-    // The result is there. The home's reference is now its own to drop.
+    // The result is there. From now on the home must drop its reference itself.
     virtual void OnReturned() = 0;
   };
 
@@ -91,7 +91,7 @@ class RemoteTask : public RootTask {
   enum class State {
     kRunning,    // or not begun
     kReturning,  // the remote side is posting the result to the home, which must not vanish
-    kReturned,   // and has posted it
+    kReturned,   // the remote side has posted the result
     kAbandoned,  // the home is gone: nothing may be posted to it
     kLost,       // the remote executor is gone: nothing may be posted to it
   };
@@ -107,7 +107,7 @@ class RemoteTask : public RootTask {
   void Abandon() final;
   void OnCancelRequested();
   void OnHomeLeft();
-  // Ends the Task's life here. The remote side's reference is then to be dropped.
+  // Destroys the Task. The caller must drop the remote side's reference afterwards.
   void EndTask();
 
   // On the home's thread.

@@ -112,8 +112,8 @@ class JoinState {
 
   // Once done().
   void RethrowIfThrown();
-  // The Status of a task that was destroyed before it ended, and the same for results that hold
-  // none.
+  // The Status of a task that was destroyed before it ended. ThrowAbandoned() is for results that
+  // cannot hold a Status.
   static absl::Status AbandonedStatus();
   [[noreturn]] static void ThrowAbandoned();
 
@@ -299,7 +299,7 @@ namespace verbena {
 // JoinHandle<T>: a task that was spawned, to wait for its end, take its result or ask it to stop.
 //
 // Move-only. A task has one handle. A coroutine on any executor takes the result by co_await, a
-// thread that runs no executor by Join(). Both give the result or throw what the task threw, once
+// thread that runs no executor by Join(). Both give the result, or throw the task's exception, once
 // the task has ended and its frame is destroyed. Dropping the handle detaches the task, which goes
 // on; an exception that nobody takes is then logged. The handle may be dropped on any thread and
 // may outlive the executor and the runtime. One thread at a time uses it.
@@ -424,8 +424,8 @@ class [[nodiscard]] JoinAwaiter final : private JoinState::Waiter, private Cance
   bool waiting_ = false;  // the state knows this object
 };
 
-// A Task that is about to run on another executor, and its end of the JoinState. Whoever destroys
-// it, the state hears of the end when the Task is gone.
+// A Task that is about to run on another executor, and its end of the JoinState. The state hears of
+// the end when the Task is gone, whoever destroys this object.
 template <typename T>
 class JoinableTask {
  public:
@@ -490,7 +490,7 @@ JoinHandle<T> Spawn(Executor& executor, Task<T> task) {
   return handle;
 }
 
-// The same for a stub's call, which owns its request or borrows it until it ends.
+// Spawn() for a stub's call, which owns its request or borrows it until the call ends.
 template <internal::TaskSource A>
 JoinHandle<typename A::value_type> Spawn(Executor& executor, A awaitable) {
   return Spawn(executor, internal::ToTask(std::move(awaitable)));

@@ -46,19 +46,19 @@ class Waiter {
   virtual absl::Status Watch(int fd, ReadableListener& listener) = 0;
   virtual void Unwatch(int fd) = 0;
 
-  // Sleeps until a watched descriptor is readable or `timeout` has passed (forever when it is
-  // kForever), and calls the listeners of those that are. May return early for no reason.
+  // Sleeps until a watched descriptor is readable or `timeout` has passed (for ever if it is
+  // kForever), and calls the listeners of the readable ones. May return early for no reason.
   static constexpr Duration kForever = Duration::max();
   virtual void Wait(Duration timeout) = 0;
   // Calls the listeners as Wait() does, without sleeping.
   virtual void Dispatch() = 0;
 
-  // Readable while any watched descriptor is: for a loop that waits in this one's stead and then
-  // calls Dispatch().
+  // Readable while any watched descriptor is: for a host's loop that waits on it and then calls
+  // Dispatch().
   virtual int fd() const = 0;
 
-  // The io_uring that it sleeps in, for operations of others: from now on their completions end a
-  // sleep, and make fd() readable. FAILED_PRECONDITION for a Waiter without one.
+  // The io_uring that the Waiter sleeps in, for other operations: from now on their completions end
+  // a sleep, and make fd() readable. FAILED_PRECONDITION for a Waiter without one.
   virtual absl::StatusOr<IoRing*> UseRing() = 0;
 };
 
@@ -99,8 +99,8 @@ class EpollWaiter final : public Waiter {
 // one system call together. A poll belongs to the thread that asked for it and is cancelled when
 // that thread ends. The thread that sleeps next renews it.
 //
-// A loop that waits in this one's stead gets an epoll descriptor instead of the ring's own, because
-// polls complete only when the thread that asked for them enters the kernel.
+// A host's loop gets an epoll descriptor for fd(), not the ring's own, because polls complete only
+// when the thread that asked for them enters the kernel.
 class IoUringWaiter final : public Waiter, private RingListener {
  public:
   // Fails as IoRing::Create does.
@@ -155,7 +155,7 @@ class HostAlarm final : private ReadableListener {
   ~HostAlarm() override;
 
   // Rings at `when`, a time of the machine's steady clock; never if `when` is kNever. Replaces the
-  // time of an earlier call. A system call, unless the alarm is set to that already.
+  // time of an earlier call. A system call, unless the alarm is set to `when` already.
   void Set(TimePoint when);
 
  private:

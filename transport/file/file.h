@@ -12,12 +12,12 @@
 // fails, INVALID_ARGUMENT for what O_DIRECT does not take.
 //
 // Every await can be cancelled: it returns CANCELLED (or DEADLINE_EXCEEDED) at once, while the
-// kernel may still be at the operation, which keeps the memory of its buffer. So after a cancelled
-// read or write the Buffer must be destroyed, not used again: its memory returns to the pool once
-// the kernel has let go of it. The same goes when the Task is destroyed. A cancelled write may or
-// may not happen. Destroying the executor waits for what the kernel has, for ever if threads read a
-// pipe that nobody writes. At most 256 operations of an executor (1024 with threads) are under way;
-// more wait in order.
+// kernel may still work on the operation, which keeps the memory of its buffer. So after a
+// cancelled read or write the Buffer must be destroyed, not used again: its memory returns to the
+// pool once the kernel has let go of it. This also holds if the Task is destroyed. A cancelled
+// write may or may not happen. Destroying the executor waits for the operations that the kernel
+// has, for ever if threads read a pipe that nobody writes. At most 256 operations of an executor
+// (1024 with threads) are under way; more wait in order.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(File file, co_await File::Open("/data/v0", {.flags = O_RDWR}));
 //   VERBENA_CO_ASSIGN_OR_RETURN(size_t bytes, co_await file.Read(buffer.view(), /*offset=*/0));
@@ -95,8 +95,8 @@ class File {
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<size_t>> Read(BufferView part, uint64_t offset) const;
   // Writes all of `part`, or says how much of it was written before the error.
   VERBENA_CORO_WRAPPER Task<absl::Status> Write(BufferView part, uint64_t offset) const;
-  // Returns once what was written before is durable, with its metadata (Sync) or as much of that as
-  // reading it back takes (Datasync).
+  // Returns once all earlier writes are durable: with all metadata of the file (Sync), or with
+  // those that are needed to read the bytes back (Datasync).
   VERBENA_CORO_WRAPPER Task<absl::Status> Sync() const;
   VERBENA_CORO_WRAPPER Task<absl::Status> Datasync() const;
   // As fallocate(2); `mode` 0 reserves space and extends the file. UNIMPLEMENTED if the file system

@@ -129,7 +129,7 @@ class FileOperation final : public RingOperation,
   // Keeps the memory of request.part.
   BufferPin pin;
   struct statx stat = {};
-  // Null when nobody waits any more.
+  // Null if nobody waits any more.
   FileAwaiter* awaiter = nullptr;
   // Handed to the kernel, or to a thread.
   bool started = false;
@@ -157,7 +157,7 @@ class FileBackend {
   virtual size_t bound() const = 0;
 
   virtual void Start(FileOperation& operation) = 0;
-  // Asks that it end soon.
+  // Asks that `operation` end soon.
   virtual void Cancel(FileOperation& operation) = 0;
   // OnOpened(): a file was opened, and may be registered. OnClosing(): the file is about to be
   // closed, with no operation on it.

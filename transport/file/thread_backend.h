@@ -1,9 +1,9 @@
 // ThreadBackend: file operations by a few threads that block in system calls, if there is no
 // io_uring. Internal to transport/file.
 //
-// The same interface, slower: two thread switches per operation. The threads take operations in
-// order. An operation that has begun cannot be cancelled; a cancelled one that has not begun is
-// dropped. The queue is bounded by bound(), beyond which the FileService keeps callers waiting.
+// Slower than RingBackend: two thread switches per operation. The threads take operations in order.
+// An operation that has begun cannot be cancelled; a cancelled one that has not begun is dropped.
+// The queue is bounded by bound(), beyond which the FileService keeps callers waiting.
 
 #ifndef VERBENA_TRANSPORT_FILE_THREAD_BACKEND_H_
 #define VERBENA_TRANSPORT_FILE_THREAD_BACKEND_H_
@@ -39,12 +39,12 @@ class ThreadBackend final : public FileBackend {
 
  private:
   explicit ThreadBackend(Executor& executor) : executor_(executor) {}
-  // False when the system has no more.
+  // False if the system has no more threads.
   bool AddThread();
   void Serve();
 
   Executor& executor_;
-  std::mutex mutex_;  // guards what follows, but for the threads
+  std::mutex mutex_;  // guards queue_ and stopping_
   std::condition_variable changed_;
   IntrusiveList<FileOperation> queue_;
   bool stopping_ = false;

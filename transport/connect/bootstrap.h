@@ -26,8 +26,8 @@ namespace verbena {
 // The longest message; a longer one from the peer ends the stream with INVALID_ARGUMENT.
 inline constexpr size_t kMaxBootstrapMessageBytes = 64 * 1024;
 
-// For implementations of MessageStream: INVALID_ARGUMENT if a message of `bytes` is longer than
-// that.
+// For implementations of MessageStream: INVALID_ARGUMENT if `bytes` is more than
+// kMaxBootstrapMessageBytes.
 absl::Status CheckBootstrapMessage(size_t bytes);
 
 class MessageStream {
@@ -51,7 +51,7 @@ class MessageStream {
   // True when the peer is known to be a process of this host; a hint, not a proof.
   virtual bool same_host() const { return false; }
   // False if source() names no host, so that a bound of one source would be a bound of all clients:
-  // a server then has none by default.
+  // a server then has no such bound by default.
   virtual bool names_source() const { return true; }
 };
 
@@ -81,7 +81,7 @@ class Bootstrap {
 using StaticAddresses = std::map<std::string, std::string>;
 
 // Each line has a name and an address, separated by blanks; '#' begins a comment. INVALID_ARGUMENT
-// names the line that is something else, or that repeats a name.
+// names the line that has another form, or that repeats a name.
 absl::StatusOr<StaticAddresses> ParseStaticAddresses(const std::string& text);
 
 // StaticBootstrap: peers by fixed names, from a table that the program or its configuration has.

@@ -2,8 +2,8 @@
 // connections.
 //
 // FileLock shows that a process lives, FilePoller looks for files, and FileSpool is one end of a
-// connection. FileConnection works for its user's FileStream. The program owns the bootstrap; its
-// thread does all that touches files.
+// connection. FileConnection works for its user's FileStream. The program owns the bootstrap, whose
+// thread does all work on files.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_FILE_BOOTSTRAP_H_
 #define VERBENA_TRANSPORT_CONNECT_FILE_BOOTSTRAP_H_
@@ -32,9 +32,9 @@ namespace verbena {
 //
 // For clusters whose control plane is a shared file system (a job's scratch directory on NFS, say)
 // and where processes may not listen on TCP. A listener is a name in the directory; a connection is
-// a directory below it, and a message a file (FileSpool). Messages take milliseconds, which
-// only connecting feels. A process that dies lets go of its locks, which ends its streams; a host
-// that loses the file system's lock server is noticed by the links' PINGs instead.
+// a directory below it, and a message a file (FileSpool). A message takes milliseconds, which
+// delays nothing but connecting. A process that dies lets go of its locks, which ends its streams;
+// a host that loses the file system's lock server is noticed by the links' PINGs instead.
 //
 // Other exchanges (a key-value store, say) are further implementations of Bootstrap.
 //
@@ -43,7 +43,8 @@ namespace verbena {
 //   Server::Start(*runtime, {&store}, {.address = "store-0"});   // and Channel(runtime, "store-0")
 class FileBootstrap final : public Bootstrap {
  public:
-  // NOT_FOUND or PERMISSION_DENIED when `directory` is not there or not ours to write to.
+  // NOT_FOUND or PERMISSION_DENIED if `directory` is not there, or this process may not write to
+  // it.
   static absl::StatusOr<std::unique_ptr<FileBootstrap>> Create(const std::string& directory);
   // Streams and listeners end; their awaits return.
   ~FileBootstrap() override;
@@ -70,8 +71,7 @@ namespace verbena::internal {
 //
 // An open file description lock (fcntl(2), F_OFD_SETLK), held for as long as the object exists: the
 // kernel releases it when the process dies, however that comes, and NFS (version 4, and 3 with
-// lockd) carries it between hosts. Whoever looks whether it is held takes nothing, and so is in
-// nobody's way. Any thread.
+// lockd) carries it between hosts. IsHeld() takes no lock, and so is in nobody's way. Any thread.
 //
 //   VERBENA_ASSIGN_OR_RETURN(FileLock alive, FileLock::Take(directory + "/alive"));
 class FileLock {
@@ -125,9 +125,9 @@ class FileSpool {
 
   // RESOURCE_EXHAUSTED when kFileUnreadMessages wait; UNAVAILABLE when the other end is gone.
   absl::Status Write(const std::string& message);
-  // nullopt when there is none now; UNAVAILABLE when there will be none.
+  // The next message. nullopt if there is none now; UNAVAILABLE if there will be none.
   absl::StatusOr<std::optional<std::string>> Read();
-  // No more than once.
+  // Call it once at most.
   void Close();
 
   // The directory's own name, for logs.

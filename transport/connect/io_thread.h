@@ -1,7 +1,7 @@
 // The thread of a bootstrap, and the ways back to executors: IoThread, RemoteWake and Mailbox.
 //
-// The bootstrap and what it made share the thread. Users of a Mailbox bound it; nothing else here
-// queues more than one item for each await.
+// The bootstrap and the objects that it made share the thread. Users of a Mailbox bound it; nothing
+// else here queues more than one item for each await.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_IO_THREAD_H_
 #define VERBENA_TRANSPORT_CONNECT_IO_THREAD_H_
@@ -29,8 +29,8 @@
 
 namespace verbena::internal {
 
-// An object that must be closed before the thread can end. The thread owns a share of it while it
-// is registered.
+// An object that must be closed before the thread can end. The thread shares the ownership while
+// the object is registered.
 class IoObject {
  public:
   virtual ~IoObject() = default;
@@ -40,10 +40,11 @@ class IoObject {
 
 // IoThread: the thread of a bootstrap, and the io_context that runs on it.
 //
-// Everything Asio lives here; executors only post to it. It is shared by the bootstrap and what it
-// made, so that sockets never outlive their io_context. Stop() closes what is registered, lets
-// every handler run to its end, and joins; from then on Post() refuses, so that no operation can be
-// begun that nobody would end. Park() is for a thread that lives as long as the process.
+// Everything Asio lives here; executors only post to it. It is shared by the bootstrap and the
+// objects that it made, so that sockets never outlive their io_context. Stop() closes what is
+// registered, lets every handler run to its end, and joins; from then on Post() refuses, so that no
+// operation can be begun that nobody would end. Park() is for a thread that lives as long as the
+// process.
 //
 // Post() is for any thread; Register() and Unregister() for handlers; Stop() and Park() for
 // the owner, on another thread.
@@ -122,10 +123,10 @@ class RemoteWake final : public InboxItem, public std::enable_shared_from_this<R
 
 // Mailbox<T>: values that any thread puts in and one coroutine takes out.
 //
-// Bootstraps bring each answer back by one to the executor that waits for the answer. Producers and
-// the consumer share it (make it with std::make_shared). Values stay in the mailbox if the
-// consumer's await is cancelled or destroyed, and the next Pop() finds them. The mailbox has no
-// bound of its own; each user says what bounds it.
+// A bootstrap uses one to bring an answer back to the executor that waits for it. Producers and the
+// consumer share it (make it with std::make_shared). Values stay in the mailbox if the consumer's
+// await is cancelled or destroyed, and the next Pop() finds them. The mailbox has no bound of its
+// own; each user says what bounds it.
 //
 //   auto mailbox = std::make_shared<Mailbox<std::string>>();
 //   mailbox->Push("hello");                                          // any thread
@@ -141,7 +142,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox<T>> {
   // Ends the mailbox: Pop() returns what is in it, then `why` (an error) for ever. Only the first
   // end counts, except that Abort() overrides Finish().
   void Finish(const absl::Status& why);
-  // The same, and drops what is in it.
+  // Ends the mailbox as Finish() does, and drops the items in it.
   void Abort(const absl::Status& why);
 
   bool empty() const { return size() == 0; }
@@ -173,8 +174,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox<T>> {
   // library.
   absl::StatusCode end_code_ = absl::StatusCode::kOk;
   std::string end_message_;
-  // The one consumer, until it has taken what it was woken for: a second one must not take it
-  // first.
+  // The one consumer, until it has taken the item that it was woken for: a second one must not take
+  // that item first.
   std::shared_ptr<RemoteWake> waiting_;
 };
 

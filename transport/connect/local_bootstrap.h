@@ -1,7 +1,7 @@
 // LocalBootstrap: a bootstrap inside one process, without sockets or threads.
 //
-// For tests, simulation, and servers whose clients live beside them. Endpoints find each other by
-// name in a LocalNetwork. Two ends may be on one executor, on two executors of one thread (then
+// For tests, simulation, and servers whose clients live beside them. Clients find listeners by name
+// in a LocalNetwork. Two ends may be on one executor, on two executors of one thread (then
 // everything happens in the order of the calls, the same each time), or on different threads.
 //
 // A stream holds at most kStreamMessages on their way; then Send() waits. A listener holds at

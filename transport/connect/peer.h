@@ -46,8 +46,8 @@ struct RuntimeId {
 
 // The kind of network that a queue pair runs on; both sides must have the same. The values are
 // those of the wire. kRoce is version 2; packets of the other version are dropped without a word.
-// kSoft is the software device over shared memory, kTcp the same over TCP: there the GID is an IP
-// address (IPv4 mapped), and the LID its TCP port.
+// kSoft is the software device over shared memory, kTcp the software device over TCP: there the GID
+// is an IP address (IPv4 mapped), and the LID its TCP port.
 enum class LinkKind : uint8_t {
   kSoft = 1,
   kInfiniBand = 2,
@@ -127,8 +127,8 @@ struct LinkParameters {
   uint64_t features = 0;
 };
 
-// PeerAddress: the IP address of a bootstrap connection's peer, and what it says of the addresses
-// that peers announce. Pure functions.
+// PeerAddress: the IP address of a bootstrap connection's peer, and the use of the addresses that
+// peers announce. Pure functions.
 
 // `peer` is MessageStream::peer(). An IPv4 address is mapped into IPv6, as in a GID. None if `peer`
 // is no IP address with a port, or an address that only counts on one interface ("fe80::1%eth0").

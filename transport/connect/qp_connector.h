@@ -68,11 +68,11 @@ class QpConnector {
  public:
   virtual ~QpConnector() = default;
 
-  // Server. Fills in where a client connects to, with a new token. RESOURCE_EXHAUSTED when too many
-  // wait, UNAVAILABLE when nothing can be listened on.
+  // Server. Fills in `service`: the address that the client connects to, and a new token.
+  // RESOURCE_EXHAUSTED if too many connections wait, UNAVAILABLE if the connector cannot listen.
   virtual absl::StatusOr<std::shared_ptr<QpConnection>> Expect(ConnectableQp qp,
                                                                RdmaCmService& service) = 0;
-  // Client.
+  // Client: connects to a server's `service`.
   virtual absl::StatusOr<std::shared_ptr<QpConnection>> Connect(ConnectableQp qp,
                                                                 const RdmaCmService& service) = 0;
   // The port's address may be `gid` now: later connections use the addresses that the port has

@@ -77,6 +77,8 @@ struct CmEvent {
   uint8_t initiator_depth = 0;
 };
 
+// Hears the events of one rdma_cm_id, or the requests that a listening id gets. Lives until the id
+// is destroyed.
 class CmEventListener {
  public:
   // On the channel's thread.
@@ -175,10 +177,10 @@ absl::Status RdmaCmStatus(rdma_cm_event_type event, int status, std::string_view
 // A call of librdmacm that failed with `error`, a positive errno. `call` is its name.
 absl::Status RdmaCmCallStatus(const char* call, int error, const std::string& what);
 
-// TokenTable<T>: the objects that tokens were given out for; each is taken at most once.
+// TokenTable<T>: objects that wait for their token to be shown; each is taken at most once.
 //
 // The table shares the ownership of its objects. Safe from any thread. Its bound is the only limit
-// on how many wait. A token expires when its object's owner removes it.
+// on how many objects wait. A token expires when its object's owner removes it.
 //
 //   TokenTable<CmConnection> waiting(1024);
 //   if (!waiting.Add(token, connection)) return absl::ResourceExhaustedError(…);

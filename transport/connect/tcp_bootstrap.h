@@ -28,10 +28,10 @@ namespace verbena {
 // to it, and coroutines resume where they awaited. A dead peer host is seen after 25 s without a
 // word (keepalive), a dead peer process at once.
 //
-// Safe from any thread. Destroying it closes what it made: awaits in flight return CANCELLED, also
-// later ones. The destructor waits for its thread; a name that is just being resolved holds it up
-// until the system's resolver answers. An executor that awaits here must live until its awaits have
-// ended or were abandoned.
+// Safe from any thread. Destroying it closes its streams and listeners: awaits in flight, and later
+// ones, return CANCELLED. The destructor waits for its thread; a name that is just being resolved
+// holds it up until the system's resolver answers. An executor that awaits here must live until its
+// awaits have ended or were abandoned.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<TcpBootstrap> bootstrap, TcpBootstrap::Create());
 //   auto stream = co_await bootstrap->Connect("storage-7:4000");
@@ -41,8 +41,8 @@ class TcpBootstrap final : public Bootstrap {
   static absl::StatusOr<std::unique_ptr<TcpBootstrap>> Create();
   ~TcpBootstrap() override;
 
-  // Tries each address that the host has, in the resolver's order. INVALID_ARGUMENT for what is no
-  // address. Takes as long as TCP does: put a deadline around it.
+  // Tries each address that the host has, in the resolver's order. INVALID_ARGUMENT if `target` is
+  // no address. Takes as long as TCP does: put a deadline around it.
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override;
   // A host name is resolved before this returns; 0.0.0.0 and [::] listen everywhere, the latter for
   // IPv4 too.

@@ -44,7 +44,8 @@ namespace verbena::internal {
 // jobs these have handed over. One source runs at most `most_running` jobs at once, also while the
 // others have none, so that a thread is free when another source comes.
 //
-// Guarded by the mutex of its ControlPool. It owns no job, and keeps a source while that has jobs.
+// Guarded by the mutex of its ControlPool. It owns no job, and keeps a source while the source has
+// jobs.
 class ControlQueue {
  public:
   class Source;
@@ -79,7 +80,7 @@ class ControlQueue {
   // Before the first job.
   void set_most_running(size_t jobs) { most_running_ = jobs; }
 
-  // False when it may not begin yet, because its source runs enough.
+  // False if it may not begin yet, because its source runs enough jobs.
   bool Push(Entry& entry);
   // Returns the next job, which then counts as running until End(); no entry if none may begin.
   Begun Take();
@@ -105,15 +106,15 @@ class ControlPool;
 // The occasion of a job. Each kind has its own threads.
 enum class ControlKind : uint8_t {
   kConnect,   // somebody waits for a link, and the device alone decides how long
-  kResolve,   // the same, and an address of the network may have to be resolved
+  kResolve,   // as kConnect, but an address of the network may have to be resolved
   kToError,   // a queue pair stops at once: its peer may have broken a rule
   kTeardown,  // nobody waits
   kMemory,    // applications' registrations, which may take seconds each
   kGrowth,    // arenas of payload pools, for which calls may wait
 };
 
-// One job. Held by the pool until it has run, and by whoever waits until that has the result or is
-// gone: the last one to let go destroys it. One that is given up is the pool's alone.
+// One job. The pool holds it until it has run, and the waiter until it has the result or is gone.
+// The last one to let go destroys it. A job that is given up belongs to the pool alone.
 class ControlJob : private InboxItem, private ControlQueue::Entry {
  public:
   // Waits for the result.
@@ -231,13 +232,13 @@ class TypedControlJob final : public ControlJob {
 // address that nobody has delays no queue pair's making. Jobs of one `order` run one after the
 // other, in the order in which they were handed over, whatever their kinds; those of one kind and
 // source begin in that order, too. Sources take turns, and jobs of kResolve that run for one source
-// leave half of the threads to others (ControlQueue). A kind whose first thread the system
-// refuses to start is served by another's. While the pool has no thread at all, Run() is refused
-// and Finish() runs where it is awaited.
+// leave half of the threads to others (ControlQueue). If the system refuses to start the first
+// thread of a kind, a thread of another kind runs its jobs. While the pool has no thread at all,
+// Run() is refused and Finish() runs where it is awaited.
 //
 // A job owns its function and its result, never the coroutine: whoever waits may be cancelled or
 // destroyed meanwhile. The objects that the function refers to (the device, a queue pair) must
-// outlive it: a job with the same `order`, handed over later, is proof that it has ended.
+// outlive the function. When a later job with the same `order` begins, the function has ended.
 //
 // Its threads run on the cores of the thread that made the pool, not on the one core of the
 // executor whose job began them.
@@ -277,7 +278,7 @@ class ControlPool {
   ControlPool() : ControlPool(Options()) {}
   ControlPool(const ControlPool&) = delete;
   ControlPool& operator=(const ControlPool&) = delete;
-  // Drops what was given up, runs the rest, and waits for it.
+  // Drops jobs that were given up, runs the others, and waits for them.
   ~ControlPool();
 
   // Runs `function`, which returns a Status or a StatusOr, and resumes with that. If its waiter
@@ -290,8 +291,8 @@ class ControlPool {
     return Awaiter<Function>(*this, kind, order, /*must_run=*/false, std::move(function),
                              std::move(source));
   }
-  // The same for a job that must run, even if nobody waits: it is never refused, and not cancelled.
-  // For ends (destroying, deregistering): there is at most one for each object.
+  // Runs `function` even if nobody waits: the job is never refused, and not cancelled. For ends
+  // (destroying, deregistering): there is at most one for each object.
   template <typename Function>
   [[nodiscard]] Awaiter<Function> Finish(ControlKind kind, const void* order, Function function) {
     return Awaiter<Function>(*this, kind, order, /*must_run=*/true, std::move(function),
@@ -344,7 +345,7 @@ class ControlPool {
   size_t unfinished_ = 0;
   size_t waiters_ = 0;
   bool closing_ = false;   // nothing more is handed over
-  bool stopping_ = false;  // and nothing is left
+  bool stopping_ = false;  // closing_, and no job is left
 };
 
 // Lives in the frame of the coroutine that waits, and may be destroyed with it.

@@ -74,7 +74,8 @@ class Device {
 
   // The port and GID that links use, decided when the device was opened.
   virtual DevicePort default_port() const { return {}; }
-  // Decides again, because the port's addresses may have changed. Fails as opening the device does.
+  // Chooses the port and GID again, because the port's addresses may have changed. Fails as opening
+  // the device does.
   virtual absl::StatusOr<DevicePort> ChoosePortAgain() { return default_port(); }
   // `port` is counted from 1.
   virtual absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port) = 0;
@@ -83,10 +84,10 @@ class Device {
   virtual absl::StatusOr<ibv_pd*> AllocPd() = 0;
   virtual absl::Status DeallocPd(ibv_pd* pd) = 0;
 
-  // Zeroed, page-aligned memory that suits this device for what peers reach one-sided: huge pages
-  // if there are any; the soft device's can be mapped by its peers. Few and large:
-  // RESOURCE_EXHAUSTED beyond a bound of the device. FreeMemory() takes the same size;
-  // FAILED_PRECONDITION while something in the memory is registered.
+  // Zeroed, page-aligned memory that peers may reach one-sided: in huge pages if there are any, and
+  // on the soft device such that peers can map it. Ask for few, large pieces: RESOURCE_EXHAUSTED
+  // beyond a bound of the device. FreeMemory() takes the same size; FAILED_PRECONDITION while
+  // something in the memory is registered.
   virtual absl::StatusOr<std::byte*> AllocateMemory(size_t bytes);
   virtual absl::Status FreeMemory(std::byte* memory, size_t bytes);
 
@@ -96,7 +97,7 @@ class Device {
   virtual absl::Status DeregMr(ibv_mr* mr) = 0;
 
   // A type-2 memory window, which IBV_WR_BIND_MW binds and IBV_WR_LOCAL_INV or a peer's
-  // IBV_WR_SEND_WITH_INV frees again; the consumer counts the low 8 bits of its key up at each
+  // IBV_WR_SEND_WITH_INV frees again; the consumer adds 1 to the low 8 bits of its key at each
   // binding. An error if DeviceCapabilities::memory_windows is false.
   virtual absl::StatusOr<ibv_mw*> AllocMw(ibv_pd* pd) = 0;
   // Also for a window that is bound: its key then admits no new access. An access that began before
@@ -142,7 +143,7 @@ class Device {
   // our memory. Hardware: true once the QP is destroyed (rxe 6.1 still copies the packet that it is
   // at when a QP enters ERR). The soft device: once it is in ERR, but false while a frozen peer is
   // in the middle of a copy. Memory leased through `qp` may be reused only once this is true.
-  // Whatever has the queue pair's number by then does not matter.
+  // A queue pair that has the number of `qp` by then does not matter.
   virtual bool Quiesced(QpIdentity qp) = 0;
 
   // Readable when an asynchronous event waits; non-blocking.

@@ -68,7 +68,7 @@ class MemoryRegion {
   uint32_t lkey() const { return lkey_; }
   uint32_t rkey() const { return rkey_; }
   ibv_mr* mr() const { return mr_; }
-  // For comparisons only: a buffer may outlive its runtime, and so this pointer its domain.
+  // For comparisons only: a buffer may outlive its runtime, so this pointer may outlive its domain.
   const ibv_pd* pd() const { return pd_; }
   const std::string& device_name() const { return device_; }
   int access() const { return access_; }
@@ -106,6 +106,7 @@ class MemoryRegion {
 
 struct Block;
 
+// Gets its blocks back when nobody holds them. Outlives them.
 class BlockOwner {
  public:
   virtual ~BlockOwner() = default;
@@ -121,7 +122,7 @@ class BlockListener {
   virtual void OnBlockHome(size_t capacity) = 0;
 };
 
-// Block: the memory behind one Buffer, and how many hold it. Internal to transport/memory.
+// Block: the memory behind one Buffer, and the number of its holders. Internal to transport/memory.
 //
 // The Buffer holds it, and so does each BufferPin, for an operation that must not lose the memory
 // when the Buffer goes. Whoever drops the last reference, on whatever thread, gives it back to its
@@ -151,7 +152,7 @@ struct Block {
   uint32_t lkey;
   std::atomic<uint32_t> references{0};
   BlockListener* listener = nullptr;  // of memory from a pool
-  // The owner's.
+  // For the owner.
   uint32_t size_class = 0;
   Block* next = nullptr;
   Block* previous = nullptr;
@@ -248,7 +249,7 @@ class Buffer {
     VERBENA_CHECK(block_ != nullptr && block_->listener == nullptr) << "a Buffer has one listener";
     block_->listener = &listener;
   }
-  // For what hands out memory: takes over one reference to `block`.
+  // For owners of blocks: takes over one reference to `block`.
   Buffer(internal::Block& block, size_t size) : block_(&block), size_(size) {}
 
  private:

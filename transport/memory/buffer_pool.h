@@ -1,5 +1,5 @@
-// Payload memory of one executor: BufferPool, the buffers of one budget; ArenaGrowth, which makes
-// its arenas; and MemoryBudgets, the bounds of all pools.
+// BufferPool: the payload memory of one executor for one budget, with its options and counts.
+// MemoryBudgets (memory_budgets.h) has the budgets of all pools.
 //
 // An endpoint or the program owns a pool. It is used on its scheduler's thread; its buffers may be
 // freed on any.
@@ -41,14 +41,14 @@ struct BufferPoolOptions {
   // The most bytes that the pool may register; at least kMinBufferBytes. A whole number of pages is
   // used.
   size_t budget_bytes = size_t{128} << 20;
-  // IBV_ACCESS_*, as its memory is used; 0 serves what is only sent from.
+  // A set of IBV_ACCESS_*; 0 for memory that is only sent from.
   int access = 0;
-  // Whether peers read or write it one-sided: landings are, and what RemoteMemory exposes.
+  // Whether peers read or write the memory one-sided, as they do with landings and loans.
   bool exposed = false;
   // The first arena; each later one is as large as all before, up to kMaxBufferBytes. 0: 4 MiB, or
   // 32 MiB on the soft device, where registering pins nothing.
   size_t first_arena_bytes = 0;
-  // Whose threads register arenas; it outlives the pool. nullptr: where they are needed.
+  // Its threads register arenas; it outlives the pool. nullptr: the calling thread registers them.
   ControlPool* control = nullptr;
 };
 
@@ -56,7 +56,7 @@ struct BufferPoolStats {
   size_t budget_bytes = 0;  // less than asked for when the device refused to pin more
   size_t arena_bytes = 0;   // registered
   size_t arenas = 0;
-  size_t growing_bytes = 0;  // that a control thread registers now
+  size_t growing_bytes = 0;  // being registered by a control thread
   size_t bytes_in_use = 0;   // in whole blocks
   size_t peak_bytes_in_use = 0;
   uint64_t allocations = 0;
@@ -151,10 +151,11 @@ class BufferPool {
   };
 
   // co_await gives absl::StatusOr<Buffer> of `bytes`. INVALID_ARGUMENT beyond kMaxBufferBytes,
-  // RESOURCE_EXHAUSTED beyond the budget or what can be pinned of it, with the device's reason.
+  // RESOURCE_EXHAUSTED beyond the budget, or beyond the part of it that can be pinned, with the
+  // device's reason.
   Awaiter Allocate(size_t bytes) { return Awaiter(*core_, bytes); }
-  // The same without waiting: RESOURCE_EXHAUSTED when there is none (a control thread may be about
-  // to register more), or others wait already that it may not pass.
+  // Allocates without waiting: RESOURCE_EXHAUSTED if there is no memory (a control thread may be
+  // about to register more), or if it may not pass others that wait already.
   absl::StatusOr<Buffer> TryAllocate(size_t bytes);
 
   // Whether all buffers are home, and nobody waits for one.
@@ -164,10 +165,10 @@ class BufferPool {
   std::vector<std::unique_ptr<CarvedArena>> TakeArenas();
 
   BufferPoolStats stats() const;
-  // Why the device registers less than the budget; OK as far as it has not refused any.
+  // Why the device registers less than the budget; OK if it has not refused any.
   const absl::Status& growth_failure() const;
   const std::string& name() const;
-  // Whether smaller requests pass one of `bytes` that waits.
+  // Whether smaller requests pass a request for `bytes` that waits.
   bool IsLarge(size_t bytes) const;
 
  private:

@@ -4,8 +4,8 @@
 // Free blocks are powers of two, each at a multiple of its size within its arena, so that two
 // neighbours ("buddies") of one order merge into one of the next. A block in use has the size of
 // its class: the neighbours that make it up, the largest first. An arena of any whole number of
-// pages is first cut into the largest blocks that fit. Free memory is then never split further than
-// its blocks in use demand, and an arena without any is whole again.
+// pages is first cut into the largest blocks that fit. So free memory is never split further than
+// the blocks in use demand, and an arena without blocks in use is whole again.
 //
 // One Block object per page, made when a block first begins there; none is allocated later. One
 // thread; nothing fails.
@@ -72,6 +72,8 @@ static_assert(SizeClassBytes(SizeClassOf((16 << 20) + 1)) == 20 << 20);
 static_assert(OrderOf(0) == 0 && OrderOf(4096) == 0 && OrderOf(4097) == 1 && OrderOf(8193) == 2);
 static_assert(OrderBytes(kBlockOrders - 1) == kMaxBufferBytes);
 
+// One arena, cut into blocks. Owned by a BufferPool, and used on its scheduler's thread; once it has
+// left its registrar, any thread may destroy it. Its free blocks are in the pool's BuddyLists.
 class CarvedArena final : public MemoryRegion {
  public:
   // `owner` owns every block. The memory is poisoned from here on, except for blocks in use.
@@ -99,12 +101,14 @@ class CarvedArena final : public MemoryRegion {
 
   Arena arena_;
   BlockOwner& owner_;
-  // Not constructed where no block has begun yet: large arenas cost no more than is used of them.
+  // Not constructed where no block has begun yet: a large arena costs no more than its used part.
   std::unique_ptr<Block, DeleteRaw> blocks_;
   // By page: 1 + the order of the free block that begins there, 0 when there is none.
   std::vector<uint8_t> free_order_;
 };
 
+// The free blocks of a pool's arenas, in one list for each order. Owned by the pool, on its
+// scheduler's thread. Owns no arena and no block.
 class BuddyLists {
  public:
   // Adds an arena whose memory is all free.
@@ -115,7 +119,7 @@ class BuddyLists {
   // A block of that class: from the smallest free block that holds it, or from neighbours that hold
   // it together. Null when there is none.
   Block* Take(uint32_t size_class);
-  // Merges its parts with their free buddies.
+  // Takes `block` back, and merges its parts with their free buddies.
   void Give(Block& block);
 
   size_t free_blocks(uint32_t order) const { return counts_[order]; }
@@ -124,7 +128,7 @@ class BuddyLists {
   // The first of the blocks that hold `bytes`, off the lists; null when there is none.
   Block* TakeWhole(size_t bytes);
   Block* TakeNeighbours(size_t bytes);
-  // Takes what lies at `offset` off the lists, and gives back what is beyond `bytes`.
+  // Takes the free blocks at `offset` off the lists, and gives back the part beyond `bytes`.
   void Claim(CarvedArena& arena, size_t offset, size_t bytes);
   void GiveOne(CarvedArena& arena, size_t offset, uint32_t order);
   void Push(CarvedArena& arena, Block& block);

@@ -7,8 +7,8 @@
 
 namespace verbena::internal {
 
-// The CRC32C (Castagnoli; RFC 3720, 12.1) of some bytes with `crc`, followed by `bytes` at `data`.
-// No bytes have 0: begin with that. Any thread; cannot fail.
+// Extends `crc`, the CRC32C (Castagnoli; RFC 3720, 12.1) of the bytes so far, by the `bytes` bytes
+// at `data`. Begin with 0, the checksum of no bytes. Any thread; cannot fail.
 //
 //   uint32_t crc = 0;
 //   for (const BufferView& view : views) crc = ExtendCrc32c(crc, view.data(), view.size());

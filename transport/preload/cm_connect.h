@@ -1,4 +1,5 @@
-// The queue pair of an id: its states, which librdmacm changes for the program, and what they need.
+// The queue pair of an id: its states, which librdmacm changes for the program, and their
+// attributes.
 //
 // These functions call verbs, in the program's threads, without CmLoop's lock.
 

@@ -1,4 +1,4 @@
-// CmId, CmIdEvent and CmIdChannel: what stands behind the public structs of librdmacm.
+// CmId, CmIdEvent and CmIdChannel: the objects behind the public structs of librdmacm.
 //
 // A program holds pointers to the public parts, and reads and writes some of their fields without a
 // lock, as the manual allows. All other fields are guarded by CmLoop's lock. An id belongs to the
@@ -28,11 +28,13 @@ namespace verbena::internal::preload {
 
 class CmId;
 
+// An event of an id. Owned by its channel until the program gets it, then by the program until it
+// is acknowledged.
 struct CmIdEvent final : rdma_cm_event {
   CmIdEvent(CmId& subject, rdma_cm_event_type type, int status);
 
-  // The id whose destruction waits until this event is acknowledged: of a connect request the
-  // listening one, whose backlog it takes.
+  // The id whose destruction waits until this event is acknowledged. For a connect request it is
+  // the listening id, whose backlog the request takes.
   CmId* held;
   // Moves the queue pair of `id` when the program gets the event, if there is one.
   bool connects_queue_pair = false;
@@ -100,6 +102,8 @@ struct CmPassiveQp {
   ibv_qp_init_attr init;
 };
 
+// An id of librdmacm: its state, and its connection or listening socket. Owned by the program until
+// rdma_destroy_id. Guarded by CmLoop's lock, except the fields that the program may use without.
 class CmId final : public rdma_cm_id, public CmStreamOwner, public CmRequestListener {
  public:
   explicit CmId(rdma_port_space space);
@@ -150,9 +154,9 @@ class CmId final : public rdma_cm_id, public CmStreamOwner, public CmRequestList
   bool OnRequest(std::unique_ptr<CmStream>& stream, const CmMessage& message) override;
 
  private:
-  // Ends an attempt or a connection whose stream is of no more use, with an event.
+  // Ends an attempt or a connection whose stream is of no more use, and posts an event.
   void Lose(rdma_cm_event_type type, int status);
-  // The effects of messages; false if a message comes out of turn.
+  // The effects of messages; false if a message comes in a state that does not expect it.
   bool TakeReply(const CmMessage& message);
   bool TakeReady();
   bool TakeReject(const CmMessage& message);

@@ -98,7 +98,7 @@ class CmStreamOwner {
   virtual void OnStreamConnected() = 0;
   virtual void OnStreamMessage(const CmMessage& message) = 0;
   // The stream is of no more use. `error` is an errno: ECONNRESET if the peer closed it, EPROTO if
-  // the peer sent what is no message, ETIMEDOUT after its time limit.
+  // the peer sent bytes that are no message, ETIMEDOUT after the stream's time limit.
   virtual void OnStreamLost(int error) = 0;
 
  protected:
@@ -168,6 +168,7 @@ class CmStream final : private CmReadyListener {
   std::vector<uint8_t> outgoing_;  // at most kMostOutgoing messages
 };
 
+// Hears the requests of an acceptor's connections, under CmLoop's lock. Outlives the acceptor.
 class CmRequestListener {
  public:
   // A connection's request. It takes `stream`, or leaves it to be closed; returns whether it did.
@@ -221,7 +222,7 @@ class CmAcceptor final : private CmReadyListener {
   uint64_t watch_;
   uint64_t last_id_ = 0;
   std::map<uint64_t, Silent> silent_;  // by id
-  // Has those of silent_, and some that have gone since.
+  // The sources of silent_, and of some connections that have gone since.
   soft::TcpSilent sources_;
 };
 

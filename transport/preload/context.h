@@ -42,8 +42,8 @@ int SetErrno(const absl::Status& status);
 // Sets errno to `error`, and returns it.
 int SetErrno(int error);
 
-// For what the soft device does not have: EOPNOTSUPP, and `why`, a string literal, as a line on
-// standard error the first time.
+// For functions that the soft device does not have: EOPNOTSUPP, and `why`, a string literal, as a
+// line on standard error the first time.
 int Refuse(const char* why);
 
 // Functions that verbs.h calls through an ibv_context.
@@ -59,14 +59,14 @@ void FillQpCalls(verbs_context& context);
 void FillExtendedCq(VisibleCq& cq);
 void FillExtendedQp(VisibleQp& qp);
 
-// Destroy what stands behind an object: the rest of DestroyObject().
+// Each destroys the soft device's object behind a program's object. DestroyObject() calls them.
 absl::Status DestroyDomain(VisibleDomain& domain);
 absl::Status DestroyCq(VisibleCq& cq);
 absl::Status DestroySrq(VisibleSrq& srq);
 absl::Status DestroyQp(VisibleQp& qp);
 
 // Destroys an object by `destroy`, which returns a status, unless somebody else already does.
-// Returns an errno, which it sets, or 0. EINVAL for what is not alive.
+// Returns an errno, which it sets, or 0. EINVAL if the object is not alive.
 template <typename T, typename Destroy>
 int DestroyObject(const void* handle, Destroy destroy) {
   auto* object = static_cast<T*>(Registry::Get().BeginDestroying(T::kKind, handle));
@@ -100,7 +100,7 @@ Result CallReal(Result (*like)(Parameters...), const char* name,
   return otherwise;
 }
 
-// The same for functions that return nothing.
+// CallReal() for functions that return nothing.
 template <typename... Parameters>
 void CallRealVoid(void (*like)(Parameters...), const char* name,
                   std::type_identity_t<Parameters>... arguments) {
@@ -125,7 +125,7 @@ class PreloadedDevices {
   static __be64 GuidOf(int index);
 
  private:
-  // Providers recognise their devices by what follows the ibv_device: nothing.
+  // Providers recognise their devices by the fields behind the ibv_device. Here these are null.
   struct Entry {
     ibv_device device;
     void* nothing[32];
@@ -184,7 +184,7 @@ class Context {
 
   // `device` is an entry of PreloadedDevices. The context lives until Close().
   static absl::StatusOr<Context*> Open(ibv_device* device);
-  // Destroys what the program left alive, too.
+  // Also destroys the objects that the program left alive.
   static void Close(Context* context);
   // The context of an object that is alive.
   static Context* From(const ibv_context* visible);

@@ -60,7 +60,7 @@ struct VisibleChannel : ibv_comp_channel {
 struct VisibleCq : ibv_cq_ex {
   static constexpr Kind kKind = Kind::kCq;
   ibv_cq* inner = nullptr;
-  // From start_poll to end_poll: held, and the completion that read_* read.
+  // Held from start_poll to end_poll. `current` is the completion that read_* read meanwhile.
   std::mutex polling;
   ibv_wc current{};
 
@@ -103,6 +103,7 @@ inline VisibleQp* Unchecked(ibv_qp* qp) {
   return static_cast<VisibleQp*>(reinterpret_cast<ibv_qp_ex*>(qp));
 }
 
+// The objects of this process that are alive, by the pointers that the program has. Any thread.
 class Registry {
  public:
   static Registry& Get();
@@ -111,7 +112,7 @@ class Registry {
   void Add(Kind kind, const void* handle, void* object, Context* owner);
   // Null unless `handle` is an object of that kind that is alive.
   void* Find(Kind kind, const void* handle);
-  // As Find(), for the one caller that destroys the object; nobody else may until it ends.
+  // Finds an object for the one caller that destroys it. Nobody else may until EndDestroying().
   void* BeginDestroying(Kind kind, const void* handle);
   void EndDestroying(const void* handle, bool destroyed);
   std::vector<const void*> HandlesOf(const Context* owner, Kind kind);

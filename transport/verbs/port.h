@@ -92,7 +92,7 @@ struct GidWish {
   std::optional<int> index = {};
 };
 
-// NOT_FOUND lists what the port has; OUT_OF_RANGE names the index, which may never exceed 255,
+// NOT_FOUND lists the GIDs of the port; OUT_OF_RANGE names the index, which may never exceed 255,
 // because no address handle can name more; FAILED_PRECONDITION when all that fits lies in other
 // network namespaces.
 absl::StatusOr<GidInfo> ChooseGid(const PortInfo& port, const GidWish& wish = {});

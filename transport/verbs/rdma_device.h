@@ -107,7 +107,7 @@ class RdmaDevice final : public Device {
   absl::Status Failed(const std::string& what) const;
 
   const std::string name_;
-  const std::string wanted_;  // what it was opened as
+  const std::string wanted_;  // the name that it was opened by
   ibv_context* const context_;
   const DevicePort default_port_;
   ibv_device_attr attributes_{};
@@ -119,7 +119,7 @@ class RdmaDevice final : public Device {
   // QPs that exist, except those that are being destroyed: the address of such a QP may be given
   // out again before DestroyQp() has returned.
   absl::flat_hash_map<const ibv_qp*, QpIdentity> qps_;
-  // The same queue pairs, and those that are being destroyed.
+  // The queue pairs in qps_, and those that are being destroyed.
   absl::flat_hash_set<QpIdentity> existing_;
 };
 
@@ -148,7 +148,7 @@ uint64_t PinnedBytes(const std::string& proc_status);
 
 // `device` is open, its async fd non-blocking, and used by nobody else yet. Takes at least
 // 100 ms on a device that does not raise IBV_EVENT_QP_LAST_WQE_REACHED, and as long again on a
-// device that does not flush what is posted in ERR.
+// device that does not flush WRs that are posted in ERR.
 DeviceCapabilities ProbeCapabilities(Device& device);
 
 }  // namespace verbena::internal

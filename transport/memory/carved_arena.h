@@ -72,8 +72,8 @@ static_assert(SizeClassBytes(SizeClassOf((16 << 20) + 1)) == 20 << 20);
 static_assert(OrderOf(0) == 0 && OrderOf(4096) == 0 && OrderOf(4097) == 1 && OrderOf(8193) == 2);
 static_assert(OrderBytes(kBlockOrders - 1) == kMaxBufferBytes);
 
-// One arena, cut into blocks. Owned by a BufferPool, and used on its scheduler's thread; once it has
-// left its registrar, any thread may destroy it. Its free blocks are in the pool's BuddyLists.
+// One arena, cut into blocks. Owned by a BufferPool, and used on its scheduler's thread; once it
+// has left its registrar, any thread may destroy it. Its free blocks are in the pool's BuddyLists.
 class CarvedArena final : public MemoryRegion {
  public:
   // `owner` owns every block. The memory is poisoned from here on, except for blocks in use.

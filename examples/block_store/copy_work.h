@@ -112,9 +112,9 @@ class StoreWork final : public CopyWork {
   Tree& tree_;
 };
 
-// The use of the bytes that are read back.
+// What ReadWork does with the bytes that it reads back.
 enum class ReadInto {
-  kNothing,     // none
+  kNothing,     // nothing
   kComparison,  // each file's SHA-256 is compared with the tree's
   kFiles,       // as kComparison, and they are written to files that exist already
 };

@@ -21,8 +21,8 @@
 // Methods may be called on any executor that was given to Open(). Each executor has its own open
 // files (io_uring, O_DIRECT if the file system supports it). So a Read or Write takes no lock,
 // except when its executor uses the volume for the first time. Names and buffers must stay valid
-// until the Task ends. A cancelled Read returns at once; File says what becomes of its Buffer. The
-// store must be destroyed after its Tasks and before the executors.
+// until the Task ends. A cancelled Read returns at once; file.h says what then becomes of its
+// Buffer. The store must be destroyed after its Tasks and before the executors.
 //
 //   VERBENA_ASSIGN_OR_RETURN(auto store, VolumeStore::Open("/srv/volumes", {&executor}));
 //   VERBENA_CO_RETURN_IF_ERROR(co_await store->Create("db", /*blocks=*/1 << 18));

@@ -1,7 +1,7 @@
 // Latencies: how long calls took, counted in fixed memory.
 //
-// Exact up to 255 ns, and to 0.4% above. A value of 59 KB; one thread. Record() never allocates, so
-// a measured loop may call it.
+// Exact up to 255 ns, and to within 0.4% above. A value of 59 KB; one thread. Record() never
+// allocates, so a measured loop may call it.
 //
 //   Latencies latencies;
 //   latencies.Record(end_ns - start_ns);

@@ -92,8 +92,8 @@ class Phase {
   Phase& operator=(const Phase&) = delete;
 
   void Start();
-  // Cancels the calls in flight. The phase still ends by waking `ended`. Blocks until each executor
-  // has done so.
+  // Cancels the calls in flight, and blocks until each executor has cancelled its own. The phase
+  // still ends by waking `ended`.
   void Cancel();
 
   uint64_t calls() const;

@@ -32,7 +32,8 @@ class ChangeLog {
  public:
   static constexpr size_t kMaxChanges = 4096;
   static constexpr size_t kMaxBytes = size_t{8} << 20;  // of keys and values
-  // The most that After() returns at once: a watcher whose caller does not read holds it for long.
+  // The most changes that After() returns at once: a watcher whose caller does not read holds them
+  // for long.
   static constexpr size_t kMaxBatch = 64;
   static constexpr size_t kMaxBatchBytes = size_t{16} << 10;  // or one larger change (start)
 

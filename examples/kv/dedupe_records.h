@@ -2,7 +2,7 @@
 // call that is repeated after a crash gets the reply of the one that ran.
 //
 // A record is written in the same step as the data, and removed with a later write of its client
-// once the client has acknowledged it. A client that keeps more than half of `max_names`
+// once the client has acknowledged it. A client that leaves more than half of `max_names`
 // unacknowledged is refused. Clients that are gone acknowledge nothing: beyond `max_names` in all,
 // those that have been idle longest are dropped. After that a missing record proves that a call has
 // not run only if its client was known before the drop, or gave the name after it.
@@ -48,7 +48,8 @@ class DedupeRecords final : public verbena::DedupeStore {
   explicit DedupeRecords(Store& store, size_t max_names = kMaxNames)
       : store_(store), max_names_(max_names) {}
 
-  // Reads the names that the store has. Before the first call; fails as the store does.
+  // Reads the names that the store has. Call it before the first call comes. Fails as the store
+  // does.
   verbena::Task<absl::Status> Load();
 
   // A call, and its serialized replies if its key is new, and if it existed.
@@ -76,7 +77,7 @@ class DedupeRecords final : public verbena::DedupeStore {
   // Changes of records, beside the one that a write adds.
   struct Changes {
     std::vector<verbena::RequestId> removed;
-    bool dropped = false;  // some may be names that nobody had acknowledged
+    bool dropped = false;  // some of `removed` may be unacknowledged
   };
 
   absl::StatusOr<Changes> Begin(const Call& call);
@@ -94,7 +95,7 @@ class DedupeRecords final : public verbena::DedupeStore {
   std::list<ClientId> by_age_;                // the longest idle first
   std::deque<verbena::RequestId> leftovers_;  // without a client, still to be removed
   size_t names_ = 0;                          // of all clients
-  bool dropped_ = false;                      // some were that nobody had acknowledged
+  bool dropped_ = false;                      // unacknowledged names were dropped
 };
 
 }  // namespace kv

@@ -7,9 +7,9 @@
 // the batches.
 //
 // The queue holds only suspended coroutines. A bound on these, such as a server's bound of calls,
-// is a bound of the queue, too. A write that waits for its turn or is under way cannot be
-// cancelled. Destroying a coroutine that awaits takes its write back if its batch has not begun,
-// and otherwise blocks until the batch has ended.
+// is a bound of the queue, too. A write that waits or is under way cannot be cancelled. Destroying
+// a coroutine that awaits takes its write back if its batch has not begun, and otherwise blocks
+// until the batch has ended.
 //
 //   GroupCommit commits(engine);
 //   absl::StatusOr<bool> existed = co_await commits.Commit(write);
@@ -114,7 +114,7 @@ class GroupCommit {
   std::condition_variable ended_;
   bool stopping_ = false;
   std::deque<Awaiter*> queue_;
-  // The batch that is under way; the thread's.
+  // The batch that is under way. For the thread alone.
   std::vector<Awaiter*> batch_;
   std::vector<std::coroutine_handle<>> waiting_;
   std::atomic<uint64_t> batches_{0};

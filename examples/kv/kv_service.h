@@ -1,10 +1,10 @@
 // KvService: kv.v1.KeyValue on a Store.
 //
 // Its handlers run on every executor of the server. They wait for the store, which never blocks an
-// executor, and for memory for values. What they hold meanwhile is bounded: a client that takes no
-// responses must not fill the server's memory. Streams wait for their callers; Watch looks for
-// changes each millisecond, since another executor may make them, and less often while there are
-// none. Store and records must outlive it.
+// executor, and for memory for values. The bytes that they hold meanwhile are bounded: a client
+// that takes no responses must not fill the server's memory. Streams wait for their callers; Watch
+// looks for changes each millisecond, since another executor may make them, and less often while
+// there are none. Store and records must outlive it.
 //
 //   kv::MemoryStore store(64 << 20);
 //   kv::DedupeRecords records(store);
@@ -63,7 +63,7 @@ class KvService final : public v1::KeyValue::Service {
                                     v1::StatsReply& reply) override;
 
  private:
-  // A write whose caller may repeat it. Returns whether the key existed.
+  // Makes a write that its caller may repeat. Returns whether the key existed.
   verbena::Task<absl::StatusOr<bool>> Write(verbena::ServerContext& context, StoreWrite write,
                                             std::string reply_if_new, std::string reply_if_existed);
 

@@ -1,9 +1,10 @@
 // CheckLog: refuses a store whose log has lost entries that were synced.
 //
 // A power cut may leave the last write of a log torn. Such a log must open, and a log that was
-// damaged must not. None of RocksDB's WALRecoveryModes tells them apart. kPointInTimeRecovery opens
-// both, kAbsoluteConsistency refuses both, kTolerateCorruptedTailRecords refuses some torn tails,
-// and opens some damaged logs. None sees a page of zeros that begins where a record does.
+// damaged must not. None of RocksDB's WALRecoveryModes tells torn logs from damaged ones.
+// kPointInTimeRecovery opens both, kAbsoluteConsistency refuses both, kTolerateCorruptedTailRecords
+// refuses some torn tails, and opens some damaged logs. None sees a page of zeros that begins where
+// a record does.
 //
 // So the log is read once before RocksDB replays it, without a change to any file. A durable store
 // has synced each batch before it writes the next. Its log is damaged
@@ -11,9 +12,9 @@
 //   - if it ends before the SyncedMark.
 // Otherwise only the last batch can be incomplete, and was never acknowledged.
 //
-// One case cannot be told. RocksDB reads no further in a block of 32 KiB that has damage, and a
-// power cut may leave an old mark. So damage behind that mark looks like a torn write if it lies in
-// the block in which the last whole batch begins, or behind it.
+// One case stays open. RocksDB reads no further in a block of 32 KiB that has damage, and a power
+// cut may leave an old mark. So damage behind that mark looks like a torn write if the damage lies
+// in the block in which the last whole batch begins, or behind this block.
 
 #ifndef VERBENA_EXAMPLES_KV_LOG_CHECK_H_
 #define VERBENA_EXAMPLES_KV_LOG_CHECK_H_

@@ -2,7 +2,7 @@
 //
 // Handlers on several executors use one store at once. The keys' hash divides it into shards, each
 // a std::map under its own std::mutex. A call holds the mutex for one look-up and a copy of one
-// value; a scan, for a copy of a page. A handler may wait that long for another executor, and
+// value; a scan, for a copy of a page. So a handler may wait that long for another executor, but
 // rarely does. If each executor had a part of its own, no locks would be needed, but most calls
 // would go to another executor and back. That costs far more than a lock that is seldom contended.
 // A scan visits the shards one after the other and merges their entries.
@@ -66,7 +66,7 @@ class MemoryStore final : public Store {
   }
   absl::StatusOr<bool> Assign(const StoreWrite& write);
   absl::StatusOr<bool> Remove(const StoreWrite& write);
-  // Their memory is counted already.
+  // Stores records, whose memory is counted already.
   void KeepRecords(absl::Span<const StoreRecord> records, bool existed);
   // Counts `used` more bytes and `freed` fewer, unless that would exceed the maximum.
   absl::Status Exchange(uint64_t freed, uint64_t used);

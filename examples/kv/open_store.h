@@ -21,8 +21,8 @@ struct StoreChoice {
   uint64_t max_bytes = uint64_t{1} << 30;  // of memory
 };
 
-// INVALID_ARGUMENT if there is no such engine, or RocksDB has no directory or memory has one.
-// Otherwise as RocksStore::Open().
+// INVALID_ARGUMENT if there is no such engine, if `directory` is missing for RocksDB, or if it is
+// given for memory. Otherwise as RocksStore::Open().
 absl::StatusOr<std::unique_ptr<Store>> OpenStore(const StoreChoice& choice);
 
 }  // namespace kv

@@ -15,8 +15,8 @@ namespace kv {
 // One row for each phase, below a head; lines end with '\n'.
 std::string Table(const std::vector<examples::PhaseReport>& phases);
 
-// One line that compares the rate of calls with that of the same work without calls. Empty if there
-// was none of the latter.
+// One line that compares the rate of calls with that of the same work without calls. Empty if
+// `direct` has no calls.
 std::string Ratio(const examples::PhaseReport& calls, const examples::PhaseReport& direct);
 
 }  // namespace kv

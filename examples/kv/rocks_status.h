@@ -1,4 +1,4 @@
-// StatusOfRocks: what RocksDB says, as an absl::Status that names the database.
+// StatusOfRocks: a status of RocksDB as an absl::Status that names the database.
 //
 // A pure function; any thread.
 

@@ -2,21 +2,22 @@
 //
 // A thread of its own (GroupCommit) stores writes in batches: one WriteBatch, and one sync if
 // `durable`, for all writes that wait. A durable store acknowledges a write only after that sync,
-// so what was acknowledged survives a kill and a power cut. Without it, the kernel has the write,
-// which survives a kill alone. Watchers and readers see a change once it is stored as well as the
-// store promises. The thread also looks whether the keys of a batch exist, so a batch of keys that
-// lie on the disk waits for these reads.
+// so an acknowledged write survives a kill and a power cut. Without `durable`, the kernel has an
+// acknowledged write, which survives a kill alone. Watchers and readers see a change once it is
+// stored as well as the store promises. The thread also looks whether the keys of a batch exist, so
+// a batch of keys that lie on the disk waits for these reads.
 //
 // A Get that memory answers runs on the executor, and never waits for the disk. All else that may
 // read the disk runs on the threads of RunBlocking().
 //
 // After a write that failed, the next batch first asks RocksDB to go on (Resume()) if the disk has
-// room for what RocksDB holds in memory. So writes go on once a full disk has room again. They keep
-// failing until the store is opened anew after other failures of the disk, and if the write that
-// failed was the first to a file of RocksDB's log. Reads go on. With `ends_at_failure` no batch
-// follows one that failed: what the disk has is all writes up to one, as a log must have it.
+// room for what RocksDB holds in memory. So writes go on once a full disk has room again. After
+// other failures of the disk, and if the failed write was the first to a file of RocksDB's log,
+// writes keep failing until the store is opened anew. Reads go on. With `ends_at_failure` no batch
+// follows a failed one: the disk then has all writes up to a certain one, and none behind it, as a
+// log needs.
 //
-// A store whose log has lost what was synced is not opened (log_check.h).
+// A store whose log has lost synced writes is not opened (log_check.h).
 //
 // One process opens a directory at a time. RocksDB keeps its log beside the data, as LOG.
 //
@@ -126,7 +127,7 @@ class RocksStore final : public Store, private BatchEngine {
   rocksdb::ColumnFamilyHandle* records_ = nullptr;
   Counts counts_;
   bool write_failed_ = false;           // the committer's thread
-  bool ended_ = false;                  // likewise: by `ends_at_failure`
+  bool ended_ = false;                  // the committer's thread; by `ends_at_failure`
   std::optional<GroupCommit> commits_;  // while the store is open
 };
 

@@ -46,7 +46,7 @@ struct ScanPage {
 struct StoreRecord {
   std::string_view id;
   std::optional<std::string_view> bytes = {};  // none: the record is removed
-  // In place of `bytes` if the write's key had a value, for results that tell so.
+  // Stored instead of `bytes` if the write's key had a value, for results that tell the difference.
   std::optional<std::string_view> bytes_if_existed = {};
 
   std::optional<std::string_view> bytes_for(bool existed) const {
@@ -91,7 +91,8 @@ class Store {
   // any. An entry counts its key, its value and kPageEntryBytes.
   virtual verbena::Task<absl::StatusOr<ScanPage>> Scan(std::string_view start_key,
                                                        size_t max_bytes) = 0;
-  // The same for the family `dedupe`: one record (NOT_FOUND if there is none), and all of them.
+  // Get() and Scan() of the family `dedupe`: one record (NOT_FOUND if there is none), and a page of
+  // records.
   virtual verbena::Task<absl::Status> GetRecord(std::string_view id, std::string& bytes) = 0;
   virtual verbena::Task<absl::StatusOr<ScanPage>> ScanRecords(std::string_view start_id,
                                                               size_t max_bytes) = 0;

@@ -1,7 +1,8 @@
 // SyncedMark: a note beside a store's log of how far that log is synced.
 //
-// RocksDB numbers the entries of its log, one for each key written or deleted. The file SYNCED says
-// that all entries up to one are on the disk. A log that ends before it has lost synced entries.
+// RocksDB numbers the entries of its log, one for each key written or deleted. The file SYNCED has
+// the number up to which all entries are on the disk. A log that ends before this number has lost
+// synced entries.
 //
 // Advance() overwrites the file and does not sync it, so it costs no wait for the disk. The mark is
 // never ahead of the log. It is exact after a crash of the process and after an orderly end. After
@@ -37,7 +38,7 @@ class SyncedMark {
     bool operator==(const State&) const = default;
   };
 
-  // The errors of looking for it, as of a disk that fails.
+  // Whether the directory has a mark. Errors are those of the file system, such as a failing disk.
   static absl::StatusOr<bool> Exists(rocksdb::Env& env, const std::string& directory);
   // DATA_LOSS if the file is damaged.
   static absl::StatusOr<State> Read(rocksdb::Env& env, const std::string& directory);

@@ -28,7 +28,7 @@ class PieceWork : public examples::Work {
   int max_workers() const override { return 1 << 20; }
 
  protected:
-  // nullptr when nothing is left, or the lane may not go on.
+  // The next piece; nullptr if none is left, or the lane may not go on.
   const Piece* Take(const examples::Lane& lane);
   verbena::Channel& channel() { return channel_; }
 

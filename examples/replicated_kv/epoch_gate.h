@@ -1,8 +1,8 @@
 // EpochGate: a backup's memory of epochs and streams. It admits one stream of the log at a time,
 // and no message of a primary that has been replaced.
 //
-// A value; one thread. It knows epochs from etcd alone, which makes them: a stream that names one
-// of its own would end a primary that is none, and shut out all others.
+// A value; one thread. It learns epochs from etcd alone. Otherwise a stream that names an epoch of
+// its own making could end the real primary's stream, and shut out all others.
 
 #ifndef VERBENA_EXAMPLES_REPLICATED_KV_EPOCH_GATE_H_
 #define VERBENA_EXAMPLES_REPLICATED_KV_EPOCH_GATE_H_
@@ -23,8 +23,8 @@ class EpochGate {
   // Etcd has, or had, that epoch.
   void Learn(uint64_t epoch) { epoch_ = std::max(epoch_, epoch); }
 
-  // Lets a new stream in, and ends the one before. FAILED_PRECONDITION: its primary was replaced,
-  // or etcd has not told of it.
+  // Lets a new stream in, and ends the one before. FAILED_PRECONDITION: the stream's primary was
+  // replaced, or etcd has not told of its epoch.
   absl::StatusOr<uint64_t> Admit(uint64_t epoch) {
     if (absl::Status fresh = CheckEpoch(epoch); !fresh.ok()) return fresh;
     return ++pass_;
@@ -32,7 +32,7 @@ class EpochGate {
   // Lets no stream go on.
   void Close() { ++pass_; }
 
-  // A message of the stream that got `pass`.
+  // Checks a message of the stream that got `pass`.
   absl::Status Check(uint64_t pass, uint64_t epoch) const {
     if (pass != pass_) {
       return absl::FailedPreconditionError(

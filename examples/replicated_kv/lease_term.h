@@ -40,7 +40,7 @@ class BootClock final : public verbena::Clock {
 
 class LeaseTerm {
  public:
-  // The margin is that part of the lease's time to live.
+  // The margin is one part in so many of the lease's time to live.
   static constexpr int kMarginPart = 10;
 
   // The lease was renewed for `ttl` by a request that was sent at `sent`.

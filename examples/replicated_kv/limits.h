@@ -25,12 +25,13 @@ inline constexpr size_t kMaxPageBytes = size_t{64} << 10;
 // How far behind a replica may be when it joins the in-sync set.
 inline constexpr uint64_t kMaxLagToJoin = 64;
 
-// A backup says at least this often how far it is. One that says nothing for kPatience is lost.
+// A backup says at least this often how far it is. A backup that says nothing for kPatience is
+// lost.
 inline constexpr verbena::Duration kSayEvery = std::chrono::milliseconds(200);
 inline constexpr verbena::Duration kPatience = std::chrono::seconds(1);
-// One whose disk does not have an entry that long after it was sent is lost, too. (start)
+// A backup whose disk does not have an entry this long after it was sent is lost, too. (start)
 inline constexpr verbena::Duration kDiskPatience = std::chrono::seconds(5);
-// Before the next attempt at what failed.
+// The pause before a failed operation is tried again.
 inline constexpr verbena::Duration kPause = std::chrono::milliseconds(100);
 // A replica lets another one with a longer log become primary, at most this long.
 inline constexpr verbena::Duration kDeference = std::chrono::milliseconds(300);

@@ -1,8 +1,8 @@
 // ReceiveLog: a backup's end of the stream of the log. It takes entries in order, says what its
 // disk has, and lets a copy replace all that it has.
 //
-// The gate lets the newest stream go on, and ends those of primaries that were replaced. All that
-// the parts refer to must outlive the Task.
+// The gate lets the newest stream go on, and ends the streams of primaries that were replaced.
+// Everything that the parts refer to must outlive the Task.
 
 #ifndef VERBENA_EXAMPLES_REPLICATED_KV_LOG_RECEIVER_H_
 #define VERBENA_EXAMPLES_REPLICATED_KV_LOG_RECEIVER_H_

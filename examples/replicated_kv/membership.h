@@ -4,7 +4,8 @@
 // A backup that is lost leaves the set in etcd first, and only then does the commit point go on
 // without it. A backup that joins counts from before the transaction that adds it, and has by then
 // all that is or may be committed. So at each moment every member that etcd knows has all that is
-// committed. One change at a time; the primary's, one for each of its epochs. One executor.
+// committed. One change at a time. A primary has one Membership for each of its epochs. One
+// executor.
 
 #ifndef VERBENA_EXAMPLES_REPLICATED_KV_MEMBERSHIP_H_
 #define VERBENA_EXAMPLES_REPLICATED_KV_MEMBERSHIP_H_
@@ -40,7 +41,7 @@ class CommitPoint {
     members_ = std::move(members);
     Advance();
   }
-  // A replica's disk goes up to there. 0: it has nothing, or lost what it had.
+  // A replica's disk has the log up to `sequence`. 0: it has nothing, or lost what it had.
   void NoteDurable(std::string_view name, uint64_t sequence) {
     durable_.insert_or_assign(std::string(name), sequence);
     Advance();
@@ -74,8 +75,8 @@ class CommitPoint {
 class BackupProgress {
  public:
   // For each answer: the backup was sent entries up to `sent`, and has those up to `durable` on its
-  // disk. True if it lacks one that it was sent more than kDiskPatience ago, as far as its answers
-  // tell: that may be twice as long.
+  // disk. True if its disk lacks an entry that it was sent more than kDiskPatience ago. Since only
+  // answers tell, this may take twice as long.
   bool IsStuck(uint64_t sent, uint64_t durable, verbena::TimePoint now) {
     if (durable >= awaited_) {
       awaited_ = sent;
@@ -98,9 +99,10 @@ class Membership {
 
   const ShardState& state() const { return seen_.state; }
 
-  // They return when etcd has said yes, and try until it says something. ABORTED: another primary
-  // has taken over, or the lease has ended; this is over then. CANCELLED: the Task is cancelled,
-  // and etcd may have either set. A replica that may be in it counts, until Remove().
+  // Remove() and Add() return when etcd has changed the set, and try again until etcd answers.
+  // ABORTED: another primary has taken over, or the lease has ended; then this Membership is over.
+  // CANCELLED: the Task is cancelled, and etcd may have either set. A replica that may be in the
+  // set counts, until Remove().
   verbena::Task<absl::Status> Remove(std::string name) {
     VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await changing_.Lock());
     if (!IsInSync(state(), name) && !unsure_) co_return absl::OkStatus();
@@ -108,8 +110,8 @@ class Membership {
     Count("");
     co_return absl::OkStatus();
   }
-  // FAILED_PRECONDITION, and etcd was not asked: when its turn came `name` did not have all that
-  // may be committed. Try again once it has.
+  // FAILED_PRECONDITION: when this change had its turn, `name` did not have all that may be
+  // committed, so etcd was not asked. Try again once it has.
   verbena::Task<absl::Status> Add(std::string name) {
     VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await changing_.Lock());
     if (IsInSync(state(), name) && !unsure_) co_return absl::OkStatus();
@@ -132,7 +134,7 @@ class Membership {
       const ShardState next = joins ? With(state(), name) : Without(state(), name);
       unsure_ = true;
       absl::StatusOr<SeenState> now = co_await directory_.Replace(seen_, next, lease_);
-      // An answer from before what is seen proves nothing.
+      // An answer that is older than seen_ proves nothing.
       const bool stale = now.ok() && now->revision < seen_.revision;
       if (!now.ok() || stale) {
         VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(kPause));
@@ -143,8 +145,8 @@ class Membership {
                                                  state().epoch, ShardStateText(now->state),
                                                  now->holder_lease == 0 ? "no" : "another"));
       }
-      // Only the primary of an epoch changes its set. If the state is another one than was asked
-      // for, it is an earlier change, whose answer was lost.
+      // Only the primary of an epoch changes its set. If etcd has another state than the one asked
+      // for, an earlier change made it, whose answer was lost.
       seen_ = *std::move(now);
       unsure_ = false;
       if (state() == next) co_return absl::OkStatus();

@@ -1,12 +1,14 @@
 // Names: the calls that a replica's data hold, by the names that DedupeTokens gave them
-// (verbena/rpc/dedupe.h). Each replica of a shard has the same, since it follows from the log.
+// (verbena/rpc/dedupe.h). Each replica of a shard has the same names, since they follow from the
+// log.
 //
 // A client's names are one record beside the data, written in the batch of each write. It is short:
 // a write says which numbers its client repeats no more, and these are dropped. Bounds: kMaxNames
-// of one client, kMaxClients. A number that is over, or was pushed out, gives an error, never "not
-// there". A client that has written nothing for long may be forgotten when there are too many.
-// From then on a repeated call of a client that is not known, or whose number is below the first
-// that is known of it, gives an error, too. One thread.
+// names of one client, and kMaxClients clients. A number that the client repeats no more, or
+// that was pushed out, gives an error, never "not there". A client that has written nothing for
+// long may be forgotten when there are too many. From then on a repeated call gives an error, too,
+// if its client is not known, or if its number is below the first known one of its client. One
+// thread.
 //
 //   absl::StatusOr<std::optional<uint64_t>> sequence = names.Find(client, number);
 
@@ -53,7 +55,7 @@ class Names {
     if (found == known->second.names().end()) return std::nullopt;
     return found->second;
   }
-  // The same for a call that is repeated, and may be that of a client that was forgotten.
+  // Find() for a repeated call, whose client may have been forgotten.
   absl::StatusOr<std::optional<uint64_t>> FindRepeated(std::string_view client,
                                                        uint64_t number) const {
     const auto known = clients_.find(client);
@@ -116,7 +118,7 @@ class Names {
   void Clear() { clients_.clear(); }
 
  private:
-  // One may have been forgotten.
+  // Whether a client may have been forgotten.
   bool is_full() const { return clients_.size() >= kMaxClients; }
   // The client that has written nothing for the longest time.
   std::map<std::string, v1::ClientNames, std::less<>>::const_iterator Idlest() const {
@@ -128,8 +130,8 @@ class Names {
   std::map<std::string, v1::ClientNames, std::less<>> clients_;
 };
 
-// Which entries of a log are old: they have been there for kKeepNames, and for twice that at most
-// until it tells.
+// Which entries of a log are old: those that have been there for kKeepNames. It tells so after
+// twice kKeepNames at most.
 class LogAge {
  public:
   // The log's last entry is `last` now. Returns the last one that is known to be old; 0: none.
@@ -143,8 +145,8 @@ class LogAge {
 
  private:
   verbena::TimePoint since_{};
-  uint64_t last_ = 0;  // then
-  uint64_t old_ = 0;   // then, too
+  uint64_t last_ = 0;  // at since_
+  uint64_t old_ = 0;   // the last_ before this one
 };
 
 }  // namespace replicated_kv

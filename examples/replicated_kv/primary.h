@@ -63,14 +63,14 @@ class Primary {
 
   // Feeds the backups until End(), or until this is cancelled.
   verbena::Task<void> Run();
-  // Nothing is served any more. Any of its Tasks may call it.
+  // From now on nothing is served. Any of its Tasks may call this.
   void End(std::string why);
   // No more writes begin, so that those under way can be committed.
   void StopTaking() { taking_ = false; }
   bool ended() const { return ended_; }
   uint64_t epoch() const { return members_.state().epoch; }
 
-  // OK while it may answer: it has its lease.
+  // OK while it may answer, because it has its lease.
   absl::Status Serving() const;
   // Gives the write of a named call its place in the log, and returns that. If the log has the call
   // already, returns the place that it has there. After OUT_OF_RANGE the call may have run before;
@@ -92,7 +92,7 @@ class Primary {
  private:
   verbena::Task<void> WatchOwnDisk();
   verbena::Task<void> Follow(OtherReplica& peer);
-  // From the in-sync set.
+  // Removes a backup from the in-sync set.
   verbena::Task<void> Remove(std::string name);
   // The key's value after all writes of the log.
   verbena::Task<absl::StatusOr<std::string>> NewestValue(const std::string& key);
@@ -108,7 +108,7 @@ class Primary {
   verbena::Mutex ordering_;                  // of writes
   LogAge age_;
   std::deque<std::shared_ptr<const v1::Entry>> uncommitted_;
-  // The newest of these by key.
+  // The newest entry of uncommitted_ for each key.
   absl::flat_hash_map<std::string, std::shared_ptr<const v1::Entry>> newest_;
 };
 

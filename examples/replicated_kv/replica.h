@@ -1,5 +1,5 @@
 // Replica: one server's part in a shard: it keeps its lease in etcd, follows the shard's state
-// there, and is primary or backup as that says. It serves the other replicas, too.
+// there, and is primary or backup as that state says. It serves the other replicas, too.
 //
 // Run() is its Task: it opens the log, registers nothing, and goes on until it is cancelled or the
 // disk fails. Handlers use the rest, on the same executor: the runtime must have one only. Must
@@ -54,7 +54,7 @@ class Replica final : public v1::Replication::Service {
           std::vector<OtherReplica> peers);
 
   verbena::Task<absl::Status> Run(std::string address);
-  // Ends its part in good order: what is under way is committed, if that takes no longer than a
+  // Ends its part in good order: writes under way are committed if that takes no longer than a
   // second, the lease is given back, and streams end.
   verbena::Task<void> HandOver();
 

@@ -57,7 +57,8 @@ class ReplicaLog {
     return tail_[sequence - before_tail_.sequence - 1];
   }
 
-  // INVALID_ARGUMENT: no primary of `epoch` sends an entry, or begins a copy, of that position now.
+  // INVALID_ARGUMENT: a primary of `epoch` cannot send an entry of position `next` now, or begin a
+  // copy there.
   absl::Status CheckNext(LogPosition next, uint64_t epoch, bool copy_begins = false) const {
     const bool in_order = copy_begins
                               ? next.sequence < kMaxSequence
@@ -76,7 +77,8 @@ class ReplicaLog {
     last_ = PositionOf(*entry);
     tail_.push_back(entry);
     tail_bytes_ += entry->ByteSizeLong();
-    // Now, so that names and position follow the order of the log, not that of the disk.
+    // Prepare() is called now, so that names and position follow the order of the log, not that of
+    // the disk.
     writes_.Spawn(WriteDown(store_.Prepare(std::move(entry), complete_)));
     Trim();
     Notify();
@@ -115,7 +117,7 @@ class ReplicaLog {
 
  private:
   static constexpr uint64_t kMaxUnwritten = 1024;
-  // No log is as long.
+  // No log gets as long.
   static constexpr uint64_t kMaxSequence = uint64_t{1} << 62;
 
   verbena::Task<void> WriteDown(ReplicaStore::Batch batch) {

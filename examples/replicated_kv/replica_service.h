@@ -1,8 +1,8 @@
-// ReplicatedKvService: a Replica as clients see it, and Verbena, which asks for results of their
-// repeated calls.
+// ReplicatedKvService: a Replica as clients see it, and as Verbena sees it, which asks for the
+// results of repeated calls.
 //
 // A handler that fails before it has changed anything says so by Outcome::kNotExecuted. The replica
-// must outlive them.
+// must outlive the service.
 //
 //   Server::Start(*runtime, {&kv, &replica}, {.dedupe = {.store = &kv}});
 

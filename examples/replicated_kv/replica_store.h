@@ -1,5 +1,5 @@
-// ReplicaStore: what a replica has on its disk: the data, the names of calls, and the position in
-// the log up to which both go.
+// ReplicaStore: a replica's disk: the data, the names of calls, and the position in the log up to
+// which both go.
 //
 // A kv::Store keeps them: data under "=" and the key, the rest as records of its family `dedupe`.
 // One batch holds an entry's data, its name and its position, so that after a crash the disk has a

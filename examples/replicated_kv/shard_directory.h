@@ -1,4 +1,4 @@
-// ShardDirectory: where the state of a shard lies, and who holds its lease: etcd.
+// ShardDirectory: the state of a shard and the holder of its lease, as etcd keeps them.
 //
 // EtcdDirectory keeps two keys: prefix/state, a ShardState, which stays; and prefix/primary/holder,
 // which lives under the lease of the primary. The latter has the form of a registered server, so
@@ -29,15 +29,15 @@ namespace replicated_kv {
 struct SeenState {
   ShardState state;
   int64_t revision = 0;      // of the state
-  int64_t holder_lease = 0;  // of the primary; 0: it has ended
+  int64_t holder_lease = 0;  // the primary's lease; 0: it has ended
 };
 
-// The part that changes the in-sync set.
+// The part of EtcdDirectory that Membership uses to change the in-sync set.
 class ShardDirectory {
  public:
   virtual ~ShardDirectory() = default;
   // Makes `next` the state, if the state is as seen and `lease` is the primary's. Returns the state
-  // as it is afterwards. After an error it may be either.
+  // as it is afterwards. After an error the state may be the old or the new one.
   virtual verbena::Task<absl::StatusOr<SeenState>> Replace(SeenState seen, ShardState next,
                                                            int64_t lease) = 0;
 };
@@ -53,7 +53,7 @@ class EtcdDirectory final : public ShardDirectory {
     read_at_ = range.revision;
     co_return SeenIn(range.entries);
   }
-  // The same, for others than the one who waits for Changed().
+  // Read() for callers that do not wait for Changed().
   verbena::Task<absl::StatusOr<SeenState>> Look() {
     VERBENA_CO_ASSIGN_OR_RETURN(const verbena::EtcdRange range, co_await etcd_.List(prefix_ + "/"));
     co_return SeenIn(range.entries);
@@ -91,7 +91,7 @@ class EtcdDirectory final : public ShardDirectory {
     co_return SeenState{
         .state = std::move(next), .revision = result.revision, .holder_lease = lease};
   }
-  // Until something below the prefix may have changed since Read(); a second at most.
+  // Waits until something below the prefix may have changed since Read(), a second at most.
   verbena::Task<absl::Status> Changed() {
     if (watch_ == nullptr) watch_ = etcd_.Watch(prefix_ + "/", read_at_ + 1);
     const absl::Status heard =

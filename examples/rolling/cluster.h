@@ -64,7 +64,7 @@ class Cluster {
   absl::StatusOr<replicated_kv::ShardState> State(size_t shard);
   // The server that is its primary.
   absl::StatusOr<size_t> PrimaryOf(size_t shard);
-  // Until all replicas of the shard are in sync.
+  // Waits until all replicas of the shard are in sync.
   absl::Status AwaitInSync(size_t shard);
   // CANCELLED if a signal comes.
   absl::Status Pause(std::chrono::milliseconds delay);

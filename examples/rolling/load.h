@@ -48,7 +48,7 @@ class Load {
   static constexpr int kSlots = 8;  // keys of a shard that are in use at once
   static constexpr int kCallsPerKey = 120;
   static constexpr std::chrono::seconds kCallPatience{30};
-  // After this an attempt is repeated elsewhere. It goes on where it is.
+  // After this time an attempt is repeated elsewhere. The first handler goes on.
   static constexpr std::chrono::milliseconds kAttemptPatience{1500};
 
   // The channel of each shard, to its primary.
@@ -65,7 +65,7 @@ class Load {
     return last_values_;
   }
   const LoadCounts& counts() const { return counts_; }
-  // The newest epoch of a shard that a write was acknowledged in, and when it was the first time.
+  // The newest epoch in which a write to a shard was acknowledged, and when this first happened.
   struct Serving {
     uint64_t epoch = 0;
     verbena::TimePoint since{};

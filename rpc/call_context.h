@@ -36,7 +36,7 @@ enum class Inherit : uint8_t {
   // Nothing: for work that must be done even if the Task is cancelled, such as giving up a lock.
   // Neither a cancellation of the Task nor WithDeadline() ends such a call; its own deadline does.
   // Destroying the Task still abandons it: Spawn() what must outlive the Task. For a stream this
-  // declines the deadline and the trace; a cancelled Task ends its own awaits of it all the same.
+  // declines the deadline and the trace; a cancelled Task still ends its own awaits of it.
   kNothing = 1,
 };
 

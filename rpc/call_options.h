@@ -82,8 +82,8 @@ struct CallOptions {
   // channels ignore it. The default is no key; 0 is one.
   std::optional<uint64_t> route_key = {};
   // True: while no server can be reached, the call waits for one until its deadline, instead of
-  // failing when the attempts to connect have failed. It fails all the same for a reason that does
-  // not pass, such as INVALID_ARGUMENT for the target.
+  // failing when the attempts to connect have failed. It still fails for a reason that does not
+  // pass, such as INVALID_ARGUMENT for the target.
   bool wait_for_ready = false;
   // The token of the call, the same in each attempt, for methods marked `dedupe` (dedupe.h). Null,
   // the default: the call is one attempt, with a token of its own. It must outlive the attempt.

@@ -76,9 +76,9 @@ struct ChannelOptions {
   // Not empty: while servers of this zone (ResolvedServer::zone) are ready, calls go to these
   // alone. "" by default: zones do not matter.
   std::string zone = "";
-  // Not null: the source of the set of servers (resolver.h), one channel each: a check aborts if
-  // another channel has had it. The target is then only a name in messages. By default the target
-  // says where the set comes from.
+  // Not null: gives the set of servers (resolver.h). A resolver serves one channel: a check aborts
+  // if another channel has had it. The target is then only a name in messages. By default the
+  // target says where the set comes from.
   std::shared_ptr<Resolver> resolver = nullptr;
   // If a set has more servers than this, each executor connects to this many: up to
   // Resolver::kMaxServers; 0, the default: to all. The client's random id and the servers' names
@@ -188,8 +188,8 @@ class Channel {
   const ChannelOptions& options() const { return options_; }
 
   // For generated calls; users call Connect(). The connection that a call with that key takes now;
-  // nullptr if no server of a set is ready, or this thread runs no executor of the runtime. The
-  // link may be unusable all the same: then Route() finds another one.
+  // nullptr if no server of a set is ready, or this thread runs no executor of the runtime. Its
+  // link may still be unusable: then Route() finds another one.
   internal::Connection* ConnectionHere(std::optional<uint64_t> route_key = {});
   // ConnectionHere() for a further attempt of a call: of a server that is not in `tried` if one is
   // ready, or of the server that the call must stay with.

@@ -380,7 +380,7 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
 };
 
 // Bidirectional streaming: both sides write as they like. A client that writes without reading may
-// wait for a server that does the same: read and write in two tasks, or in turns.
+// wait for a server that does the same: read and write in two tasks, or alternately.
 template <typename Request, typename Reply>
 class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWriter {
  public:

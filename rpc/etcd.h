@@ -10,10 +10,10 @@
 // executor. All clients of a process share one thread, which starts with the first one and stays.
 // If one of them uses TLS, the thread stands still as soon as exit() begins, since OpenSSL then
 // frees its memory. A request that begins later fails with UNAVAILABLE, and one that is under way
-// never ends by itself. Each request has a connection of its own: it tries the endpoints in turn,
-// beginning with the one that answered last, until one takes it. Errors name the endpoint. They
-// have an Outcome: kNotExecuted if no etcd took the request, or etcd says that it changed nothing,
-// otherwise kMaybeExecuted. Nothing is sent twice.
+// never ends by itself. Each request has a connection of its own: it tries the endpoints one after
+// another, beginning with the one that answered last, until one takes it. Errors name the endpoint.
+// They have an Outcome: kNotExecuted if no etcd took the request, or etcd says that it changed
+// nothing, otherwise kMaybeExecuted. Nothing is sent twice.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(const EtcdLease lease, co_await etcd->GrantLease(10s));
 //   EtcdTxn txn = EtcdTxn().IfModRevision("shard/epoch", seen).Put("shard/epoch", "8", lease.id);

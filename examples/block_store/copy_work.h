@@ -94,8 +94,8 @@ class CopyWork : public examples::Work {
 // Reads the local files and writes them to the volume. Flushes nothing.
 class StoreWork final : public CopyWork {
  public:
-  // Layout() must have given the files of `tree` their places; the work fills in their digests. The
-  // files lie below `root`.
+  // Layout() must have given the files of `tree` their offsets; the work fills in their digests.
+  // The files lie below `root`.
   StoreWork(verbena::Channel& channel, std::string volume, std::string root, Tree& tree,
             uint64_t max_bytes)
       : CopyWork(channel, std::move(volume), tree, max_bytes),

@@ -18,7 +18,7 @@ namespace block_store {
 
 struct LocalTree {
   std::string root;  // the tree's paths are relative to it
-  Tree tree;         // without digests and places; each directory's entries are sorted by name
+  Tree tree;         // without digests and offsets; each directory's entries are sorted by name
   struct Skipped {
     std::string path;
     const char* what;  // "symbolic link"

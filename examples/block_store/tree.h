@@ -53,7 +53,7 @@ struct FilePart {
   size_t bytes = 0;  // of the file; zeros follow up to the end of the block
 };
 
-// The index's place, size and digest.
+// The index's offset, size and digest.
 struct TreeHeader {
   uint64_t index_offset = 0;
   uint64_t index_bytes = 0;
@@ -65,7 +65,7 @@ class Tree {
   std::vector<TreeEntry> directories;  // each after its parent
   std::vector<FileEntry> files;
 
-  // Gives each file its place.
+  // Gives each file its offset.
   void Layout();
   // The offset of the index, which follows the last file. Only after Layout().
   uint64_t index_offset() const;

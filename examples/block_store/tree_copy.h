@@ -44,7 +44,7 @@ class TreeCopy {
            const CopyOptions& options);
 
   // Stores the files in a new volume, or in one where an earlier Store() did not finish. The tree
-  // is durable on return. `local.tree` gets places and digests. The time in `report` includes the
+  // is durable on return. `local.tree` gets offsets and digests. The time in `report` includes the
   // index and the flushes, but not the volume's creation. ALREADY_EXISTS if the volume holds
   // anything else; OUT_OF_RANGE if an unfinished volume is too small.
   absl::Status Store(LocalTree& local, const std::string& volume, examples::PhaseReport& report);

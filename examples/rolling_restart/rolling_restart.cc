@@ -2,7 +2,7 @@
 // fails.
 //
 // The program starts itself three times as a server, and calls the three from 16 Tasks without a
-// pause. Each server in turn is told to stop, and its successor starts at the same address.
+// pause. One server after another is told to stop, and its successor starts at the same address.
 
 #include <fcntl.h>
 #include <spawn.h>

@@ -1,6 +1,6 @@
 // A failed Status as the body of a response frame, and back.
 //
-// The code travels in the frame's header; message and payloads (details) in a
+// The code travels in the frame's header; message and details (what absl calls payloads) in a
 // verbena.wire.StatusBody, as bytes of any kind. A body that fits no frame travels one-sided; if
 // that cannot be, it loses its details first, then the end of its message. Pure functions.
 
@@ -17,9 +17,9 @@
 
 namespace verbena::internal {
 
-// The payload that holds an Outcome. It does not travel as a detail: the frame's header has it.
+// The detail that holds an Outcome. It does not travel with the others: the frame's header has it.
 inline constexpr char kOutcomePayloadUrl[] = "type.verbena/outcome";
-// The payload that marks the refusal of one call by its handler (ServerContext::NotExecuted). It
+// The detail that marks the refusal of one call by its handler (ServerContext::NotExecuted). It
 // stays in this process.
 inline constexpr char kRefusalPayloadUrl[] = "type.verbena/refusal";
 // Marks the refusal of a deduplicated call whose server cannot prove that it has not run before. It

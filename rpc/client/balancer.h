@@ -52,7 +52,7 @@ class Balancer final : public ConnectionChoice,
   ~Balancer() override;
 
   // The connection of a server that is ready; nullptr: none is. A link that has just begun to close
-  // may be unusable all the same: then AwaitPick().
+  // may still be unusable: then call AwaitPick().
   Connection* Pick(std::optional<uint64_t> route_key);
   // Pick() for a further attempt: prefers a server that was not tried yet, if one is ready.
   Connection* PickOther(std::optional<uint64_t> route_key, const TriedServers& tried);

@@ -227,8 +227,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
   // Keeps the leases of a call that was given up until its final frame comes.
   void Quarantine(CallId id, const LeaseList& leases);
 
-  // Call when the application begins to use memory that the server has loaned over the link: from
-  // now on the link is never idle.
+  // Call when the application begins to use memory that the server has lent over the link: from now
+  // on the link is never idle.
   void NoteRemoteMemory() { reaches_memory_ = true; }
 
   const ClientSessionStats& stats() const { return stats_; }

@@ -1,4 +1,4 @@
-// Clock: the source of time, which a simulator can replace.
+// Clock: tells the time. A simulator can replace it.
 //
 // All of Verbena's time is steady (monotonic) time in nanoseconds. Clocks are used from any thread
 // and live longer than whatever uses them. They never fail.

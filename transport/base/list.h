@@ -27,7 +27,7 @@ namespace verbena::internal {
 template <typename T>
 class IntrusiveList;
 
-// The links of one membership. T names the list's element type, and tells two memberships apart.
+// The pointers of one membership. T names the list's element type, and tells two memberships apart.
 template <typename T>
 class IntrusiveNode {
  public:
@@ -52,7 +52,7 @@ class IntrusiveNode {
   IntrusiveNode* next_ = nullptr;
 };
 
-// IntrusiveList: a doubly linked list of objects that carry their own links.
+// IntrusiveList: a doubly linked list of objects that carry their own pointers.
 //
 // Linking and unlinking allocate nothing and cost O(1), so that a coroutine may be destroyed while
 // it waits anywhere. An object is in at most one list per base class; its destructor takes it out.
@@ -111,7 +111,7 @@ class IntrusiveList {
  private:
   void Reset() { head_.previous_ = head_.next_ = &head_; }
 
-  // The sentinel: its links are never null while the list lives.
+  // The sentinel: its pointers are never null while the list lives.
   IntrusiveNode<T> head_;
 };
 

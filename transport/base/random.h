@@ -14,7 +14,7 @@
 
 namespace verbena::internal {
 
-// Random: the source of randomness, which a simulator can replace.
+// Random: gives random numbers. A simulator can replace it.
 //
 // For backoff, load spreading and sampling; never for secrets. Never fails.
 //

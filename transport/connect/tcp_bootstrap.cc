@@ -30,7 +30,7 @@
 
 namespace verbena::internal {
 
-// TcpConnector: one attempt to reach a target: resolve, then connect to each address in turn.
+// TcpConnector: one attempt to reach a target: resolve, then connect to one address after another.
 //
 // Shared by its handlers on the IoThread and by the coroutine that waits for the outcome, which may
 // go away at any time: a connection that nobody wants any more is closed.

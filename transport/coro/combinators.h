@@ -54,7 +54,7 @@ namespace verbena::internal {
 //         co_return co_await store.Remove(name);
 //       });
 
-// One ForEach under way: the Tasks that run, and the first failure. Lives in its frame.
+// One ForEach under way: the Tasks that run, and the first failure. Lives in the frame of ForEach.
 class ForEachRun {
  public:
   ForEachRun(const TaskContext& context, size_t concurrency);

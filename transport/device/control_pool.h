@@ -37,7 +37,7 @@
 
 namespace verbena::internal {
 
-// ControlQueue: jobs of one kind that wait for a thread, served in turn by source.
+// ControlQueue: jobs of one kind that wait for a thread. Their sources take turns.
 //
 // A source is the address of the peer for which a job runs, or empty. Each source has a queue of
 // its own, and the queues take turns: a job waits for one job of each other source, however many

@@ -27,7 +27,7 @@ namespace verbena::internal {
 class CompletionQueues {
  public:
   explicit CompletionQueues(Waiter& waiter);
-  // Destroys what its owners did not give back, and logs that they did not.
+  // Destroys CQs that their owners did not give back, and logs this.
   ~CompletionQueues();
 
   absl::StatusOr<ibv_cq*> Add(Device& device, int entries, CompletionListener& listener);

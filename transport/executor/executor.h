@@ -86,7 +86,7 @@ class FlushQueue {
 
   static int FlushOnce(IntrusiveList<FlushHook>& hooks) {
     FlushHook* hook = hooks.PopFront();
-    if (hooks.empty()) {  // one link is busy: the common case
+    if (hooks.empty()) {  // one hook is queued: the common case
       hook->Flush();
       return 1;
     }

@@ -116,7 +116,7 @@ class IoUringWaiter final : public Waiter, private RingListener {
   absl::StatusOr<IoRing*> UseRing() override;
 
  private:
-  // A watch, or a free place for one. The generation tells late completions of an earlier watch
+  // A watch, or a free entry for one. The generation tells late completions of an earlier watch
   // apart.
   struct Place {
     int fd = -1;

@@ -50,7 +50,7 @@ struct OpenFile final : InboxItem {
   FileService& service;
   const std::string path;
   int fd = -1;
-  // Its place in the ring's table of files; -1 when it is not registered.
+  // Its index in the ring's table of files; -1 if it is not registered.
   int slot = -1;
   bool direct = false;
   // O_NONBLOCK: EAGAIN is an answer, not a refusal for the moment.

@@ -2,8 +2,8 @@
 //
 // Files are registered with the ring when they are opened (no look-up of the descriptor per
 // operation). Regions of buffers are registered when O_DIRECT first reads or writes them (no
-// pinning per operation). A file or region that is not registered is used all the same. The log
-// says if the kernel refuses a region, or all files or regions.
+// pinning per operation). A file or region that is not registered is used without. The log says if
+// the kernel refuses a region, or all files or regions.
 
 #ifndef VERBENA_TRANSPORT_FILE_RING_BACKEND_H_
 #define VERBENA_TRANSPORT_FILE_RING_BACKEND_H_
@@ -41,7 +41,7 @@ class RingBackend final : public FileBackend, private RegionRegistrar {
   RingBackend(Executor& executor, IoRing& ring);
 
   void OnRegionGone(MemoryRegion& region) override;
-  // The region's place in the ring's table of buffers; -1 when it has none.
+  // The region's index in the ring's table of buffers; -1 if it has none.
   int IndexOf(MemoryRegion& region);
   int Register(MemoryRegion& region);
   void PrepareTransfer(io_uring_sqe& sqe, const FileRequest& request);

@@ -155,7 +155,7 @@ class ProcessDevice {
  public:
   // The device of that index of PreloadedDevices: the one that is open, or a new one.
   static absl::StatusOr<std::shared_ptr<ProcessDevice>> Open(int index, const char* name);
-  // Precondition: as for SoftDevice.
+  // Precondition: as for ~SoftDevice.
   ~ProcessDevice();
   ProcessDevice(const ProcessDevice&) = delete;
   ProcessDevice& operator=(const ProcessDevice&) = delete;

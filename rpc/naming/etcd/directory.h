@@ -52,7 +52,7 @@ class EtcdRegistrar final : public Registrar {
   // Keeps the lease and the key until the lease is lost, or this Task is cancelled.
   Task<absl::Status> Keep();
   Task<absl::Status> KeepOnce();
-  // Waits before the next attempt at what failed; false when cancelled.
+  // Waits before the next attempt after `failure`; false if cancelled.
   Task<bool> Pause(const absl::Status& failure);
 
   const EtcdOptions options_;

@@ -21,7 +21,7 @@
 namespace kv {
 namespace {
 
-// Entries that a log has not, though it has later ones.
+// Entries that a log lacks, though it has later ones.
 struct Gap {
   uint64_t first;
   uint64_t last;

@@ -71,7 +71,8 @@ class Follower {
                                   co_await primary_.parts().store.ReadPage(cursor));
       VERBENA_CO_RETURN_IF_ERROR(co_await stream_.Write(message));
     }
-    // The pages may show any of these entries: without them all the copy is of no moment.
+    // The pages may show any of these entries: without all of them the copy is not the store of any
+    // one moment.
     sent_ = from.sequence;
     VERBENA_CO_RETURN_IF_ERROR(co_await SendUpTo(log_.last().sequence));
     message.set_copy_ends(true);

@@ -130,7 +130,7 @@ class Search {
     moments_[moments_[moment].previous].next = moments_[moment].next;
     moments_[moments_[moment].next].previous = moments_[moment].previous;
   }
-  // At its former place; in the reverse order of Unlink().
+  // Puts it back between its former neighbours; call in the reverse order of Unlink().
   void Link(size_t moment) {
     moments_[moments_[moment].previous].next = moment;
     moments_[moments_[moment].next].previous = moment;

@@ -10,7 +10,7 @@ namespace {
 // Field numbers and lengths around the message text.
 constexpr size_t kMessageOverhead = 16;
 
-// Payloads that say something of one call to one process alone.
+// Details that concern one call to one process alone.
 bool IsLocal(absl::string_view url) {
   return url == kOutcomePayloadUrl || url == kRefusalPayloadUrl;
 }

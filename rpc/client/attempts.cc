@@ -23,8 +23,8 @@ using google::protobuf::MessageLite;
 
 namespace {
 
-// `spec` for one attempt, which fills `reply`: without the buffers and places that belong to the
-// whole call.
+// `spec` for one attempt, which fills `reply`: without the caller's buffers and variables, which
+// belong to the whole call.
 CallSpec AttemptOf(const CallSpec& spec, MessageLite& reply) {
   const CallOptions& options = spec.options;
   return {.method = spec.method,

@@ -245,7 +245,7 @@ class CallInfoOf {
   size_t request_bytes_ = 0;
 };
 
-// The places for a call's results; each may be null.
+// The caller's variables for a call's results; each may be null.
 struct CallerMemory {
   // Before the call begins: what a former call left does not outlive the beginning of this one.
   void Clear() const {

@@ -234,7 +234,7 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> FileResolver::Next() {
     VERBENA_CO_RETURN_IF_ERROR(co_await look_.Due());
     absl::StatusOr<std::string> content = co_await RunBlocking([this] { return ReadFile(path_); });
     if (!content.ok()) {
-      // The same content later is news again.
+      // The next content is reported even if it equals the last.
       read_ = false;
       co_return content.status();
     }

@@ -245,7 +245,7 @@ Executor::~Executor() {
 }
 
 void Executor::AbandonTasks() {
-  // Either may bring some of the other.
+  // Abandoning a root task may fill the inbox, and draining the inbox may add root tasks.
   do {
     while (internal::RootTask* task = impl_->roots.PopFront()) task->Abandon();
   } while (DrainInbox() > 0 || !impl_->roots.empty());

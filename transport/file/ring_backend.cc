@@ -152,7 +152,7 @@ void RingBackend::OnClosing(OpenFile& file) {
   const int slot = std::exchange(file.slot, -1);
   if (slot < 0) return;
   const int none = -1;
-  // A place that cannot be emptied is not used again.
+  // An entry of the table that cannot be emptied is not used again.
   if (io_uring_register_files_update(ring_.raw(), slot, &none, 1) != 1) return;
   files_[slot] = nullptr;
   free_files_.push_back(slot);

@@ -125,7 +125,7 @@ void FillExtendedCq(VisibleCq& cq) {
   cq.read_opcode = [](ibv_cq_ex* handle) { return From(handle).current.opcode; };
   cq.read_vendor_err = [](ibv_cq_ex* handle) { return From(handle).current.vendor_err; };
   cq.read_byte_len = [](ibv_cq_ex* handle) { return From(handle).current.byte_len; };
-  // Shares its place with the key that a peer's SEND_WITH_INV invalidated.
+  // Shares a field with the key that a peer's SEND_WITH_INV invalidated.
   cq.read_imm_data = [](ibv_cq_ex* handle) { return From(handle).current.imm_data; };
   cq.read_qp_num = [](ibv_cq_ex* handle) { return From(handle).current.qp_num; };
   cq.read_src_qp = [](ibv_cq_ex* handle) { return From(handle).current.src_qp; };

@@ -47,7 +47,7 @@ int PostSend(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   return inner->context->ops.post_send(inner, wr, bad_wr);
 }
 
-// The same with the device's own CQs and SRQ. EINVAL for those of others.
+// Sets `inner` to `init` with the device's own CQs and SRQ. EINVAL for those of another device.
 int Translate(const ibv_context* visible, const ibv_qp_init_attr& init, ibv_qp_init_attr& inner) {
   auto* send_cq = Alive<VisibleCq>(init.send_cq);
   auto* receive_cq = Alive<VisibleCq>(init.recv_cq);

@@ -52,7 +52,7 @@ absl::Status NoAnswer(const EtcdAnswer& answer, const char* path) {
                    answer.sent ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
 }
 
-// The next answer that is one.
+// The exchange's next answer; a Status if none came or etcd reported a failure.
 Task<absl::StatusOr<EtcdAnswer>> Take(EtcdExchange& exchange, const char* path) {
   VERBENA_CO_ASSIGN_OR_RETURN(EtcdAnswer answer, co_await exchange.answers().Pop());
   exchange.Took(answer.text.size());

@@ -12,6 +12,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/annotate.h"
 #include "verbena/rpc/retry_after.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
@@ -168,6 +169,7 @@ void Hedges::Look() {
     Attempt& attempt = attempts_[i];
     if (!attempt.ended || attempt.seen) continue;
     attempt.seen = true;
+    VERBENA_CHECK(running_ > 0) << begun_ << " attempts have begun";
     --running_;
     if (attempt.status.ok()) {
       last_ = &attempt;
@@ -369,6 +371,7 @@ std::optional<Duration> RetrySeries::After(const Failure& failure) {
 }
 
 void RetrySeries::Begin() {
+  VERBENA_CHECK(attempts_ < policy_.max_attempts) << attempts_;
   account_.Add(RetryAccount::Count::kRetries);
   ++attempts_;
 }

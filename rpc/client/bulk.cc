@@ -12,6 +12,7 @@
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/client/landings.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/buffer.h"
@@ -81,6 +82,7 @@ absl::Status ClientBulk::OpenSource(Link& link, const BufferView& view) {
 }
 
 absl::Status ClientBulk::OpenLeases(ClientSession& session) {
+  VERBENA_CHECK(leases_.empty() && !landing_.has_value()) << "leases are opened once";
   Link& link = *session.link();
   checked_ = link.checks_payloads();
   request_.has_payload = payload.present();
@@ -186,10 +188,12 @@ void ClientBulk::TakeFromFrame(ClientSession& session, const char* bytes) {
     }
     landing = *std::move(memory);
   }
+  VERBENA_CHECK(size <= landing.size()) << size << " bytes for memory of " << landing.size();
   std::memcpy(landing.data(), bytes, size);
 }
 
 void ClientBulk::PlaceResponse(Buffer memory) {
+  VERBENA_CHECK(memory.size() >= unplaced_.size()) << memory.size() << ", " << unplaced_.size();
   landing = std::move(memory);
   std::memcpy(landing.data(), unplaced_.data(), unplaced_.size());
   unplaced_ = std::string();
@@ -221,6 +225,7 @@ bool ClientBulk::StartWrite(ClientSession& session, PayloadListener& call) {
 }
 
 void ClientBulk::OnTransferPosted() {
+  VERBENA_CHECK(write_ != nullptr && call_ != nullptr);
   std::exchange(write_, nullptr)->Abandon();
   call_->OnPayloadAhead();
 }
@@ -316,6 +321,9 @@ absl::Status ClientBulk::ReadFailure(const absl::Status& known) const {
 Buffer ClientBulk::TakeResponsePayload() {
   if (response_.payload_in_asked && landing.size() > 0) {
     // The caller has memory of its own for it, which was not leased.
+    VERBENA_CHECK(response_payload_bytes() <= landing.size() &&
+                  response_payload_bytes() <= asked_.size())
+        << response_payload_bytes() << " bytes, memory of " << landing.size();
     std::memcpy(landing.data(), asked_.data(), response_payload_bytes());
     response_.payload_in_asked = false;
   }

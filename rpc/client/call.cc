@@ -155,6 +155,7 @@ void ClientCall::SetDeadlineOf(FrameHeader& request) const {
 }
 
 void ClientCall::WriteRequest(char* body) {
+  VERBENA_DCHECK(active_ && !sent_) << method_.full_name << " is sent twice, or has ended";
   if (context_bytes_ != 0) [[unlikely]]
     WriteContext(body);
   body += context_bytes_;
@@ -205,6 +206,7 @@ void ClientCall::LimitAnswer() {
 }
 
 void ClientCall::OnWritable(Link& link) {
+  VERBENA_DCHECK(active_) << method_.full_name;
   if (sent_) {
     EncodeLanding(*landing_, link.Append(LandingFrame(id_), body_bytes));
     return;
@@ -385,6 +387,7 @@ void ClientCall::GiveUp(absl::Status status) {
 }
 
 void ClientCall::End() {
+  VERBENA_DCHECK(active_ && stage_ != Stage::kEnded) << method_.full_name << " ends twice";
   active_ = false;
   stage_ = Stage::kEnded;
   SendWaiter::Unlink();

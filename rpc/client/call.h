@@ -31,6 +31,7 @@
 #include "verbena/rpc/client/session.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/wire_format.h"
@@ -69,11 +70,16 @@ class ClientCall : public Suspension,
 
   // The call's one-sided part, set before the call is awaited, or awaited again. If `bulk` does not
   // outlive the call, its owner calls LeaveBulk(), which gives up a call that has not ended.
-  void set_bulk(ClientBulk* bulk) { bulk_ = bulk; }
+  void set_bulk(ClientBulk* bulk) {
+    VERBENA_DCHECK((bulk_ == nullptr && stage_ == Stage::kNew) || landing_needed())
+        << method_.full_name;
+    bulk_ = bulk;
+  }
   // The call's context block, set before the call is awaited. It is borrowed until the call ends,
   // and must not change. Not set: none. `travels`: the ClientBulk carries the block, and the frame
   // says so.
   void set_context(const CallContext& context, bool travels) {
+    VERBENA_DCHECK(stage_ == Stage::kNew) << method_.full_name;
     context_ = &context;
     context_travels_ = travels;
     context_bytes_ = static_cast<uint32_t>(travels ? kContextHeaderBytes : context.encoded_bytes());

@@ -6,6 +6,7 @@
 
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
 
@@ -34,7 +35,9 @@ DedupeAttempt::DedupeAttempt(DedupeToken& token, CallContext& context) : token_(
 DedupeAttempt::~DedupeAttempt() { Settle(); }
 
 void DedupeAttempt::Settle() {
-  if (std::exchange(unsent_, false)) --token_.unsent_;
+  if (!std::exchange(unsent_, false)) return;
+  VERBENA_CHECK(token_.unsent_ > 0);
+  --token_.unsent_;
 }
 
 void DedupeAttempt::OnContextSent(uint64_t incarnation) {

@@ -150,6 +150,7 @@ void LandingShare::Count(Buffer& buffer) {
 
 void LandingShare::OnBlockHome(size_t capacity) {
   bytes_.Release(ShareOf(capacity));
+  VERBENA_CHECK(landings_ > 0) << "no landing of " << server_ << " is counted";
   if (--landings_ == 0) self_.reset();  // perhaps the end of this
 }
 

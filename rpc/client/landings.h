@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/memory.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
@@ -70,7 +71,10 @@ class GrantsHeld final : private SendWaiter {
   uint32_t Find(size_t bytes) const;
   void AwaitReturn(Link& link);
   // The server may grant the slot anew.
-  void Free(uint32_t slot) { taken_slots_ &= static_cast<uint16_t>(~(1u << slot)); }
+  void Free(uint32_t slot) {
+    VERBENA_CHECK((taken_slots_ >> slot & 1) != 0) << "slot " << slot << " is the server's";
+    taken_slots_ &= static_cast<uint16_t>(~(1u << slot));
+  }
 
   std::array<RemoteRange, kMaxGrantSlots> held_{};  // no bytes: no grant
   // A bit for each slot that is not the server's again: held, taken, or to be returned.

@@ -17,7 +17,10 @@ uint64_t KeyOf(uint32_t slot, uint32_t generation) {
 
 }  // namespace
 
-ClientSession::~ClientSession() = default;
+ClientSession::~ClientSession() {
+  VERBENA_CHECK(in_flight_ == 0 && settling_ == 0)
+      << in_flight_ << " calls in flight, " << settling_ << " settling";
+}
 
 bool ClientSession::Register(RegisteredCall& call, CallId* id) {
   uint32_t index;
@@ -29,6 +32,7 @@ bool ClientSession::Register(RegisteredCall& call, CallId* id) {
     return false;
   }
   Slot& slot = slots_[index];
+  VERBENA_DCHECK(slot.call == nullptr) << "slot " << index << " is taken";
   slot.call = &call;
   *id = {index, slot.generation};
   ++in_flight_;
@@ -65,6 +69,7 @@ void ClientSession::Release(CallId id) {
   Slot& slot = slots_[id.slot];
   VERBENA_CHECK(slot.call != nullptr && slot.generation == id.generation)
       << "slot " << id.slot << ", generation " << id.generation << " of " << slot.generation;
+  VERBENA_DCHECK(in_flight_ > 0) << "slot " << id.slot;
   slot.call = nullptr;
   ++slot.generation;
   free_.PushBack(id.slot);
@@ -222,6 +227,9 @@ void ClientSession::SendCancel(CallId id) {
 }
 
 void ClientSession::OnWritable(Link& link) {
+  VERBENA_CHECK(!cancelled_slots_.empty() &&
+                cancelled_slots_.size() == cancelled_generations_.size())
+      << cancelled_slots_.size() << " slots, " << cancelled_generations_.size() << " generations";
   const uint16_t slot = cancelled_slots_.front();
   cancelled_slots_.pop_front();
   const auto generation = cancelled_generations_.find(slot);

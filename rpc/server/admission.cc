@@ -163,6 +163,7 @@ void AdmissionQueue::Push(QueuedCall& call) {
 }
 
 void AdmissionQueue::Unlink(QueuedCall& call) {
+  VERBENA_CHECK(call.waits_ && waiting_ > 0) << waiting_ << " calls wait";
   const size_t index = IndexOf(call.class_);
   call.waits_ = false;
   call.AgingCall::Unlink();
@@ -177,10 +178,7 @@ void AdmissionQueue::Unlink(QueuedCall& call) {
   Settle(*call.client_, index);
 }
 
-void AdmissionQueue::Remove(QueuedCall& call) {
-  VERBENA_CHECK(call.waits_);
-  Unlink(call);
-}
+void AdmissionQueue::Remove(QueuedCall& call) { Unlink(call); }
 
 void AdmissionQueue::Settle(ClientQueue& client, size_t index) {
   const bool is_control = index == IndexOf(CallClass::kControl);
@@ -279,6 +277,8 @@ void AdmissionQueue::Count(QueuedCall& call) {
 
 void AdmissionQueue::EndRun(QueuedCall& call) {
   if (!std::exchange(call.counted_, false)) return;
+  VERBENA_CHECK(running_ > 0 && call.client_->running_ > 0 && call.client_->source_.running_ > 0)
+      << running_ << " calls run, of the client " << call.client_->running_;
   --running_;
   if (call.class_ == CallClass::kBackground) --running_background_;
   --call.client_->running_;
@@ -437,9 +437,13 @@ bool Admission::Release(QueuedCall& call, int method) {
   EndRun(call);
   ClientQueue& client = *call.client_;
   const bool is_control = call.class_ == CallClass::kControl;
+  VERBENA_CHECK(client.pinned_bytes_ >= call.pinned_bytes_ && pinned_bytes_ >= call.pinned_bytes_)
+      << call.pinned_bytes_ << " bytes, of the client " << client.pinned_bytes_;
   client.pinned_bytes_ -= call.pinned_bytes_;
   pinned_bytes_ -= call.pinned_bytes_;
   if (is_control) {
+    VERBENA_CHECK(control_ > 0 && client.control_ > 0 && client.source_.control_ > 0)
+        << control_ << " control places are taken, by the client " << client.control_;
     --control_;
     --client.control_;
     --client.source_.control_;

@@ -181,6 +181,7 @@ Task<absl::Status> FetchedRequest::Read() {
   CancelScope shield;
   call_.state->receive_holders().transfers += bytes;
   absl::Status status = co_await ReadSources().In(&shield);
+  VERBENA_CHECK(call_.state->receive_holders().transfers >= bytes) << bytes;
   call_.state->receive_holders().transfers -= bytes;
   co_return status;
 }
@@ -308,6 +309,7 @@ void AskedLanding::OnWritable(Link& link) {
 void WrittenResponse::Clear() {
   asked_.Clear();
   ForgetWrites();
+  VERBENA_CHECK(call_.state->send_holders().transfers >= writing_) << writing_;
   call_.state->send_holders().transfers -= std::exchange(writing_, 0);
   payload_ = {};
   has_payload_ = in_frame_ = false;

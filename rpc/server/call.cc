@@ -26,6 +26,7 @@
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/dedupe.h"
 #include "verbena/rpc/stream/receiver.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
@@ -374,19 +375,15 @@ void ServerCall::BeginStream(const FrameHeader& frame) {
 }
 
 void ServerCall::Launch(bool apart) {
-  if (bulk_.get() != nullptr && bulk_.get()->request().fetches()) {
-    step_ = Step::kFetch;
-    task_ = FetchAndRun();
-    task_.Start(state_.executor(), &*cancel_, this);
+  const bool fetches = bulk_.get() != nullptr && bulk_.get()->request().fetches();
+  const bool reads = apart || (stream_.get() != nullptr && stream_.get()->expects_context());
+  if (!fetches && !reads) {
+    RunHandler();
     return;
   }
-  if (apart || (stream_.get() != nullptr && stream_.get()->expects_context())) {
-    step_ = Step::kFetch;
-    task_ = ReadAndRun(apart);
-    task_.Start(state_.executor(), &*cancel_, this);
-    return;
-  }
-  RunHandler();
+  step_ = Step::kFetch;
+  task_ = fetches ? FetchAndRun() : ReadAndRun(apart);
+  task_.Start(state_.executor(), &*cancel_, this);
 }
 
 Task<absl::Status> ServerCall::FetchAndRun() {
@@ -628,6 +625,7 @@ void ServerCall::EndTurn() {
 }
 
 void ServerCall::RunQueued() {
+  VERBENA_DCHECK(step_ == Step::kQueued) << method_name();
   step_ = Step::kHandler;
   if (deadline_ <= state_.executor().now()) {
     EndTurn();
@@ -641,6 +639,7 @@ void ServerCall::RunQueued() {
 }
 
 void ServerCall::RefuseQueued(RefusalReason reason) {
+  VERBENA_CHECK(step_ == Step::kQueued) << method_name();
   step_ = Step::kHandler;
   if (bulk_.get() != nullptr || stream_.get() != nullptr) {
     state_.NoteRefused(reason);
@@ -665,9 +664,14 @@ ServerCall::ServerCall(ServerState& state, CallPool& pool, int method_index)
       messages_(*entry_.method),
       response_(state, entry_.method->descriptor->full_name, messages_, *this) {}
 
-ServerCall::~ServerCall() { StopTimer(); }
+ServerCall::~ServerCall() {
+  VERBENA_CHECK(session_ == nullptr) << "a call of " << method_name() << " still runs";
+  StopTimer();
+}
 
 void ServerCall::SetCall(CallLink& session, CallId id, const FrameHeader& frame) {
+  VERBENA_DCHECK(session_ == nullptr && !context_.has_value() && !task_) << method_name();
+  VERBENA_DCHECK(step_ == Step::kHandler && !has_parts()) << method_name();
   session_ = &session;
   id_ = id;
   AtStep(CallStep::kRequestArrived, session.link());
@@ -765,6 +769,7 @@ absl::Status ServerCall::Thrown() const {
 }
 
 void ServerCall::OnTaskDone() {
+  VERBENA_DCHECK(session_ != nullptr && context_.has_value()) << method_name();
   if (state_.admission() != nullptr) [[unlikely]]
     EndTurn();
   AtStep(CallStep::kHandlerEnded, session_->link());
@@ -820,6 +825,8 @@ void ServerCall::Finish() {
 }
 
 void ServerCall::FinishReplied() {
+  VERBENA_DCHECK(!context_.has_value() && !cancel_.has_value() && !timer_running_)
+      << method_name() << " ends before its handler";
   messages_.Clear();
   CallLink& session = *std::exchange(session_, nullptr);
   const bool is_guarded = state_.admission() != nullptr && ReleasePlace();
@@ -889,6 +896,7 @@ CallPool::CallPool(ServerState& state)
       kept_(state.methods().size()) {}
 
 CallPool::~CallPool() {
+  VERBENA_CHECK(active_ == 0) << active_ << " calls still run";
   for (const auto& calls : kept_) {
     for (ServerCall* call : calls) {
       UnpoisonMemory(call, sizeof(*call));

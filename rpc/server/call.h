@@ -413,6 +413,7 @@ class CallPool {
     if (kept_[method_index].empty()) return Make(method_index);
     ServerCall* call = kept_[method_index].PopBack();
     UnpoisonMemory(call, sizeof(*call));
+    VERBENA_DCHECK(call->method_index() == method_index) << call->method_index();
     return call;
   }
   // Calls that count in max_concurrent_calls.

@@ -17,6 +17,7 @@
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/rpc/stream/windows.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/link/link.h"
 
@@ -49,6 +50,7 @@ class CallSlots {
   // A call begins. Find() returns it from now on, also if an earlier call of the slot still runs.
   // Precondition: slot < kMaxCallsInFlight.
   void Add(uint32_t slot, ServerCall& call) {
+    VERBENA_DCHECK(slot < kMaxCallsInFlight) << slot;
     const uint32_t index = slot / kPageSlots;
     if (index >= page_count_ || pages_[index] == &no_page_) [[unlikely]]
       AddPage(index);
@@ -60,7 +62,9 @@ class CallSlots {
   // A call that was added ends.
   void Remove(uint32_t slot, const ServerCall& call) {
     const uint32_t index = slot / kPageSlots;
+    VERBENA_DCHECK(index < page_count_) << "slot " << slot << " of " << page_count_ << " pages";
     Page& page = *pages_[index];
+    VERBENA_DCHECK(page.running > 0) << "no call runs in the page of slot " << slot;
     ServerCall*& latest = page.calls[slot % kPageSlots];
     if (latest == &call) latest = nullptr;
     if (--page.running == 0) [[unlikely]]
@@ -105,7 +109,10 @@ class CallLink {
 
   // A call begins or stops waiting for what the client owes: room for its response, or a landing.
   void BeginWait() { ++waits_; }
-  void EndWait() { --waits_; }
+  void EndWait() {
+    VERBENA_CHECK(waits_ > 0) << "no call waits for " << peer_;
+    --waits_;
+  }
   // A call of `slot` has ended, well or badly.
   void Remove(uint32_t slot, const ServerCall& call) {
     by_slot_.Remove(slot, call);

@@ -219,6 +219,8 @@ void DedupeShard::Keep(Call& call, const std::shared_ptr<const KeptResult>& resu
 
 void DedupeShard::DropResult(Call& call, bool forgets, TimePoint now) {
   Record& record = *call.record;
+  VERBENA_CHECK(results_ > 0 && bytes_ >= call.bytes)
+      << results_ << " results of " << bytes_ << " bytes, one of " << call.bytes;
   --results_;
   bytes_ -= call.bytes;
   if (forgets) record.forgotten.Add(call.number);

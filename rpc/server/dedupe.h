@@ -32,6 +32,7 @@
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/metadata.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/connect/peer.h"
@@ -94,6 +95,8 @@ class DedupeShares {
   // Destroys `owner` if that was all.
   void Remove(DedupeOwner& owner, size_t weight) {
     DedupeSource& source = *owner.source;
+    VERBENA_CHECK(owner.weight >= weight && source.weight >= weight)
+        << weight << " of " << owner.weight << " and " << source.weight;
     SetWeight(owner, owner.weight - weight, source.weight - weight);
     if (owner.weight > 0) return;
     source.by_weight.erase({0, &owner});
@@ -162,7 +165,10 @@ class DedupeWaiter final : public std::enable_shared_from_this<DedupeWaiter> {
 
   Event& told() { return told_; }
   // Precondition: told().
-  const KeptResult& result() const { return *result_; }
+  const KeptResult& result() const {
+    VERBENA_CHECK(result_ != nullptr) << "nobody has told the result yet";
+    return *result_;
+  }
 
   void Tell(std::shared_ptr<const KeptResult> result) {
     executor_.PostFunction([self = shared_from_this(), result = std::move(result)]() mutable {
@@ -229,6 +235,7 @@ class SequenceSet {
 
   // Precondition: number + 1 does not wrap around.
   void Add(uint64_t number) {
+    VERBENA_CHECK(number + 1 != 0) << number;
     if (Contains(number)) return;
     auto next = ranges_.begin() + (FirstBehind(number) - ranges_.begin());
     const bool joins_before = next != ranges_.begin() && (next - 1)->end == number;

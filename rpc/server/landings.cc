@@ -30,7 +30,10 @@ class GrantShare final : public BlockListener {
 
   void OnBlockHome(size_t) override {
     client_->EndGrant(bytes_);
-    if (holders_ != nullptr) holders_->grants -= bytes_;
+    if (holders_ != nullptr) {
+      VERBENA_CHECK(holders_->grants >= bytes_) << holders_->grants << ", " << bytes_;
+      holders_->grants -= bytes_;
+    }
     delete this;
   }
 
@@ -145,6 +148,7 @@ absl::StatusOr<UsedGrant> GrantsGiven::Use(uint32_t slot, uint64_t bytes) {
   const size_t size = slots_[slot].buffer.size();
   UsedGrant used{
       .buffer = std::move(slots_[slot].buffer), .lease = slots_[slot].lease, .bytes = size};
+  VERBENA_CHECK(holders_->grants >= size) << holders_->grants << " bytes granted, " << size;
   holders_->grants -= size;
   slots_[slot] = {};
   return used;

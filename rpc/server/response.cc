@@ -151,6 +151,7 @@ void ServerResponse::AwaitRoom(Link& link) {
   if (reply_travels()) messages_.DropReplyBeyond(0);
   link.AwaitWritable(*this);
   session_->BeginWait();
+  waits_ = true;
   const TimePoint until = SaturatingAdd(state_.executor().now(), state_.limits().response_grace);
   StartTimer(beside_ != nullptr ? std::min(until, beside_until_) : until);
 }
@@ -210,8 +211,7 @@ void ServerResponse::CheckReply() {
 }
 
 void ServerResponse::OnWritable(Link& link) {
-  StopTimer();
-  session_->EndWait();
+  EndWait();
   if (beside_ != nullptr) [[unlikely]] {
     if (SendBeside()) listener_.OnResponseSent();
     return;
@@ -242,8 +242,13 @@ char* ServerResponse::WritePrefix(char* body) {
   return bulk_->response().WriteTo(body);
 }
 
-void ServerResponse::ClearRest() {
+void ServerResponse::EndWait() {
   StopTimer();
+  if (std::exchange(waits_, false)) session_->EndWait();
+}
+
+void ServerResponse::ClearRest() {
+  EndWait();
   bulk_ = nullptr;
   beside_.reset();
   invalidated = 0;

@@ -119,7 +119,7 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   // The call is over, or its link is lost.
   void Clear() {
     SendWaiter::Unlink();
-    if (timer_running_ || bulk_ != nullptr || beside_ != nullptr) [[unlikely]]
+    if (waits_ || bulk_ != nullptr || beside_ != nullptr) [[unlikely]]
       ClearRest();
   }
 
@@ -162,6 +162,8 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
                                                size_t max_bytes);
   void StartTimer(TimePoint until);
   void StopTimer();
+  // The response does not wait for room any more.
+  void EndWait();
 
   ServerState& state_;
   const char* const method_;
@@ -177,8 +179,9 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   std::string failure_body_;              // of a failed call, in the frame
   std::unique_ptr<BesideSender> beside_;  // until it has left; null: nothing
   TimePoint beside_until_ = kNever;       // it has left by then, or the link closes
-  bool timer_running_ = false;
-  uint64_t frames_sent_ = 0;  // over the link, when the response began to wait
+  bool waits_ = false;                    // for room; counted by the session
+  bool timer_running_ = false;            // only while it waits
+  uint64_t frames_sent_ = 0;              // over the link, when the response began to wait
 };
 
 }  // namespace verbena::internal

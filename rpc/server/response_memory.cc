@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/memory/carved_arena.h"
@@ -108,6 +109,8 @@ Task<absl::StatusOr<Buffer>> ResponseMemory::AllocateExtra(const Endpoint& endpo
 }
 
 void ResponseMemory::OnBlockHome(size_t capacity) {
+  VERBENA_CHECK(buffers_ > 0 && buffer_bytes_ >= OfClient(capacity))
+      << buffers_ << " buffers of " << buffer_bytes_ << " bytes, one of " << capacity;
   bytes_.Release(OfClient(capacity));
   source_->response_bytes().Release(OfSource(capacity));
   buffer_bytes_ -= OfClient(capacity);

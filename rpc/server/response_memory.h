@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/server/server_source.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
@@ -68,6 +69,7 @@ class ResponseMemory final : public std::enable_shared_from_this<ResponseMemory>
     if (held_++ == 0) self_ = shared_from_this();
   }
   void LetGo() {
+    VERBENA_CHECK(held_ > 0);
     if (--held_ == 0) self_.reset();  // perhaps the end of this
   }
   static std::string Others(size_t asked, size_t available, size_t kept_for_calls);

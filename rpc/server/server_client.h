@@ -59,6 +59,7 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
     source_->AddCall();
   }
   void RemoveCall() {
+    VERBENA_DCHECK(calls_ > 0) << "no call of " << identity_.source << " runs";
     --calls_;
     source_->RemoveCall();
   }

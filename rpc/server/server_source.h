@@ -43,7 +43,10 @@ class ServerSource {
 
   bool full() const { return calls_ >= max_calls_; }
   void AddCall() { ++calls_; }
-  void RemoveCall() { --calls_; }
+  void RemoveCall() {
+    VERBENA_DCHECK(calls_ > 0) << "no call of the source runs";
+    --calls_;
+  }
 
   bool TryQueueRefusal() {
     if (queued_refusals_ >= max_queued_refusals_) return false;
@@ -67,11 +70,17 @@ class ServerSource {
   // The bytes that buffers have. The rest of what is taken is kept for calls that wait.
   size_t response_buffer_bytes() const { return response_buffer_bytes_; }
   void AddResponseBuffer(size_t bytes) { response_buffer_bytes_ += bytes; }
-  void RemoveResponseBuffer(size_t bytes) { response_buffer_bytes_ -= bytes; }
+  void RemoveResponseBuffer(size_t bytes) {
+    VERBENA_CHECK(response_buffer_bytes_ >= bytes) << response_buffer_bytes_ << ", " << bytes;
+    response_buffer_bytes_ -= bytes;
+  }
   // One buffer beyond the bound, for a reply whose call would otherwise wait for itself. False
   // while another call has it.
   bool TryTakeExtra() { return !std::exchange(extra_taken_, true); }
-  void GiveExtra() { extra_taken_ = false; }
+  void GiveExtra() {
+    VERBENA_CHECK(extra_taken_) << "no call has the buffer beyond the bound";
+    extra_taken_ = false;
+  }
 
   // Takes `bytes` for a landing. False if too many are granted already, or somebody waits.
   bool TryGrant(size_t bytes) {

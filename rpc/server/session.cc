@@ -23,6 +23,7 @@ ServerSession::ServerSession(Owner& owner, ServerState& state, CallPool& calls,
 
 ServerSession::~ServerSession() {
   VERBENA_CHECK(active_.empty()) << "a call of " << peer_ << " still runs";
+  VERBENA_CHECK(waits_ == 0) << waits_ << " calls still wait for " << peer_;
   StopRefusalTimer();
 }
 

@@ -25,6 +25,7 @@
 #include "verbena/rpc/server/landings.h"
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/rpc/server/state.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/link/link.h"
@@ -54,8 +55,12 @@ class RefusalQueue {
   uint64_t queued() const { return left_ + size(); }
   uint64_t left() const { return left_; }
   // Precondition of both: not empty().
-  const Refusal& front() const { return refusals_[sent_]; }
+  const Refusal& front() const {
+    VERBENA_DCHECK(!empty());
+    return refusals_[sent_];
+  }
   void PopFront() {
+    VERBENA_DCHECK(!empty());
     ++left_;
     if (++sent_ == refusals_.size()) Free();
   }

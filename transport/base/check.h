@@ -1,4 +1,5 @@
-// VERBENA_CHECK(condition) << values: a precondition that is checked in release builds, too.
+// VERBENA_CHECK and VERBENA_DCHECK(condition) << values: what must be true here, whatever peers and
+// users do.
 //
 // A check that fails prints the file, the line, the condition and the values to standard error, and
 // aborts the process. Only a fault of Verbena's own, or misuse that is visible in the program, can
@@ -6,6 +7,14 @@
 // costs a compare and a branch that is never taken; the values are evaluated only if it fails.
 //
 //   VERBENA_CHECK(bytes <= capacity_) << "bytes " << bytes << ", capacity " << capacity_;
+//
+// Take VERBENA_CHECK where an instruction or two suffice, or where no call passes in steady state:
+// construction, shutdown, errors, sleeps, control verbs. Take VERBENA_DCHECK on the data path, and
+// for conditions that cost more. It is a VERBENA_CHECK in builds without NDEBUG and under the
+// sanitizers of addresses and threads. In other builds the condition compiles, so that its
+// variables count as used, but is not evaluated. So a condition has no side effects.
+//
+//   VERBENA_DCHECK(size_ > 0);
 
 #ifndef VERBENA_TRANSPORT_BASE_CHECK_H_
 #define VERBENA_TRANSPORT_BASE_CHECK_H_
@@ -16,10 +25,24 @@
 #include <string_view>
 #include <type_traits>
 
+// 1 if VERBENA_DCHECK checks, otherwise 0.
+#ifndef VERBENA_DCHECK_IS_ON
+#if !defined(NDEBUG) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define VERBENA_DCHECK_IS_ON 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define VERBENA_DCHECK_IS_ON 1
+#endif
+#endif
+#endif
+#ifndef VERBENA_DCHECK_IS_ON
+#define VERBENA_DCHECK_IS_ON 0
+#endif
+
 namespace verbena::internal {
 
-// The report of one check that failed. It lives outside the function that checks, and takes values
-// as arguments. So that function keeps nothing in memory for the report, and needs no stack
+// The report of one check that failed. It is not an object of the function that checks, and takes
+// what it prints by value: so that function keeps nothing in memory for it, and needs no stack
 // protector for a check that holds.
 class CheckFailure {
  public:
@@ -83,5 +106,11 @@ struct CheckVoid {
       : ::verbena::internal::CheckVoid() &            \
             ::verbena::internal::CheckFailure::Begin(__FILE__, __LINE__, #condition)
 // NOLINTEND(bugprone-macro-parentheses)
+
+#if VERBENA_DCHECK_IS_ON
+#define VERBENA_DCHECK(condition) VERBENA_CHECK(condition)
+#else
+#define VERBENA_DCHECK(condition) VERBENA_CHECK(true || static_cast<bool>(condition))
+#endif
 
 #endif  // VERBENA_TRANSPORT_BASE_CHECK_H_

@@ -1,21 +1,19 @@
 #include "verbena/transport/soft/engine.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <iterator>
+#include <utility>
 #include <vector>
 
 #include "verbena/transport/soft/control_socket.h"
-#include "verbena/transport/soft/rnic.h"
 
 namespace verbena::internal::soft {
 
-Engine::Engine(Rnic& rnic, Clock& clock, bool threaded, Duration tick)
-    : rnic_(rnic), clock_(clock), threaded_(threaded), tick_(tick) {
+Engine::Engine(Clock& clock, bool threaded, Duration tick)
+    : clock_(clock), threaded_(threaded), tick_(tick) {
   if (threaded_) doorbell_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 }
 
@@ -24,25 +22,33 @@ Engine::~Engine() {
   if (doorbell_fd_ >= 0) close(doorbell_fd_);
 }
 
-void Engine::Start() {
+void Engine::Start(Client& client, std::vector<Wire*> wires) {
+  client_ = &client;
+  wires_ = std::move(wires);
+  watched_ = {{.fd = doorbell_fd_, .events = POLLIN, .revents = 0}};
+  for (const Wire* wire : wires_) {
+    watched_.push_back({.fd = wire->fd(), .events = POLLIN, .revents = 0});
+  }
   if (threaded_) thread_ = StartQuietThread([this] { Run(); });
 }
 
 void Engine::Stop() {
-  if (!thread_.joinable()) return;
-  stop_.store(true);
-  Wake();
-  thread_.join();
+  if (thread_.joinable()) {
+    stop_.store(true);
+    Wake();
+    thread_.join();
+  }
+  client_ = nullptr;
+  wires_.clear();
 }
 
 void Engine::Run() {
   while (!stop_.load()) {
-    rnic_.wire().Serve(clock_.Now());
-    if (rnic_.tcp() != nullptr) rnic_.tcp()->Serve(clock_.Now());
-    rnic_.ServeDoorbells();
+    ServeWires();
+    client_->Serve();
     FireTimers();
     if (clock_.Now() >= next_tick_) {
-      rnic_.TickCompletionQueues();
+      client_->Tick();
       next_tick_ = clock_.Now() + tick_;
     }
     Sleep();
@@ -50,10 +56,16 @@ void Engine::Run() {
 }
 
 bool Engine::Step() {
-  bool progress = rnic_.tcp() != nullptr && rnic_.tcp()->Serve(clock_.Now());
-  progress |= rnic_.ServeDoorbells();
+  bool progress = ServeWires();
+  progress |= client_->Serve();
   progress |= FireTimers();
-  progress |= rnic_.TickCompletionQueues();
+  progress |= client_->Tick();
+  return progress;
+}
+
+bool Engine::ServeWires() {
+  bool progress = false;
+  for (Wire* wire : wires_) progress |= wire->Serve(clock_.Now());
   return progress;
 }
 
@@ -64,11 +76,7 @@ void Engine::Sleep() {
     timeout.tv_sec = left.count() / 1'000'000'000;
     timeout.tv_nsec = left.count() % 1'000'000'000;
   }
-  TcpWire* tcp = rnic_.tcp();
-  pollfd watched[3] = {{.fd = doorbell_fd_, .events = POLLIN, .revents = 0},
-                       {.fd = rnic_.wire().fd(), .events = POLLIN, .revents = 0},
-                       {.fd = tcp != nullptr ? tcp->fd() : -1, .events = POLLIN, .revents = 0}};
-  ppoll(watched, std::size(watched), left == Duration::max() ? nullptr : &timeout, nullptr);
+  ppoll(watched_.data(), watched_.size(), left == Duration::max() ? nullptr : &timeout, nullptr);
   ticking_.store(true, std::memory_order_relaxed);
   eventfd_t count;
   eventfd_read(doorbell_fd_, &count);
@@ -78,9 +86,9 @@ Duration Engine::TimeToSleep() {
   // In this order: a CQ that becomes polled after the look sees that nobody ticks, and wakes us.
   ticking_.store(false);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  TimePoint until = rnic_.wire().retry();
-  if (rnic_.tcp() != nullptr) until = std::min(until, rnic_.tcp()->next());
-  if (rnic_.NeedsTick()) {
+  TimePoint until = kNever;
+  for (const Wire* wire : wires_) until = std::min(until, wire->next());
+  if (client_->NeedsTick()) {
     ticking_.store(true);
     until = std::min(until, next_tick_);
   }
@@ -124,7 +132,7 @@ bool Engine::FireTimers() {
     for (auto timer = timers_.begin(); timer != end; ++timer) due.push_back(timer->second);
     timers_.erase(timers_.begin(), end);
   }
-  for (const Timer& timer : due) rnic_.OnTimer(timer.qpn, timer.token);
+  for (const Timer& timer : due) client_->OnTimer(timer.qpn, timer.token);
   return !due.empty();
 }
 

@@ -5,43 +5,74 @@
 // doorbell; an engine with nothing to watch sleeps without a timeout. A CQ that is being polled
 // costs one look every few milliseconds, to notice when its owner stops.
 //
-// With `threaded` false there is no thread: the owner calls Step, which does one turn.
+// With `threaded` false there is no thread: the owner calls Step, which does one turn. The
+// SoftDevice owns the engine. Each QP waits for one timer at a time; one that it no longer waits
+// for stays until it is due.
 
 #ifndef VERBENA_TRANSPORT_SOFT_ENGINE_H_
 #define VERBENA_TRANSPORT_SOFT_ENGINE_H_
 
+#include <poll.h>
+
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
-#include <unordered_map>
+#include <vector>
 
 #include "verbena/transport/base/clock.h"
 
 namespace verbena::internal::soft {
 
-class Rnic;
-
 class Engine {
  public:
+  // The device's CQs and QPs. Called by the engine alone.
+  class Client {
+   public:
+    // Looks after the CQs whose doorbell rang. True when it did something.
+    virtual bool Serve() = 0;
+    // Takes over the CQs that were not polled since the last Tick. True when it did something.
+    virtual bool Tick() = 0;
+    // True while somebody polls a CQ: only a Tick notices that its owner stops.
+    virtual bool NeedsTick() = 0;
+    // A timer of the QP ran out.
+    virtual void OnTimer(uint32_t qpn, uint32_t token) = 0;
+
+   protected:
+    ~Client() = default;
+  };
+  // A wire's control connections. Called by the engine alone.
+  class Wire {
+   public:
+    // One turn. True when something happened.
+    virtual bool Serve(TimePoint now) = 0;
+    // Readable when Serve has something to do; -1 for a wire that was not started.
+    virtual int fd() const = 0;
+    // When Serve has something to do although fd() may not be readable; kNever: no such time.
+    virtual TimePoint next() const = 0;
+
+   protected:
+    ~Wire() = default;
+  };
+
   // `tick`: SoftDeviceOptions::unpolled_after.
-  Engine(Rnic& rnic, Clock& clock, bool threaded, Duration tick);
+  Engine(Clock& clock, bool threaded, Duration tick);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   ~Engine();
 
-  // Starts and joins the thread, if there is to be one.
-  void Start();
+  // From here on drives `client` and `wires`: by a thread, if there is to be one.
+  void Start(Client& client, std::vector<Wire*> wires);
+  // Joins the thread, and lets go of the client and the wires.
   void Stop();
 
-  // One turn by hand. True when it did something.
+  // One turn by hand. True when it did something. Precondition: started, without a thread.
   bool Step();
 
   // Any thread.
   void Wake();
-  // Calls Rnic::OnTimer(qpn, token) once `when` has come.
+  // Calls Client::OnTimer(qpn, token) once `when` has come.
   void StartTimer(TimePoint when, uint32_t qpn, uint32_t token);
   // A CQ is polled again: its owner is to be watched.
   void OnCqPolled();
@@ -58,14 +89,17 @@ class Engine {
   };
 
   void Run();
+  bool ServeWires();
   bool FireTimers();
   void Sleep();
   Duration TimeToSleep();
 
-  Rnic& rnic_;
   Clock& clock_;
   const bool threaded_;
   const Duration tick_;
+  Client* client_ = nullptr;  // while started, as wires_
+  std::vector<Wire*> wires_;
+  std::vector<pollfd> watched_;  // the doorbell, and the wires' descriptors
   int doorbell_fd_ = -1;
   std::thread thread_;
   std::atomic<bool> stop_{false};

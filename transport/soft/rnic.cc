@@ -76,7 +76,9 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
     VERBENA_RETURN_IF_ERROR(rnic->tcp_->Start());
   }
   LocalDevices::Get().Add(rnic->address_, rnic);
-  rnic->engine_.Start();
+  std::vector<Engine::Wire*> wires = {&rnic->wire_};
+  if (rnic->tcp_ != nullptr) wires.push_back(rnic->tcp_.get());
+  rnic->engine_.Start(*rnic, std::move(wires));
   return rnic;
 }
 
@@ -119,7 +121,7 @@ Rnic::Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share,
       windows_(memory_, share_->tables()),
       slots_(std::make_unique<QpSlot[]>(kMaxQueuePairs)),
       wire_(*this),
-      engine_(*this, clock_, options.engine_thread, options.unpolled_after) {
+      engine_(clock_, options.engine_thread, options.unpolled_after) {
   // QPN 0 and 1 mean something in verbs; the generation above the slot's index is never 0.
   for (uint32_t slot = 0; slot < options_.max_queue_pairs; ++slot)
     free_qpns_.push_back(kMaxQueuePairs | slot);
@@ -389,9 +391,8 @@ void Rnic::FailQpsOf(CompletionQueue&) {
   engine_.Wake();
 }
 
-bool Rnic::ServeDoorbells() {
+bool Rnic::Serve() {
   bool progress = false;
-  std::vector<QueuePair*> lost;
   std::lock_guard<std::mutex> lock(mutex_);
   if (overrun_.exchange(false)) {
     for (auto& [_, qp] : qps_) {
@@ -407,7 +408,7 @@ bool Rnic::ServeDoorbells() {
   return progress;
 }
 
-bool Rnic::TickCompletionQueues() {
+bool Rnic::Tick() {
   std::lock_guard<std::mutex> lock(mutex_);
   bool progress = false;
   for (auto& [_, cq] : cqs_) progress |= cq->Tick();

@@ -59,7 +59,7 @@ struct DeviceShare {
   DeviceTables& tables() const { return *reinterpret_cast<DeviceTables*>(table_memory.data()); }
 };
 
-class Rnic : public std::enable_shared_from_this<Rnic> {
+class Rnic final : public std::enable_shared_from_this<Rnic>, public Engine::Client {
  public:
   static absl::StatusOr<std::shared_ptr<Rnic>> Create(const SoftDeviceOptions& options);
   ~Rnic();
@@ -129,17 +129,14 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   // `cq` overran: its QPs fail, soon. Callable under its lock.
   void FailQpsOf(CompletionQueue& cq);
 
-  // For the engine.
-  bool ServeDoorbells();
-  bool TickCompletionQueues();
-  bool NeedsTick();
-  SharedWire& wire() { return wire_; }
-  TcpWire* tcp() { return tcp_.get(); }
-  // Something came for the CQ `id` over TCP.
-  void ServePairs(uint64_t id);
-  void OnTimer(uint32_t qpn, uint32_t token);
+  bool Serve() override;
+  bool Tick() override;
+  bool NeedsTick() override;
+  void OnTimer(uint32_t qpn, uint32_t token) override;
 
-  // For the wires. As a target:
+  // For the wires. Something came for the CQ `id` over TCP:
+  void ServePairs(uint64_t id);
+  // As a target:
   std::optional<uint64_t> ReceiveCqOf(uint32_t qpn);
   // False when there is no such CQ, or it has too many lanes.
   bool AcceptLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t receive_cq,

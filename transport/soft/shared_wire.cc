@@ -53,7 +53,7 @@ bool SharedWire::Serve(TimePoint now) {
   if (!epoll_) return false;
   now_ = now;
   TakeRequests();
-  if (now >= retry()) AcceptSome(now);
+  if (now >= next()) AcceptSome(now);
   epoll_event events[32];
   const int count = epoll_wait(epoll_.get(), events, 32, 0);
   for (int i = 0; i < count; ++i) {
@@ -187,7 +187,7 @@ void SharedWire::AcceptSome(TimePoint now) {
     absl::Status status = SendHello(*connection);
     if (!status.ok()) End(*connection, status);
   }
-  epoll_event event{.events = retry() == kNever ? uint32_t{EPOLLIN} : 0, .data = {.ptr = nullptr}};
+  epoll_event event{.events = next() == kNever ? uint32_t{EPOLLIN} : 0, .data = {.ptr = nullptr}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_->fd(), &event);
 }
 

@@ -23,13 +23,14 @@
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/peer.h"
 
 namespace verbena::internal::soft {
 
 class Rnic;
 
-class SharedWire {
+class SharedWire final : public Engine::Wire {
  public:
   explicit SharedWire(Rnic& rnic) : rnic_(rnic) {}
   SharedWire(const SharedWire&) = delete;
@@ -38,7 +39,7 @@ class SharedWire {
 
   absl::Status Start();
   // -1 until started. Readable when Serve has something to do.
-  int fd() const { return epoll_.get(); }
+  int fd() const override { return epoll_.get(); }
 
   // Any thread. Rnic::FinishConnect hears the outcome.
   void Connect(const ConnectRequest& request);
@@ -51,10 +52,10 @@ class SharedWire {
 
   // When Serve has something to do although fd() may not be readable; kNever: when fd() is
   // readable.
-  TimePoint retry() const { return listener_ == nullptr ? kNever : listener_->retry(); }
+  TimePoint next() const override { return listener_ == nullptr ? kNever : listener_->retry(); }
 
   // One turn. True when something happened.
-  bool Serve(TimePoint now);
+  bool Serve(TimePoint now) override;
 
  private:
   struct Connection {

@@ -31,6 +31,7 @@
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/tcp_format.h"
 #include "verbena/transport/soft/tcp_lane.h"
@@ -215,7 +216,7 @@ class Rnic;
 // Strangers harm nobody: sockets that have not greeted are few and closed in time, what they say is
 // checked (tcp_format.h), and no host gets more than its share of peers, connections and memory
 // (TcpShares). Runs on the engine's thread; Connect may be called from any.
-class TcpWire {
+class TcpWire final : public Engine::Wire {
  public:
   // Sockets that were accepted and have not greeted; at most an eighth of RLIMIT_NOFILE. For one
   // more, the oldest makes way of the source that has most of them.
@@ -235,9 +236,9 @@ class TcpWire {
   absl::Status Start();
   const DeviceAddress& address() const { return listener_.address; }
   // Readable when Serve has something to do. CQs that nobody polls add their own epoll to it.
-  int fd() const { return epoll_.get(); }
+  int fd() const override { return epoll_.get(); }
   // When Serve has something to do although fd() may not be readable.
-  TimePoint next() const { return next_; }
+  TimePoint next() const override { return next_; }
 
   // Any thread. Rnic::FinishConnect hears the outcome.
   void Connect(const ConnectRequest& request);
@@ -246,7 +247,7 @@ class TcpWire {
   // many addresses would cause as many dials at once.
   void Forget(const ConnectRequest& request);
   // One turn. True when something happened.
-  bool Serve(TimePoint now);
+  bool Serve(TimePoint now) override;
 
  private:
   using Phase = TcpWireConnection::Phase;

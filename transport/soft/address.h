@@ -34,6 +34,10 @@ struct DeviceAddress {
 // As people write it: 10.0.0.7:4791 or [2001:db8::7]:4791 over TCP; otherwise the GID.
 std::string AddressText(const DeviceAddress& address);
 
+// A GID that no other device has: on this host while it runs, or, when `predictable`, in this
+// process, and the same in every run that creates its devices in the same order. Any thread.
+ibv_gid NewGid(bool predictable);
+
 // ConnectRequest: a QP of ours that wants to reach one of a peer's, over whichever wire. A value.
 struct ConnectRequest {
   uint32_t qpn = 0;

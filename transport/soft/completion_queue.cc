@@ -6,7 +6,7 @@
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/responder.h"
-#include "verbena/transport/soft/rnic.h"
+#include "verbena/transport/soft/state.h"
 #include "verbena/transport/soft/tcp_lane.h"
 
 namespace verbena::internal::soft {
@@ -38,15 +38,15 @@ void CompletionWriter::Finish() {
   }
 }
 
-CompletionQueue::CompletionQueue(Rnic& rnic, uint32_t index, uint64_t id, int entries,
+CompletionQueue::CompletionQueue(SoftState& device, uint32_t index, uint64_t id, int entries,
                                  void* user_context, CompletionChannel* events, CqControl& control)
     : ibv_cq{},
-      rnic_(rnic),
+      device_(device),
       id_(id),
       control_(control),
       in_lanes_(control),
       queue_(std::make_unique<Queued[]>(entries)) {
-  context = rnic.context();
+  context = &device.context();
   channel = events;
   cq_context = user_context;
   handle = index;
@@ -142,7 +142,7 @@ void CompletionQueue::Drive() {
     SetWakeLevels();
     SettleServed();
   } while (HasWork() && ++turns < kMaxTurns);
-  if (turns == kMaxTurns) rnic_.WakeEngine(control_);
+  if (turns == kMaxTurns) device_.WakeEngine(control_);
   if (pairs_ != nullptr) pairs_->Flush(writer);
   writer.Finish();
 }
@@ -150,7 +150,7 @@ void CompletionQueue::Drive() {
 void CompletionQueue::BecomePolled() {
   control_.mode.store(CqControl::kPolled, std::memory_order_relaxed);
   if (pairs_ != nullptr) pairs_->LetEngineWatch(false);
-  rnic_.OnCqPolled();
+  device_.engine().OnCqPolled();
 }
 
 void CompletionQueue::BecomeUnpolled() {
@@ -159,7 +159,7 @@ void CompletionQueue::BecomeUnpolled() {
   SetWakeLevels();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // Published before its writer could see the new mode: nobody else will ring for it.
-  if (HasWork()) rnic_.WakeEngine(control_);
+  if (HasWork()) device_.WakeEngine(control_);
 }
 
 int CompletionQueue::TakeQueued(int room, ibv_wc* out) {
@@ -186,8 +186,8 @@ ibv_wc& CompletionQueue::Push(QueuePair* qp, uint32_t released) {
 void CompletionQueue::Overrun() {
   if (overrun_) return;
   overrun_ = true;
-  rnic_.async_events().Push({.element = static_cast<ibv_cq*>(this), .type = IBV_EVENT_CQ_ERR});
-  rnic_.FailQpsOf(*this);
+  device_.async_events().Push({.element = static_cast<ibv_cq*>(this), .type = IBV_EVENT_CQ_ERR});
+  device_.ReportOverrun();
 }
 
 void CompletionQueue::Progress(CompletionWriter& writer) {
@@ -207,7 +207,7 @@ void CompletionQueue::Progress(CompletionWriter& writer) {
   // A CQ that is armed may have been polled for the last time: nobody settles it later.
   if (unpolled() && !served_.empty()) SettleServed();
   // Likewise: what such a poll has read from a socket, but had no room to report, may be solicited.
-  if (armed_ == Armed::kSolicited && writer.full()) rnic_.WakeEngine(control_);
+  if (armed_ == Armed::kSolicited && writer.full()) device_.WakeEngine(control_);
   pairs_->Flush(writer);
 }
 
@@ -271,10 +271,10 @@ void CompletionQueue::Attend(QueuePair& qp) {
     attention_.store(true, std::memory_order_relaxed);
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (unpolled()) rnic_.WakeEngine(control_);
+  if (unpolled()) device_.WakeEngine(control_);
 }
 
-void CompletionQueue::WakeEngine() { rnic_.WakeEngine(control_); }
+void CompletionQueue::WakeEngine() { device_.WakeEngine(control_); }
 
 void CompletionQueue::CancelAttention(QueuePair& qp) {
   std::lock_guard<SpinLock> lock(attention_lock_);
@@ -303,6 +303,14 @@ OutLane* CompletionQueue::FindOutLane(const Peer& peer, uint64_t remote_cq) {
     }
   }
   return nullptr;
+}
+
+void CompletionQueue::AddCopiesUnderWay(const DeviceAddress* peer, uint32_t key,
+                                        std::vector<CopyUnderWay>& copies) {
+  in_lanes_.ForEach([&](InLane& lane) {
+    if (peer != nullptr && *peer != lane.peer().address()) return;
+    if (auto copy = lane.FindCopyUnderWay(key)) copies.push_back(*std::move(copy));
+  });
 }
 
 absl::Status CompletionQueue::AddPair(std::shared_ptr<LanePair> pair, uint64_t lane_id,

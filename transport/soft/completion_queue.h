@@ -21,8 +21,10 @@
 #include <mutex>
 #include <vector>
 
+#include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/completions.h"
 #include "verbena/transport/soft/copies.h"
+#include "verbena/transport/soft/copies_under_way.h"
 #include "verbena/transport/soft/in_lanes.h"
 #include "verbena/transport/soft/lane.h"
 
@@ -32,7 +34,7 @@ class CompletionQueue;
 class LanePair;
 class LanePairs;
 class QueuePair;
-class Rnic;
+class SoftState;
 
 // Marks the id of a CQ among what an engine's epoll watches.
 inline constexpr uint64_t kCqTag = uint64_t{1} << 63;
@@ -77,7 +79,7 @@ class CompletionWriter {
 
 class CompletionQueue : public ibv_cq {
  public:
-  CompletionQueue(Rnic& rnic, uint32_t index, uint64_t id, int entries, void* user_context,
+  CompletionQueue(SoftState& device, uint32_t index, uint64_t id, int entries, void* user_context,
                   CompletionChannel* events, CqControl& control);
   ~CompletionQueue();
 
@@ -101,7 +103,7 @@ class CompletionQueue : public ibv_cq {
   void CancelAttention(QueuePair& qp);
 
   SpinLock& lock() { return lock_; }
-  Rnic& rnic() { return rnic_; }
+  SoftState& device() { return device_; }
   // Unique among all CQs that the device ever had; its low bits are the index of its CqControl.
   uint64_t id() const { return id_; }
   std::atomic<int>& users() { return users_; }
@@ -114,6 +116,11 @@ class CompletionQueue : public ibv_cq {
   void SweepOutLanes();
   OutLane* FindOutLane(const Peer& peer, uint64_t remote_cq);
   InLanes& in_lanes() { return in_lanes_; }
+  // Adds the copies that are under way into our memory, by `key` or, if that is 0, by any: those of
+  // the device at `peer`, or, if that is null, of all. The caller has passed a full fence since it
+  // withdrew the permission.
+  void AddCopiesUnderWay(const DeviceAddress* peer, uint32_t key,
+                         std::vector<CopyUnderWay>& copies);
   // Takes over the connection, and its in-lane. `engine_epoll` watches it while nobody polls.
   absl::Status AddPair(std::shared_ptr<LanePair> pair, uint64_t lane_id, int engine_epoll);
   // Null when there is no TCP connection to that CQ.
@@ -154,7 +161,7 @@ class CompletionQueue : public ibv_cq {
   void Overrun();
   ibv_wc& Push(QueuePair* qp, uint32_t released);
 
-  Rnic& rnic_;
+  SoftState& device_;
   const uint64_t id_;
   CqControl& control_;
   SpinLock lock_;

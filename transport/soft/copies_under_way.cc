@@ -1,36 +1,39 @@
 #include "verbena/transport/soft/copies_under_way.h"
 
-#include "verbena/transport/soft/completion_queue.h"
-#include "verbena/transport/soft/queue_pair.h"
+#include <iterator>
 
 namespace verbena::internal::soft {
-
-bool CopyUnderWay::over() const {
-  return lane->header().copying.load(std::memory_order_acquire) != sequence || peer->ProcessEnded();
-}
-
-void AddCopiesUnderWay(CompletionQueue& cq, const QueuePair* qp, uint32_t key,
-                       std::vector<CopyUnderWay>& copies) {
-  cq.in_lanes().ForEach([&](InLane& lane) {
-    if (qp != nullptr && !qp->IsConnectedTo(lane.peer().address(), qp->attributes().dest_qp_num)) {
-      return;
-    }
-    const LaneHeader& header = lane.header();
-    const uint64_t sequence = header.copying.load(std::memory_order_acquire);
-    if (sequence % 2 == 0) return;
-    // A key that is read while the next copy begins already, which finds the permission withdrawn,
-    // only makes us list a copy that is over.
-    if (key != 0 && header.copying_key.load(std::memory_order_acquire) != key &&
-        header.copying.load(std::memory_order_relaxed) == sequence) {
-      return;
-    }
-    copies.push_back({lane.shared_peer(), lane.memory(), sequence});
-  });
-}
 
 bool AllOver(std::vector<CopyUnderWay>& copies) {
   std::erase_if(copies, [](const CopyUnderWay& copy) { return copy.over(); });
   return copies.empty();
+}
+
+void Quiescence::Enter(QpIdentity qp) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  in_service_.insert(qp);
+}
+
+void Quiescence::Leave(QpIdentity qp, std::vector<CopyUnderWay> copies) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  in_service_.erase(qp);
+  if (copies.empty()) return;
+  // Drops copies that are over and that nobody ever asked about.
+  for (auto each = left_behind_.begin(); each != left_behind_.end();) {
+    each = AllOver(each->second) ? left_behind_.erase(each) : std::next(each);
+  }
+  std::vector<CopyUnderWay>& of_qp = left_behind_[qp];
+  of_qp.insert(of_qp.end(), copies.begin(), copies.end());
+}
+
+bool Quiescence::Quiesced(QpIdentity qp) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (in_service_.contains(qp)) return false;
+  auto found = left_behind_.find(qp);
+  if (found == left_behind_.end()) return true;
+  if (!AllOver(found->second)) return false;
+  left_behind_.erase(found);
+  return true;
 }
 
 }  // namespace verbena::internal::soft

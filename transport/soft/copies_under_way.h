@@ -1,40 +1,61 @@
-// CopyUnderWay: a copy that a peer was in the middle of when it lost the permission for it.
+// Copies that peers were in the middle of when they lost the permission: CopyUnderWay, one of them,
+// and Quiescence, which knows those that QPs left behind.
 //
-// Until the copy is over, its bytes may still land. Whoever withdrew the permission keeps a list of
-// such copies, and asks over(). The list is made under the lock of the receive CQ; any thread may
-// ask.
+// Until such a copy is over, its bytes may still land.
 
 #ifndef VERBENA_TRANSPORT_SOFT_COPIES_UNDER_WAY_H_
 #define VERBENA_TRANSPORT_SOFT_COPIES_UNDER_WAY_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
-#include "verbena/transport/soft/lane.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/peer.h"
 
 namespace verbena::internal::soft {
 
-class CompletionQueue;
-class QueuePair;
-
+// CopyUnderWay: a copy that a peer was in the middle of when it lost the permission for it.
+//
+// Whoever withdrew the permission keeps a list of such copies, and asks over(). The list is made
+// under the lock of the receive CQ (InLane::FindCopyUnderWay); any thread may ask.
 struct CopyUnderWay {
   std::shared_ptr<Peer> peer;
-  std::shared_ptr<LaneMemory> lane;
+  // LaneHeader::copying of its lane, and what that was.
+  std::shared_ptr<const std::atomic<uint64_t>> copying;
   uint64_t sequence = 0;
 
-  bool over() const;
+  bool over() const {
+    return copying->load(std::memory_order_acquire) != sequence || peer->ProcessEnded();
+  }
 };
-
-// Adds the copies that are under way in the lanes of `cq`: in all lanes, or, if `qp` is not null,
-// in those that may lead to it; by any key, or, if `key` is not 0, by that one. The caller has
-// passed a full fence since it withdrew the permission.
-void AddCopiesUnderWay(CompletionQueue& cq, const QueuePair* qp, uint32_t key,
-                       std::vector<CopyUnderWay>& copies);
 
 // Forgets those that are over. True when none is left.
 bool AllOver(std::vector<CopyUnderWay>& copies);
+
+// Quiescence: which QPs peers may still write through: those in service, and those that left copies
+// behind when they went out of service.
+//
+// Owned by the SoftState; any thread. It has an entry for each QP in service, and for each whose
+// copies are not over, or were not asked about since.
+class Quiescence {
+ public:
+  // Peers may write through the QP from now on.
+  void Enter(QpIdentity qp);
+  // No peer begins a copy through the QP any more; `copies` are those under way.
+  void Leave(QpIdentity qp, std::vector<CopyUnderWay> copies);
+  // True when no byte can land through the QP any more.
+  bool Quiesced(QpIdentity qp);
+
+ private:
+  std::mutex mutex_;  // a leaf
+  std::unordered_set<QpIdentity> in_service_;
+  std::unordered_map<QpIdentity, std::vector<CopyUnderWay>> left_behind_;
+};
 
 }  // namespace verbena::internal::soft
 

@@ -282,6 +282,18 @@ void InLane::WakeInitiator() {
   peer_->Wake(*initiator_);
 }
 
+std::optional<CopyUnderWay> InLane::FindCopyUnderWay(uint32_t key) {
+  const uint64_t sequence = header().copying.load(std::memory_order_acquire);
+  if (sequence % 2 == 0) return std::nullopt;
+  // A key that is read while the next copy begins already, which finds the permission withdrawn,
+  // only makes us list a copy that is over.
+  if (key != 0 && header().copying_key.load(std::memory_order_acquire) != key &&
+      header().copying.load(std::memory_order_relaxed) == sequence) {
+    return std::nullopt;
+  }
+  return CopyUnderWay{.peer = peer_, .copying = {memory_, &header().copying}, .sequence = sequence};
+}
+
 void InLane::CloseTarget() {
   if (progress_due()) PublishProgress();
   header().target_closed.store(1, std::memory_order_release);

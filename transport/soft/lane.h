@@ -17,12 +17,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/list.h"
+#include "verbena/transport/soft/copies_under_way.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/shared_memory.h"
@@ -254,8 +256,6 @@ class InLane {
 
   Peer& peer() { return *peer_; }
   uint64_t id() const { return id_; }
-  const std::shared_ptr<Peer>& shared_peer() const { return peer_; }
-  const std::shared_ptr<LaneMemory>& memory() const { return memory_; }
   LanePair* pair() const { return pair_.get(); }
   RingReader& requests() { return requests_; }
   RingWriter& answers() { return answers_; }
@@ -328,6 +328,10 @@ class InLane {
     WakeInitiator();
     answered_since_check_ = false;
   }
+
+  // The copy into our memory that the initiator is in the middle of: by any key, or, if `key` is
+  // not 0, by that one. The caller has passed a full fence since it withdrew the permission.
+  std::optional<CopyUnderWay> FindCopyUnderWay(uint32_t key);
 
   // Our CQ is going away: the initiator's QPs are to fail.
   void CloseTarget();

@@ -1,40 +1,11 @@
 #include "verbena/transport/soft/local_devices.h"
 
-#include <sys/random.h>
-
-#include <cstring>
-#include <random>
 #include <utility>
 
 namespace verbena::internal::soft {
-namespace {
-
-// A locally assigned IPv6 prefix, so that the GID is a valid address that nobody routes. Bytes 4 to
-// 9 are 0.
-constexpr uint8_t kPrefix[4] = {0xfd, 'v', 'b', 'n'};
-constexpr size_t kUniqueOffset = 10;
-
-}  // namespace
-
 LocalDevices& LocalDevices::Get() {
   static LocalDevices* devices = new LocalDevices;
   return *devices;
-}
-
-ibv_gid LocalDevices::NewGid(bool predictable) {
-  ibv_gid gid{};
-  std::memcpy(gid.raw, kPrefix, sizeof(kPrefix));
-  uint64_t unique = 0;
-  if (predictable) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    unique = ++last_predictable_;
-  } else if (getrandom(&unique, sizeof(unique), 0) != static_cast<ssize_t>(sizeof(unique))) {
-    unique = std::random_device()();
-  }
-  for (size_t i = kUniqueOffset; i < sizeof(gid.raw); ++i, unique >>= 8) {
-    gid.raw[i] = static_cast<uint8_t>(unique);
-  }
-  return gid;
 }
 
 void LocalDevices::Add(const DeviceAddress& address, std::weak_ptr<Rnic> device) {

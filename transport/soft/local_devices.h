@@ -5,8 +5,6 @@
 #ifndef VERBENA_TRANSPORT_SOFT_LOCAL_DEVICES_H_
 #define VERBENA_TRANSPORT_SOFT_LOCAL_DEVICES_H_
 
-#include <infiniband/verbs.h>
-
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,10 +20,6 @@ class LocalDevices {
  public:
   static LocalDevices& Get();
 
-  // A GID that no other device has: on this host while it runs, or, when `predictable`, in this
-  // process, and the same in every run that creates its devices in the same order.
-  ibv_gid NewGid(bool predictable);
-
   void Add(const DeviceAddress& address, std::weak_ptr<Rnic> device);
   void Remove(const DeviceAddress& address);
   std::vector<std::shared_ptr<Rnic>> All();
@@ -34,7 +28,6 @@ class LocalDevices {
 
  private:
   std::mutex mutex_;
-  uint64_t last_predictable_ = 0;
   std::map<DeviceAddress, std::weak_ptr<Rnic>> devices_;
 };
 

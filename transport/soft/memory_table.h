@@ -18,6 +18,7 @@
 
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/completions.h"
+#include "verbena/transport/soft/options.h"
 
 namespace verbena::internal::soft {
 
@@ -143,8 +144,6 @@ class MemoryTable {
   std::atomic<uint32_t> used_{1};
   std::deque<uint32_t> free_keys_;  // the key that each recycled index gets next, oldest first
 };
-
-inline constexpr uint32_t kMaxQueuePairs = 1 << 14;
 
 // One QP in service. `qpn` is 0 while it is not; it is stored last and cleared first.
 struct alignas(64) QpEntry {

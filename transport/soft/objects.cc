@@ -58,7 +58,7 @@ absl::Status Rnic::CheckRegion(const void* address, size_t bytes, uint32_t flags
       (writable_remotely && (flags & IBV_ACCESS_LOCAL_WRITE) == 0)) {
     return ErrnoStatus(EINVAL, what);
   }
-  if ((flags & IBV_ACCESS_MW_BIND) != 0 && !capabilities_.memory_windows) {
+  if ((flags & IBV_ACCESS_MW_BIND) != 0 && !state_.capabilities().memory_windows) {
     return ErrnoStatus(EOPNOTSUPP, what + ": this device has no memory windows");
   }
   return IsMapped(address, bytes) ? absl::OkStatus() : ErrnoStatus(EFAULT, what);
@@ -81,10 +81,10 @@ absl::StatusOr<ibv_mr*> Rnic::RegMr(ibv_pd* pd, void* address, size_t bytes, int
     return ErrnoStatus(EINVAL, "ibv_reg_mr: the PD is not an object of this device");
   }
   const std::optional<uint32_t> key =
-      memory_.Register(pd->handle, Locate(address, bytes), bytes, flags & kAccessMask);
+      state_.memory().Register(pd->handle, Locate(address, bytes), bytes, flags & kAccessMask);
   if (!key.has_value()) return ErrnoStatus(ENOMEM, "ibv_reg_mr: all keys are in use");
   auto mr = std::make_unique<ibv_mr>();
-  *mr = {.context = &context_,
+  *mr = {.context = &state_.context(),
          .pd = pd,
          .addr = address,
          .length = bytes,
@@ -108,60 +108,13 @@ absl::Status Rnic::ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t bytes, 
   }
   VERBENA_RETURN_IF_ERROR(RevokeRegion(mr, "ibv_rereg_mr"));
   std::lock_guard<std::mutex> lock(mutex_);
-  memory_.Publish(mr->lkey, pd->handle, Locate(address, bytes), bytes, flags & kAccessMask);
+  state_.memory().Publish(mr->lkey, pd->handle, Locate(address, bytes), bytes, flags & kAccessMask);
   --pds_[mr->pd]->users;
   ++pds_[pd]->users;
   mr->pd = pd;
   mr->addr = address;
   mr->length = bytes;
   return absl::OkStatus();
-}
-
-void Rnic::OpenToPeer(QueuePair& qp) {
-  const ibv_qp_attr& attributes = qp.attributes();
-  const DeviceAddress& source = qp.peer_address();
-  constexpr unsigned kReads = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-  const unsigned denied = attributes.max_dest_rd_atomic == 0 ? kReads : 0;
-  {
-    std::lock_guard<std::mutex> lock(copies_mutex_);
-    open_to_peers_.insert(qp.identity());
-  }
-  QpEntry& entry = share_->tables().QpAt(qp.qp_num);
-  entry.pd.store(qp.pd_handle(), std::memory_order_relaxed);
-  entry.access.store(attributes.qp_access_flags & ~denied, std::memory_order_relaxed);
-  entry.source.store(attributes.dest_qp_num, std::memory_order_relaxed);
-  entry.source_gid[0].store(source.gid.global.subnet_prefix, std::memory_order_relaxed);
-  entry.source_gid[1].store(source.gid.global.interface_id, std::memory_order_relaxed);
-  entry.source_lid.store(source.lid, std::memory_order_relaxed);
-  entry.qpn.store(qp.qp_num, std::memory_order_release);
-}
-
-void Rnic::CloseToPeer(QueuePair& qp) {
-  QpEntry& entry = share_->tables().QpAt(qp.qp_num);
-  if (entry.qpn.load(std::memory_order_relaxed) != qp.qp_num) return;
-  std::vector<CopyUnderWay> copies;
-  std::lock_guard<std::mutex> lock(copies_mutex_);
-  entry.qpn.store(0, std::memory_order_relaxed);
-  open_to_peers_.erase(qp.identity());
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  AddCopiesUnderWay(qp.receive_side(), &qp, /*key=*/0, copies);
-  if (copies.empty()) return;
-  // Drops copies that are over and that nobody ever asked about.
-  for (auto each = copies_.begin(); each != copies_.end();) {
-    each = AllOver(each->second) ? copies_.erase(each) : std::next(each);
-  }
-  std::vector<CopyUnderWay>& left_behind = copies_[qp.identity()];
-  left_behind.insert(left_behind.end(), copies.begin(), copies.end());
-}
-
-bool Rnic::Quiesced(QpIdentity qp) {
-  std::lock_guard<std::mutex> lock(copies_mutex_);
-  if (open_to_peers_.contains(qp)) return false;
-  auto found = copies_.find(qp);
-  if (found == copies_.end()) return true;
-  if (!AllOver(found->second)) return false;
-  copies_.erase(found);
-  return true;
 }
 
 bool Rnic::AwaitCopies(std::vector<CopyUnderWay>& copies) {
@@ -180,19 +133,19 @@ absl::Status Rnic::RevokeRegion(ibv_mr* mr, const char* what) {
     if (!mrs_.contains(mr)) {
       return ErrnoStatus(EINVAL, fmt::format("{}: the MR is not an object of this device", what));
     }
-    if (!windows_.RevokeRegion(mr->lkey)) {
+    if (!state_.windows().RevokeRegion(mr->lkey)) {
       return ErrnoStatus(EBUSY, fmt::format("{}: memory windows are bound to the MR", what));
     }
     for (auto& [_, cq] : cqs_) {
       // Having had its lock also proves that no access of our own is still under way.
       std::lock_guard<SpinLock> cq_lock(cq->lock());
-      AddCopiesUnderWay(*cq, nullptr, /*key=*/0, copies);
+      cq->AddCopiesUnderWay(nullptr, /*key=*/0, copies);
     }
   }
   if (!AwaitCopies(copies)) {
     return ErrnoStatus(EBUSY, fmt::format("{}: a frozen peer of {} may still be in the "
                                           "middle of a copy; it can start no other one",
-                                          what, name()));
+                                          what, state_.name()));
   }
   return absl::OkStatus();
 }
@@ -200,24 +153,28 @@ absl::Status Rnic::RevokeRegion(ibv_mr* mr, const char* what) {
 absl::Status Rnic::DeregMr(ibv_mr* mr) {
   VERBENA_RETURN_IF_ERROR(RevokeRegion(mr, "ibv_dereg_mr"));
   std::lock_guard<std::mutex> lock(mutex_);
-  memory_.Recycle(mr->lkey);
+  state_.memory().Recycle(mr->lkey);
   --pds_[mr->pd]->users;
   mrs_.erase(mr);
   return absl::OkStatus();
 }
 
 absl::StatusOr<ibv_mw*> Rnic::AllocMw(ibv_pd* pd) {
-  if (!capabilities_.memory_windows) {
+  if (!state_.capabilities().memory_windows) {
     return ErrnoStatus(EOPNOTSUPP, "ibv_alloc_mw: this device has no memory windows");
   }
   std::lock_guard<std::mutex> lock(mutex_);
   if (!pds_.contains(pd)) {
     return ErrnoStatus(EINVAL, "ibv_alloc_mw: the PD is not an object of this device");
   }
-  const std::optional<uint32_t> key = windows_.Allocate(pd->handle);
+  const std::optional<uint32_t> key = state_.windows().Allocate(pd->handle);
   if (!key.has_value()) return ErrnoStatus(ENOMEM, "ibv_alloc_mw: all keys are in use");
   auto mw = std::make_unique<ibv_mw>();
-  *mw = {.context = &context_, .pd = pd, .rkey = *key, .handle = *key >> 8, .type = IBV_MW_TYPE_2};
+  *mw = {.context = &state_.context(),
+         .pd = pd,
+         .rkey = *key,
+         .handle = *key >> 8,
+         .type = IBV_MW_TYPE_2};
   ++pds_[pd]->users;
   ibv_mw* raw = mw.get();
   mws_.emplace(raw, std::move(mw));
@@ -231,24 +188,24 @@ absl::Status Rnic::DeallocMw(ibv_mw* mw) {
     if (!mws_.contains(mw)) {
       return ErrnoStatus(EINVAL, "ibv_dealloc_mw: the MW is not an object of this device");
     }
-    const MemoryWindows::Last last = windows_.Unbind(mw->handle);
+    const MemoryWindows::Last last = state_.windows().Unbind(mw->handle);
     if (auto found = qps_.find(last.qpn); found != qps_.end()) {
       CompletionQueue& cq = found->second->receive_side();
       // Having had its lock also proves that no access of our own is still under way.
       std::lock_guard<SpinLock> cq_lock(cq.lock());
       // Once the QP has left service, Quiesced tells.
-      if (share_->tables().QpAt(last.qpn).qpn.load(std::memory_order_relaxed) == last.qpn) {
-        AddCopiesUnderWay(cq, found->second.get(), last.key, copies);
+      if (state_.tables().QpAt(last.qpn).qpn.load(std::memory_order_relaxed) == last.qpn) {
+        found->second->AddCopiesUnderWay(last.key, copies);
       }
     }
   }
   if (!AwaitCopies(copies)) {
     return ErrnoStatus(EBUSY, fmt::format("ibv_dealloc_mw: a frozen peer of {} may still be in the "
                                           "middle of a copy; it can start no other one",
-                                          name()));
+                                          state_.name()));
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  windows_.Deallocate(mw->handle);
+  state_.windows().Deallocate(mw->handle);
   --pds_[mw->pd]->users;
   mws_.erase(mw);
   return absl::OkStatus();
@@ -297,14 +254,14 @@ absl::Status Rnic::CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& init) c
     return ErrnoStatus(EOPNOTSUPP, "ibv_create_qp: only reliable connected QPs exist here");
   }
   const ibv_qp_cap& cap = init.cap;
-  const auto max_wr = static_cast<uint32_t>(attributes_.max_qp_wr);
+  const auto max_wr = static_cast<uint32_t>(state_.attributes().max_qp_wr);
   if (!pds_.contains(pd) || !cqs_.contains(init.send_cq) || !cqs_.contains(init.recv_cq) ||
       (init.srq != nullptr && !srqs_.contains(init.srq))) {
     return ErrnoStatus(EINVAL, "ibv_create_qp: its PD, CQ or SRQ is not of this device");
   }
-  const auto max_sge = static_cast<uint32_t>(attributes_.max_sge);
+  const auto max_sge = static_cast<uint32_t>(state_.attributes().max_sge);
   if (cap.max_send_wr > max_wr || cap.max_recv_wr > max_wr || cap.max_send_sge > max_sge ||
-      cap.max_recv_sge > max_sge || cap.max_inline_data > capabilities_.max_inline_bytes) {
+      cap.max_recv_sge > max_sge || cap.max_inline_data > state_.capabilities().max_inline_bytes) {
     return ErrnoStatus(
         EINVAL, fmt::format("ibv_create_qp(max_send_wr={}, max_recv_wr={}, max_send_sge={}, "
                             "max_recv_sge={}, max_inline_data={})",
@@ -327,14 +284,12 @@ absl::StatusOr<ibv_qp*> Rnic::CreateQp(ibv_pd* pd, ibv_qp_init_attr& init) {
   const uint32_t qpn = free_qpns_.front();
   free_qpns_.pop_front();
   const QpIdentity identity{++last_qp_identity_};
-  auto qp = std::make_unique<QueuePair>(*this, pd, init, qpn, identity, std::move(inline_data));
+  auto qp = std::make_unique<QueuePair>(state_, pd, init, qpn, identity, std::move(inline_data));
   ++pds_[pd]->users;
   ++qp->send_side().users();
   ++qp->receive_side().users();
   if (init.srq != nullptr) ++qp->shared_receives()->users();
-  QpSlot& slot = slots_[qpn & (kMaxQueuePairs - 1)];
-  slot.qp.store(qp.get(), std::memory_order_relaxed);
-  slot.receive_cq.store(&qp->receive_side(), std::memory_order_release);
+  state_.AddReceiver(*qp);
   ibv_qp* raw = qp.get();
   qps_.emplace(qpn, std::move(qp));
   return raw;
@@ -343,7 +298,6 @@ absl::StatusOr<ibv_qp*> Rnic::CreateQp(ibv_pd* pd, ibv_qp_init_attr& init) {
 absl::Status Rnic::DestroyQp(ibv_qp* raw) {
   std::unique_ptr<QueuePair> qp;
   const uint32_t qpn = raw->qp_num;
-  QpSlot& slot = slots_[qpn & (kMaxQueuePairs - 1)];
   {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = qps_.find(qpn);
@@ -354,28 +308,27 @@ absl::Status Rnic::DestroyQp(ibv_qp* raw) {
     qps_.erase(found);
   }
   bool connecting = false;
-  // No message finds it from here on; whoever has found it holds one of these locks.
-  slot.receive_cq.store(nullptr, std::memory_order_release);
+  state_.HideReceiver(*qp);
   {
     TwoLocks locks(*qp);
-    CloseToPeer(*qp);
+    qp->CloseToPeer();
     OutLane* const lane = qp->send_queue().lane();
     if (lane != nullptr) lane->RemoveQp(*qp);
     connecting = lane == nullptr && qp->peer_address() != DeviceAddress{};
     qp->send_queue().Reset();
-    windows_.InvalidateAll(qpn);
+    state_.windows().InvalidateAll(qpn);
     for (CompletionQueue* cq : {&qp->send_side(), &qp->receive_side()}) {
       cq->ForgetCompletions(*qp, /*drop=*/false);
       cq->CancelAttention(*qp);
     }
-    slot.qp.store(nullptr, std::memory_order_relaxed);
+    state_.RemoveReceiver(*qp);
   }
   if (connecting && tcp_ != nullptr) {
     tcp_->Forget(
         {.qpn = qpn, .address = qp->peer_address(), .remote_qpn = qp->attributes().dest_qp_num});
     engine_.Wake();
   }
-  async_events_.Forget(raw);
+  state_.async_events().Forget(raw);
   --qp->send_side().users();
   --qp->receive_side().users();
   if (qp->srq != nullptr) --qp->shared_receives()->users();
@@ -403,7 +356,7 @@ absl::Status Rnic::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask
   {
     TwoLocks locks(*qp);
     const ibv_qp_state now = qp->current_state();
-    int error = CheckWithinProfile(profile(), attributes, mask);
+    int error = CheckWithinProfile(*state_.options().profile, attributes, mask);
     if (error == 0) error = qp->CheckModify(attributes, mask);
     if (error != 0) {
       return ErrnoStatus(
@@ -424,7 +377,7 @@ absl::Status Rnic::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask
   }
   if ((mask & IBV_QP_STATE) != 0 && attributes.qp_state == IBV_QPS_RTR) {
     Connect({.qpn = raw->qp_num,
-             .address = AddressOf(attributes.ah_attr),
+             .address = state_.AddressOf(attributes.ah_attr),
              .remote_qpn = attributes.dest_qp_num & 0xffffff});
   }
   return absl::OkStatus();
@@ -433,15 +386,15 @@ absl::Status Rnic::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask
 std::shared_ptr<Peer> Rnic::PeerOf(Rnic& other) {
   {
     std::lock_guard<std::mutex> lock(peers_mutex_);
-    auto found = peers_.find(other.address_);
+    auto found = peers_.find(other.state_.address());
     if (found != peers_.end()) return found->second;
   }
   return AddPeer(
-      std::make_shared<Peer>(PeerParts{.address = other.address_,
-                                       .controls = other.share_->control(),
-                                       .tables = &other.share_->tables(),
+      std::make_shared<Peer>(PeerParts{.address = other.state_.address(),
+                                       .controls = other.state_.share()->control(),
+                                       .tables = &other.state_.tables(),
                                        .doorbell = UniqueFd(other.engine_.DuplicateDoorbell()),
-                                       .keep_alive = other.share_,
+                                       .keep_alive = other.state_.share(),
                                        .in_process = true}));
 }
 
@@ -487,13 +440,6 @@ std::shared_ptr<Rnic> Rnic::FindLocal(const DeviceAddress& address) {
   std::shared_ptr<Rnic> device = LocalDevices::Get().Find(address);
   if (device == nullptr || device.get() == this) return device;
   return tcp_only() || device->tcp_only() ? nullptr : device;
-}
-
-DeviceAddress Rnic::AddressOf(const ibv_ah_attr& vector) const {
-  DeviceAddress address{.gid = vector.grh.dgid, .lid = vector.dlid};
-  // Without a GID, a LID names a device of our own subnet: of this host.
-  if (address_.lid != 0 && vector.is_global == 0) address.gid = address_.gid;
-  return address;
 }
 
 void Rnic::ConnectByTcp(const ConnectRequest& request) {
@@ -567,13 +513,13 @@ Rnic::NewLane Rnic::MakeLane(CompletionQueue& cq, const std::shared_ptr<Peer>& p
         std::make_unique<OutLane>(cq, peer, receive_cq, next_lane_id_++, pair->out_memory(), pair));
     return {};
   }
-  const LaneGeometry geometry = lane_geometry();
+  const LaneGeometry geometry = LaneGeometryOf(state_.options());
   absl::StatusOr<SharedRegion> region =
       peer->in_process() ? SharedRegion::Anonymous(BytesOf(geometry))
                          : SharedRegion::Create("verbena-lane", BytesOf(geometry));
   if (!region.ok()) {
     Log(LogLevel::kError,
-        fmt::format("{} has no memory for a lane: {}", name(), region.status().ToString()));
+        fmt::format("{} has no memory for a lane: {}", state_.name(), region.status().ToString()));
     return {};
   }
   NewLane lane{.memory = std::make_shared<LaneMemory>(*std::move(region), geometry),
@@ -618,7 +564,7 @@ absl::StatusOr<std::shared_ptr<LanePair>> Rnic::OpenLanePair(
     uint64_t ours, uint64_t theirs, std::shared_ptr<Peer> peer, UniqueFd socket,
     const LaneGeometry& geometry, const std::shared_ptr<const void>& share, int engine_epoll) {
   std::shared_ptr<LaneMemory> memory[2];
-  const LaneGeometry geometries[2] = {tcp_lane_geometry(), geometry};
+  const LaneGeometry geometries[2] = {TcpLaneGeometryOf(state_.options()), geometry};
   for (int i = 0; i < 2; ++i) {
     VERBENA_ASSIGN_OR_RETURN(SharedRegion region, SharedRegion::Anonymous(BytesOf(geometries[i])));
     memory[i] = std::make_shared<LaneMemory>(std::move(region), geometries[i], share);
@@ -658,7 +604,7 @@ bool Rnic::AcceptLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64
   std::lock_guard<SpinLock> cq_lock(cq->lock());
   if (!cq->in_lanes().Add(std::move(lane))) return false;
   // Requests that were written before nobody could ring for.
-  if (cq->unpolled()) WakeEngine(share_->control()[cq->handle]);
+  if (cq->unpolled()) state_.WakeEngine(state_.control(cq->handle));
   return true;
 }
 

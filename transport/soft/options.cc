@@ -13,9 +13,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/soft/memory_table.h"
-#include "verbena/transport/soft/receive_queue.h"
-#include "verbena/transport/soft/send_queue.h"
+#include "verbena/transport/soft/ring.h"
 
 namespace verbena::internal {
 namespace {
@@ -194,6 +192,18 @@ ibv_mtu MtuOf(uint32_t bytes) {
 }
 
 }  // namespace
+
+LaneGeometry LaneGeometryOf(const SoftDeviceOptions& options) {
+  return {.request_lines = options.request_ring_bytes / uint32_t{kLineBytes},
+          .answer_lines = options.answer_ring_bytes / uint32_t{kLineBytes}};
+}
+
+LaneGeometry TcpLaneGeometryOf(const SoftDeviceOptions& options) {
+  const uint32_t least = options.tcp->least_ring_bytes / uint32_t{kLineBytes};
+  const LaneGeometry geometry = LaneGeometryOf(options);
+  return {.request_lines = std::max(geometry.request_lines, least),
+          .answer_lines = std::max(geometry.answer_lines, least)};
+}
 
 void Withhold(const SoftProfile& profile, ibv_device_attr& attributes,
               DeviceCapabilities& capabilities) {

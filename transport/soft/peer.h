@@ -102,9 +102,9 @@ struct CqControl {
 struct PeerParts {
   DeviceAddress address{};
   CqControl* controls = nullptr;
-  const DeviceTables* tables = nullptr;        // none behind a TCP wire
-  UniqueFd doorbell{};                         // none when the peer's engine is stepped by hand
-  std::shared_ptr<void> keep_alive = nullptr;  // owns what the pointers above point at
+  const DeviceTables* tables = nullptr;  // none behind a TCP wire
+  UniqueFd doorbell{};                   // none when the peer's engine is stepped by hand
+  std::shared_ptr<const void> keep_alive = nullptr;  // owns what the pointers above point at
   // Whether it is a device of our process, so that all of its memory is ours. `pid` does not say
   // so: the kernel gives 0 for a process that our PID namespace does not show.
   bool in_process = false;

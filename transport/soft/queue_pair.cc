@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
-#include "verbena/transport/soft/rnic.h"
+#include "verbena/transport/soft/state.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -59,15 +60,15 @@ bool AttributesMakeSense(const ibv_qp_attr& attributes, int mask) {
 
 }  // namespace
 
-QueuePair::QueuePair(Rnic& rnic, ibv_pd* domain, const ibv_qp_init_attr& init, uint32_t number,
-                     QpIdentity identity, SharedRegion inline_data)
+QueuePair::QueuePair(SoftState& device, ibv_pd* domain, const ibv_qp_init_attr& init,
+                     uint32_t number, QpIdentity identity, SharedRegion inline_data)
     : ibv_qp{},
-      rnic_(rnic),
+      device_(device),
       identity_(identity),
       init_(init),
       send_queue_(*this, init.cap, init.sq_sig_all != 0, std::move(inline_data)),
       responder_(*this, init.cap, init.srq != nullptr) {
-  context = rnic.context();
+  context = &device.context();
   qp_context = init.qp_context;
   pd = domain;
   send_cq = init.send_cq;
@@ -87,12 +88,12 @@ int QueuePair::CheckModify(const ibv_qp_attr& attributes, int mask) const {
 void QueuePair::Modify(const ibv_qp_attr& attributes, int mask) {
   ApplyAttributes(attributes, mask);
   // The access flags may have changed.
-  if (CanReceive()) rnic_.OpenToPeer(*this);
+  if (CanReceive()) OpenToPeer();
   if ((mask & IBV_QP_STATE) == 0) return;
   state_.store(attributes.qp_state, std::memory_order_release);
   state = attributes.qp_state;
   if (attributes.qp_state == IBV_QPS_RESET) BecomeReset();
-  if (attributes.qp_state == IBV_QPS_RTR) rnic_.OpenToPeer(*this);
+  if (attributes.qp_state == IBV_QPS_RTR) OpenToPeer();
 }
 
 void QueuePair::ApplyAttributes(const ibv_qp_attr& attributes, int mask) {
@@ -101,7 +102,7 @@ void QueuePair::ApplyAttributes(const ibv_qp_attr& attributes, int mask) {
   if ((mask & IBV_QP_PORT) != 0) attributes_.port_num = attributes.port_num;
   if ((mask & IBV_QP_AV) != 0) {
     attributes_.ah_attr = attributes.ah_attr;
-    peer_address_ = rnic_.AddressOf(attributes.ah_attr);
+    peer_address_ = device_.AddressOf(attributes.ah_attr);
   }
   if ((mask & IBV_QP_PATH_MTU) != 0) attributes_.path_mtu = attributes.path_mtu;
   if ((mask & IBV_QP_TIMEOUT) != 0) attributes_.timeout = attributes.timeout;
@@ -124,12 +125,12 @@ void QueuePair::ApplyAttributes(const ibv_qp_attr& attributes, int mask) {
 }
 
 void QueuePair::BecomeReset() {
-  rnic_.CloseToPeer(*this);
+  CloseToPeer();
   if (OutLane* lane = send_queue_.lane(); lane != nullptr) lane->RemoveQp(*this);
   send_queue_.Reset();
   responder_.Reset();
   // Its next peer is to find none of them open.
-  rnic_.windows().InvalidateAll(qp_num);
+  device_.windows().InvalidateAll(qp_num);
   last_wqe_raised_ = false;
   send_side().ForgetCompletions(*this, /*drop=*/true);
   if (send_cq != recv_cq) receive_side().ForgetCompletions(*this, /*drop=*/true);
@@ -162,10 +163,10 @@ void QueuePair::Fail(CompletionQueue& side, CompletionWriter& writer) {
 void QueuePair::FlushHalf(CompletionQueue& side, CompletionWriter& writer) {
   if (&side == &send_side()) send_queue_.Flush(writer);
   if (&side != &receive_side()) return;
-  rnic_.CloseToPeer(*this);
+  CloseToPeer();
   responder_.Flush(writer);
   // No message can take a receive of the SRQ for this QP any more.
-  if (srq != nullptr && rnic_.capabilities().last_wqe_event &&
+  if (srq != nullptr && device_.capabilities().last_wqe_event &&
       !std::exchange(last_wqe_raised_, true)) {
     RaiseEvent(IBV_EVENT_QP_LAST_WQE_REACHED);
   }
@@ -191,7 +192,31 @@ void QueuePair::OnTimer(uint32_t token) {
 }
 
 void QueuePair::RaiseEvent(ibv_event_type type) {
-  rnic_.async_events().Push({.element = static_cast<ibv_qp*>(this), .type = type});
+  device_.async_events().Push({.element = static_cast<ibv_qp*>(this), .type = type});
+}
+
+void QueuePair::OpenToPeer() {
+  constexpr unsigned kReads = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+  const unsigned denied = attributes_.max_dest_rd_atomic == 0 ? kReads : 0;
+  device_.quiescence().Enter(identity_);
+  QpEntry& entry = device_.tables().QpAt(qp_num);
+  entry.pd.store(pd_handle(), std::memory_order_relaxed);
+  entry.access.store(attributes_.qp_access_flags & ~denied, std::memory_order_relaxed);
+  entry.source.store(attributes_.dest_qp_num, std::memory_order_relaxed);
+  entry.source_gid[0].store(peer_address_.gid.global.subnet_prefix, std::memory_order_relaxed);
+  entry.source_gid[1].store(peer_address_.gid.global.interface_id, std::memory_order_relaxed);
+  entry.source_lid.store(peer_address_.lid, std::memory_order_relaxed);
+  entry.qpn.store(qp_num, std::memory_order_release);
+}
+
+void QueuePair::CloseToPeer() {
+  QpEntry& entry = device_.tables().QpAt(qp_num);
+  if (entry.qpn.load(std::memory_order_relaxed) != qp_num) return;
+  entry.qpn.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::vector<CopyUnderWay> copies;
+  AddCopiesUnderWay(/*key=*/0, copies);
+  device_.quiescence().Leave(identity_, std::move(copies));
 }
 
 int CheckTransition(ibv_qp_state now, const ibv_qp_attr& attributes, int mask) {

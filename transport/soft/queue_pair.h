@@ -2,7 +2,7 @@
 //
 // Two halves: the SendQueue under the send CQ's lock and the Responder under the receive CQ's. The
 // state is read by both and changed under both locks, except that either half may move the QP to
-// ERR at any time and have the other follow (Attend). Owned by the Rnic.
+// ERR at any time and have the other follow (Attend). Owned by the device.
 
 #ifndef VERBENA_TRANSPORT_SOFT_QUEUE_PAIR_H_
 #define VERBENA_TRANSPORT_SOFT_QUEUE_PAIR_H_
@@ -10,11 +10,12 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
-#include <memory>
+#include <vector>
 
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/copies_under_way.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/receive_queue.h"
@@ -23,14 +24,14 @@
 
 namespace verbena::internal::soft {
 
-class Rnic;
+class SoftState;
 
 class QueuePair : public ibv_qp, public LaneWaiter {
  public:
-  QueuePair(Rnic& rnic, ibv_pd* domain, const ibv_qp_init_attr& init, uint32_t number,
+  QueuePair(SoftState& device, ibv_pd* domain, const ibv_qp_init_attr& init, uint32_t number,
             QpIdentity identity, SharedRegion inline_data);
 
-  Rnic& rnic() { return rnic_; }
+  SoftState& device() { return device_; }
   CompletionQueue& send_side() { return *static_cast<CompletionQueue*>(send_cq); }
   CompletionQueue& receive_side() { return *static_cast<CompletionQueue*>(recv_cq); }
   SharedReceiveQueue* shared_receives() { return static_cast<SharedReceiveQueue*>(srq); }
@@ -72,12 +73,24 @@ class QueuePair : public ibv_qp, public LaneWaiter {
 
   void RaiseEvent(ibv_event_type type);
 
+  // Takes the QP out of service: its peer begins no copy into our memory any more, and Quiescence
+  // knows those under way. Under the lock of its receive CQ.
+  void CloseToPeer();
+  // Adds the copies into our memory that its peer is in the middle of, by `key` or, if that is 0,
+  // by any. Under the lock of its receive CQ; the caller has passed a full fence since it withdrew
+  // the permission.
+  void AddCopiesUnderWay(uint32_t key, std::vector<CopyUnderWay>& copies) {
+    receive_side().AddCopiesUnderWay(&peer_address_, key, copies);
+  }
+
  private:
+  // Puts the QP in service: its peer may copy into our memory. Under the lock of its receive CQ.
+  void OpenToPeer();
   void FlushHalf(CompletionQueue& side, CompletionWriter& writer);
   void ApplyAttributes(const ibv_qp_attr& attributes, int mask);
   void BecomeReset();
 
-  Rnic& rnic_;
+  SoftState& device_;
   const QpIdentity identity_;
   ibv_qp_init_attr init_;
   ibv_qp_attr attributes_{};

@@ -17,10 +17,9 @@
 #include <mutex>
 
 #include "verbena/transport/soft/completions.h"
+#include "verbena/transport/soft/options.h"
 
 namespace verbena::internal::soft {
-
-inline constexpr uint32_t kMaxSge = 16;
 
 // A receive taken off its queue: the memory that one message may fill.
 struct Receive {

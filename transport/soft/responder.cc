@@ -8,7 +8,7 @@
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/queue_pair.h"
-#include "verbena/transport/soft/rnic.h"
+#include "verbena/transport/soft/state.h"
 #include "verbena/transport/soft/tcp_lane.h"
 
 namespace verbena::internal::soft {
@@ -64,8 +64,8 @@ bool ContinueRead(InLane& lane, CompletionQueue& cq) {
       read.active = false;
       break;
     }
-    if (!cq.rnic().memory().view().CheckRemote(read.rkey, read.pd, read.request.destination,
-                                               read.address, bytes, IBV_ACCESS_REMOTE_READ)) {
+    if (!cq.device().memory().view().CheckRemote(read.rkey, read.pd, read.request.destination,
+                                                 read.address, bytes, IBV_ACCESS_REMOTE_READ)) {
       SendRefusal(lane, read.request, read.position, NakReason::kAccess, 0);
       read.active = false;
       break;
@@ -80,13 +80,17 @@ bool ContinueRead(InLane& lane, CompletionQueue& cq) {
   return !read.active && !lane.broken();
 }
 
+QueuePair* FindReceiver(const MessageHeader& request, CompletionQueue& cq) {
+  return static_cast<QueuePair*>(cq.device().FindReceiver(request.destination, cq));
+}
+
 bool IsForQp(InLane& lane, const MessageHeader& request, const QueuePair& qp) {
   return qp.CanReceive() && qp.IsConnectedTo(lane.peer().address(), request.source);
 }
 
 void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq,
            CompletionWriter& writer) {
-  QueuePair* qp = cq.rnic().FindReceiver(request.destination, cq);
+  QueuePair* qp = FindReceiver(request, cq);
   const uint64_t position = lane.requests().position();
   if (qp != nullptr && qp->current_state() < IBV_QPS_RTR) {
     SendRefusal(lane, request, position, NakReason::kNotReady, 0);
@@ -102,7 +106,7 @@ void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq,
 }  // namespace
 
 QueuePair* FindExecutor(InLane& lane, const MessageHeader& request, CompletionQueue& cq) {
-  QueuePair* qp = cq.rnic().FindReceiver(request.destination, cq);
+  QueuePair* qp = FindReceiver(request, cq);
   return qp != nullptr && IsForQp(lane, request, *qp) ? qp : nullptr;
 }
 
@@ -201,7 +205,7 @@ Responder::Execution Responder::Send(const MessageHeader& request, const std::by
 // for.
 Responder::Execution Responder::SendInvalidate(const MessageHeader& request,
                                                const std::byte* payload, CompletionWriter& writer) {
-  MemoryWindows& windows = qp_.rnic().windows();
+  MemoryWindows& windows = qp_.device().windows();
   const uint32_t rkey = request.immediate;
   if ((request.flags & kImmediate) != 0) return Refuse(NakReason::kInvalidRequest);
   if ((request.flags & kFirst) != 0 && !windows.IsBound(rkey, qp_.qp_num)) {
@@ -320,8 +324,8 @@ Responder::Execution Responder::Atomic(InLane& lane, const MessageHeader& reques
 bool Responder::RemoteAllowed(uint32_t rkey, uint64_t address, uint64_t bytes,
                               unsigned access) const {
   return (qp_.attributes().qp_access_flags & access) == access &&
-         qp_.rnic().memory().view().CheckRemote(rkey, qp_.pd_handle(), qp_.qp_num, address, bytes,
-                                                access);
+         qp_.device().memory().view().CheckRemote(rkey, qp_.pd_handle(), qp_.qp_num, address, bytes,
+                                                  access);
 }
 
 bool Responder::TakeReceive() {
@@ -344,7 +348,7 @@ ibv_wc_status Responder::Scatter(const std::byte* from, uint32_t bytes) {
     const uint64_t address = sge.addr + skip;
     const uint32_t part = std::min(bytes, sge.length - skip);
     skip = 0;
-    if (!qp_.rnic().memory().view().Check(sge.lkey, pd, address, part, IBV_ACCESS_LOCAL_WRITE)) {
+    if (!qp_.device().memory().view().Check(sge.lkey, pd, address, part, IBV_ACCESS_LOCAL_WRITE)) {
       return IBV_WC_LOC_PROT_ERR;
     }
     // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.

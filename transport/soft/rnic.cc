@@ -1,12 +1,9 @@
 #include "verbena/transport/soft/rnic.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <utility>
 
 #include "fmt/format.h"
@@ -18,9 +15,6 @@
 
 namespace verbena::internal::soft {
 namespace {
-
-constexpr int kMaxCqe = 1 << 22;
-constexpr int kMaxWr = 1 << 16;
 
 absl::Status CheckRing(const char* option, uint32_t bytes, const SoftDeviceOptions& options) {
   constexpr uint32_t kSmallest = std::bit_ceil(4 * (kMaxFragmentBytes + uint32_t{kLineBytes}));
@@ -43,25 +37,21 @@ absl::Status NotOurs(const Map& map, Pointer object, const char* what) {
 
 absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& options) {
   VERBENA_RETURN_IF_ERROR(CheckOptions(options));
-  auto share = std::make_shared<DeviceShare>();
-  VERBENA_ASSIGN_OR_RETURN(
-      share->controls,
-      SharedRegion::Create("verbena-soft-cq", sizeof(CqControl) * kMaxCompletionQueues));
-  VERBENA_ASSIGN_OR_RETURN(share->table_memory,
-                           SharedRegion::Create("verbena-soft-tables", sizeof(DeviceTables)));
-  const std::string path = fmt::format("/proc/self/fd/{}", share->table_memory.fd());
-  share->tables_read_only = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!share->tables_read_only) return ErrnoStatus(errno, "opening " + path);
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<DeviceShare> share, DeviceShare::Create());
   TcpWireListener listener;
   if (options.tcp.has_value()) {
     VERBENA_ASSIGN_OR_RETURN(listener, ListenTcp(options.tcp->address, options.tcp->port));
   } else {
-    listener.address.gid = options.gid.has_value()
-                               ? *options.gid
-                               : LocalDevices::Get().NewGid(/*predictable=*/!options.engine_thread);
+    listener.address.gid =
+        options.gid.has_value() ? *options.gid : NewGid(/*predictable=*/!options.engine_thread);
   }
-  std::shared_ptr<Rnic> rnic(new Rnic(options, std::move(share), listener.address));
-  if (rnic->async_events_.fd() < 0 || (options.engine_thread && rnic->engine_.doorbell_fd() < 0)) {
+  // Devices of one host may share an IP address, but no GUID.
+  const ibv_gid guid =
+      options.tcp.has_value() ? NewGid(/*predictable=*/false) : listener.address.gid;
+  std::shared_ptr<Rnic> rnic(
+      new Rnic(options, std::move(share), listener.address, guid.global.interface_id));
+  if (rnic->state_.async_events().fd() < 0 ||
+      (options.engine_thread && rnic->engine_.doorbell_fd() < 0)) {
     return ErrnoStatus(EMFILE, "creating the descriptors of a soft device");
   }
   if (options.engine_thread && options.shared_memory) {
@@ -75,7 +65,7 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
                                            /*dial_from_own_address=*/from_own);
     VERBENA_RETURN_IF_ERROR(rnic->tcp_->Start());
   }
-  LocalDevices::Get().Add(rnic->address_, rnic);
+  LocalDevices::Get().Add(rnic->state_.address(), rnic);
   std::vector<Engine::Wire*> wires = {&rnic->wire_};
   if (rnic->tcp_ != nullptr) wires.push_back(rnic->tcp_.get());
   rnic->engine_.Start(*rnic, std::move(wires));
@@ -101,7 +91,7 @@ absl::Status Rnic::CheckOptions(const SoftDeviceOptions& options) {
   }
   // One source may have one of two connections with rings like ours.
   if (options.tcp.has_value()) {
-    const size_t least = 4 * BytesOf(TcpGeometryOf(options));
+    const size_t least = 4 * BytesOf(TcpLaneGeometryOf(options));
     if (options.tcp->lane_bytes < least) {
       return absl::InvalidArgumentError(
           fmt::format("lane_bytes is {}, but must be at least {}: two connections' rings",
@@ -112,139 +102,70 @@ absl::Status Rnic::CheckOptions(const SoftDeviceOptions& options) {
 }
 
 Rnic::Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share,
-           const DeviceAddress& address)
-    : options_(options),
-      clock_(options.clock != nullptr ? *options.clock : Clock::Real()),
-      share_(std::move(share)),
-      address_(address),
-      memory_(share_->tables().memory),
-      windows_(memory_, share_->tables()),
-      slots_(std::make_unique<QpSlot[]>(kMaxQueuePairs)),
-      wire_(*this),
-      engine_(clock_, options.engine_thread, options.unpolled_after) {
+           const DeviceAddress& address, uint64_t guid)
+    : engine_(options.clock != nullptr ? *options.clock : Clock::Real(), options.engine_thread,
+              options.unpolled_after),
+      state_(options, std::move(share), address, guid, engine_),
+      wire_(*this) {
   // QPN 0 and 1 mean something in verbs; the generation above the slot's index is never 0.
-  for (uint32_t slot = 0; slot < options_.max_queue_pairs; ++slot)
+  for (uint32_t slot = 0; slot < options.max_queue_pairs; ++slot)
     free_qpns_.push_back(kMaxQueuePairs | slot);
   for (uint32_t index = 0; index < kMaxCompletionQueues; ++index) free_cq_indices_.push_back(index);
   FillContext();
-  FillAttributes();
 }
 
-Rnic::~Rnic() { pthread_mutex_destroy(&context_.mutex); }
+Rnic::~Rnic() = default;
 
 void Rnic::Shutdown() {
-  LocalDevices::Get().Remove(address_);
+  LocalDevices::Get().Remove(state_.address());
   engine_.Stop();
-  for (const std::shared_ptr<Rnic>& other : LocalDevices::Get().All()) other->LoseDevice(address_);
+  for (const std::shared_ptr<Rnic>& other : LocalDevices::Get().All())
+    other->LoseDevice(state_.address());
   // Its peers learn of it now, even if somebody of this process still looks at us.
   tcp_.reset();
   std::lock_guard<std::mutex> lock(mutex_);
   const size_t leaked =
       pds_.size() + mrs_.size() + mws_.size() + channels_.size() + cqs_.size() + qps_.size();
   if (leaked == 0) return;
-  Log(LogLevel::kError, fmt::format("{} is destroyed with {} objects alive", name(), leaked));
+  Log(LogLevel::kError,
+      fmt::format("{} is destroyed with {} objects alive", state_.name(), leaked));
 }
 
 void Rnic::FillContext() {
-  std::snprintf(device_.name, sizeof(device_.name), "%s", options_.name.c_str());
-  std::snprintf(device_.dev_name, sizeof(device_.dev_name), "%s", options_.name.c_str());
-  device_.node_type = IBV_NODE_CA;
-  device_.transport_type = IBV_TRANSPORT_IB;
-  context_.device = &device_;
-  context_.cmd_fd = -1;
-  context_.async_fd = async_events_.fd();
-  context_.num_comp_vectors = 1;
-  pthread_mutex_init(&context_.mutex, nullptr);
-  context_.ops.poll_cq = [](ibv_cq* cq, int room, ibv_wc* out) {
+  ibv_context& context = state_.context();
+  context.ops.poll_cq = [](ibv_cq* cq, int room, ibv_wc* out) {
     return static_cast<CompletionQueue*>(cq)->Poll(room, out);
   };
-  context_.ops.req_notify_cq = [](ibv_cq* cq, int solicited_only) {
+  context.ops.req_notify_cq = [](ibv_cq* cq, int solicited_only) {
     return static_cast<CompletionQueue*>(cq)->Arm(solicited_only != 0);
   };
-  context_.ops.post_send = [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+  context.ops.post_send = [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
     return static_cast<QueuePair*>(qp)->send_queue().Post(wr, bad_wr);
   };
-  context_.ops.post_recv = [](ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+  context.ops.post_recv = [](ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
     return static_cast<QueuePair*>(qp)->responder().Post(wr, bad_wr);
   };
-  context_.ops.post_srq_recv = [](ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+  context.ops.post_srq_recv = [](ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
     return static_cast<SharedReceiveQueue*>(srq)->Post(wr, bad_wr);
   };
 }
 
-void Rnic::FillAttributes() {
-  std::snprintf(attributes_.fw_ver, sizeof(attributes_.fw_ver), "verbena");
-  // Devices of one host may share an IP address, but no GUID.
-  const ibv_gid& gid =
-      options_.tcp.has_value() ? LocalDevices::Get().NewGid(/*predictable=*/false) : address_.gid;
-  attributes_.node_guid = gid.global.interface_id;
-  attributes_.sys_image_guid = gid.global.interface_id;
-  attributes_.max_mr_size = uint64_t{1} << 47;
-  attributes_.page_size_cap = ~uint64_t{4095};
-  attributes_.max_qp = static_cast<int>(options_.max_queue_pairs);
-  attributes_.max_qp_wr = kMaxWr;
-  attributes_.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD |
-                                 IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS;
-  attributes_.max_sge = kMaxSge;
-  attributes_.max_sge_rd = kMaxSge;
-  attributes_.max_cq = kMaxCompletionQueues;
-  attributes_.max_cqe = kMaxCqe;
-  attributes_.max_mr = kMaxMemoryKeys - 1;
-  attributes_.max_mw = kMaxMemoryKeys - 1;
-  attributes_.max_pd = kMaxQueuePairs;
-  attributes_.max_qp_rd_atom = 16;
-  attributes_.max_res_rd_atom = 16 * kMaxQueuePairs;
-  attributes_.max_qp_init_rd_atom = 16;
-  attributes_.atomic_cap = IBV_ATOMIC_GLOB;
-  attributes_.max_srq = kMaxQueuePairs;
-  attributes_.max_srq_wr = kMaxWr;
-  attributes_.max_srq_sge = kMaxSge;
-  attributes_.max_pkeys = 1;
-  attributes_.phys_port_cnt = 1;
-  capabilities_ = {.max_inline_bytes = kMaxInlineBytes,
-                   .srq = true,
-                   .srq_limit_event = true,
-                   .last_wqe_event = true,
-                   .write_with_immediate = true,
-                   .send_with_immediate = true,
-                   .atomics = true,
-                   .memory_windows = true,
-                   .windows_checked = true,
-                   .rnr_nak = true,
-                   .remote_key_checked = true};
-  Withhold(profile(), attributes_, capabilities_);
-}
-
 absl::StatusOr<ibv_port_attr> Rnic::QueryPort(uint8_t port) {
-  if (port != 1) return ErrnoStatus(EINVAL, fmt::format("port {} of {}", port, name()));
-  ibv_port_attr attributes{};
-  attributes.state = IBV_PORT_ACTIVE;
-  attributes.max_mtu = IBV_MTU_4096;
-  attributes.active_mtu = IBV_MTU_4096;
-  attributes.gid_tbl_len = 1;
-  attributes.lid = address_.lid;
-  attributes.max_msg_sz = kMaxMessageBytes;
-  attributes.pkey_tbl_len = 1;
-  attributes.max_vl_num = 1;
-  attributes.active_width = 2;   // 4x
-  attributes.active_speed = 64;  // HDR
-  attributes.phys_state = 5;     // link up
-  attributes.link_layer = IBV_LINK_LAYER_ETHERNET;
-  Withhold(profile(), attributes);
-  return attributes;
+  if (port != 1) return ErrnoStatus(EINVAL, fmt::format("port {} of {}", port, state_.name()));
+  return state_.port_attributes();
 }
 
 absl::StatusOr<ibv_gid> Rnic::QueryGid(uint8_t port, int index) {
   if (port != 1 || index != 0) {
-    return ErrnoStatus(EINVAL, fmt::format("GID {} of port {} of {}", index, port, name()));
+    return ErrnoStatus(EINVAL, fmt::format("GID {} of port {} of {}", index, port, state_.name()));
   }
-  return address_.gid;
+  return state_.address().gid;
 }
 
 absl::StatusOr<ibv_pd*> Rnic::AllocPd() {
   std::lock_guard<std::mutex> lock(mutex_);
   auto pd = std::make_unique<ProtectionDomain>();
-  pd->context = &context_;
+  pd->context = &state_.context();
   pd->handle = next_pd_handle_++;
   ibv_pd* raw = pd.get();
   pds_.emplace(raw, std::move(pd));
@@ -260,7 +181,7 @@ absl::Status Rnic::DeallocPd(ibv_pd* pd) {
 }
 
 absl::StatusOr<ibv_comp_channel*> Rnic::CreateCompChannel() {
-  auto channel = std::make_unique<CompletionChannel>(&context_);
+  auto channel = std::make_unique<CompletionChannel>(&state_.context());
   if (channel->fd < 0) return ErrnoStatus(EMFILE, "ibv_create_comp_channel");
   std::lock_guard<std::mutex> lock(mutex_);
   ibv_comp_channel* raw = channel.get();
@@ -278,7 +199,7 @@ absl::Status Rnic::DestroyCompChannel(ibv_comp_channel* channel) {
 
 absl::StatusOr<ibv_cq*> Rnic::CreateCq(int entries, void* cq_context, ibv_comp_channel* channel) {
   const std::string what = fmt::format("ibv_create_cq(cqe={})", entries);
-  if (entries < 1 || entries > attributes_.max_cqe) return ErrnoStatus(EINVAL, what);
+  if (entries < 1 || entries > state_.attributes().max_cqe) return ErrnoStatus(EINVAL, what);
   std::lock_guard<std::mutex> lock(mutex_);
   if (channel != nullptr) {
     VERBENA_RETURN_IF_ERROR(NotOurs(channels_, channel, "the completion channel"));
@@ -288,8 +209,8 @@ absl::StatusOr<ibv_cq*> Rnic::CreateCq(int entries, void* cq_context, ibv_comp_c
   free_cq_indices_.pop_front();
   const uint64_t id = next_cq_serial_++ * kMaxCompletionQueues + index;
   auto* events = static_cast<CompletionChannel*>(channel);
-  auto cq = std::make_unique<CompletionQueue>(*this, index, id, entries, cq_context, events,
-                                              share_->control()[index]);
+  auto cq = std::make_unique<CompletionQueue>(state_, index, id, entries, cq_context, events,
+                                              state_.control(index));
   if (events != nullptr) ++events->users;
   ibv_cq* raw = cq.get();
   cqs_.emplace(raw, std::move(cq));
@@ -299,7 +220,7 @@ absl::StatusOr<ibv_cq*> Rnic::CreateCq(int entries, void* cq_context, ibv_comp_c
 
 absl::Status Rnic::ResizeCq(ibv_cq* cq, int entries) {
   const std::string what = fmt::format("ibv_resize_cq(cqe={})", entries);
-  if (entries < 1 || entries > attributes_.max_cqe) return ErrnoStatus(EINVAL, what);
+  if (entries < 1 || entries > state_.attributes().max_cqe) return ErrnoStatus(EINVAL, what);
   std::lock_guard<std::mutex> lock(mutex_);
   VERBENA_RETURN_IF_ERROR(NotOurs(cqs_, cq, "the CQ"));
   if (cqs_[cq]->Resize(entries)) return absl::OkStatus();
@@ -317,7 +238,7 @@ absl::Status Rnic::DestroyCq(ibv_cq* cq) {
     copied_earlier_ += owned->copied().values();
   }
   CloseLanes(*owned);
-  async_events_.Forget(cq);
+  state_.async_events().Forget(cq);
   auto* events = static_cast<CompletionChannel*>(owned->channel);
   if (events != nullptr) {
     events->events.Forget(cq);
@@ -337,18 +258,19 @@ CopiedBytes Rnic::copied_bytes() {
 
 absl::StatusOr<ibv_srq*> Rnic::CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) {
   const ibv_srq_attr& wanted = attributes.attr;
-  if (!capabilities_.srq) {
+  if (!state_.capabilities().srq) {
     return ErrnoStatus(EOPNOTSUPP, "ibv_create_srq: this device has no shared receive queues");
   }
-  if (wanted.max_wr == 0 || wanted.max_wr > static_cast<uint32_t>(attributes_.max_srq_wr) ||
-      wanted.max_sge > static_cast<uint32_t>(attributes_.max_srq_sge)) {
+  if (wanted.max_wr == 0 || wanted.max_wr > static_cast<uint32_t>(state_.attributes().max_srq_wr) ||
+      wanted.max_sge > static_cast<uint32_t>(state_.attributes().max_srq_sge)) {
     return ErrnoStatus(EINVAL, fmt::format("ibv_create_srq(max_wr={}, max_sge={})", wanted.max_wr,
                                            wanted.max_sge));
   }
   std::lock_guard<std::mutex> lock(mutex_);
   VERBENA_RETURN_IF_ERROR(NotOurs(pds_, pd, "the PD"));
-  auto srq = std::make_unique<SharedReceiveQueue>(&context_, pd, attributes, async_events_,
-                                                  capabilities_.srq_limit_event);
+  auto srq =
+      std::make_unique<SharedReceiveQueue>(&state_.context(), pd, attributes, state_.async_events(),
+                                           state_.capabilities().srq_limit_event);
   ++pds_[pd]->users;
   ibv_srq* raw = srq.get();
   srqs_.emplace(raw, std::move(srq));
@@ -378,23 +300,14 @@ absl::Status Rnic::DestroySrq(ibv_srq* srq) {
     srqs_.erase(srq);
     --pds_[owned->pd]->users;
   }
-  async_events_.Forget(srq);
+  state_.async_events().Forget(srq);
   return absl::OkStatus();
-}
-
-void Rnic::WakeEngine(CqControl& control) {
-  control.doorbell.Ring([&] { engine_.Wake(); });
-}
-
-void Rnic::FailQpsOf(CompletionQueue&) {
-  overrun_.store(true);
-  engine_.Wake();
 }
 
 bool Rnic::Serve() {
   bool progress = false;
   std::lock_guard<std::mutex> lock(mutex_);
-  if (overrun_.exchange(false)) {
+  if (state_.TakeOverrun()) {
     for (auto& [_, qp] : qps_) {
       if (!qp->send_side().overrun() && !qp->receive_side().overrun()) continue;
       std::lock_guard<SpinLock> cq_lock(qp->send_side().lock());

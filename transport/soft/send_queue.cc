@@ -15,7 +15,7 @@
 #include "verbena/transport/soft/options.h"
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/ring.h"
-#include "verbena/transport/soft/rnic.h"
+#include "verbena/transport/soft/state.h"
 #include "verbena/transport/soft/tcp_lane.h"
 
 namespace verbena::internal::soft {
@@ -95,7 +95,7 @@ SendQueue::SendQueue(QueuePair& qp, const ibv_qp_cap& cap, bool signal_all,
       max_sge_(cap.max_send_sge),
       max_inline_(cap.max_inline_data),
       signal_all_(signal_all),
-      opcodes_(PostableOpcodes(qp.rnic().capabilities())),
+      opcodes_(PostableOpcodes(qp.device().capabilities())),
       mask_(SlotsOf(cap) - 1),
       wqes_(std::make_unique<Wqe[]>(size_t{mask_} + 1)),
       sges_(std::make_unique<ibv_sge[]>((size_t{mask_} + 1) * std::max(1u, max_sge_))),
@@ -246,8 +246,8 @@ bool SendQueue::LocalMemoryAllowed(Wqe& wqe, uint32_t index) {
   const unsigned access = NeedsAnswer(wqe) ? IBV_ACCESS_LOCAL_WRITE : 0;
   const ibv_sge* sges = SgesOf(wqe, index);
   for (uint32_t i = 0; i < wqe.num_sge; ++i) {
-    if (!qp_.rnic().memory().view().Check(sges[i].lkey, qp_.pd_handle(), sges[i].addr,
-                                          sges[i].length, access)) {
+    if (!qp_.device().memory().view().Check(sges[i].lkey, qp_.pd_handle(), sges[i].addr,
+                                            sges[i].length, access)) {
       return false;
     }
   }
@@ -480,7 +480,7 @@ void SendQueue::Reset() {
 
 SendQueue::Direct SendQueue::TryDirect(uint32_t index) {
   Wqe& wqe = At(index);
-  if (wqe.route == Wire::kRing || wqe.length == 0 || !qp_.rnic().direct_copies())
+  if (wqe.route == Wire::kRing || wqe.length == 0 || !qp_.device().options().direct_copies)
     return Direct::kUseRing;
   DirectCopy copy(*lane_);
   if (!copy.Possible(AccessOf(wqe, 0, wqe.length))) return Direct::kUseRing;
@@ -529,7 +529,7 @@ RemoteAccess SendQueue::AccessOf(const Wqe& wqe, uint64_t offset, uint64_t bytes
   }
   return {.target_qpn = qp_.attributes().dest_qp_num,
           .source_qpn = qp_.qp_num,
-          .source = qp_.rnic().address(),
+          .source = qp_.device().address(),
           .rkey = wqe.rkey,
           .address = wqe.remote_address + offset,
           .bytes = bytes,
@@ -664,7 +664,7 @@ bool SendQueue::Contains(uint32_t index, uint64_t position) {
 
 void SendQueue::BackOff(uint32_t index, const RefusedFragment& refusal, CompletionWriter& writer) {
   const ibv_qp_attr& attributes = qp_.attributes();
-  const TimePoint now = qp_.rnic().Now();
+  const TimePoint now = qp_.device().Now();
   Duration wait = std::chrono::milliseconds(1);
   if (refusal.reason == NakReason::kNoReceive) {
     constexpr uint8_t kForever = 7;
@@ -684,7 +684,7 @@ void SendQueue::BackOff(uint32_t index, const RefusedFragment& refusal, Completi
   }
   TakeBack(index);
   backing_off_ = true;
-  qp_.rnic().StartTimer(now + wait, qp_.qp_num, ++backoff_token_);
+  qp_.device().engine().StartTimer(now + wait, qp_.qp_num, ++backoff_token_);
 }
 
 void SendQueue::TakeBack(uint32_t first) {
@@ -752,14 +752,14 @@ bool SendQueue::Bind(uint32_t index) {
   Wqe& wqe = At(index);
   // Executed before an earlier SEND was taken back: the binding stands.
   if (wqe.window_done) return true;
-  if (!qp_.rnic().windows().Bind({.index = wqe.window,
-                                  .key = wqe.rkey,
-                                  .pd = qp_.pd_handle(),
-                                  .qpn = qp_.qp_num,
-                                  .region = wqe.region,
-                                  .address = wqe.remote_address,
-                                  .bytes = wqe.compare_add,
-                                  .access = static_cast<uint32_t>(wqe.swap)})) {
+  if (!qp_.device().windows().Bind({.index = wqe.window,
+                                    .key = wqe.rkey,
+                                    .pd = qp_.pd_handle(),
+                                    .qpn = qp_.qp_num,
+                                    .region = wqe.region,
+                                    .address = wqe.remote_address,
+                                    .bytes = wqe.compare_add,
+                                    .access = static_cast<uint32_t>(wqe.swap)})) {
     return FailLocally(index, IBV_WC_MW_BIND_ERR);
   }
   wqe.window_done = true;
@@ -775,7 +775,7 @@ bool SendQueue::InvalidateLocally(uint32_t index) {
       lane_->AwaitConsumed(qp_);
       return false;
     }
-    if (!qp_.rnic().windows().Invalidate(wqe.rkey, qp_.qp_num)) {
+    if (!qp_.device().windows().Invalidate(wqe.rkey, qp_.qp_num)) {
       return FailLocally(index, IBV_WC_MW_BIND_ERR);
     }
     wqe.window_done = true;
@@ -797,7 +797,7 @@ bool SendQueue::CopiesAreOver(uint32_t rkey) {
   // The lock of another CQ is only tried, since it may come before ours. Having had it proves that
   // no access that we execute for the peer is under way.
   if (!same && !receives.lock().try_lock()) return false;
-  AddCopiesUnderWay(receives, &qp_, rkey, invalidated_copies_);
+  qp_.AddCopiesUnderWay(rkey, invalidated_copies_);
   if (!same) receives.lock().unlock();
   return invalidated_copies_.empty();
 }
@@ -808,7 +808,7 @@ void SendQueue::LookAgain() {
     return;
   }
   backing_off_ = true;
-  qp_.rnic().StartTimer(qp_.rnic().Now() + kPatientLook, qp_.qp_num, ++backoff_token_);
+  qp_.device().engine().StartTimer(qp_.device().Now() + kPatientLook, qp_.qp_num, ++backoff_token_);
 }
 
 // The peer whose copy was waited for may itself have failed the QP: its copy ended, and its next

@@ -40,8 +40,6 @@ class DirectCopy;
 class OutLane;
 class QueuePair;
 
-inline constexpr uint32_t kMaxInlineBytes = 8192;
-inline constexpr uint32_t kMaxMessageBytes = 1u << 30;
 // A post, or a look at a QP by a poll, copies at most this much in its own thread. The rest is
 // copied in later polls, between which the thread sees what has arrived.
 inline constexpr uint32_t kDirectBytesPerTurn = 256u << 10;

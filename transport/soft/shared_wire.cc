@@ -30,7 +30,8 @@ struct MappedShare {
 SharedWire::~SharedWire() = default;
 
 absl::Status SharedWire::Start() {
-  VERBENA_ASSIGN_OR_RETURN(listener_, ControlListener::Create(rnic_.name(), rnic_.address()));
+  VERBENA_ASSIGN_OR_RETURN(listener_,
+                           ControlListener::Create(rnic_.state().name(), rnic_.state().address()));
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   if (!epoll_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_->fd(), &event) != 0) {
@@ -130,9 +131,10 @@ void SharedWire::StartRequest(const ConnectRequest& request) {
   if (connection == nullptr) {
     auto socket = ControlSocket::Connect(request.address);
     if (!socket.ok()) {
-      log_.Write(LogLevel::kInfo, now_,
-                 fmt::format("{}: no soft device of this host answers under {}: {}", rnic_.name(),
-                             AddressText(request.address), socket.status().ToString()));
+      log_.Write(
+          LogLevel::kInfo, now_,
+          fmt::format("{}: no soft device of this host answers under {}: {}", rnic_.state().name(),
+                      AddressText(request.address), socket.status().ToString()));
       rnic_.ConnectByTcp(request);
       return;
     }
@@ -279,7 +281,7 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
                 .keep_alive = share,
                 .pid = connection.socket->pid(),
                 .pid_fd = UniqueFd(pid_fd < 0 ? -1 : fcntl(pid_fd, F_DUPFD_CLOEXEC, 0)),
-                .least_by_kernel = rnic_.least_kernel_copy_bytes()}));
+                .least_by_kernel = rnic_.state().options().least_kernel_copy_bytes}));
   // Before its QPs are connected, so that the first one-sided operation finds them mapped.
   connection.told_of_arenas = true;
   for (const std::shared_ptr<const SharedArena>& arena : rnic_.arenas().All()) {
@@ -336,9 +338,11 @@ absl::Status SharedWire::HandleLane(Connection& connection, ControlSocket::Recei
 }
 
 absl::Status SharedWire::SendHello(Connection& connection) {
-  std::shared_ptr<const DeviceShare> share = rnic_.share();
+  std::shared_ptr<const DeviceShare> share = rnic_.state().share();
   return connection.socket->Send(
-      {.kind = ControlMessage::kHello, .gid = rnic_.address().gid, .lid = rnic_.address().lid},
+      {.kind = ControlMessage::kHello,
+       .gid = rnic_.state().address().gid,
+       .lid = rnic_.state().address().lid},
       {share->controls.fd(), share->tables_read_only.get(), rnic_.engine().doorbell_fd()}, share);
 }
 
@@ -363,13 +367,13 @@ void SharedWire::End(Connection& connection, const absl::Status& reason) {
   if (connection.peer != nullptr) {
     log_.Write(
         LogLevel::kInfo, now_,
-        fmt::format("{}: the soft device {} of process {} is lost: {}", rnic_.name(),
+        fmt::format("{}: the soft device {} of process {} is lost: {}", rnic_.state().name(),
                     AddressText(connection.address), connection.socket->pid(), reason.ToString()));
     rnic_.LosePeer(*connection.peer);
   } else {
     log_.Write(LogLevel::kWarning, now_,
-               fmt::format("{} gives up on process {}: {}", rnic_.name(), connection.socket->pid(),
-                           reason.ToString()));
+               fmt::format("{} gives up on process {}: {}", rnic_.state().name(),
+                           connection.socket->pid(), reason.ToString()));
   }
   for (const ConnectRequest& request : connection.unsent) {
     // The process never introduced itself: perhaps it is another user's.

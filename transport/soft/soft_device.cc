@@ -68,12 +68,12 @@ absl::Status SoftDevice::ResizeCq(ibv_cq* cq, int entries) { return rnic_->Resiz
 
 CopiedBytes SoftDevice::copied_bytes() const { return rnic_->copied_bytes(); }
 
-uint16_t SoftDevice::tcp_port() const { return rnic_->address().lid; }
+uint16_t SoftDevice::tcp_port() const { return rnic_->state().address().lid; }
 
-const std::string& SoftDevice::name() const { return rnic_->name(); }
-ibv_context* SoftDevice::context() { return rnic_->context(); }
-const DeviceCapabilities& SoftDevice::capabilities() const { return rnic_->capabilities(); }
-const ibv_device_attr& SoftDevice::attributes() const { return rnic_->attributes(); }
+const std::string& SoftDevice::name() const { return rnic_->state().name(); }
+ibv_context* SoftDevice::context() { return &rnic_->state().context(); }
+const DeviceCapabilities& SoftDevice::capabilities() const { return rnic_->state().capabilities(); }
+const ibv_device_attr& SoftDevice::attributes() const { return rnic_->state().attributes(); }
 
 absl::StatusOr<ibv_port_attr> SoftDevice::QueryPort(uint8_t port) { return rnic_->QueryPort(port); }
 absl::StatusOr<ibv_gid> SoftDevice::QueryGid(uint8_t port, int index) {
@@ -137,12 +137,12 @@ absl::Status SoftDevice::DestroyQp(ibv_qp* qp) { return rnic_->DestroyQp(qp); }
 QpIdentity SoftDevice::IdentityOf(const ibv_qp* qp) {
   return static_cast<const soft::QueuePair*>(qp)->identity();
 }
-bool SoftDevice::Quiesced(QpIdentity qp) { return rnic_->Quiesced(qp); }
+bool SoftDevice::Quiesced(QpIdentity qp) { return rnic_->state().quiescence().Quiesced(qp); }
 
-int SoftDevice::async_fd() const { return rnic_->async_events().fd(); }
+int SoftDevice::async_fd() const { return rnic_->state().async_events().fd(); }
 
 absl::StatusOr<ibv_async_event> SoftDevice::GetAsyncEvent() {
-  auto taken = rnic_->async_events().Take();
+  auto taken = rnic_->state().async_events().Take();
   if (!taken.has_value()) return absl::UnavailableError("no asynchronous event waits");
   ibv_async_event event{};
   event.event_type = taken->type;
@@ -161,7 +161,7 @@ absl::StatusOr<ibv_async_event> SoftDevice::GetAsyncEvent() {
 
 void SoftDevice::AckAsyncEvent(ibv_async_event& event) {
   // All members of the union are pointers to what EventQueue knows by address.
-  rnic_->async_events().Acknowledge(event.element.qp, 1);
+  rnic_->state().async_events().Acknowledge(event.element.qp, 1);
 }
 
 }  // namespace verbena::internal

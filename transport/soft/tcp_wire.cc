@@ -110,7 +110,7 @@ absl::StatusOr<TcpShares::Share> TcpWire::TakeShare(
   if (!share.ok()) {
     logs_.refused.Write(LogLevel::kWarning, now_,
                         fmt::format("{} keeps a share of what it has for other hosts: {}",
-                                    rnic_.name(), std::string(share.status().message())));
+                                    rnic_.state().name(), std::string(share.status().message())));
   }
   return share;
 }
@@ -126,24 +126,24 @@ absl::StatusOr<TcpShares::Share> TcpWire::TakeSocket(const ibv_gid& source) {
 
 absl::StatusOr<TcpShares::Share> TcpWire::TakeLanes(const ibv_gid& source, uint64_t cq,
                                                     const LaneGeometry& theirs) {
-  const uint64_t bytes = BytesOf(rnic_.tcp_lane_geometry()) + BytesOf(theirs);
+  const uint64_t bytes = BytesOf(TcpLaneGeometryOf(rnic_.state().options())) + BytesOf(theirs);
   return TakeShare(source, {{.kind = TcpShares::Kind::kSockets, .limit = MaxSockets()},
                             {.kind = TcpShares::Kind::kLanes, .limit = kMaxLanesOfCq, .cq = cq},
                             {.kind = TcpShares::Kind::kLaneBytes,
                              .amount = bytes,
-                             .limit = rnic_.tcp_options().lane_bytes}});
+                             .limit = rnic_.state().options().tcp->lane_bytes}});
 }
 
 bool TcpWire::MayHaveThatName(const TcpWireConnection& connection, const TcpGreeting& greeting) {
-  if (rnic_.tcp_options().any_source.value_or(false) ||
+  if (rnic_.state().options().tcp->any_source.value_or(false) ||
       MayHaveName(connection.source, greeting.sender.gid)) {
     return true;
   }
-  logs_.refused.Write(
-      LogLevel::kWarning, now_,
-      fmt::format("{} refuses a device at {} that claims the GID of {}; "
-                  "VERBENA_SOFT_ANY_SOURCE=1 allows it",
-                  rnic_.name(), IpText(connection.source.address), IpText(greeting.sender.gid)));
+  logs_.refused.Write(LogLevel::kWarning, now_,
+                      fmt::format("{} refuses a device at {} that claims the GID of {}; "
+                                  "VERBENA_SOFT_ANY_SOURCE=1 allows it",
+                                  rnic_.state().name(), IpText(connection.source.address),
+                                  IpText(greeting.sender.gid)));
   return false;
 }
 
@@ -326,7 +326,8 @@ absl::Status TcpWire::OpenSession(TcpSession& session, TcpWireConnection& connec
   session.deadline = kNever;
   session.probe_again = SaturatingAdd(now_, kProbePause);
   session.their_secret = their_secret;
-  DetectDeadHost(connection.socket.get(), rnic_.silence_limit_seconds());
+  DetectDeadHost(connection.socket.get(),
+                 static_cast<int>(rnic_.state().options().tcp->silence_limit.count()));
   VERBENA_ASSIGN_OR_RETURN(session.peer, rnic_.MakeTcpPeer(session.address));
   std::vector<ConnectRequest> waiting;
   waiting.swap(session.waiting);
@@ -411,7 +412,7 @@ void TcpWire::FailResolve(const DeviceAddress& address, uint64_t request) {
   found->second.deadline = kNever;
   logs_.lost.Write(LogLevel::kInfo, now_,
                    fmt::format("{}: {} does not say in time how queue pair {} is reached",
-                               rnic_.name(), AddressText(address), failed.remote_qpn));
+                               rnic_.state().name(), AddressText(address), failed.remote_qpn));
   rnic_.FinishConnect(failed, nullptr, 0);
   if (++session->unanswered > kMaxUnanswered) {
     EndSession(address, absl::DeadlineExceededError("it answers nothing"));
@@ -483,13 +484,13 @@ absl::Status TcpWire::AcceptLanes(TcpWireConnection& connection, const TcpGreeti
   absl::StatusOr<TcpShares::Share> share =
       TakeLanes(connection.source.address, cqs.ours, greeting.geometry);
   if (!share.ok()) return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kShare);
-  VERBENA_RETURN_IF_ERROR(
-      Send(connection, Encode(TcpGreeting{.kind = greeting.kind,
-                                          .sender = address(),
-                                          .session = session->their_secret,
-                                          .sender_cq = cqs.ours,
-                                          .receiver_cq = cqs.theirs,
-                                          .geometry = rnic_.tcp_lane_geometry()})));
+  VERBENA_RETURN_IF_ERROR(Send(
+      connection, Encode(TcpGreeting{.kind = greeting.kind,
+                                     .sender = address(),
+                                     .session = session->their_secret,
+                                     .sender_cq = cqs.ours,
+                                     .receiver_cq = cqs.theirs,
+                                     .geometry = TcpLaneGeometryOf(rnic_.state().options())})));
   if (!connection.outgoing.empty()) return absl::AbortedError("it takes not even a greeting");
   return OpenLanes(*session, cqs, Release(connection), greeting.geometry, *share);
 }
@@ -515,7 +516,7 @@ absl::Status TcpWire::OpenLanes(TcpSession& session, CqPair cqs, UniqueFd socket
       cqs.ours, cqs.theirs, session.peer, std::move(socket), theirs, share, fd());
   if (!pair.ok()) {
     logs_.refused.Write(LogLevel::kWarning, now_,
-                        fmt::format("{} cannot exchange messages with {}: {}", rnic_.name(),
+                        fmt::format("{} cannot exchange messages with {}: {}", rnic_.state().name(),
                                     AddressText(session.address), pair.status().ToString()));
     FailLanes(session, cqs);
     return absl::OkStatus();
@@ -551,7 +552,7 @@ void TcpWire::EndSession(const DeviceAddress& address, const absl::Status& reaso
   const std::unique_ptr<TcpSession> session = std::move(found->second);
   sessions_.erase(found);
   logs_.lost.Write(LogLevel::kInfo, now_,
-                   fmt::format("{}: the soft device {} is lost: {}", rnic_.name(),
+                   fmt::format("{}: the soft device {} is lost: {}", rnic_.state().name(),
                                AddressText(address), reason.ToString()));
   std::vector<uint64_t> dials;
   for (const auto& [id, connection] : connections_) {
@@ -760,7 +761,7 @@ void TcpWire::AcceptSome() {
       logs_.ended.Write(LogLevel::kWarning, now_,
                         fmt::format("{} keeps devices waiting that connect to it: {}; raise "
                                     "RLIMIT_NOFILE",
-                                    rnic_.name(), socket.status().ToString()));
+                                    rnic_.state().name(), socket.status().ToString()));
       break;
     }
     const absl::StatusOr<TcpSource> source = SourceOf(socket->get());
@@ -826,12 +827,13 @@ absl::Status TcpWire::Dialed(TcpWireConnection& connection) {
   TcpSession* session = FindSession(connection.address);
   if (session == nullptr) return absl::AbortedError("nobody wants it any more");
   connection.phase = Phase::kGreeting;
-  return Send(connection, Encode(TcpGreeting{.kind = connection.kind,
-                                             .sender = address(),
-                                             .session = connection.secret,
-                                             .sender_cq = connection.cqs.ours,
-                                             .receiver_cq = connection.cqs.theirs,
-                                             .geometry = rnic_.tcp_lane_geometry()}));
+  return Send(connection,
+              Encode(TcpGreeting{.kind = connection.kind,
+                                 .sender = address(),
+                                 .session = connection.secret,
+                                 .sender_cq = connection.cqs.ours,
+                                 .receiver_cq = connection.cqs.theirs,
+                                 .geometry = TcpLaneGeometryOf(rnic_.state().options())}));
 }
 
 absl::Status TcpWire::Read(TcpWireConnection& connection) {
@@ -924,7 +926,7 @@ absl::Status TcpWire::OnAnswer(TcpWireConnection& connection, const TcpGreeting&
   if (greeting.verdict == TcpGreeting::Verdict::kShare ||
       greeting.verdict == TcpGreeting::Verdict::kAddress) {
     logs_.refused.Write(LogLevel::kWarning, now_,
-                        fmt::format("{} is refused by {}: {}", rnic_.name(),
+                        fmt::format("{} is refused by {}: {}", rnic_.state().name(),
                                     AddressText(connection.address), TextOf(greeting.verdict)));
   }
   if (greeting.verdict != TcpGreeting::Verdict::kAccepted) {
@@ -970,7 +972,7 @@ void TcpWire::End(TcpWireConnection& connection, const absl::Status& reason) {
     return;
   }
   logs_.ended.Write(LogLevel::kInfo, now_,
-                    fmt::format("{}: a TCP connection {} ended: {}", rnic_.name(),
+                    fmt::format("{}: a TCP connection {} ended: {}", rnic_.state().name(),
                                 connection.dialed ? "to " + AddressText(connection.address)
                                                   : "from " + IpText(connection.source.address),
                                 reason.ToString()));

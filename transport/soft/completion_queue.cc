@@ -296,6 +296,11 @@ void CompletionQueue::SweepOutLanes() {
   std::erase_if(out_lanes_, [](const auto& lane) { return lane->failed() && !lane->has_qps(); });
 }
 
+void CompletionQueue::AddOutLane(std::unique_ptr<OutLane> lane) {
+  SweepOutLanes();
+  out_lanes_.push_back(std::move(lane));
+}
+
 OutLane* CompletionQueue::FindOutLane(const Peer& peer, uint64_t remote_cq) {
   for (auto& lane : out_lanes_) {
     if (&lane->peer() == &peer && lane->remote_cq() == remote_cq && !lane->failed()) {
@@ -335,8 +340,42 @@ std::shared_ptr<LanePair> CompletionQueue::FindPair(const Peer& peer, uint64_t r
   return pairs_ == nullptr ? nullptr : pairs_->Find(peer, remote_cq);
 }
 
-void CompletionQueue::ClosePairs(const Peer* peer, CompletionWriter& writer) {
-  if (pairs_ != nullptr) pairs_->Close(peer, writer);
+void CompletionQueue::LoseOutLane(const Peer& peer, uint64_t id) {
+  CompletionWriter writer(*this);
+  for (const std::unique_ptr<OutLane>& lane : out_lanes_) {
+    if (&lane->peer() == &peer && lane->id() == id) lane->Lose(writer);
+  }
+  writer.Finish();
+}
+
+void CompletionQueue::OrphanInLane(const Peer& peer, uint64_t id) {
+  in_lanes_.ForEach([&](InLane& lane) {
+    if (&lane.peer() == &peer && lane.id() == id) lane.Orphan();
+  });
+}
+
+void CompletionQueue::LosePeer(const Peer& peer) {
+  CompletionWriter writer(*this);
+  if (pairs_ != nullptr) pairs_->Close(&peer, writer);
+  for (const std::unique_ptr<OutLane>& lane : out_lanes_) {
+    if (&lane->peer() == &peer) lane->Lose(writer);
+  }
+  in_lanes_.ForEach([&](InLane& lane) {
+    if (&lane.peer() == &peer) lane.Orphan();
+  });
+  writer.Finish();
+}
+
+void CompletionQueue::SweepLanes() {
+  in_lanes_.Sweep();
+  SweepOutLanes();
+}
+
+std::vector<std::unique_ptr<OutLane>> CompletionQueue::CloseLanes() {
+  CompletionWriter writer(*this);
+  if (pairs_ != nullptr) pairs_->Close(nullptr, writer);
+  in_lanes_.CloseAll();
+  return std::exchange(out_lanes_, {});
 }
 
 void CompletionQueue::ForgetCompletions(QueuePair& qp, bool drop) {

@@ -19,8 +19,10 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/completions.h"
 #include "verbena/transport/soft/copies.h"
@@ -35,9 +37,6 @@ class LanePair;
 class LanePairs;
 class QueuePair;
 class SoftState;
-
-// Marks the id of a CQ among what an engine's epoll watches.
-inline constexpr uint64_t kCqTag = uint64_t{1} << 63;
 
 // The ibv_comp_channel of the soft device.
 class CompletionChannel : public ibv_comp_channel {
@@ -110,25 +109,32 @@ class CompletionQueue : public ibv_cq {
   // Bytes copied: counted under the lock, read without it.
   CopyCounters& copied() { return copied_; }
 
-  // All below: under the lock.
-  void AddOutLane(std::unique_ptr<OutLane> lane) { out_lanes_.push_back(std::move(lane)); }
-  // Frees the lanes that failed and that no QP is left on.
-  void SweepOutLanes();
+  // All below: under the lock. The lanes of the CQ:
+  // Frees first those that failed and that no QP is left on.
+  void AddOutLane(std::unique_ptr<OutLane> lane);
   OutLane* FindOutLane(const Peer& peer, uint64_t remote_cq);
-  InLanes& in_lanes() { return in_lanes_; }
+  // False when the CQ has as many in-lanes as it may.
+  bool AddInLane(std::unique_ptr<InLane> lane) { return in_lanes_.Add(std::move(lane)); }
+  // Takes over the connection, and its in-lane. `engine_epoll` watches it while nobody polls.
+  absl::Status AddPair(std::shared_ptr<LanePair> pair, uint64_t lane_id, int engine_epoll);
+  // Null when there is no TCP connection to that CQ.
+  std::shared_ptr<LanePair> FindPair(const Peer& peer, uint64_t remote_cq) const;
+  // The target refused the lane, or the initiator writes nothing more into it.
+  void LoseOutLane(const Peer& peer, uint64_t id);
+  void OrphanInLane(const Peer& peer, uint64_t id);
+  // The peer is no more, and all its lanes end.
+  void LosePeer(const Peer& peer);
+  // Frees the memory of lanes that are over.
+  void SweepLanes();
+  // Ends all lanes. Returns the out-lanes, whose targets are to hear of it.
+  std::vector<std::unique_ptr<OutLane>> CloseLanes();
   // Adds the copies that are under way into our memory, by `key` or, if that is 0, by any: those of
   // the device at `peer`, or, if that is null, of all. The caller has passed a full fence since it
   // withdrew the permission.
   void AddCopiesUnderWay(const DeviceAddress* peer, uint32_t key,
                          std::vector<CopyUnderWay>& copies);
-  // Takes over the connection, and its in-lane. `engine_epoll` watches it while nobody polls.
-  absl::Status AddPair(std::shared_ptr<LanePair> pair, uint64_t lane_id, int engine_epoll);
-  // Null when there is no TCP connection to that CQ.
-  std::shared_ptr<LanePair> FindPair(const Peer& peer, uint64_t remote_cq) const;
-  // Closes the TCP connections to `peer`; null: all.
-  void ClosePairs(const Peer* peer, CompletionWriter& writer);
+
   void AddActive(OutLane& lane) { active_.push_back(&lane); }
-  std::vector<std::unique_ptr<OutLane>>& out_lanes() { return out_lanes_; }
   bool unpolled() const {
     return control_.mode.load(std::memory_order_relaxed) != CqControl::kPolled;
   }
@@ -146,6 +152,7 @@ class CompletionQueue : public ibv_cq {
     uint32_t released = 0;
   };
 
+  void SweepOutLanes();
   int TakeQueued(int room, ibv_wc* out);
   void Progress(CompletionWriter& writer);
   void HarvestLanes(CompletionWriter& writer);

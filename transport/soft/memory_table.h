@@ -112,7 +112,7 @@ class MemoryView {
 // map read-only, so that an initiator can check an rkey without the target's help.
 //
 // Revoke makes later checks fail, and passes a full fence. Whoever revokes waits for accesses
-// already under way (Rnic::DeregMr, SendQueue::InvalidateLocally).
+// already under way (SoftObjects::DeregMr, SendQueue::InvalidateLocally).
 class MemoryTable {
  public:
   // `entries`: kMaxMemoryKeys of them, zero, outliving the table.

@@ -1,19 +1,18 @@
+#include "verbena/transport/soft/objects.h"
+
 #include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <iterator>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/soft/local_devices.h"
-#include "verbena/transport/soft/rnic.h"
-#include "verbena/transport/soft/two_locks.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -45,12 +44,206 @@ bool IsMapped(const void* address, size_t bytes) {
   return true;
 }
 
+template <typename Map, typename Pointer>
+absl::Status NotOurs(const Map& map, Pointer object, const char* what) {
+  return map.contains(object)
+             ? absl::OkStatus()
+             : ErrnoStatus(EINVAL, fmt::format("{} is not an object of this device", what));
+}
+
+// Holds the locks of both CQs of a QP, in the order that keeps threads from waiting for one
+// another; one lock when they are the same CQ.
+class TwoLocks {
+ public:
+  explicit TwoLocks(QueuePair& qp) : first_(&qp.send_side()), second_(&qp.receive_side()) {
+    if (first_ > second_) std::swap(first_, second_);
+    first_->lock().lock();
+    if (second_ != first_) second_->lock().lock();
+  }
+  TwoLocks(const TwoLocks&) = delete;
+  TwoLocks& operator=(const TwoLocks&) = delete;
+  ~TwoLocks() {
+    if (second_ != first_) second_->lock().unlock();
+    first_->lock().unlock();
+  }
+
+ private:
+  CompletionQueue* first_;
+  CompletionQueue* second_;
+};
+
 }  // namespace
 
-// Rnic: registered memory, when memory that peers could access may be used again, and memory that
-// peers can map.
+SoftObjects::SoftObjects(SoftState& state) : state_(state) {
+  // QPN 0 and 1 mean something in verbs; the generation above the slot's index is never 0.
+  for (uint32_t slot = 0; slot < state_.options().max_queue_pairs; ++slot)
+    free_qpns_.push_back(kMaxQueuePairs | slot);
+  for (uint32_t index = 0; index < kMaxCompletionQueues; ++index) free_cq_indices_.push_back(index);
+  ibv_context& context = state_.context();
+  context.ops.poll_cq = [](ibv_cq* cq, int room, ibv_wc* out) {
+    return static_cast<CompletionQueue*>(cq)->Poll(room, out);
+  };
+  context.ops.req_notify_cq = [](ibv_cq* cq, int solicited_only) {
+    return static_cast<CompletionQueue*>(cq)->Arm(solicited_only != 0);
+  };
+  context.ops.post_send = [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+    return static_cast<QueuePair*>(qp)->send_queue().Post(wr, bad_wr);
+  };
+  context.ops.post_recv = [](ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+    return static_cast<QueuePair*>(qp)->responder().Post(wr, bad_wr);
+  };
+  context.ops.post_srq_recv = [](ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+    return static_cast<SharedReceiveQueue*>(srq)->Post(wr, bad_wr);
+  };
+}
 
-absl::Status Rnic::CheckRegion(const void* address, size_t bytes, uint32_t flags) {
+absl::StatusOr<ibv_pd*> SoftObjects::AllocPd() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto pd = std::make_unique<ProtectionDomain>();
+  pd->context = &state_.context();
+  pd->handle = next_pd_handle_++;
+  ibv_pd* raw = pd.get();
+  pds_.emplace(raw, std::move(pd));
+  return raw;
+}
+
+absl::Status SoftObjects::DeallocPd(ibv_pd* pd) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  VERBENA_RETURN_IF_ERROR(NotOurs(pds_, pd, "the PD"));
+  if (pds_[pd]->users.load() != 0) return ErrnoStatus(EBUSY, "ibv_dealloc_pd");
+  pds_.erase(pd);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ibv_comp_channel*> SoftObjects::CreateCompChannel() {
+  auto channel = std::make_unique<CompletionChannel>(&state_.context());
+  if (channel->fd < 0) return ErrnoStatus(EMFILE, "ibv_create_comp_channel");
+  std::lock_guard<std::mutex> lock(mutex_);
+  ibv_comp_channel* raw = channel.get();
+  channels_.emplace(raw, std::move(channel));
+  return raw;
+}
+
+absl::Status SoftObjects::DestroyCompChannel(ibv_comp_channel* channel) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  VERBENA_RETURN_IF_ERROR(NotOurs(channels_, channel, "the completion channel"));
+  if (channels_[channel]->users.load() != 0) return ErrnoStatus(EBUSY, "ibv_destroy_comp_channel");
+  channels_.erase(channel);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ibv_cq*> SoftObjects::CreateCq(int entries, void* cq_context,
+                                              ibv_comp_channel* channel) {
+  const std::string what = fmt::format("ibv_create_cq(cqe={})", entries);
+  if (entries < 1 || entries > state_.attributes().max_cqe) return ErrnoStatus(EINVAL, what);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (channel != nullptr) {
+    VERBENA_RETURN_IF_ERROR(NotOurs(channels_, channel, "the completion channel"));
+  }
+  if (free_cq_indices_.empty()) return ErrnoStatus(ENOMEM, what + ": max_cq");
+  const uint32_t index = free_cq_indices_.front();
+  free_cq_indices_.pop_front();
+  const uint64_t id = next_cq_serial_++ * kMaxCompletionQueues + index;
+  auto* events = static_cast<CompletionChannel*>(channel);
+  auto cq = std::make_unique<CompletionQueue>(state_, index, id, entries, cq_context, events,
+                                              state_.control(index));
+  if (events != nullptr) ++events->users;
+  ibv_cq* raw = cq.get();
+  cqs_.emplace(raw, std::move(cq));
+  state_.engine().OnCqPolled();
+  return raw;
+}
+
+absl::Status SoftObjects::ResizeCq(ibv_cq* cq, int entries) {
+  const std::string what = fmt::format("ibv_resize_cq(cqe={})", entries);
+  if (entries < 1 || entries > state_.attributes().max_cqe) return ErrnoStatus(EINVAL, what);
+  std::lock_guard<std::mutex> lock(mutex_);
+  VERBENA_RETURN_IF_ERROR(NotOurs(cqs_, cq, "the CQ"));
+  if (cqs_[cq]->Resize(entries)) return absl::OkStatus();
+  return ErrnoStatus(EINVAL, what + ": more completions wait");
+}
+
+absl::Status SoftObjects::DestroyCq(ibv_cq* cq) {
+  std::unique_ptr<CompletionQueue> owned;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    VERBENA_RETURN_IF_ERROR(NotOurs(cqs_, cq, "the CQ"));
+    if (cqs_[cq]->users().load() != 0) return ErrnoStatus(EBUSY, "ibv_destroy_cq");
+    owned = std::move(cqs_[cq]);
+    cqs_.erase(cq);
+    copied_earlier_ += owned->copied().values();
+  }
+  connector_->CloseLanes(*owned);
+  state_.async_events().Forget(cq);
+  auto* events = static_cast<CompletionChannel*>(owned->channel);
+  if (events != nullptr) {
+    events->events.Forget(cq);
+    --events->users;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  free_cq_indices_.push_back(cq->handle);
+  return absl::OkStatus();
+}
+
+CopiedBytes SoftObjects::copied_bytes() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  CopiedBytes sum = copied_earlier_;
+  for (auto& [_, cq] : cqs_) sum += cq->copied().values();
+  return sum;
+}
+
+absl::StatusOr<ibv_srq*> SoftObjects::CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) {
+  const ibv_srq_attr& wanted = attributes.attr;
+  if (!state_.capabilities().srq) {
+    return ErrnoStatus(EOPNOTSUPP, "ibv_create_srq: this device has no shared receive queues");
+  }
+  if (wanted.max_wr == 0 || wanted.max_wr > static_cast<uint32_t>(state_.attributes().max_srq_wr) ||
+      wanted.max_sge > static_cast<uint32_t>(state_.attributes().max_srq_sge)) {
+    return ErrnoStatus(EINVAL, fmt::format("ibv_create_srq(max_wr={}, max_sge={})", wanted.max_wr,
+                                           wanted.max_sge));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  VERBENA_RETURN_IF_ERROR(NotOurs(pds_, pd, "the PD"));
+  auto srq =
+      std::make_unique<SharedReceiveQueue>(&state_.context(), pd, attributes, state_.async_events(),
+                                           state_.capabilities().srq_limit_event);
+  ++pds_[pd]->users;
+  ibv_srq* raw = srq.get();
+  srqs_.emplace(raw, std::move(srq));
+  return raw;
+}
+
+absl::Status SoftObjects::ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes, int mask) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  VERBENA_RETURN_IF_ERROR(NotOurs(srqs_, srq, "the SRQ"));
+  if ((mask & IBV_SRQ_MAX_WR) != 0) return ErrnoStatus(EOPNOTSUPP, "resizing an SRQ");
+  SharedReceiveQueue& queue = *srqs_[srq];
+  if ((mask & IBV_SRQ_LIMIT) == 0) return absl::OkStatus();
+  if (attributes.srq_limit > queue.Attributes().max_wr) {
+    return ErrnoStatus(EINVAL, fmt::format("ibv_modify_srq(limit={})", attributes.srq_limit));
+  }
+  queue.SetLimit(attributes.srq_limit);
+  return absl::OkStatus();
+}
+
+absl::Status SoftObjects::DestroySrq(ibv_srq* srq) {
+  std::unique_ptr<SharedReceiveQueue> owned;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    VERBENA_RETURN_IF_ERROR(NotOurs(srqs_, srq, "the SRQ"));
+    if (srqs_[srq]->users().load() != 0) return ErrnoStatus(EBUSY, "ibv_destroy_srq");
+    owned = std::move(srqs_[srq]);
+    srqs_.erase(srq);
+    --pds_[owned->pd]->users;
+  }
+  state_.async_events().Forget(srq);
+  return absl::OkStatus();
+}
+
+// SoftObjects: registered memory, when memory that peers could access may be used again, and memory
+// that peers can map.
+
+absl::Status SoftObjects::CheckRegion(const void* address, size_t bytes, uint32_t flags) {
   const std::string what = fmt::format("ibv_reg_mr({} bytes, access {:#x})", bytes, flags);
   const bool writable_remotely =
       (flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
@@ -64,7 +257,7 @@ absl::Status Rnic::CheckRegion(const void* address, size_t bytes, uint32_t flags
   return IsMapped(address, bytes) ? absl::OkStatus() : ErrnoStatus(EFAULT, what);
 }
 
-MemoryLocation Rnic::Locate(const void* address, size_t bytes) {
+MemoryLocation SoftObjects::Locate(const void* address, size_t bytes) {
   MemoryLocation location{.address = reinterpret_cast<uint64_t>(address)};
   if (auto arena = arenas_.Find(location.address, bytes); arena != nullptr) {
     location.arena = arena->id;
@@ -73,7 +266,7 @@ MemoryLocation Rnic::Locate(const void* address, size_t bytes) {
   return location;
 }
 
-absl::StatusOr<ibv_mr*> Rnic::RegMr(ibv_pd* pd, void* address, size_t bytes, int access) {
+absl::StatusOr<ibv_mr*> SoftObjects::RegMr(ibv_pd* pd, void* address, size_t bytes, int access) {
   const uint32_t flags = static_cast<uint32_t>(access);
   VERBENA_RETURN_IF_ERROR(CheckRegion(address, bytes, flags));
   std::lock_guard<std::mutex> lock(mutex_);
@@ -97,7 +290,7 @@ absl::StatusOr<ibv_mr*> Rnic::RegMr(ibv_pd* pd, void* address, size_t bytes, int
   return raw;
 }
 
-absl::Status Rnic::ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t bytes, int access) {
+absl::Status SoftObjects::ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t bytes, int access) {
   const uint32_t flags = static_cast<uint32_t>(access);
   VERBENA_RETURN_IF_ERROR(CheckRegion(address, bytes, flags));
   {
@@ -117,7 +310,7 @@ absl::Status Rnic::ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t bytes, 
   return absl::OkStatus();
 }
 
-bool Rnic::AwaitCopies(std::vector<CopyUnderWay>& copies) {
+bool SoftObjects::AwaitCopies(std::vector<CopyUnderWay>& copies) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (!AllOver(copies)) {
     if (std::chrono::steady_clock::now() > deadline) return false;
@@ -126,7 +319,7 @@ bool Rnic::AwaitCopies(std::vector<CopyUnderWay>& copies) {
   return true;
 }
 
-absl::Status Rnic::RevokeRegion(ibv_mr* mr, const char* what) {
+absl::Status SoftObjects::RevokeRegion(ibv_mr* mr, const char* what) {
   std::vector<CopyUnderWay> copies;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -150,7 +343,7 @@ absl::Status Rnic::RevokeRegion(ibv_mr* mr, const char* what) {
   return absl::OkStatus();
 }
 
-absl::Status Rnic::DeregMr(ibv_mr* mr) {
+absl::Status SoftObjects::DeregMr(ibv_mr* mr) {
   VERBENA_RETURN_IF_ERROR(RevokeRegion(mr, "ibv_dereg_mr"));
   std::lock_guard<std::mutex> lock(mutex_);
   state_.memory().Recycle(mr->lkey);
@@ -159,7 +352,7 @@ absl::Status Rnic::DeregMr(ibv_mr* mr) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ibv_mw*> Rnic::AllocMw(ibv_pd* pd) {
+absl::StatusOr<ibv_mw*> SoftObjects::AllocMw(ibv_pd* pd) {
   if (!state_.capabilities().memory_windows) {
     return ErrnoStatus(EOPNOTSUPP, "ibv_alloc_mw: this device has no memory windows");
   }
@@ -181,7 +374,7 @@ absl::StatusOr<ibv_mw*> Rnic::AllocMw(ibv_pd* pd) {
   return raw;
 }
 
-absl::Status Rnic::DeallocMw(ibv_mw* mw) {
+absl::Status SoftObjects::DeallocMw(ibv_mw* mw) {
   std::vector<CopyUnderWay> copies;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -211,15 +404,14 @@ absl::Status Rnic::DeallocMw(ibv_mw* mw) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::byte*> Rnic::AllocateShared(size_t bytes) {
+absl::StatusOr<std::byte*> SoftObjects::AllocateShared(size_t bytes) {
   if (bytes == 0) return absl::InvalidArgumentError("a shared arena of no bytes");
   VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<const SharedArena> arena, arenas_.Allocate(bytes));
-  wire_.AnnounceArena(arena);
-  engine_.Wake();
+  connector_->AnnounceArena(arena);
   return arena->region.data();
 }
 
-absl::Status Rnic::FreeShared(std::byte* memory) {
+absl::Status SoftObjects::FreeShared(std::byte* memory) {
   std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t start = reinterpret_cast<uint64_t>(memory);
   std::shared_ptr<const SharedArena> arena = arenas_.Find(start, 1);
@@ -234,22 +426,14 @@ absl::Status Rnic::FreeShared(std::byte* memory) {
   }
   arenas_.Remove(memory);
   // In this order: a peer that hears of the number's next owner has let go of this arena.
-  wire_.WithdrawArena(arena->id);
+  connector_->WithdrawArena(arena->id);
   arenas_.Recycle(arena->id);
-  engine_.Wake();
   return absl::OkStatus();
 }
 
-void Rnic::WithdrawArena(Peer& peer, uint32_t id) {
-  const SharedRegion region = peer.WithdrawArena(id);
-  // Copies run under a CQ's lock: once each was free, the mapping can go.
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [_, cq] : cqs_) std::lock_guard<SpinLock> drained(cq->lock());
-}
+// SoftObjects: creating, connecting and destroying queue pairs.
 
-// Rnic: creating, connecting and destroying queue pairs.
-
-absl::Status Rnic::CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& init) const {
+absl::Status SoftObjects::CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& init) const {
   if (init.qp_type != IBV_QPT_RC) {
     return ErrnoStatus(EOPNOTSUPP, "ibv_create_qp: only reliable connected QPs exist here");
   }
@@ -271,7 +455,7 @@ absl::Status Rnic::CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& init) c
   return absl::OkStatus();
 }
 
-absl::StatusOr<ibv_qp*> Rnic::CreateQp(ibv_pd* pd, ibv_qp_init_attr& init) {
+absl::StatusOr<ibv_qp*> SoftObjects::CreateQp(ibv_pd* pd, ibv_qp_init_attr& init) {
   std::lock_guard<std::mutex> lock(mutex_);
   VERBENA_RETURN_IF_ERROR(CheckQpInit(pd, init));
   if (free_qpns_.empty()) return ErrnoStatus(ENOMEM, "ibv_create_qp: max_qp");
@@ -295,7 +479,7 @@ absl::StatusOr<ibv_qp*> Rnic::CreateQp(ibv_pd* pd, ibv_qp_init_attr& init) {
   return raw;
 }
 
-absl::Status Rnic::DestroyQp(ibv_qp* raw) {
+absl::Status SoftObjects::DestroyQp(ibv_qp* raw) {
   std::unique_ptr<QueuePair> qp;
   const uint32_t qpn = raw->qp_num;
   {
@@ -323,10 +507,9 @@ absl::Status Rnic::DestroyQp(ibv_qp* raw) {
     }
     state_.RemoveReceiver(*qp);
   }
-  if (connecting && tcp_ != nullptr) {
-    tcp_->Forget(
+  if (connecting) {
+    connector_->Forget(
         {.qpn = qpn, .address = qp->peer_address(), .remote_qpn = qp->attributes().dest_qp_num});
-    engine_.Wake();
   }
   state_.async_events().Forget(raw);
   --qp->send_side().users();
@@ -341,7 +524,7 @@ absl::Status Rnic::DestroyQp(ibv_qp* raw) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ibv_qp_attr> Rnic::QueryQp(ibv_qp* raw) {
+absl::StatusOr<ibv_qp_attr> SoftObjects::QueryQp(ibv_qp* raw) {
   auto* qp = static_cast<QueuePair*>(raw);
   TwoLocks locks(*qp);
   ibv_qp_attr attributes = qp->attributes();
@@ -351,7 +534,7 @@ absl::StatusOr<ibv_qp_attr> Rnic::QueryQp(ibv_qp* raw) {
   return attributes;
 }
 
-absl::Status Rnic::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask) {
+absl::Status SoftObjects::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask) {
   auto* qp = static_cast<QueuePair*>(raw);
   {
     TwoLocks locks(*qp);
@@ -376,280 +559,78 @@ absl::Status Rnic::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask
     }
   }
   if ((mask & IBV_QP_STATE) != 0 && attributes.qp_state == IBV_QPS_RTR) {
-    Connect({.qpn = raw->qp_num,
-             .address = state_.AddressOf(attributes.ah_attr),
-             .remote_qpn = attributes.dest_qp_num & 0xffffff});
+    connector_->Connect({.qpn = raw->qp_num,
+                         .address = state_.AddressOf(attributes.ah_attr),
+                         .remote_qpn = attributes.dest_qp_num & 0xffffff});
   }
   return absl::OkStatus();
 }
 
-std::shared_ptr<Peer> Rnic::PeerOf(Rnic& other) {
-  {
-    std::lock_guard<std::mutex> lock(peers_mutex_);
-    auto found = peers_.find(other.state_.address());
-    if (found != peers_.end()) return found->second;
-  }
-  return AddPeer(
-      std::make_shared<Peer>(PeerParts{.address = other.state_.address(),
-                                       .controls = other.state_.share()->control(),
-                                       .tables = &other.state_.tables(),
-                                       .doorbell = UniqueFd(other.engine_.DuplicateDoorbell()),
-                                       .keep_alive = other.state_.share(),
-                                       .in_process = true}));
-}
+// SoftObjects: for the fabric and the engine.
 
-// NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved into the map.
-std::shared_ptr<Peer> Rnic::AddPeer(std::shared_ptr<Peer> peer) {
-  std::lock_guard<std::mutex> lock(peers_mutex_);
-  return peers_.try_emplace(peer->address(), std::move(peer)).first->second;
-}
-
-void Rnic::LoseDevice(const DeviceAddress& address) {
-  std::shared_ptr<Peer> peer;
-  {
-    std::lock_guard<std::mutex> lock(peers_mutex_);
-    auto found = peers_.find(address);
-    if (found == peers_.end()) return;
-    peer = found->second;
-  }
-  LosePeer(*peer);
-}
-
-void Rnic::LosePeer(const Peer& peer) {
-  {
-    std::lock_guard<std::mutex> lock(peers_mutex_);
-    auto found = peers_.find(peer.address());
-    if (found != peers_.end() && found->second.get() == &peer) peers_.erase(found);
-  }
+size_t SoftObjects::size() {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [_, cq] : cqs_) {
-    std::lock_guard<SpinLock> cq_lock(cq->lock());
-    CompletionWriter writer(*cq);
-    cq->ClosePairs(&peer, writer);
-    for (auto& lane : cq->out_lanes()) {
-      if (&lane->peer() == &peer) lane->Lose(writer);
-    }
-    cq->in_lanes().ForEach([&](InLane& lane) {
-      if (&lane.peer() == &peer) lane.Orphan();
-    });
-    writer.Finish();
-  }
+  return pds_.size() + mrs_.size() + mws_.size() + channels_.size() + cqs_.size() + qps_.size();
 }
 
-std::shared_ptr<Rnic> Rnic::FindLocal(const DeviceAddress& address) {
-  std::shared_ptr<Rnic> device = LocalDevices::Get().Find(address);
-  if (device == nullptr || device.get() == this) return device;
-  return tcp_only() || device->tcp_only() ? nullptr : device;
-}
-
-void Rnic::ConnectByTcp(const ConnectRequest& request) {
-  if (tcp_ == nullptr) {
-    FinishConnect(request, nullptr, 0);
-    return;
-  }
-  tcp_->Connect(request);
-  engine_.Wake();
-}
-
-void Rnic::Connect(const ConnectRequest& request) {
-  std::shared_ptr<Rnic> target = FindLocal(request.address);
-  if (target == nullptr) {
-    if (wire_.fd() < 0) {
-      ConnectByTcp(request);
-      return;
-    }
-    wire_.Connect(request);
-    engine_.Wake();
-    return;
-  }
-  const std::optional<uint64_t> receive_cq = target->ReceiveCqOf(request.remote_qpn);
-  std::shared_ptr<Peer> peer = receive_cq.has_value() ? PeerOf(*target) : nullptr;
-  NewLane lane = FinishConnect(request, peer, receive_cq.value_or(0));
-  if (lane.memory == nullptr) return;
-  if (!target->AcceptLane(target->PeerOf(*this), lane.send_cq_index, *receive_cq, lane.id,
-                          lane.memory)) {
-    FailLane(*peer, lane.id);
-  }
-}
-
-Rnic::NewLane Rnic::FinishConnect(const ConnectRequest& request, const std::shared_ptr<Peer>& peer,
-                                  uint64_t receive_cq) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto found = qps_.find(request.qpn);
-  if (found == qps_.end()) return {};
-  QueuePair& qp = *found->second;
-  CompletionQueue& cq = qp.send_side();
-  std::lock_guard<SpinLock> cq_lock(cq.lock());
-  // The QP may have been reset, and connected elsewhere, in the meantime.
-  if (!qp.CanReceive() || !qp.IsConnectedTo(request.address, request.remote_qpn) ||
-      qp.send_queue().lane() != nullptr) {
-    return {};
-  }
-  CompletionWriter writer(cq);
-  NewLane made;
-  OutLane* lane = peer != nullptr ? cq.FindOutLane(*peer, receive_cq) : nullptr;
-  if (lane == nullptr && peer != nullptr) {
-    made = MakeLane(cq, peer, receive_cq);
-    lane = cq.FindOutLane(*peer, receive_cq);
-  }
-  if (lane == nullptr) {
-    qp.send_queue().LoseTarget(writer);
-  } else {
-    lane->AddQp(qp);
-    qp.send_queue().Attach(lane);
-    qp.send_queue().Resume(writer);
-  }
-  writer.Finish();
-  return made;
-}
-
-Rnic::NewLane Rnic::MakeLane(CompletionQueue& cq, const std::shared_ptr<Peer>& peer,
-                             uint64_t receive_cq) {
-  if (!peer->shares_memory()) {
-    const std::shared_ptr<LanePair> pair = cq.FindPair(*peer, receive_cq);
-    if (pair == nullptr || pair->out_lane() != nullptr) return {};
-    cq.SweepOutLanes();
-    cq.AddOutLane(
-        std::make_unique<OutLane>(cq, peer, receive_cq, next_lane_id_++, pair->out_memory(), pair));
-    return {};
-  }
-  const LaneGeometry geometry = LaneGeometryOf(state_.options());
-  absl::StatusOr<SharedRegion> region =
-      peer->in_process() ? SharedRegion::Anonymous(BytesOf(geometry))
-                         : SharedRegion::Create("verbena-lane", BytesOf(geometry));
-  if (!region.ok()) {
-    Log(LogLevel::kError,
-        fmt::format("{} has no memory for a lane: {}", state_.name(), region.status().ToString()));
-    return {};
-  }
-  NewLane lane{.memory = std::make_shared<LaneMemory>(*std::move(region), geometry),
-               .id = next_lane_id_++,
-               .send_cq_index = cq.handle};
-  cq.SweepOutLanes();
-  cq.AddOutLane(std::make_unique<OutLane>(cq, peer, receive_cq, lane.id, lane.memory));
-  return lane;
-}
-
-std::optional<uint64_t> Rnic::ReceiveCqOf(uint32_t qpn) {
+bool SoftObjects::WithQp(uint32_t qpn, absl::FunctionRef<void(QueuePair&)> use) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = qps_.find(qpn);
-  if (found == qps_.end()) return std::nullopt;
-  return found->second->receive_side().id();
-}
-
-std::optional<uint64_t> Rnic::SendCqOf(uint32_t qpn) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto found = qps_.find(qpn);
-  if (found == qps_.end()) return std::nullopt;
-  return found->second->send_side().id();
-}
-
-bool Rnic::HasCq(uint64_t id) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return FindCq(id) != nullptr;
-}
-
-absl::StatusOr<std::shared_ptr<Peer>> Rnic::MakeTcpPeer(const DeviceAddress& address) {
-  // Controls of nobody: they say for ever that the peer polls, so that nobody wakes it.
-  auto controls = std::make_shared<SharedRegion>();
-  VERBENA_ASSIGN_OR_RETURN(*controls,
-                           SharedRegion::Anonymous(sizeof(CqControl) * kMaxCompletionQueues));
-  return std::make_shared<Peer>(
-      PeerParts{.address = address,
-                .controls = reinterpret_cast<CqControl*>(controls->data()),
-                .keep_alive = controls});
-}
-
-absl::StatusOr<std::shared_ptr<LanePair>> Rnic::OpenLanePair(
-    uint64_t ours, uint64_t theirs, std::shared_ptr<Peer> peer, UniqueFd socket,
-    const LaneGeometry& geometry, const std::shared_ptr<const void>& share, int engine_epoll) {
-  std::shared_ptr<LaneMemory> memory[2];
-  const LaneGeometry geometries[2] = {TcpLaneGeometryOf(state_.options()), geometry};
-  for (int i = 0; i < 2; ++i) {
-    VERBENA_ASSIGN_OR_RETURN(SharedRegion region, SharedRegion::Anonymous(BytesOf(geometries[i])));
-    memory[i] = std::make_shared<LaneMemory>(std::move(region), geometries[i], share);
-  }
-  auto pair = std::make_shared<LanePair>(std::move(socket), std::move(peer), theirs,
-                                         std::move(memory[0]), std::move(memory[1]));
-  std::lock_guard<std::mutex> lock(mutex_);
-  CompletionQueue* cq = FindCq(ours);
-  if (cq == nullptr) return absl::NotFoundError("the CQ is gone");
-  std::lock_guard<SpinLock> cq_lock(cq->lock());
-  VERBENA_RETURN_IF_ERROR(cq->AddPair(pair, next_lane_id_++, engine_epoll));
-  return pair;
-}
-
-void Rnic::SweepLanes() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [_, cq] : cqs_) {
-    std::lock_guard<SpinLock> cq_lock(cq->lock());
-    cq->in_lanes().Sweep();
-    cq->SweepOutLanes();
-  }
-}
-
-CompletionQueue* Rnic::FindCq(uint64_t id) {
-  for (auto& [_, cq] : cqs_) {
-    if (cq->id() == id) return cq.get();
-  }
-  return nullptr;
-}
-
-bool Rnic::AcceptLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t receive_cq,
-                      uint64_t id, std::shared_ptr<LaneMemory> memory) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  CompletionQueue* cq = FindCq(receive_cq);
-  if (cq == nullptr) return false;
-  auto lane = std::make_unique<InLane>(std::move(peer), send_cq_index, id, std::move(memory));
-  std::lock_guard<SpinLock> cq_lock(cq->lock());
-  if (!cq->in_lanes().Add(std::move(lane))) return false;
-  // Requests that were written before nobody could ring for.
-  if (cq->unpolled()) state_.WakeEngine(state_.control(cq->handle));
+  if (found == qps_.end()) return false;
+  use(*found->second);
   return true;
 }
 
-void Rnic::RemoveLane(const Peer& peer, uint64_t id) {
+bool SoftObjects::WithCq(uint64_t id, absl::FunctionRef<void(CompletionQueue&)> use) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [_, cq] : cqs_) {
+    if (cq->id() != id) continue;
+    use(*cq);
+    return true;
+  }
+  return false;
+}
+
+void SoftObjects::ForEachCq(absl::FunctionRef<void(CompletionQueue&)> use) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [_, cq] : cqs_) {
     std::lock_guard<SpinLock> cq_lock(cq->lock());
-    cq->in_lanes().ForEach([&](InLane& lane) {
-      if (&lane.peer() == &peer && lane.id() == id) lane.Orphan();
-    });
+    use(*cq);
   }
 }
 
-void Rnic::FailLane(const Peer& peer, uint64_t id) {
+bool SoftObjects::Serve() {
+  bool progress = false;
   std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [_, cq] : cqs_) {
-    std::lock_guard<SpinLock> cq_lock(cq->lock());
-    CompletionWriter writer(*cq);
-    for (auto& lane : cq->out_lanes()) {
-      if (&lane->peer() == &peer && lane->id() == id) lane->Lose(writer);
+  if (state_.TakeOverrun()) {
+    for (auto& [_, qp] : qps_) {
+      if (!qp->send_side().overrun() && !qp->receive_side().overrun()) continue;
+      std::lock_guard<SpinLock> cq_lock(qp->send_side().lock());
+      CompletionWriter writer(qp->send_side());
+      qp->Fail(qp->send_side(), writer);
+      writer.Finish();
+      progress = true;
     }
-    writer.Finish();
   }
+  for (auto& [_, cq] : cqs_) progress |= cq->Serve();
+  return progress;
 }
 
-void Rnic::CloseLanes(CompletionQueue& cq) {
-  std::vector<std::unique_ptr<OutLane>> out_lanes;
-  {
-    std::lock_guard<SpinLock> lock(cq.lock());
-    CompletionWriter writer(cq);
-    cq.ClosePairs(nullptr, writer);
-    cq.in_lanes().CloseAll();
-    out_lanes.swap(cq.out_lanes());
-  }
-  for (auto& lane : out_lanes) {
-    if (lane->failed()) continue;
-    const DeviceAddress& address = lane->peer().address();
-    std::shared_ptr<Rnic> target = FindLocal(address);
-    if (target != nullptr) {
-      target->RemoveLane(*target->PeerOf(*this), lane->id());
-    } else {
-      wire_.CloseLane(address, lane->id());
-      engine_.Wake();
-    }
-  }
+bool SoftObjects::Tick() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  bool progress = false;
+  for (auto& [_, cq] : cqs_) progress |= cq->Tick();
+  return progress;
+}
+
+bool SoftObjects::NeedsTick() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(cqs_.begin(), cqs_.end(),
+                     [](auto& entry) { return entry.second->NeedsTick(); });
+}
+
+void SoftObjects::OnTimer(uint32_t qpn, uint32_t token) {
+  WithQp(qpn, [&](QueuePair& qp) { qp.OnTimer(token); });
 }
 
 }  // namespace verbena::internal::soft

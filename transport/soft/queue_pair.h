@@ -2,7 +2,7 @@
 //
 // Two halves: the SendQueue under the send CQ's lock and the Responder under the receive CQ's. The
 // state is read by both and changed under both locks, except that either half may move the QP to
-// ERR at any time and have the other follow (Attend). Owned by the device.
+// ERR at any time and have the other follow (Attend). Owned by the SoftObjects.
 
 #ifndef VERBENA_TRANSPORT_SOFT_QUEUE_PAIR_H_
 #define VERBENA_TRANSPORT_SOFT_QUEUE_PAIR_H_

@@ -97,7 +97,7 @@ class ReceiveQueue {
 // Receives are consumed in posting order by whichever QP gets a message first, unless the user has
 // asked for the newest first. The limit event is one-shot: raised when fewer receives than the
 // limit are left, and armed again by ModifySrq only. Any thread, under its own lock, which is taken
-// after a CQ's. Owned by the Rnic.
+// after a CQ's. Owned by the SoftObjects.
 class SharedReceiveQueue : public ibv_srq {
  public:
   // `raises_limit`: whether the device has the limit event.

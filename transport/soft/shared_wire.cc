@@ -12,7 +12,6 @@
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/lane.h"
-#include "verbena/transport/soft/rnic.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -30,8 +29,7 @@ struct MappedShare {
 SharedWire::~SharedWire() = default;
 
 absl::Status SharedWire::Start() {
-  VERBENA_ASSIGN_OR_RETURN(listener_,
-                           ControlListener::Create(rnic_.state().name(), rnic_.state().address()));
+  VERBENA_ASSIGN_OR_RETURN(listener_, ControlListener::Create(state_.name(), state_.address()));
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   if (!epoll_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_->fd(), &event) != 0) {
@@ -131,11 +129,10 @@ void SharedWire::StartRequest(const ConnectRequest& request) {
   if (connection == nullptr) {
     auto socket = ControlSocket::Connect(request.address);
     if (!socket.ok()) {
-      log_.Write(
-          LogLevel::kInfo, now_,
-          fmt::format("{}: no soft device of this host answers under {}: {}", rnic_.state().name(),
-                      AddressText(request.address), socket.status().ToString()));
-      rnic_.ConnectByTcp(request);
+      log_.Write(LogLevel::kInfo, now_,
+                 fmt::format("{}: no soft device of this host answers under {}: {}", state_.name(),
+                             AddressText(request.address), socket.status().ToString()));
+      host_.ConnectByTcp(request);
       return;
     }
     connection = Add(*std::move(socket));
@@ -145,7 +142,7 @@ void SharedWire::StartRequest(const ConnectRequest& request) {
     if (!status.ok()) End(*connection, status);
   }
   if (connection->over) {
-    rnic_.FinishConnect(request, nullptr, 0);
+    host_.FinishConnect(request, nullptr, 0);
   } else if (connection->peer == nullptr) {
     connection->unsent.push_back(request);
   } else if (absl::Status status = SendResolve(*connection, request); !status.ok()) {
@@ -223,7 +220,7 @@ absl::Status SharedWire::Handle(Connection& connection, ControlSocket::Received 
   }
   switch (message.kind) {
     case ControlMessage::kResolve: {
-      const std::optional<uint64_t> cq = rnic_.ReceiveCqOf(message.qpn);
+      const std::optional<uint64_t> cq = host_.ReceiveCqOf(message.qpn);
       return connection.socket->Send({.kind = ControlMessage::kResolved,
                                       .request = message.request,
                                       .receive_cq = cq.value_or(0),
@@ -234,10 +231,10 @@ absl::Status SharedWire::Handle(Connection& connection, ControlSocket::Received 
     case ControlMessage::kLane:
       return HandleLane(connection, std::move(received));
     case ControlMessage::kLaneRefused:
-      rnic_.FailLane(*connection.peer, message.lane);
+      host_.FailLane(*connection.peer, message.lane);
       return absl::OkStatus();
     case ControlMessage::kCloseLane:
-      rnic_.RemoveLane(*connection.peer, message.lane);
+      host_.RemoveLane(*connection.peer, message.lane);
       return absl::OkStatus();
     case ControlMessage::kArena: {
       if (received.descriptors.size() != 1) {
@@ -250,7 +247,7 @@ absl::Status SharedWire::Handle(Connection& connection, ControlSocket::Received 
       return connection.peer->AddArena(message.arena, std::move(region));
     }
     case ControlMessage::kArenaGone:
-      rnic_.WithdrawArena(*connection.peer, message.arena);
+      host_.ReleaseArena(*connection.peer, message.arena);
       return absl::OkStatus();
     default:
       return absl::InvalidArgumentError("a soft device sent a message of unknown kind");
@@ -273,7 +270,7 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
       share->tables, SharedRegion::Map(received.descriptors[1].Release(), sizeof(DeviceTables),
                                        SharedRegion::Access::kReadOnly));
   const int pid_fd = connection.socket->pid_fd();
-  connection.peer = rnic_.AddPeer(std::make_shared<Peer>(
+  connection.peer = host_.AddPeer(std::make_shared<Peer>(
       PeerParts{.address = connection.address,
                 .controls = reinterpret_cast<CqControl*>(share->controls.data()),
                 .tables = reinterpret_cast<const DeviceTables*>(share->tables.data()),
@@ -281,10 +278,10 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
                 .keep_alive = share,
                 .pid = connection.socket->pid(),
                 .pid_fd = UniqueFd(pid_fd < 0 ? -1 : fcntl(pid_fd, F_DUPFD_CLOEXEC, 0)),
-                .least_by_kernel = rnic_.state().options().least_kernel_copy_bytes}));
+                .least_by_kernel = state_.options().least_kernel_copy_bytes}));
   // Before its QPs are connected, so that the first one-sided operation finds them mapped.
   connection.told_of_arenas = true;
-  for (const std::shared_ptr<const SharedArena>& arena : rnic_.arenas().All()) {
+  for (const std::shared_ptr<const SharedArena>& arena : host_.SharedArenas()) {
     VERBENA_RETURN_IF_ERROR(SendArena(connection, arena));
   }
   std::vector<ConnectRequest> unsent;
@@ -303,10 +300,10 @@ absl::Status SharedWire::HandleResolved(Connection& connection, const ControlMes
   const ConnectRequest request = found->second;
   connection.resolving.erase(found);
   if (message.found == 0) {
-    rnic_.FinishConnect(request, nullptr, 0);
+    host_.FinishConnect(request, nullptr, 0);
     return absl::OkStatus();
   }
-  Rnic::NewLane lane = rnic_.FinishConnect(request, connection.peer, message.receive_cq);
+  WireHost::NewLane lane = host_.FinishConnect(request, connection.peer, message.receive_cq);
   if (lane.memory == nullptr) return absl::OkStatus();
   const LaneGeometry& geometry = lane.memory->geometry();
   return connection.socket->Send({.kind = ControlMessage::kLane,
@@ -330,7 +327,7 @@ absl::Status SharedWire::HandleLane(Connection& connection, ControlSocket::Recei
                            SharedRegion::Map(received.descriptors[0].Release(), BytesOf(geometry),
                                              SharedRegion::Access::kReadWrite));
   auto memory = std::make_shared<LaneMemory>(std::move(region), geometry);
-  if (rnic_.AcceptLane(connection.peer, message.send_cq_index, message.receive_cq, message.lane,
+  if (host_.AcceptLane(connection.peer, message.send_cq_index, message.receive_cq, message.lane,
                        std::move(memory))) {
     return absl::OkStatus();
   }
@@ -338,12 +335,10 @@ absl::Status SharedWire::HandleLane(Connection& connection, ControlSocket::Recei
 }
 
 absl::Status SharedWire::SendHello(Connection& connection) {
-  std::shared_ptr<const DeviceShare> share = rnic_.state().share();
+  std::shared_ptr<const DeviceShare> share = state_.share();
   return connection.socket->Send(
-      {.kind = ControlMessage::kHello,
-       .gid = rnic_.state().address().gid,
-       .lid = rnic_.state().address().lid},
-      {share->controls.fd(), share->tables_read_only.get(), rnic_.engine().doorbell_fd()}, share);
+      {.kind = ControlMessage::kHello, .gid = state_.address().gid, .lid = state_.address().lid},
+      {share->controls.fd(), share->tables_read_only.get(), state_.engine().doorbell_fd()}, share);
 }
 
 absl::Status SharedWire::SendResolve(Connection& connection, const ConnectRequest& request) {
@@ -367,19 +362,19 @@ void SharedWire::End(Connection& connection, const absl::Status& reason) {
   if (connection.peer != nullptr) {
     log_.Write(
         LogLevel::kInfo, now_,
-        fmt::format("{}: the soft device {} of process {} is lost: {}", rnic_.state().name(),
+        fmt::format("{}: the soft device {} of process {} is lost: {}", state_.name(),
                     AddressText(connection.address), connection.socket->pid(), reason.ToString()));
-    rnic_.LosePeer(*connection.peer);
+    host_.LosePeer(*connection.peer);
   } else {
     log_.Write(LogLevel::kWarning, now_,
-               fmt::format("{} gives up on process {}: {}", rnic_.state().name(),
-                           connection.socket->pid(), reason.ToString()));
+               fmt::format("{} gives up on process {}: {}", state_.name(), connection.socket->pid(),
+                           reason.ToString()));
   }
   for (const ConnectRequest& request : connection.unsent) {
     // The process never introduced itself: perhaps it is another user's.
-    rnic_.ConnectByTcp(request);
+    host_.ConnectByTcp(request);
   }
-  for (const auto& [_, request] : connection.resolving) rnic_.FinishConnect(request, nullptr, 0);
+  for (const auto& [_, request] : connection.resolving) host_.FinishConnect(request, nullptr, 0);
   connection.unsent.clear();
   connection.resolving.clear();
 }

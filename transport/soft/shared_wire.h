@@ -25,14 +25,15 @@
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/peer.h"
+#include "verbena/transport/soft/state.h"
+#include "verbena/transport/soft/wire.h"
 
 namespace verbena::internal::soft {
 
-class Rnic;
-
 class SharedWire final : public Engine::Wire {
  public:
-  explicit SharedWire(Rnic& rnic) : rnic_(rnic) {}
+  // Both outlive it.
+  SharedWire(SoftState& state, WireHost& host) : state_(state), host_(host) {}
   SharedWire(const SharedWire&) = delete;
   SharedWire& operator=(const SharedWire&) = delete;
   ~SharedWire();
@@ -41,7 +42,7 @@ class SharedWire final : public Engine::Wire {
   // -1 until started. Readable when Serve has something to do.
   int fd() const override { return epoll_.get(); }
 
-  // Any thread. Rnic::FinishConnect hears the outcome.
+  // Any thread. WireHost::FinishConnect hears the outcome.
   void Connect(const ConnectRequest& request);
   // Any thread: the lane's initiator, we, will write nothing more into it.
   void CloseLane(const DeviceAddress& address, uint64_t lane);
@@ -91,7 +92,8 @@ class SharedWire final : public Engine::Wire {
   void End(Connection& connection, const absl::Status& reason);
   void Sweep();
 
-  Rnic& rnic_;
+  SoftState& state_;
+  WireHost& host_;
   UniqueFd epoll_;
   std::unique_ptr<ControlListener> listener_;
   TimePoint now_{};

@@ -33,10 +33,6 @@
 
 namespace verbena::internal {
 
-namespace soft {
-class Rnic;
-}
-
 class SoftDevice final : public Device {
  public:
   // INVALID_ARGUMENT for options, a profile or a variable of the environment that is out of range,
@@ -116,9 +112,11 @@ class SoftDevice final : public Device {
   void AckAsyncEvent(ibv_async_event& event) override;
 
  private:
-  explicit SoftDevice(std::shared_ptr<soft::Rnic> rnic);
+  struct Parts;
+  explicit SoftDevice(std::shared_ptr<Parts> parts);
 
-  std::shared_ptr<soft::Rnic> rnic_;
+  // Devices of this process that look at us keep the parts alive, briefly.
+  std::shared_ptr<Parts> parts_;
 };
 
 }  // namespace verbena::internal

@@ -28,6 +28,9 @@ namespace verbena::internal::soft {
 
 class LanePairs;
 
+// Marks the id of a CQ among what the TCP wire's epoll watches.
+inline constexpr uint64_t kCqTag = uint64_t{1} << 63;
+
 // LanePair: the two lanes between one CQ of ours and one of a peer's, over a TCP connection.
 //
 // Each side has memory of its own for both lanes. The connection keeps the two copies of a ring

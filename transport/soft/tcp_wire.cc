@@ -22,9 +22,7 @@
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/address.h"
-#include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane.h"
-#include "verbena/transport/soft/rnic.h"
 #include "verbena/transport/soft/tcp_lane.h"
 #include "verbena/transport/soft/tcp_source.h"
 
@@ -35,6 +33,17 @@ namespace {
 constexpr Duration kSweepPause = std::chrono::milliseconds(10);
 // In-lanes of one CQ: as many as it has activity bits.
 constexpr uint64_t kMaxLanesOfCq = CqControl::kActivityWords * 64;
+
+absl::StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(const DeviceAddress& address) {
+  // Controls of nobody: they say for ever that the peer polls, so that nobody wakes it.
+  auto controls = std::make_shared<SharedRegion>();
+  VERBENA_ASSIGN_OR_RETURN(*controls,
+                           SharedRegion::Anonymous(sizeof(CqControl) * kMaxCompletionQueues));
+  return std::make_shared<Peer>(
+      PeerParts{.address = address,
+                .controls = reinterpret_cast<CqControl*>(controls->data()),
+                .keep_alive = controls});
+}
 
 // Connections that have greeted, and those that are dialed: three quarters of the descriptors that
 // this process may have. It may change the limit at any time.
@@ -104,13 +113,13 @@ absl::StatusOr<TcpShares::Share> TcpWire::TakeShare(
   if (!share.ok() && now_ >= sweep_again_) {
     // Lanes that are over hold their memory until somebody looks.
     sweep_again_ = SaturatingAdd(now_, kSweepPause);
-    rnic_.SweepLanes();
+    host_.SweepLanes();
     share = shares_.Take(source, wanted);
   }
   if (!share.ok()) {
     logs_.refused.Write(LogLevel::kWarning, now_,
                         fmt::format("{} keeps a share of what it has for other hosts: {}",
-                                    rnic_.state().name(), std::string(share.status().message())));
+                                    state_.name(), std::string(share.status().message())));
   }
   return share;
 }
@@ -126,24 +135,24 @@ absl::StatusOr<TcpShares::Share> TcpWire::TakeSocket(const ibv_gid& source) {
 
 absl::StatusOr<TcpShares::Share> TcpWire::TakeLanes(const ibv_gid& source, uint64_t cq,
                                                     const LaneGeometry& theirs) {
-  const uint64_t bytes = BytesOf(TcpLaneGeometryOf(rnic_.state().options())) + BytesOf(theirs);
+  const uint64_t bytes = BytesOf(TcpLaneGeometryOf(state_.options())) + BytesOf(theirs);
   return TakeShare(source, {{.kind = TcpShares::Kind::kSockets, .limit = MaxSockets()},
                             {.kind = TcpShares::Kind::kLanes, .limit = kMaxLanesOfCq, .cq = cq},
                             {.kind = TcpShares::Kind::kLaneBytes,
                              .amount = bytes,
-                             .limit = rnic_.state().options().tcp->lane_bytes}});
+                             .limit = state_.options().tcp->lane_bytes}});
 }
 
 bool TcpWire::MayHaveThatName(const TcpWireConnection& connection, const TcpGreeting& greeting) {
-  if (rnic_.state().options().tcp->any_source.value_or(false) ||
+  if (state_.options().tcp->any_source.value_or(false) ||
       MayHaveName(connection.source, greeting.sender.gid)) {
     return true;
   }
-  logs_.refused.Write(LogLevel::kWarning, now_,
-                      fmt::format("{} refuses a device at {} that claims the GID of {}; "
-                                  "VERBENA_SOFT_ANY_SOURCE=1 allows it",
-                                  rnic_.state().name(), IpText(connection.source.address),
-                                  IpText(greeting.sender.gid)));
+  logs_.refused.Write(
+      LogLevel::kWarning, now_,
+      fmt::format("{} refuses a device at {} that claims the GID of {}; "
+                  "VERBENA_SOFT_ANY_SOURCE=1 allows it",
+                  state_.name(), IpText(connection.source.address), IpText(greeting.sender.gid)));
   return false;
 }
 
@@ -195,12 +204,12 @@ TcpSession& TcpWire::AddSession(const DeviceAddress& address, TcpShares::Share s
 
 void TcpWire::StartRequest(const ConnectRequest& request) {
   // The queue pair may be gone already.
-  if (!rnic_.SendCqOf(request.qpn).has_value()) return;
+  if (!host_.SendCqOf(request.qpn).has_value()) return;
   TcpSession* session = FindSession(request.address);
   if (session == nullptr) {
     absl::StatusOr<TcpShares::Share> share = TakePeer(request.address.gid);
     if (!share.ok()) {
-      rnic_.FinishConnect(request, nullptr, 0);
+      host_.FinishConnect(request, nullptr, 0);
       return;
     }
     session = &AddSession(request.address, *std::move(share));
@@ -327,8 +336,8 @@ absl::Status TcpWire::OpenSession(TcpSession& session, TcpWireConnection& connec
   session.probe_again = SaturatingAdd(now_, kProbePause);
   session.their_secret = their_secret;
   DetectDeadHost(connection.socket.get(),
-                 static_cast<int>(rnic_.state().options().tcp->silence_limit.count()));
-  VERBENA_ASSIGN_OR_RETURN(session.peer, rnic_.MakeTcpPeer(session.address));
+                 static_cast<int>(state_.options().tcp->silence_limit.count()));
+  VERBENA_ASSIGN_OR_RETURN(session.peer, MakeTcpPeer(session.address));
   std::vector<ConnectRequest> waiting;
   waiting.swap(session.waiting);
   // All of them, also after an error: the end of the session tells those that it knows.
@@ -362,7 +371,7 @@ absl::Status TcpWire::Handle(TcpWireConnection& connection, const TcpControl& me
   const CqPair cqs{.ours = message.receiver_cq, .theirs = message.sender_cq};
   switch (message.kind) {
     case TcpControl::Kind::kResolve: {
-      const std::optional<uint64_t> cq = rnic_.ReceiveCqOf(message.qpn);
+      const std::optional<uint64_t> cq = host_.ReceiveCqOf(message.qpn);
       return Say(*session, {.kind = TcpControl::Kind::kResolved,
                             .found = cq.has_value(),
                             .request = message.request,
@@ -395,9 +404,9 @@ absl::Status TcpWire::HandleResolved(TcpSession& session, const TcpControl& mess
   }
   const ConnectRequest request = *found->second.request;
   session.resolving.erase(found);
-  const std::optional<uint64_t> ours = rnic_.SendCqOf(request.qpn);
+  const std::optional<uint64_t> ours = host_.SendCqOf(request.qpn);
   if (!message.found || !ours.has_value()) {
-    rnic_.FinishConnect(request, nullptr, 0);
+    host_.FinishConnect(request, nullptr, 0);
     return absl::OkStatus();
   }
   return WantLanes(session, request, {.ours = *ours, .theirs = message.receiver_cq});
@@ -412,8 +421,8 @@ void TcpWire::FailResolve(const DeviceAddress& address, uint64_t request) {
   found->second.deadline = kNever;
   logs_.lost.Write(LogLevel::kInfo, now_,
                    fmt::format("{}: {} does not say in time how queue pair {} is reached",
-                               rnic_.state().name(), AddressText(address), failed.remote_qpn));
-  rnic_.FinishConnect(failed, nullptr, 0);
+                               state_.name(), AddressText(address), failed.remote_qpn));
+  host_.FinishConnect(failed, nullptr, 0);
   if (++session->unanswered > kMaxUnanswered) {
     EndSession(address, absl::DeadlineExceededError("it answers nothing"));
   }
@@ -423,12 +432,12 @@ absl::Status TcpWire::WantLanes(TcpSession& session, const ConnectRequest& reque
   std::erase_if(session.lanes,
                 [](const auto& entry) { return !entry.second.pending && !entry.second.up(); });
   if (session.lanes.size() >= kMaxCqPairs) {
-    rnic_.FinishConnect(request, nullptr, 0);
+    host_.FinishConnect(request, nullptr, 0);
     return absl::OkStatus();
   }
   TcpSession::Lanes& lanes = session.lanes[cqs];
   if (!lanes.pending && lanes.up()) {
-    rnic_.FinishConnect(request, session.peer, cqs.theirs);
+    host_.FinishConnect(request, session.peer, cqs.theirs);
     return absl::OkStatus();
   }
   lanes.waiting.push_back(request);
@@ -454,7 +463,7 @@ absl::Status TcpWire::HandleDial(TcpSession& session, const TcpControl& message)
     found->second.asked_by_peer = true;
     return absl::OkStatus();
   }
-  if (session.lanes.size() >= kMaxCqPairs || !rnic_.HasCq(cqs.ours)) {
+  if (session.lanes.size() >= kMaxCqPairs || !host_.HasCq(cqs.ours)) {
     return Say(
         session,
         {.kind = TcpControl::Kind::kDialFailed, .sender_cq = cqs.ours, .receiver_cq = cqs.theirs});
@@ -478,19 +487,19 @@ absl::Status TcpWire::AcceptLanes(TcpWireConnection& connection, const TcpGreeti
   if (auto found = session->lanes.find(cqs); found != session->lanes.end() && found->second.up()) {
     return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kDuplicate);
   }
-  if (!rnic_.HasCq(cqs.ours) || session->lanes.size() >= kMaxCqPairs) {
+  if (!host_.HasCq(cqs.ours) || session->lanes.size() >= kMaxCqPairs) {
     return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kNoCq);
   }
   absl::StatusOr<TcpShares::Share> share =
       TakeLanes(connection.source.address, cqs.ours, greeting.geometry);
   if (!share.ok()) return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kShare);
-  VERBENA_RETURN_IF_ERROR(Send(
-      connection, Encode(TcpGreeting{.kind = greeting.kind,
-                                     .sender = address(),
-                                     .session = session->their_secret,
-                                     .sender_cq = cqs.ours,
-                                     .receiver_cq = cqs.theirs,
-                                     .geometry = TcpLaneGeometryOf(rnic_.state().options())})));
+  VERBENA_RETURN_IF_ERROR(
+      Send(connection, Encode(TcpGreeting{.kind = greeting.kind,
+                                          .sender = address(),
+                                          .session = session->their_secret,
+                                          .sender_cq = cqs.ours,
+                                          .receiver_cq = cqs.theirs,
+                                          .geometry = TcpLaneGeometryOf(state_.options())})));
   if (!connection.outgoing.empty()) return absl::AbortedError("it takes not even a greeting");
   return OpenLanes(*session, cqs, Release(connection), greeting.geometry, *share);
 }
@@ -512,11 +521,11 @@ absl::Status TcpWire::OpenDialedLanes(TcpSession& session, TcpWireConnection& co
 
 absl::Status TcpWire::OpenLanes(TcpSession& session, CqPair cqs, UniqueFd socket,
                                 const LaneGeometry& theirs, const TcpShares::Share& share) {
-  absl::StatusOr<std::shared_ptr<LanePair>> pair = rnic_.OpenLanePair(
+  absl::StatusOr<std::shared_ptr<LanePair>> pair = host_.OpenLanePair(
       cqs.ours, cqs.theirs, session.peer, std::move(socket), theirs, share, fd());
   if (!pair.ok()) {
     logs_.refused.Write(LogLevel::kWarning, now_,
-                        fmt::format("{} cannot exchange messages with {}: {}", rnic_.state().name(),
+                        fmt::format("{} cannot exchange messages with {}: {}", state_.name(),
                                     AddressText(session.address), pair.status().ToString()));
     FailLanes(session, cqs);
     return absl::OkStatus();
@@ -528,7 +537,7 @@ absl::Status TcpWire::OpenLanes(TcpSession& session, CqPair cqs, UniqueFd socket
   std::vector<ConnectRequest> waiting;
   waiting.swap(lanes.waiting);
   for (const ConnectRequest& request : waiting) {
-    rnic_.FinishConnect(request, session.peer, cqs.theirs);
+    host_.FinishConnect(request, session.peer, cqs.theirs);
   }
   return absl::OkStatus();
 }
@@ -538,7 +547,7 @@ void TcpWire::FailLanes(TcpSession& session, CqPair cqs) {
   if (found == session.lanes.end() || !found->second.pending) return;
   const TcpSession::Lanes failed = std::move(found->second);
   session.lanes.erase(found);
-  for (const ConnectRequest& request : failed.waiting) rnic_.FinishConnect(request, nullptr, 0);
+  for (const ConnectRequest& request : failed.waiting) host_.FinishConnect(request, nullptr, 0);
   if (!failed.asked_by_peer) return;
   // A control connection that fails here is read again soon, and ends then.
   std::ignore = Say(
@@ -552,7 +561,7 @@ void TcpWire::EndSession(const DeviceAddress& address, const absl::Status& reaso
   const std::unique_ptr<TcpSession> session = std::move(found->second);
   sessions_.erase(found);
   logs_.lost.Write(LogLevel::kInfo, now_,
-                   fmt::format("{}: the soft device {} is lost: {}", rnic_.state().name(),
+                   fmt::format("{}: the soft device {} is lost: {}", state_.name(),
                                AddressText(address), reason.ToString()));
   std::vector<uint64_t> dials;
   for (const auto& [id, connection] : connections_) {
@@ -563,13 +572,13 @@ void TcpWire::EndSession(const DeviceAddress& address, const absl::Status& reaso
   for (uint64_t id : dials) {
     if (TcpWireConnection* connection = Find(id); connection != nullptr) End(*connection, reason);
   }
-  if (session->peer != nullptr) rnic_.LosePeer(*session->peer);
-  for (const ConnectRequest& request : session->waiting) rnic_.FinishConnect(request, nullptr, 0);
+  if (session->peer != nullptr) host_.LosePeer(*session->peer);
+  for (const ConnectRequest& request : session->waiting) host_.FinishConnect(request, nullptr, 0);
   for (const auto& [_, resolving] : session->resolving) {
-    if (resolving.request.has_value()) rnic_.FinishConnect(*resolving.request, nullptr, 0);
+    if (resolving.request.has_value()) host_.FinishConnect(*resolving.request, nullptr, 0);
   }
   for (const auto& [_, lanes] : session->lanes) {
-    for (const ConnectRequest& request : lanes.waiting) rnic_.FinishConnect(request, nullptr, 0);
+    for (const ConnectRequest& request : lanes.waiting) host_.FinishConnect(request, nullptr, 0);
   }
 }
 
@@ -685,10 +694,13 @@ void TcpSilent::Uncount(const DeviceAddress& source) {
 
 // TcpWire: sockets and greetings.
 
-TcpWire::TcpWire(Rnic& rnic, TcpWireListener listener, bool dial_from_own_address)
-    : rnic_(rnic),
+TcpWire::TcpWire(SoftState& state, WireHost& host, TcpWireListener listener)
+    : state_(state),
+      host_(host),
       listener_(std::move(listener)),
-      dial_from_own_address_(dial_from_own_address),
+      // A host often has several IPv6 addresses, of which the kernel may choose another one.
+      dial_from_own_address_(!listener_.everywhere || (!IsIpv4Gid(listener_.address.gid) &&
+                                                       !IsLoopbackGid(listener_.address.gid))),
       epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 
 TcpWire::~TcpWire() {
@@ -727,7 +739,7 @@ bool TcpWire::Serve(TimePoint now) {
     if (id == 0) {
       AcceptSome();
     } else if ((id & kCqTag) != 0) {
-      rnic_.ServePairs(id & ~kCqTag);
+      host_.ServePairs(id & ~kCqTag);
     } else if (TcpWireConnection* connection = Find(id); connection != nullptr) {
       OnReady(*connection);
     }
@@ -761,7 +773,7 @@ void TcpWire::AcceptSome() {
       logs_.ended.Write(LogLevel::kWarning, now_,
                         fmt::format("{} keeps devices waiting that connect to it: {}; raise "
                                     "RLIMIT_NOFILE",
-                                    rnic_.state().name(), socket.status().ToString()));
+                                    state_.name(), socket.status().ToString()));
       break;
     }
     const absl::StatusOr<TcpSource> source = SourceOf(socket->get());
@@ -827,13 +839,12 @@ absl::Status TcpWire::Dialed(TcpWireConnection& connection) {
   TcpSession* session = FindSession(connection.address);
   if (session == nullptr) return absl::AbortedError("nobody wants it any more");
   connection.phase = Phase::kGreeting;
-  return Send(connection,
-              Encode(TcpGreeting{.kind = connection.kind,
-                                 .sender = address(),
-                                 .session = connection.secret,
-                                 .sender_cq = connection.cqs.ours,
-                                 .receiver_cq = connection.cqs.theirs,
-                                 .geometry = TcpLaneGeometryOf(rnic_.state().options())}));
+  return Send(connection, Encode(TcpGreeting{.kind = connection.kind,
+                                             .sender = address(),
+                                             .session = connection.secret,
+                                             .sender_cq = connection.cqs.ours,
+                                             .receiver_cq = connection.cqs.theirs,
+                                             .geometry = TcpLaneGeometryOf(state_.options())}));
 }
 
 absl::Status TcpWire::Read(TcpWireConnection& connection) {
@@ -926,7 +937,7 @@ absl::Status TcpWire::OnAnswer(TcpWireConnection& connection, const TcpGreeting&
   if (greeting.verdict == TcpGreeting::Verdict::kShare ||
       greeting.verdict == TcpGreeting::Verdict::kAddress) {
     logs_.refused.Write(LogLevel::kWarning, now_,
-                        fmt::format("{} is refused by {}: {}", rnic_.state().name(),
+                        fmt::format("{} is refused by {}: {}", state_.name(),
                                     AddressText(connection.address), TextOf(greeting.verdict)));
   }
   if (greeting.verdict != TcpGreeting::Verdict::kAccepted) {
@@ -972,7 +983,7 @@ void TcpWire::End(TcpWireConnection& connection, const absl::Status& reason) {
     return;
   }
   logs_.ended.Write(LogLevel::kInfo, now_,
-                    fmt::format("{}: a TCP connection {} ended: {}", rnic_.state().name(),
+                    fmt::format("{}: a TCP connection {} ended: {}", state_.name(),
                                 connection.dialed ? "to " + AddressText(connection.address)
                                                   : "from " + IpText(connection.source.address),
                                 reason.ToString()));

@@ -1,8 +1,8 @@
 // The control side of the TCP wire of one device: TcpWire, its sockets and sessions with peers, and
 // the bounds of what peers take.
 //
-// The Rnic owns the TcpWire, on the engine's thread. TcpShares bounds what a source address has,
-// and TcpSilent the sockets that have not greeted.
+// The SoftFabric owns the TcpWire, on the engine's thread. TcpShares bounds what a source address
+// has, and TcpSilent the sockets that have not greeted.
 
 #ifndef VERBENA_TRANSPORT_SOFT_TCP_WIRE_H_
 #define VERBENA_TRANSPORT_SOFT_TCP_WIRE_H_
@@ -33,10 +33,12 @@
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/peer.h"
+#include "verbena/transport/soft/state.h"
 #include "verbena/transport/soft/tcp_format.h"
 #include "verbena/transport/soft/tcp_lane.h"
 #include "verbena/transport/soft/tcp_socket.h"
 #include "verbena/transport/soft/tcp_source.h"
+#include "verbena/transport/soft/wire.h"
 
 namespace verbena::internal::soft {
 
@@ -204,8 +206,6 @@ class TcpSilent {
   std::map<DeviceAddress, size_t> counts_;
 };
 
-class Rnic;
-
 // TcpWire: the control side of the TCP wire of one device.
 //
 // The wire listens on the device's port. With each peer device it keeps one control connection, on
@@ -228,7 +228,8 @@ class TcpWire final : public Engine::Wire {
   // one. Two devices that dial each other at once are one of them. (start)
   static constexpr Duration kProbePause = std::chrono::seconds(1);
 
-  TcpWire(Rnic& rnic, TcpWireListener listener, bool dial_from_own_address);
+  // `state` and `host` outlive it. Precondition: the options have a TCP wire.
+  TcpWire(SoftState& state, WireHost& host, TcpWireListener listener);
   TcpWire(const TcpWire&) = delete;
   TcpWire& operator=(const TcpWire&) = delete;
   ~TcpWire();
@@ -240,7 +241,7 @@ class TcpWire final : public Engine::Wire {
   // When Serve has something to do although fd() may not be readable.
   TimePoint next() const override { return next_; }
 
-  // Any thread. Rnic::FinishConnect hears the outcome.
+  // Any thread. WireHost::FinishConnect hears the outcome.
   void Connect(const ConnectRequest& request);
   // Any thread. The queue pair of `request` is no more. If nobody else waits for its peer, and
   // nothing was said to it yet, the device stops dialing the peer. Otherwise a client that claims
@@ -321,7 +322,8 @@ class TcpWire final : public Engine::Wire {
                         const TcpGreeting& greeting);
   static uint64_t NewTcpSecret();
 
-  Rnic& rnic_;
+  SoftState& state_;
+  WireHost& host_;
   TcpWireListener listener_;
   const bool dial_from_own_address_;
   UniqueFd epoll_;

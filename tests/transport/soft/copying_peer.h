@@ -6,10 +6,12 @@
 #include <sched.h>
 
 #include <mutex>
+#include <vector>
 
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/two_processes.h"
 #include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/copies_under_way.h"
 
 namespace verbena::internal::soft {
 
@@ -17,9 +19,9 @@ namespace verbena::internal::soft {
 inline bool IsCopying(QpEnd& endpoint) {
   auto& cq = *static_cast<CompletionQueue*>(endpoint.cq());
   std::lock_guard<SpinLock> lock(cq.lock());
-  bool copying = false;
-  cq.in_lanes().ForEach([&](InLane& lane) { copying |= lane.header().copying.load() % 2 == 1; });
-  return copying;
+  std::vector<CopyUnderWay> copies;
+  cq.AddCopiesUnderWay(/*peer=*/nullptr, /*key=*/0, copies);
+  return !copies.empty();
 }
 
 // Returns once `child`, which copies over and over, is stopped inside a copy.

@@ -1,0 +1,343 @@
+#include "verbena/transport/soft/fabric.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/soft/shared_memory.h"
+
+namespace verbena::internal::soft {
+namespace {
+
+// The soft devices of this process, by address. Holds no device alive; any thread.
+class LocalDevices {
+ public:
+  static LocalDevices& Get() {
+    static LocalDevices* devices = new LocalDevices;
+    return *devices;
+  }
+
+  void Add(const DeviceAddress& address, std::weak_ptr<SoftFabric> device) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    devices_[address] = std::move(device);
+  }
+
+  void Remove(const DeviceAddress& address) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    devices_.erase(address);
+  }
+
+  // Null when there is none.
+  std::shared_ptr<SoftFabric> Find(const DeviceAddress& address) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = devices_.find(address);
+    return found == devices_.end() ? nullptr : found->second.lock();
+  }
+
+  std::vector<std::shared_ptr<SoftFabric>> All() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::shared_ptr<SoftFabric>> all;
+    for (auto& [_, device] : devices_) {
+      if (std::shared_ptr<SoftFabric> alive = device.lock()) all.push_back(std::move(alive));
+    }
+    return all;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<DeviceAddress, std::weak_ptr<SoftFabric>> devices_;
+};
+
+}  // namespace
+
+SoftFabric::SoftFabric(SoftState& state, SoftObjects& objects)
+    : state_(state), objects_(objects), wire_(state, *this) {
+  objects.SetConnector(*this);
+}
+
+absl::Status SoftFabric::Start(TcpWireListener listener) {
+  if (state_.options().engine_thread && state_.options().shared_memory) {
+    VERBENA_RETURN_IF_ERROR(wire_.Start());
+  }
+  if (!state_.options().tcp.has_value()) return absl::OkStatus();
+  tcp_ = std::make_unique<TcpWire>(state_, *this, std::move(listener));
+  return tcp_->Start();
+}
+
+std::vector<Engine::Wire*> SoftFabric::wires() {
+  std::vector<Engine::Wire*> wires;
+  if (wire_.fd() >= 0) wires.push_back(&wire_);
+  if (tcp_ != nullptr) wires.push_back(tcp_.get());
+  return wires;
+}
+
+void SoftFabric::Join(const std::shared_ptr<SoftFabric>& fabric) {
+  LocalDevices::Get().Add(fabric->state_.address(), fabric);
+}
+
+void SoftFabric::Leave() {
+  LocalDevices::Get().Remove(state_.address());
+  for (const std::shared_ptr<SoftFabric>& other : LocalDevices::Get().All()) {
+    other->LoseDevice(state_.address());
+  }
+  // Its peers learn of it now, even if somebody of this process still looks at us.
+  tcp_.reset();
+}
+
+std::shared_ptr<SoftFabric> SoftFabric::FindLocal(const DeviceAddress& address) {
+  std::shared_ptr<SoftFabric> device = LocalDevices::Get().Find(address);
+  if (device == nullptr || device.get() == this) return device;
+  return tcp_only() || device->tcp_only() ? nullptr : device;
+}
+
+// SoftFabric: peers.
+
+std::shared_ptr<Peer> SoftFabric::PeerOf(SoftFabric& other) {
+  {
+    std::lock_guard<std::mutex> lock(peers_mutex_);
+    auto found = peers_.find(other.state_.address());
+    if (found != peers_.end()) return found->second;
+  }
+  return AddPeer(std::make_shared<Peer>(
+      PeerParts{.address = other.state_.address(),
+                .controls = other.state_.share()->control(),
+                .tables = &other.state_.tables(),
+                .doorbell = UniqueFd(other.state_.engine().DuplicateDoorbell()),
+                .keep_alive = other.state_.share(),
+                .in_process = true}));
+}
+
+// NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved into the map.
+std::shared_ptr<Peer> SoftFabric::AddPeer(std::shared_ptr<Peer> peer) {
+  std::lock_guard<std::mutex> lock(peers_mutex_);
+  return peers_.try_emplace(peer->address(), std::move(peer)).first->second;
+}
+
+void SoftFabric::LoseDevice(const DeviceAddress& address) {
+  std::shared_ptr<Peer> peer;
+  {
+    std::lock_guard<std::mutex> lock(peers_mutex_);
+    auto found = peers_.find(address);
+    if (found == peers_.end()) return;
+    peer = found->second;
+  }
+  LosePeer(*peer);
+}
+
+void SoftFabric::LosePeer(const Peer& peer) {
+  {
+    std::lock_guard<std::mutex> lock(peers_mutex_);
+    auto found = peers_.find(peer.address());
+    if (found != peers_.end() && found->second.get() == &peer) peers_.erase(found);
+  }
+  objects_.ForEachCq([&](CompletionQueue& cq) { cq.LosePeer(peer); });
+}
+
+void SoftFabric::AnnounceArena(std::shared_ptr<const SharedArena> arena) {
+  wire_.AnnounceArena(std::move(arena));
+  state_.engine().Wake();
+}
+
+void SoftFabric::WithdrawArena(uint32_t id) {
+  wire_.WithdrawArena(id);
+  state_.engine().Wake();
+}
+
+void SoftFabric::ReleaseArena(Peer& peer, uint32_t id) {
+  const SharedRegion region = peer.WithdrawArena(id);
+  // Copies run under a CQ's lock: once each was free, the mapping can go.
+  objects_.ForEachCq([](CompletionQueue&) {});
+}
+
+std::vector<std::shared_ptr<const SharedArena>> SoftFabric::SharedArenas() {
+  return objects_.arenas().All();
+}
+
+// SoftFabric: connecting queue pairs.
+
+void SoftFabric::ConnectByTcp(const ConnectRequest& request) {
+  if (tcp_ == nullptr) {
+    FinishConnect(request, nullptr, 0);
+    return;
+  }
+  tcp_->Connect(request);
+  state_.engine().Wake();
+}
+
+void SoftFabric::Connect(const ConnectRequest& request) {
+  std::shared_ptr<SoftFabric> target = FindLocal(request.address);
+  if (target == nullptr) {
+    if (wire_.fd() < 0) {
+      ConnectByTcp(request);
+      return;
+    }
+    wire_.Connect(request);
+    state_.engine().Wake();
+    return;
+  }
+  const std::optional<uint64_t> receive_cq = target->ReceiveCqOf(request.remote_qpn);
+  std::shared_ptr<Peer> peer = receive_cq.has_value() ? PeerOf(*target) : nullptr;
+  NewLane lane = FinishConnect(request, peer, receive_cq.value_or(0));
+  if (lane.memory == nullptr) return;
+  if (!target->AcceptLane(target->PeerOf(*this), lane.send_cq_index, *receive_cq, lane.id,
+                          lane.memory)) {
+    FailLane(*peer, lane.id);
+  }
+}
+
+void SoftFabric::Forget(const ConnectRequest& request) {
+  if (tcp_ == nullptr) return;
+  tcp_->Forget(request);
+  state_.engine().Wake();
+}
+
+std::optional<uint64_t> SoftFabric::SendCqOf(uint32_t qpn) {
+  std::optional<uint64_t> id;
+  objects_.WithQp(qpn, [&](QueuePair& qp) { id = qp.send_side().id(); });
+  return id;
+}
+
+std::optional<uint64_t> SoftFabric::ReceiveCqOf(uint32_t qpn) {
+  std::optional<uint64_t> id;
+  objects_.WithQp(qpn, [&](QueuePair& qp) { id = qp.receive_side().id(); });
+  return id;
+}
+
+SoftFabric::NewLane SoftFabric::FinishConnect(const ConnectRequest& request,
+                                              const std::shared_ptr<Peer>& peer,
+                                              uint64_t receive_cq) {
+  NewLane made;
+  objects_.WithQp(request.qpn,
+                  [&](QueuePair& qp) { made = Attach(qp, request, peer, receive_cq); });
+  return made;
+}
+
+SoftFabric::NewLane SoftFabric::Attach(QueuePair& qp, const ConnectRequest& request,
+                                       const std::shared_ptr<Peer>& peer, uint64_t receive_cq) {
+  CompletionQueue& cq = qp.send_side();
+  std::lock_guard<SpinLock> cq_lock(cq.lock());
+  // The QP may have been reset, and connected elsewhere, in the meantime.
+  if (!qp.CanReceive() || !qp.IsConnectedTo(request.address, request.remote_qpn) ||
+      qp.send_queue().lane() != nullptr) {
+    return {};
+  }
+  CompletionWriter writer(cq);
+  NewLane made;
+  OutLane* lane = peer != nullptr ? cq.FindOutLane(*peer, receive_cq) : nullptr;
+  if (lane == nullptr && peer != nullptr) {
+    made = MakeLane(cq, peer, receive_cq);
+    lane = cq.FindOutLane(*peer, receive_cq);
+  }
+  if (lane == nullptr) {
+    qp.send_queue().LoseTarget(writer);
+  } else {
+    lane->AddQp(qp);
+    qp.send_queue().Attach(lane);
+    qp.send_queue().Resume(writer);
+  }
+  writer.Finish();
+  return made;
+}
+
+SoftFabric::NewLane SoftFabric::MakeLane(CompletionQueue& cq, const std::shared_ptr<Peer>& peer,
+                                         uint64_t receive_cq) {
+  if (!peer->shares_memory()) {
+    const std::shared_ptr<LanePair> pair = cq.FindPair(*peer, receive_cq);
+    if (pair == nullptr || pair->out_lane() != nullptr) return {};
+    cq.AddOutLane(
+        std::make_unique<OutLane>(cq, peer, receive_cq, next_lane_id_++, pair->out_memory(), pair));
+    return {};
+  }
+  const LaneGeometry geometry = LaneGeometryOf(state_.options());
+  absl::StatusOr<SharedRegion> region =
+      peer->in_process() ? SharedRegion::Anonymous(BytesOf(geometry))
+                         : SharedRegion::Create("verbena-lane", BytesOf(geometry));
+  if (!region.ok()) {
+    Log(LogLevel::kError,
+        fmt::format("{} has no memory for a lane: {}", state_.name(), region.status().ToString()));
+    return {};
+  }
+  NewLane lane{.memory = std::make_shared<LaneMemory>(*std::move(region), geometry),
+               .id = next_lane_id_++,
+               .send_cq_index = cq.handle};
+  cq.AddOutLane(std::make_unique<OutLane>(cq, peer, receive_cq, lane.id, lane.memory));
+  return lane;
+}
+
+// SoftFabric: the lanes of CQs.
+
+bool SoftFabric::AcceptLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t receive_cq,
+                            uint64_t id, std::shared_ptr<LaneMemory> memory) {
+  bool accepted = false;
+  objects_.WithCq(receive_cq, [&](CompletionQueue& cq) {
+    std::lock_guard<SpinLock> lock(cq.lock());
+    accepted = cq.AddInLane(
+        std::make_unique<InLane>(std::move(peer), send_cq_index, id, std::move(memory)));
+    // Requests that were written before nobody could ring for.
+    if (accepted && cq.unpolled()) cq.WakeEngine();
+  });
+  return accepted;
+}
+
+void SoftFabric::RemoveLane(const Peer& peer, uint64_t id) {
+  objects_.ForEachCq([&](CompletionQueue& cq) { cq.OrphanInLane(peer, id); });
+}
+
+void SoftFabric::FailLane(const Peer& peer, uint64_t id) {
+  objects_.ForEachCq([&](CompletionQueue& cq) { cq.LoseOutLane(peer, id); });
+}
+
+bool SoftFabric::HasCq(uint64_t id) {
+  return objects_.WithCq(id, [](CompletionQueue&) {});
+}
+
+absl::StatusOr<std::shared_ptr<LanePair>> SoftFabric::OpenLanePair(
+    uint64_t ours, uint64_t theirs, std::shared_ptr<Peer> peer, UniqueFd socket,
+    const LaneGeometry& geometry, const std::shared_ptr<const void>& share, int engine_epoll) {
+  std::shared_ptr<LaneMemory> memory[2];
+  const LaneGeometry geometries[2] = {TcpLaneGeometryOf(state_.options()), geometry};
+  for (int i = 0; i < 2; ++i) {
+    VERBENA_ASSIGN_OR_RETURN(SharedRegion region, SharedRegion::Anonymous(BytesOf(geometries[i])));
+    memory[i] = std::make_shared<LaneMemory>(std::move(region), geometries[i], share);
+  }
+  auto pair = std::make_shared<LanePair>(std::move(socket), std::move(peer), theirs,
+                                         std::move(memory[0]), std::move(memory[1]));
+  absl::Status status = absl::NotFoundError("the CQ is gone");
+  objects_.WithCq(ours, [&](CompletionQueue& cq) {
+    std::lock_guard<SpinLock> lock(cq.lock());
+    status = cq.AddPair(pair, next_lane_id_++, engine_epoll);
+  });
+  VERBENA_RETURN_IF_ERROR(status);
+  return pair;
+}
+
+void SoftFabric::ServePairs(uint64_t cq) {
+  objects_.WithCq(cq, [](CompletionQueue& found) { found.ServePairs(); });
+}
+
+void SoftFabric::SweepLanes() {
+  objects_.ForEachCq([](CompletionQueue& cq) { cq.SweepLanes(); });
+}
+
+void SoftFabric::CloseLanes(CompletionQueue& cq) {
+  std::vector<std::unique_ptr<OutLane>> lanes;
+  {
+    std::lock_guard<SpinLock> lock(cq.lock());
+    lanes = cq.CloseLanes();
+  }
+  for (const std::unique_ptr<OutLane>& lane : lanes) {
+    if (lane->failed()) continue;
+    const DeviceAddress& address = lane->peer().address();
+    std::shared_ptr<SoftFabric> target = FindLocal(address);
+    if (target != nullptr) {
+      target->RemoveLane(*target->PeerOf(*this), lane->id());
+    } else {
+      wire_.CloseLane(address, lane->id());
+      state_.engine().Wake();
+    }
+  }
+}
+
+}  // namespace verbena::internal::soft

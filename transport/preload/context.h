@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/preload/objects.h"
-#include "verbena/transport/soft/completions.h"
+#include "verbena/transport/soft/events.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::preload {

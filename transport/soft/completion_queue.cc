@@ -1,6 +1,6 @@
 #include "verbena/transport/soft/completion_queue.h"
 
-#include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "verbena/transport/base/status.h"
@@ -11,46 +11,10 @@
 
 namespace verbena::internal::soft {
 
-ibv_wc& CompletionWriter::Add(ibv_wc_status status, bool solicited, QueuePair* qp,
-                              uint32_t released) {
-  added_ = true;
-  added_solicited_ |= solicited || status != IBV_WC_SUCCESS;
-  ibv_wc* wc;
-  if (count_ < room_ && cq_.queue_head_ == cq_.queue_tail_) {
-    wc = &out_[count_++];
-    if (qp != nullptr) qp->send_queue().ReleaseSlots(released);
-  } else {
-    wc = &cq_.Push(qp, released);
-  }
-  *wc = ibv_wc{};
-  wc->status = status;
-  return *wc;
-}
-
-void CompletionWriter::Finish() {
-  using Armed = CompletionQueue::Armed;
-  if (!added_ || cq_.armed_ == Armed::kNo) return;
-  if (cq_.armed_ == Armed::kSolicited && !added_solicited_) return;
-  cq_.armed_ = Armed::kNo;
-  if (cq_.channel != nullptr) {
-    static_cast<CompletionChannel*>(cq_.channel)
-        ->events.Push({.element = static_cast<ibv_cq*>(&cq_)});
-  }
-}
-
-CompletionQueue::CompletionQueue(SoftState& device, uint32_t index, uint64_t id, int entries,
-                                 void* user_context, CompletionChannel* events, CqControl& control)
-    : ibv_cq{},
-      device_(device),
-      id_(id),
-      control_(control),
-      in_lanes_(control),
-      queue_(std::make_unique<Queued[]>(entries)) {
-  context = &device.context();
-  channel = events;
-  cq_context = user_context;
-  handle = index;
-  cqe = entries;
+CompletionQueue::CompletionQueue(SoftState& device, uint64_t id, int entries, void* user_context,
+                                 CompletionChannel* events, CqControl& control)
+    : Completions(device, id, entries, user_context, events, control, in_lanes_),
+      in_lanes_(control) {
   // Nobody has woken the engine for this CQ yet, whatever was said of a former one.
   control_.doorbell.Take();
   control_.activity_summary.store(0);
@@ -61,10 +25,10 @@ CompletionQueue::CompletionQueue(SoftState& device, uint32_t index, uint64_t id,
 CompletionQueue::~CompletionQueue() = default;
 
 int CompletionQueue::Poll(int room, ibv_wc* out) {
-  std::lock_guard<SpinLock> lock(lock_);
+  std::lock_guard<SpinLock> guard(lock());
   polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (unpolled() && armed_ == Armed::kNo) BecomePolled();
-  if (queue_head_ != queue_tail_) {
+  if (has_queued()) {
     const int taken = TakeQueued(room, out);
     if (taken == room) return taken;
     CompletionWriter writer(*this, out + taken, room - taken);
@@ -79,7 +43,7 @@ int CompletionQueue::Poll(int room, ibv_wc* out) {
 }
 
 int CompletionQueue::Arm(bool solicited_only) {
-  std::lock_guard<SpinLock> lock(lock_);
+  std::lock_guard<SpinLock> guard(lock());
   // Messages that arrived before the arming raise no event: the caller polls once more for them.
   Drive();
   if (!solicited_only) {
@@ -91,31 +55,16 @@ int CompletionQueue::Arm(bool solicited_only) {
   return 0;
 }
 
-bool CompletionQueue::Resize(int entries) {
-  auto resized = std::make_unique<Queued[]>(entries);
-  std::lock_guard<SpinLock> lock(lock_);
-  const uint64_t waiting = queue_tail_ - queue_head_;
-  if (waiting > static_cast<uint64_t>(entries)) return false;
-  for (uint64_t i = 0; i < waiting; ++i) {
-    resized[i] = queue_[(queue_head_ + i) % static_cast<uint64_t>(cqe)];
-  }
-  queue_ = std::move(resized);
-  queue_head_ = 0;
-  queue_tail_ = waiting;
-  cqe = entries;
-  return true;
-}
-
 bool CompletionQueue::Serve() {
   if (!control_.doorbell.IsRung()) return false;
-  std::lock_guard<SpinLock> lock(lock_);
+  std::lock_guard<SpinLock> guard(lock());
   control_.doorbell.Take();
   Drive();
   return true;
 }
 
 void CompletionQueue::ServePairs() {
-  std::lock_guard<SpinLock> lock(lock_);
+  std::lock_guard<SpinLock> guard(lock());
   if (unpolled()) Drive();
 }
 
@@ -125,7 +74,7 @@ bool CompletionQueue::Tick() {
     polls_at_tick_ = polls;
     return false;
   }
-  std::lock_guard<SpinLock> lock(lock_);
+  std::lock_guard<SpinLock> guard(lock());
   BecomeUnpolled();
   Drive();
   return true;
@@ -142,7 +91,7 @@ void CompletionQueue::Drive() {
     SetWakeLevels();
     SettleServed();
   } while (HasWork() && ++turns < kMaxTurns);
-  if (turns == kMaxTurns) device_.WakeEngine(control_);
+  if (turns == kMaxTurns) WakeEngine();
   if (pairs_ != nullptr) pairs_->Flush(writer);
   writer.Finish();
 }
@@ -159,46 +108,18 @@ void CompletionQueue::BecomeUnpolled() {
   SetWakeLevels();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // Published before its writer could see the new mode: nobody else will ring for it.
-  if (HasWork()) device_.WakeEngine(control_);
-}
-
-int CompletionQueue::TakeQueued(int room, ibv_wc* out) {
-  int count = 0;
-  while (count < room && queue_head_ != queue_tail_) {
-    Queued& queued = queue_[queue_head_++ % static_cast<uint64_t>(cqe)];
-    out[count++] = queued.wc;
-    if (queued.qp != nullptr) queued.qp->send_queue().ReleaseSlots(queued.released);
-  }
-  return count;
-}
-
-ibv_wc& CompletionQueue::Push(QueuePair* qp, uint32_t released) {
-  if (queue_tail_ - queue_head_ == static_cast<uint64_t>(cqe)) {
-    Overrun();
-    return discarded_;
-  }
-  Queued& queued = queue_[queue_tail_++ % static_cast<uint64_t>(cqe)];
-  queued.qp = qp;
-  queued.released = released;
-  return queued.wc;
-}
-
-void CompletionQueue::Overrun() {
-  if (overrun_) return;
-  overrun_ = true;
-  device_.async_events().Push({.element = static_cast<ibv_cq*>(this), .type = IBV_EVENT_CQ_ERR});
-  device_.ReportOverrun();
+  if (HasWork()) WakeEngine();
 }
 
 void CompletionQueue::Progress(CompletionWriter& writer) {
-  if (overrun_) {
+  if (overrun()) {
     // Nobody reads them any more.
     if (pairs_ != nullptr) pairs_->Close(nullptr, writer);
     return;
   }
   if (!served_.empty()) SettleServed();
   if (pairs_ != nullptr) pairs_->Receive(writer);
-  if (attention_.load(std::memory_order_relaxed)) TakeAttention(writer);
+  if (needs_attention()) TakeAttention(writer);
   // Our own sends first: there are only as many of them as we posted, whereas receives could keep a
   // caller with a short array from ever hearing of them.
   if (!active_.empty()) HarvestLanes(writer);
@@ -207,7 +128,7 @@ void CompletionQueue::Progress(CompletionWriter& writer) {
   // A CQ that is armed may have been polled for the last time: nobody settles it later.
   if (unpolled() && !served_.empty()) SettleServed();
   // Likewise: what such a poll has read from a socket, but had no room to report, may be solicited.
-  if (armed_ == Armed::kSolicited && writer.full()) device_.WakeEngine(control_);
+  if (armed_ == Armed::kSolicited && writer.full()) WakeEngine();
   pairs_->Flush(writer);
 }
 
@@ -254,39 +175,16 @@ void CompletionQueue::SetWakeLevels() {
 }
 
 bool CompletionQueue::HasWork() const {
-  if (overrun_) return false;
-  if (attention_.load(std::memory_order_relaxed) || in_lanes_.HasWork()) return true;
+  if (overrun()) return false;
+  if (needs_attention() || in_lanes_.HasWork()) return true;
   for (const OutLane* lane : active_) {
     if (lane->HasNews()) return true;
   }
   return false;
 }
 
-void CompletionQueue::Attend(QueuePair& qp) {
-  {
-    std::lock_guard<SpinLock> lock(attention_lock_);
-    if (std::find(attended_.begin(), attended_.end(), &qp) == attended_.end()) {
-      attended_.push_back(&qp);
-    }
-    attention_.store(true, std::memory_order_relaxed);
-  }
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (unpolled()) device_.WakeEngine(control_);
-}
-
-void CompletionQueue::WakeEngine() { device_.WakeEngine(control_); }
-
-void CompletionQueue::CancelAttention(QueuePair& qp) {
-  std::lock_guard<SpinLock> lock(attention_lock_);
-  std::erase(attended_, &qp);
-}
-
 void CompletionQueue::TakeAttention(CompletionWriter& writer) {
-  {
-    std::lock_guard<SpinLock> lock(attention_lock_);
-    attention_.store(false, std::memory_order_relaxed);
-    attended_scratch_.swap(attended_);
-  }
+  TakeAttended(attended_scratch_);
   for (QueuePair* qp : attended_scratch_) qp->Attend(*this, writer);
   attended_scratch_.clear();
 }
@@ -310,18 +208,10 @@ OutLane* CompletionQueue::FindOutLane(const Peer& peer, uint64_t remote_cq) {
   return nullptr;
 }
 
-void CompletionQueue::AddCopiesUnderWay(const DeviceAddress* peer, uint32_t key,
-                                        std::vector<CopyUnderWay>& copies) {
-  in_lanes_.ForEach([&](InLane& lane) {
-    if (peer != nullptr && *peer != lane.peer().address()) return;
-    if (auto copy = lane.FindCopyUnderWay(key)) copies.push_back(*std::move(copy));
-  });
-}
-
 absl::Status CompletionQueue::AddPair(std::shared_ptr<LanePair> pair, uint64_t lane_id,
                                       int engine_epoll) {
   if (pairs_ == nullptr) {
-    pairs_ = std::make_unique<LanePairs>(*this, control_, engine_epoll, id_ | kCqTag);
+    pairs_ = std::make_unique<LanePairs>(*this, control_, engine_epoll, id() | kCqTag);
   }
   auto lane = std::make_unique<InLane>(
       pair->peer(), static_cast<uint32_t>(pair->remote_cq() % kMaxCompletionQueues), lane_id,
@@ -376,18 +266,6 @@ std::vector<std::unique_ptr<OutLane>> CompletionQueue::CloseLanes() {
   if (pairs_ != nullptr) pairs_->Close(nullptr, writer);
   in_lanes_.CloseAll();
   return std::exchange(out_lanes_, {});
-}
-
-void CompletionQueue::ForgetCompletions(QueuePair& qp, bool drop) {
-  const uint64_t capacity = static_cast<uint64_t>(cqe);
-  uint64_t kept = queue_head_;
-  for (uint64_t i = queue_head_; i != queue_tail_; ++i) {
-    Queued& queued = queue_[i % capacity];
-    if (drop && queued.wc.qp_num == qp.qp_num) continue;
-    if (queued.qp == &qp) queued.qp = nullptr;
-    queue_[kept++ % capacity] = queued;
-  }
-  queue_tail_ = kept;
 }
 
 }  // namespace verbena::internal::soft

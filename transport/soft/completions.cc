@@ -1,53 +1,115 @@
 #include "verbena/transport/soft/completions.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <mutex>
+#include <utility>
 
 namespace verbena::internal::soft {
 
-EventQueue::EventQueue() : fd_(eventfd(0, EFD_SEMAPHORE | EFD_NONBLOCK | EFD_CLOEXEC)) {}
-
-EventQueue::~EventQueue() {
-  if (fd_ >= 0) close(fd_);
+void CompletionWriter::Finish() {
+  using Armed = Completions::Armed;
+  if (!added_ || cq_.armed_ == Armed::kNo) return;
+  if (cq_.armed_ == Armed::kSolicited && !added_solicited_) return;
+  cq_.armed_ = Armed::kNo;
+  if (cq_.channel != nullptr) {
+    static_cast<CompletionChannel*>(cq_.channel)
+        ->events.Push({.element = static_cast<ibv_cq*>(&cq_)});
+  }
 }
 
-void EventQueue::Push(const Event& event) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  waiting_.push_back(event);
-  eventfd_write(fd_, 1);
+Completions::Completions(SoftState& device, uint64_t id, int entries, void* user_context,
+                         CompletionChannel* events, CqControl& control, InLanes& in_lanes)
+    : ibv_cq{},
+      device_(device),
+      control_(control),
+      id_(id),
+      in_lanes_(in_lanes),
+      queue_(std::make_unique<Queued[]>(entries)) {
+  context = &device.context();
+  channel = events;
+  cq_context = user_context;
+  handle = static_cast<uint32_t>(id % kMaxCompletionQueues);
+  cqe = entries;
 }
 
-std::optional<EventQueue::Event> EventQueue::Take() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (waiting_.empty()) return std::nullopt;
-  eventfd_t value = 0;
-  eventfd_read(fd_, &value);
-  const Event event = waiting_.front();
-  waiting_.pop_front();
-  ++unacknowledged_[event.element];
-  return event;
+bool Completions::Resize(int entries) {
+  auto resized = std::make_unique<Queued[]>(entries);
+  std::lock_guard<SpinLock> lock(lock_);
+  const uint64_t waiting = queue_tail_ - queue_head_;
+  if (waiting > static_cast<uint64_t>(entries)) return false;
+  for (uint64_t i = 0; i < waiting; ++i) {
+    resized[i] = queue_[(queue_head_ + i) % static_cast<uint64_t>(cqe)];
+  }
+  queue_ = std::move(resized);
+  queue_head_ = 0;
+  queue_tail_ = waiting;
+  cqe = entries;
+  return true;
 }
 
-void EventQueue::Acknowledge(void* element, unsigned count) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto found = unacknowledged_.find(element);
-  if (found == unacknowledged_.end()) return;
-  found->second -= std::min(found->second, count);
-  if (found->second == 0) unacknowledged_.erase(found);
-  acknowledged_.notify_all();
+int Completions::TakeQueued(int room, ibv_wc* out) {
+  int count = 0;
+  while (count < room && queue_head_ != queue_tail_) {
+    Queued& queued = queue_[queue_head_++ % static_cast<uint64_t>(cqe)];
+    out[count++] = queued.wc;
+    if (queued.released != nullptr) *queued.released = queued.value;
+  }
+  return count;
 }
 
-void EventQueue::Forget(void* element) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  std::erase_if(waiting_, [&](const Event& event) {
-    if (event.element != element) return false;
-    eventfd_t value = 0;
-    eventfd_read(fd_, &value);
-    return true;
-  });
-  acknowledged_.wait(lock, [&] { return !unacknowledged_.contains(element); });
+ibv_wc& Completions::Push(uint32_t* released, uint32_t value) {
+  if (queue_tail_ - queue_head_ == static_cast<uint64_t>(cqe)) {
+    Overrun();
+    return discarded_;
+  }
+  Queued& queued = queue_[queue_tail_++ % static_cast<uint64_t>(cqe)];
+  queued.released = released;
+  queued.value = value;
+  return queued.wc;
+}
+
+void Completions::Overrun() {
+  if (overrun_) return;
+  overrun_ = true;
+  device_.async_events().Push({.element = static_cast<ibv_cq*>(this), .type = IBV_EVENT_CQ_ERR});
+  device_.ReportOverrun();
+}
+
+void Completions::Attend(QueuePair& qp) {
+  {
+    std::lock_guard<SpinLock> lock(attention_lock_);
+    if (std::find(attended_.begin(), attended_.end(), &qp) == attended_.end()) {
+      attended_.push_back(&qp);
+    }
+    attention_.store(true, std::memory_order_relaxed);
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (unpolled()) WakeEngine();
+}
+
+void Completions::CancelAttention(QueuePair& qp) {
+  std::lock_guard<SpinLock> lock(attention_lock_);
+  std::erase(attended_, &qp);
+}
+
+void Completions::TakeAttended(std::vector<QueuePair*>& qps) {
+  std::lock_guard<SpinLock> lock(attention_lock_);
+  attention_.store(false, std::memory_order_relaxed);
+  qps.swap(attended_);
+}
+
+void Completions::ForgetCompletions(uint32_t qpn, bool drop) {
+  const uint64_t capacity = static_cast<uint64_t>(cqe);
+  uint64_t kept = queue_head_;
+  for (uint64_t i = queue_head_; i != queue_tail_; ++i) {
+    Queued& queued = queue_[i % capacity];
+    if (queued.wc.qp_num == qpn) {
+      if (drop) continue;
+      queued.released = nullptr;
+    }
+    queue_[kept++ % capacity] = queued;
+  }
+  queue_tail_ = kept;
 }
 
 }  // namespace verbena::internal::soft

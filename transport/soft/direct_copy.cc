@@ -4,7 +4,7 @@
 #include <cstring>
 #include <optional>
 
-#include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/completions.h"
 
 namespace verbena::internal::soft {
 

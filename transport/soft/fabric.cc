@@ -216,7 +216,7 @@ SoftFabric::NewLane SoftFabric::FinishConnect(const ConnectRequest& request,
 
 SoftFabric::NewLane SoftFabric::Attach(QueuePair& qp, const ConnectRequest& request,
                                        const std::shared_ptr<Peer>& peer, uint64_t receive_cq) {
-  CompletionQueue& cq = qp.send_side();
+  auto& cq = static_cast<CompletionQueue&>(qp.send_side());
   std::lock_guard<SpinLock> cq_lock(cq.lock());
   // The QP may have been reset, and connected elsewhere, in the meantime.
   if (!qp.CanReceive() || !qp.IsConnectedTo(request.address, request.remote_qpn) ||

@@ -45,6 +45,14 @@ void InLanes::CloseAll() {
   lanes_.clear();
 }
 
+void InLanes::AddCopiesUnderWay(const DeviceAddress* peer, uint32_t key,
+                                std::vector<CopyUnderWay>& copies) {
+  ForEach([&](InLane& lane) {
+    if (peer != nullptr && *peer != lane.peer().address()) return;
+    if (auto copy = lane.FindCopyUnderWay(key)) copies.push_back(*std::move(copy));
+  });
+}
+
 void InLanes::Consider(InLane& lane) {
   if (lane.hot()) return;
   if (hot_count_ < kMaxHot) {

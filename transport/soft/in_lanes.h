@@ -18,6 +18,8 @@
 #include <memory>
 #include <vector>
 
+#include "verbena/transport/soft/address.h"
+#include "verbena/transport/soft/copies_under_way.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
 
@@ -40,6 +42,12 @@ class InLanes {
       if (lane != nullptr) function(*lane);
     }
   }
+
+  // Adds the copies that are under way into our memory, by `key` or, if that is 0, by any: those of
+  // the device at `peer`, or, if that is null, of all. The caller has passed a full fence since it
+  // withdrew the permission.
+  void AddCopiesUnderWay(const DeviceAddress* peer, uint32_t key,
+                         std::vector<CopyUnderWay>& copies);
 
   // Calls serve(lane) for every lane that may have requests, until it returns false, which means
   // that the caller can take no more.

@@ -8,7 +8,7 @@
 
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/completions.h"
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/tcp_lane.h"
 
@@ -24,8 +24,8 @@ void LogCorruptRing(const char* what) {
 
 }  // namespace
 
-OutLane::OutLane(CompletionQueue& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq,
-                 uint64_t id, std::shared_ptr<LaneMemory> memory, std::shared_ptr<LanePair> pair)
+OutLane::OutLane(Completions& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq, uint64_t id,
+                 std::shared_ptr<LaneMemory> memory, std::shared_ptr<LanePair> pair)
     : send_cq_(send_cq),
       peer_(std::move(peer)),
       remote_cq_(remote_cq),

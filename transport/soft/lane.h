@@ -31,7 +31,7 @@
 
 namespace verbena::internal::soft {
 
-class CompletionQueue;
+class Completions;
 class LanePair;
 class QueuePair;
 
@@ -90,14 +90,14 @@ class OutLane {
  public:
   // `id` names the lane between its two devices. `pair`: the TCP connection that it runs over, or
   // null.
-  OutLane(CompletionQueue& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq, uint64_t id,
+  OutLane(Completions& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq, uint64_t id,
           std::shared_ptr<LaneMemory> memory, std::shared_ptr<LanePair> pair = nullptr);
   OutLane(const OutLane&) = delete;
   OutLane& operator=(const OutLane&) = delete;
   ~OutLane();
 
   Peer& peer() { return *peer_; }
-  CompletionQueue& send_cq() { return send_cq_; }
+  Completions& send_cq() { return send_cq_; }
   uint64_t id() const { return id_; }
   // Names the receive CQ of the peer for as long as the peer lives.
   uint64_t remote_cq() const { return remote_cq_; }
@@ -217,7 +217,7 @@ class OutLane {
   void RelaunchWaiting(CompletionWriter& writer);
   void GiveRoom(CompletionWriter& writer);
 
-  CompletionQueue& send_cq_;
+  Completions& send_cq_;
   std::shared_ptr<Peer> peer_;
   uint64_t remote_cq_;
   uint64_t id_;

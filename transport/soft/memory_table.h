@@ -17,7 +17,7 @@
 #include <optional>
 
 #include "verbena/transport/soft/address.h"
-#include "verbena/transport/soft/completions.h"
+#include "verbena/transport/soft/events.h"
 #include "verbena/transport/soft/options.h"
 
 namespace verbena::internal::soft {

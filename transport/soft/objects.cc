@@ -68,8 +68,8 @@ class TwoLocks {
   }
 
  private:
-  CompletionQueue* first_;
-  CompletionQueue* second_;
+  Completions* first_;
+  Completions* second_;
 };
 
 }  // namespace
@@ -145,7 +145,7 @@ absl::StatusOr<ibv_cq*> SoftObjects::CreateCq(int entries, void* cq_context,
   free_cq_indices_.pop_front();
   const uint64_t id = next_cq_serial_++ * kMaxCompletionQueues + index;
   auto* events = static_cast<CompletionChannel*>(channel);
-  auto cq = std::make_unique<CompletionQueue>(state_, index, id, entries, cq_context, events,
+  auto cq = std::make_unique<CompletionQueue>(state_, id, entries, cq_context, events,
                                               state_.control(index));
   if (events != nullptr) ++events->users;
   ibv_cq* raw = cq.get();
@@ -332,7 +332,7 @@ absl::Status SoftObjects::RevokeRegion(ibv_mr* mr, const char* what) {
     for (auto& [_, cq] : cqs_) {
       // Having had its lock also proves that no access of our own is still under way.
       std::lock_guard<SpinLock> cq_lock(cq->lock());
-      cq->AddCopiesUnderWay(nullptr, /*key=*/0, copies);
+      cq->in_lanes().AddCopiesUnderWay(nullptr, /*key=*/0, copies);
     }
   }
   if (!AwaitCopies(copies)) {
@@ -383,7 +383,7 @@ absl::Status SoftObjects::DeallocMw(ibv_mw* mw) {
     }
     const MemoryWindows::Last last = state_.windows().Unbind(mw->handle);
     if (auto found = qps_.find(last.qpn); found != qps_.end()) {
-      CompletionQueue& cq = found->second->receive_side();
+      Completions& cq = found->second->receive_side();
       // Having had its lock also proves that no access of our own is still under way.
       std::lock_guard<SpinLock> cq_lock(cq.lock());
       // Once the QP has left service, Quiesced tells.
@@ -501,8 +501,8 @@ absl::Status SoftObjects::DestroyQp(ibv_qp* raw) {
     connecting = lane == nullptr && qp->peer_address() != DeviceAddress{};
     qp->send_queue().Reset();
     state_.windows().InvalidateAll(qpn);
-    for (CompletionQueue* cq : {&qp->send_side(), &qp->receive_side()}) {
-      cq->ForgetCompletions(*qp, /*drop=*/false);
+    for (Completions* cq : {&qp->send_side(), &qp->receive_side()}) {
+      cq->ForgetCompletions(qpn, /*drop=*/false);
       cq->CancelAttention(*qp);
     }
     state_.RemoveReceiver(*qp);

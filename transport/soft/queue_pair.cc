@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "verbena/transport/soft/in_lanes.h"
 #include "verbena/transport/soft/state.h"
 
 namespace verbena::internal::soft {
@@ -132,8 +133,8 @@ void QueuePair::BecomeReset() {
   // Its next peer is to find none of them open.
   device_.windows().InvalidateAll(qp_num);
   last_wqe_raised_ = false;
-  send_side().ForgetCompletions(*this, /*drop=*/true);
-  if (send_cq != recv_cq) receive_side().ForgetCompletions(*this, /*drop=*/true);
+  send_side().ForgetCompletions(qp_num, /*drop=*/true);
+  if (send_cq != recv_cq) receive_side().ForgetCompletions(qp_num, /*drop=*/true);
 }
 
 void QueuePair::EnterError() {
@@ -150,17 +151,17 @@ void QueuePair::EnterError() {
   receives.Finish();
 }
 
-void QueuePair::Fail(CompletionQueue& side, CompletionWriter& writer) {
+void QueuePair::Fail(Completions& side, CompletionWriter& writer) {
   ibv_qp_state now = current_state();
   do {
     if (now == IBV_QPS_ERR || now == IBV_QPS_RESET) return;
   } while (!state_.compare_exchange_weak(now, IBV_QPS_ERR));
   FlushHalf(side, writer);
-  CompletionQueue& other = &side == &send_side() ? receive_side() : send_side();
+  Completions& other = &side == &send_side() ? receive_side() : send_side();
   if (&other != &side) other.Attend(*this);
 }
 
-void QueuePair::FlushHalf(CompletionQueue& side, CompletionWriter& writer) {
+void QueuePair::FlushHalf(Completions& side, CompletionWriter& writer) {
   if (&side == &send_side()) send_queue_.Flush(writer);
   if (&side != &receive_side()) return;
   CloseToPeer();
@@ -172,7 +173,7 @@ void QueuePair::FlushHalf(CompletionQueue& side, CompletionWriter& writer) {
   }
 }
 
-void QueuePair::Attend(CompletionQueue& side, CompletionWriter& writer) {
+void QueuePair::Attend(Completions& side, CompletionWriter& writer) {
   if (current_state() == IBV_QPS_ERR) {
     FlushHalf(side, writer);
     return;
@@ -217,6 +218,10 @@ void QueuePair::CloseToPeer() {
   std::vector<CopyUnderWay> copies;
   AddCopiesUnderWay(/*key=*/0, copies);
   device_.quiescence().Leave(identity_, std::move(copies));
+}
+
+void QueuePair::AddCopiesUnderWay(uint32_t key, std::vector<CopyUnderWay>& copies) {
+  receive_side().in_lanes().AddCopiesUnderWay(&peer_address_, key, copies);
 }
 
 int CheckTransition(ibv_qp_state now, const ibv_qp_attr& attributes, int mask) {

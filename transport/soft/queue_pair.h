@@ -14,7 +14,7 @@
 
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/address.h"
-#include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/completions.h"
 #include "verbena/transport/soft/copies_under_way.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
@@ -32,8 +32,8 @@ class QueuePair : public ibv_qp, public LaneWaiter {
             QpIdentity identity, SharedRegion inline_data);
 
   SoftState& device() { return device_; }
-  CompletionQueue& send_side() { return *static_cast<CompletionQueue*>(send_cq); }
-  CompletionQueue& receive_side() { return *static_cast<CompletionQueue*>(recv_cq); }
+  Completions& send_side() { return *static_cast<Completions*>(send_cq); }
+  Completions& receive_side() { return *static_cast<Completions*>(recv_cq); }
   SharedReceiveQueue* shared_receives() { return static_cast<SharedReceiveQueue*>(srq); }
   SendQueue& send_queue() { return send_queue_; }
   Responder& responder() { return responder_; }
@@ -65,9 +65,9 @@ class QueuePair : public ibv_qp, public LaneWaiter {
   void EnterError();
   // Moves to ERR because of something that the half under `side`'s lock saw, and flushes what that
   // lock guards; the other half follows.
-  void Fail(CompletionQueue& side, CompletionWriter& writer);
-  // Called under `side`'s lock after CompletionQueue::Attend.
-  void Attend(CompletionQueue& side, CompletionWriter& writer);
+  void Fail(Completions& side, CompletionWriter& writer);
+  // Called under `side`'s lock after Completions::Attend.
+  void Attend(Completions& side, CompletionWriter& writer);
   // An RNR timer ran out. Any thread.
   void OnTimer(uint32_t token);
 
@@ -79,14 +79,12 @@ class QueuePair : public ibv_qp, public LaneWaiter {
   // Adds the copies into our memory that its peer is in the middle of, by `key` or, if that is 0,
   // by any. Under the lock of its receive CQ; the caller has passed a full fence since it withdrew
   // the permission.
-  void AddCopiesUnderWay(uint32_t key, std::vector<CopyUnderWay>& copies) {
-    receive_side().AddCopiesUnderWay(&peer_address_, key, copies);
-  }
+  void AddCopiesUnderWay(uint32_t key, std::vector<CopyUnderWay>& copies);
 
  private:
   // Puts the QP in service: its peer may copy into our memory. Under the lock of its receive CQ.
   void OpenToPeer();
-  void FlushHalf(CompletionQueue& side, CompletionWriter& writer);
+  void FlushHalf(Completions& side, CompletionWriter& writer);
   void ApplyAttributes(const ibv_qp_attr& attributes, int mask);
   void BecomeReset();
 

@@ -16,7 +16,7 @@
 #include <memory>
 #include <mutex>
 
-#include "verbena/transport/soft/completions.h"
+#include "verbena/transport/soft/events.h"
 #include "verbena/transport/soft/options.h"
 
 namespace verbena::internal::soft {
@@ -132,7 +132,7 @@ class SharedReceiveQueue : public ibv_srq {
   std::atomic<int>& users() { return users_; }
 
  private:
-  void RaiseLimit();
+  [[gnu::cold, gnu::noinline]] void RaiseLimit();
 
   SpinLock lock_;
   ReceiveQueue queue_;

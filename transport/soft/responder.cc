@@ -5,7 +5,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/completions.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/state.h"
@@ -31,7 +31,7 @@ void SendRefusal(InLane& lane, const MessageHeader& request, uint64_t position, 
 // Puts the next `bytes` of `read` into the answer ring, or lends them to the connection. There is
 // room.
 void AnswerWithData(InLane& lane, const InLane::PendingRead& read, uint64_t bytes,
-                    CompletionQueue& cq) {
+                    Completions& cq) {
   std::byte* const payload = lane.ReserveAnswer(bytes);
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   const auto* const data = reinterpret_cast<const void*>(read.address);
@@ -53,7 +53,7 @@ void AnswerWithData(InLane& lane, const InLane::PendingRead& read, uint64_t byte
 
 // Streams the data of a READ into the answer ring, as far as it has room, and the lane its turn.
 // True when the last byte is there.
-bool ContinueRead(InLane& lane, CompletionQueue& cq) {
+bool ContinueRead(InLane& lane, Completions& cq) {
   InLane::PendingRead& read = lane.pending_read();
   while (read.active && !lane.turn_over()) {
     const uint64_t bytes = read.NextBytes();
@@ -80,7 +80,7 @@ bool ContinueRead(InLane& lane, CompletionQueue& cq) {
   return !read.active && !lane.broken();
 }
 
-QueuePair* FindReceiver(const MessageHeader& request, CompletionQueue& cq) {
+QueuePair* FindReceiver(const MessageHeader& request, Completions& cq) {
   return static_cast<QueuePair*>(cq.device().FindReceiver(request.destination, cq));
 }
 
@@ -88,8 +88,7 @@ bool IsForQp(InLane& lane, const MessageHeader& request, const QueuePair& qp) {
   return qp.CanReceive() && qp.IsConnectedTo(lane.peer().address(), request.source);
 }
 
-void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq,
-           CompletionWriter& writer) {
+void Serve(InLane& lane, const MessageHeader& request, Completions& cq, CompletionWriter& writer) {
   QueuePair* qp = FindReceiver(request, cq);
   const uint64_t position = lane.requests().position();
   if (qp != nullptr && qp->current_state() < IBV_QPS_RTR) {
@@ -105,12 +104,12 @@ void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq,
 
 }  // namespace
 
-QueuePair* FindExecutor(InLane& lane, const MessageHeader& request, CompletionQueue& cq) {
+QueuePair* FindExecutor(InLane& lane, const MessageHeader& request, Completions& cq) {
   QueuePair* qp = FindReceiver(request, cq);
   return qp != nullptr && IsForQp(lane, request, *qp) ? qp : nullptr;
 }
 
-bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionWriter& writer) {
+bool ServeRequests(InLane& lane, Completions& cq, CompletionWriter& writer) {
   bool watched = false;
   MessageHeader request;
   lane.BeginTurn();
@@ -468,7 +467,7 @@ bool Responder::StoreRest(InLane& lane, const std::byte* data, uint32_t bytes) {
   return true;
 }
 
-Place Places::OfRequest(InLane& lane, CompletionQueue& cq, const RingIntake::Incomplete& message,
+Place Places::OfRequest(InLane& lane, Completions& cq, const RingIntake::Incomplete& message,
                         uint64_t number, uint32_t most) {
   const MessageHeader& request = message.header;
   if (request.opcode != Opcode::kWrite || lane.broken()) return {};

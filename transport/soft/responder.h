@@ -19,18 +19,18 @@
 
 namespace verbena::internal::soft {
 
-class CompletionQueue;
+class Completions;
 class CompletionWriter;
 class InLane;
 class QueuePair;
 
 // The QP that `request`, which comes over `lane`, is for, if it would be executed.
-QueuePair* FindExecutor(InLane& lane, const MessageHeader& request, CompletionQueue& cq);
+QueuePair* FindExecutor(InLane& lane, const MessageHeader& request, Completions& cq);
 
 // Serves the requests that wait in `lane`, until none is left, `writer` is full, the initiator has
 // to read answers first, or it is the turn of others. True when the initiator waits to hear about
 // one of them.
-bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionWriter& writer);
+bool ServeRequests(InLane& lane, Completions& cq, CompletionWriter& writer);
 
 // Responder: the target's half of a QP, which executes what its peer requests.
 //
@@ -149,7 +149,7 @@ class Places {
 
   // Returns the place of the first bytes that `message`, message `number` of its ring, still lacks:
   // of `most` bytes or fewer.
-  Place OfRequest(InLane& lane, CompletionQueue& cq, const RingIntake::Incomplete& message,
+  Place OfRequest(InLane& lane, Completions& cq, const RingIntake::Incomplete& message,
                   uint64_t number, uint32_t most);
   Place OfAnswer(OutLane& lane, const RingIntake::Incomplete& message, uint64_t number,
                  uint32_t most);

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <mutex>
 
-#include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/completions.h"
 #include "verbena/transport/soft/direct_copy.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/memory_table.h"
@@ -106,7 +106,7 @@ uint32_t SendQueue::SlotsOf(const ibv_qp_cap& cap) {
 }
 
 int SendQueue::Post(ibv_send_wr* wr, ibv_send_wr** bad_wr) {
-  CompletionQueue& cq = qp_.send_side();
+  Completions& cq = qp_.send_side();
   std::lock_guard<SpinLock> lock(cq.lock());
   const ibv_qp_state state = qp_.current_state();
   int error = state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_ERR ? 0 : EINVAL;
@@ -368,7 +368,7 @@ void SendQueue::Complete(uint64_t consumed, CompletionWriter& writer) {
 
 void SendQueue::AddCompletion(uint32_t index, ibv_wc_status status, CompletionWriter& writer) {
   const Wqe& wqe = At(index);
-  ibv_wc& wc = writer.Add(status, false, &qp_, index + 1);
+  ibv_wc& wc = writer.Add(status, false, &released_, index + 1);
   wc.wr_id = wqe.wr_id;
   wc.opcode = CompletionOf(wqe.opcode);
   wc.byte_len = NeedsAnswer(wqe) ? wqe.length : 0;
@@ -792,7 +792,7 @@ bool SendQueue::InvalidateLocally(uint32_t index) {
 
 bool SendQueue::CopiesAreOver(uint32_t rkey) {
   if (!invalidated_copies_.empty()) return AllOver(invalidated_copies_);
-  CompletionQueue& receives = qp_.receive_side();
+  Completions& receives = qp_.receive_side();
   const bool same = &receives == &qp_.send_side();
   // The lock of another CQ is only tried, since it may come before ours. Having had it proves that
   // no access that we execute for the peer is under way.

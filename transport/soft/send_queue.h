@@ -84,8 +84,6 @@ class SendQueue {
   // Ends every WR with IBV_WC_WR_FLUSH_ERR.
   void Flush(CompletionWriter& writer);
   void Reset();
-  // Slots before `released` belong to WRs whose completion was polled.
-  void ReleaseSlots(uint32_t released) { released_ = released; }
   void SetFirstPsn(uint32_t psn) { next_psn_ = static_cast<uint16_t>(psn); }
 
  private:
@@ -201,7 +199,8 @@ class SendQueue {
   std::unique_ptr<ibv_sge[]> sges_;
   SharedRegion inline_data_;  // max_inline_ bytes for each WQE
 
-  // WQE indices, which wrap: released <= done <= launched <= tail.
+  // WQE indices, which wrap: released <= done <= launched <= tail. The CQ raises released_ when a
+  // completion is polled: the slots before it are free.
   uint32_t released_ = 0;
   uint32_t done_ = 0;
   uint32_t launched_ = 0;

@@ -15,7 +15,7 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/completions.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -399,7 +399,7 @@ bool LanePair::ShowArrived() {
   return true;
 }
 
-LanePairs::LanePairs(CompletionQueue& cq, CqControl& control, int engine_epoll, uint64_t tag)
+LanePairs::LanePairs(Completions& cq, CqControl& control, int engine_epoll, uint64_t tag)
     : cq_(cq),
       control_(control),
       engine_epoll_(engine_epoll),

@@ -198,7 +198,7 @@ class LanePair {
   std::atomic<bool> closed_{false};
 };
 
-class CompletionQueue;
+class Completions;
 class CompletionWriter;
 
 // LanePairs: the TCP connections of one CQ, and which of them to look at.
@@ -207,12 +207,12 @@ class CompletionWriter;
 // otherwise those that an epoll of the CQ's own names, so that a thousand idle connections cost one
 // system call. While nobody polls, the engine watches that epoll, and sleeps until something comes.
 //
-// Owned by a CompletionQueue, under its lock. A CQ without TCP connections has none.
+// Owned by a Completions, under its lock. A CQ without TCP connections has none.
 class LanePairs {
  public:
   // `control` is that of `cq`, which owns them; `tag` names the CQ in the events of `engine_epoll`,
   // which outlives it.
-  LanePairs(CompletionQueue& cq, CqControl& control, int engine_epoll, uint64_t tag);
+  LanePairs(Completions& cq, CqControl& control, int engine_epoll, uint64_t tag);
   LanePairs(const LanePairs&) = delete;
   LanePairs& operator=(const LanePairs&) = delete;
   ~LanePairs();
@@ -236,7 +236,7 @@ class LanePairs {
   void LetEngineWatch(bool watch);
 
   // For LanePair.
-  CompletionQueue& cq() { return cq_; }
+  Completions& cq() { return cq_; }
   void AddTouched(LanePair& pair) { touched_.push_back(&pair); }
   void WatchWritable(LanePair& pair, bool writable);
 
@@ -245,7 +245,7 @@ class LanePairs {
   void Look(LanePair& pair, CompletionWriter& writer);
   void CloseOne(LanePair& pair, CompletionWriter& writer);
 
-  CompletionQueue& cq_;
+  Completions& cq_;
   CqControl& control_;
   const int engine_epoll_;
   const uint64_t tag_;

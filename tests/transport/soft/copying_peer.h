@@ -20,7 +20,7 @@ inline bool IsCopying(QpEnd& endpoint) {
   auto& cq = *static_cast<CompletionQueue*>(endpoint.cq());
   std::lock_guard<SpinLock> lock(cq.lock());
   std::vector<CopyUnderWay> copies;
-  cq.AddCopiesUnderWay(/*peer=*/nullptr, /*key=*/0, copies);
+  cq.in_lanes().AddCopiesUnderWay(/*peer=*/nullptr, /*key=*/0, copies);
   return !copies.empty();
 }
 

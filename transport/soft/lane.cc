@@ -10,7 +10,6 @@
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/soft/completions.h"
 #include "verbena/transport/soft/queue_pair.h"
-#include "verbena/transport/soft/tcp_lane.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -25,26 +24,24 @@ void LogCorruptRing(const char* what) {
 }  // namespace
 
 OutLane::OutLane(Completions& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq, uint64_t id,
-                 std::shared_ptr<LaneMemory> memory, std::shared_ptr<LanePair> pair)
+                 std::shared_ptr<LaneMemory> memory, std::shared_ptr<LaneWire> wire)
     : send_cq_(send_cq),
       peer_(std::move(peer)),
       remote_cq_(remote_cq),
       id_(id),
       target_(&peer_->control(static_cast<uint32_t>(remote_cq % kMaxCompletionQueues))),
       memory_(std::move(memory)),
-      pair_(std::move(pair)),
+      wire_(std::move(wire)),
       requests_(memory_->requests(), memory_->geometry().request_lines),
       answers_(memory_->answers(), memory_->geometry().answer_lines),
       // A QP that fails watches one message that was not signalled, hence twice the lines.
       watched_(std::bit_ceil(memory_->geometry().request_lines) * 2) {
-  if (pair_ != nullptr) pair_->set_out_lane(this);
+  if (wire_ != nullptr) wire_->set_out_lane(this);
 }
 
 OutLane::~OutLane() {
-  if (pair_ != nullptr) pair_->set_out_lane(nullptr);
+  if (wire_ != nullptr) wire_->set_out_lane(nullptr);
 }
-
-void OutLane::SendToPair() { pair_->Send(); }
 
 void OutLane::BecomeActive() {
   active_ = true;
@@ -136,8 +133,8 @@ bool OutLane::TakeAnswers(CompletionWriter& writer) {
   if (answers_.position() != start) {
     header().answers_consumed.store(answers_.position(), std::memory_order_release);
     // The target may wait for room in the answer ring.
-    if (pair_ != nullptr) {
-      pair_->OnAnswersTaken();
+    if (wire_ != nullptr) {
+      wire_->OnAnswersTaken();
     } else {
       Announce();
     }
@@ -156,7 +153,7 @@ bool OutLane::TakeAnswer(const MessageHeader& answer, CompletionWriter& writer) 
   }
   if (answer.opcode != Opcode::kData) return false;
   const PlacedBytes placed =
-      pair_ != nullptr ? pair_->TakePlacedAnswer(answers_.position()) : PlacedBytes{};
+      wire_ != nullptr ? wire_->TakePlacedAnswer(answers_.position()) : PlacedBytes{};
   if (qp != nullptr) qp->send_queue().Answered(answer, answers_.payload(), placed, writer);
   return true;
 }
@@ -229,23 +226,23 @@ void OutLane::Fail(CompletionWriter& writer) {
   }
   // A QP that fails does not leave the lane: the map stays as it is.
   for (auto& [_, qp] : qps_) qp->send_queue().LoseTarget(writer);
-  if (pair_ != nullptr) pair_->Touch();
+  if (wire_ != nullptr) wire_->Touch();
 }
 
 InLane::InLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t id,
-               std::shared_ptr<LaneMemory> memory, std::shared_ptr<LanePair> pair)
+               std::shared_ptr<LaneMemory> memory, std::shared_ptr<LaneWire> wire)
     : peer_(std::move(peer)),
       id_(id),
       initiator_(&peer_->control(send_cq_index)),
       memory_(std::move(memory)),
-      pair_(std::move(pair)),
+      wire_(std::move(wire)),
       requests_(memory_->requests(), memory_->geometry().request_lines),
       answers_(memory_->answers(), memory_->geometry().answer_lines) {
-  if (pair_ != nullptr) pair_->set_in_lane(this);
+  if (wire_ != nullptr) wire_->set_in_lane(this);
 }
 
 InLane::~InLane() {
-  if (pair_ != nullptr) pair_->set_in_lane(nullptr);
+  if (wire_ != nullptr) wire_->set_in_lane(nullptr);
 }
 
 bool InLane::HasRoomForAnswer(size_t bytes) {
@@ -272,7 +269,7 @@ void InLane::PublishProgress() {
   published_ = requests_.position();
   header().consumed.store(published_, std::memory_order_release);
   wake_check_due_ = true;
-  if (pair_ != nullptr) pair_->Touch();
+  if (wire_ != nullptr) wire_->Touch();
 }
 
 void InLane::WakeInitiator() {
@@ -307,7 +304,7 @@ void InLane::Break() {
   if (broken_) return;
   broken_ = true;
   pending_read_.active = false;
-  if (pair_ != nullptr) pair_->Touch();
+  if (wire_ != nullptr) wire_->Touch();
   LogCorruptRing("nothing more is read from it");
 }
 

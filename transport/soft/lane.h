@@ -32,7 +32,8 @@
 namespace verbena::internal::soft {
 
 class Completions;
-class LanePair;
+class InLane;
+class OutLane;
 class QueuePair;
 
 // How much of the target's progress the initiator wants to be woken for while nobody polls its CQ.
@@ -82,16 +83,47 @@ class LaneMemory {
   std::shared_ptr<const void> share_;
 };
 
+// LaneWire: the TCP connection that a lane runs over, as the lane and its queue pairs see it.
+//
+// Both lanes between two CQs share it. A lane over shared memory has none. LanePair implements it;
+// used under the CQ's lock.
+class LaneWire {
+ public:
+  // The lanes say when they begin and, with null, when they end.
+  virtual void set_out_lane(OutLane* lane) = 0;
+  virtual void set_in_lane(InLane* lane) = 0;
+
+  // Sends what was published, and our progress with it, as far as the socket takes it. Ends all
+  // loans.
+  virtual void Send() = 0;
+  // Has the CQ call Send, or close a broken connection, at the end of its turn.
+  virtual void Touch() = 0;
+  // The out-lane has taken answers. Says so at once only if the peer may soon lack room for more.
+  virtual void OnAnswersTaken() = 0;
+
+  // False when a payload that is lent could not be sent at once.
+  virtual bool CanLend() const = 0;
+  // Whoever lends calls Send before the CQ's lock is released.
+  virtual LentPayloads& lent_requests() = 0;
+  virtual LentPayloads& lent_answers() = 0;
+  // The bytes of the request or answer at `position` that are in place. Forgets earlier ones.
+  virtual PlacedBytes TakePlacedRequest(uint64_t position) = 0;
+  virtual PlacedBytes TakePlacedAnswer(uint64_t position) = 0;
+
+ protected:
+  ~LaneWire() = default;
+};
+
 // A queue pair's place among those of its lane that wait for the target's progress.
 class LaneWaiter : public IntrusiveNode<LaneWaiter> {};
 
 // The initiator's half: where its QPs write requests, and how it learns what became of them.
 class OutLane {
  public:
-  // `id` names the lane between its two devices. `pair`: the TCP connection that it runs over, or
+  // `id` names the lane between its two devices. `wire`: the TCP connection that it runs over, or
   // null.
   OutLane(Completions& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq, uint64_t id,
-          std::shared_ptr<LaneMemory> memory, std::shared_ptr<LanePair> pair = nullptr);
+          std::shared_ptr<LaneMemory> memory, std::shared_ptr<LaneWire> wire = nullptr);
   OutLane(const OutLane&) = delete;
   OutLane& operator=(const OutLane&) = delete;
   ~OutLane();
@@ -103,7 +135,7 @@ class OutLane {
   uint64_t remote_cq() const { return remote_cq_; }
   RingWriter& requests() { return requests_; }
   uint64_t answers_position() const { return answers_.position(); }
-  LanePair* pair() const { return pair_.get(); }
+  LaneWire* wire() const { return wire_.get(); }
   LaneHeader& header() { return memory_->header(); }
 
   // The position up to which the target has consumed requests and refused none. Refusals are known
@@ -131,8 +163,8 @@ class OutLane {
   // Lets the target know that requests were published, if it does not look by itself.
   void Announce() {
     Activate();
-    if (pair_ != nullptr) {
-      SendToPair();
+    if (wire_ != nullptr) {
+      wire_->Send();
       return;
     }
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -195,7 +227,6 @@ class OutLane {
 
  private:
   void BecomeActive();
-  void SendToPair();
 
   struct Watched {
     uint64_t end = 0;
@@ -223,7 +254,7 @@ class OutLane {
   uint64_t id_;
   CqControl* target_;
   std::shared_ptr<LaneMemory> memory_;
-  const std::shared_ptr<LanePair> pair_;
+  const std::shared_ptr<LaneWire> wire_;
   RingWriter requests_;
   RingReader answers_;
   uint64_t answers_seen_ = 0;
@@ -247,16 +278,16 @@ class OutLane {
 // The target's half: where requests arrive.
 class InLane {
  public:
-  // `pair`: the TCP connection that it runs over, or null.
+  // `wire`: the TCP connection that it runs over, or null.
   InLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t id,
-         std::shared_ptr<LaneMemory> memory, std::shared_ptr<LanePair> pair = nullptr);
+         std::shared_ptr<LaneMemory> memory, std::shared_ptr<LaneWire> wire = nullptr);
   InLane(const InLane&) = delete;
   InLane& operator=(const InLane&) = delete;
   ~InLane();
 
   Peer& peer() { return *peer_; }
   uint64_t id() const { return id_; }
-  LanePair* pair() const { return pair_.get(); }
+  LaneWire* wire() const { return wire_.get(); }
   RingReader& requests() { return requests_; }
   RingWriter& answers() { return answers_; }
   LaneHeader& header() { return memory_->header(); }
@@ -314,7 +345,7 @@ class InLane {
   // `watched`: the initiator waits to see the requests before the reader's position consumed. Over
   // TCP it waits for one more poll, since by then the answer of the application may carry it.
   bool ShouldPublishAtOnce(bool watched) const {
-    return (watched && pair_ == nullptr) || answers_published_ != answers_announced_ ||
+    return (watched && wire_ == nullptr) || answers_published_ != answers_announced_ ||
            requests_.position() - published_ > requests_.count() / 4;
   }
   void PublishProgress();
@@ -355,7 +386,7 @@ class InLane {
   uint64_t id_;
   CqControl* initiator_;
   std::shared_ptr<LaneMemory> memory_;
-  const std::shared_ptr<LanePair> pair_;
+  const std::shared_ptr<LaneWire> wire_;
   RingReader requests_;
   RingWriter answers_;
   PendingRead pending_read_;

@@ -9,7 +9,6 @@
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/state.h"
-#include "verbena/transport/soft/tcp_lane.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -35,9 +34,9 @@ void AnswerWithData(InLane& lane, const InLane::PendingRead& read, uint64_t byte
   std::byte* const payload = lane.ReserveAnswer(bytes);
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   const auto* const data = reinterpret_cast<const void*>(read.address);
-  LanePair* const pair = lane.pair();
-  if (pair != nullptr && bytes >= LentPayloads::kLeastBytes && pair->CanLend()) {
-    pair->lent_answers().Add(lane.answers().position(), 0, data, static_cast<uint32_t>(bytes));
+  LaneWire* const wire = lane.wire();
+  if (wire != nullptr && bytes >= LentPayloads::kLeastBytes && wire->CanLend()) {
+    wire->lent_answers().Add(lane.answers().position(), 0, data, static_cast<uint32_t>(bytes));
   } else {
     std::memcpy(payload, data, bytes);
     cq.copied().Add(CopyWay::kRing, bytes);
@@ -48,7 +47,7 @@ void AnswerWithData(InLane& lane, const InLane::PendingRead& read, uint64_t byte
                       .destination = read.request.source,
                       .source = read.request.destination,
                       .psn = read.request.psn});
-  if (pair != nullptr && pair->lent_answers().full()) pair->Send();
+  if (wire != nullptr && wire->lent_answers().full()) wire->Send();
 }
 
 // Streams the data of a READ into the answer ring, as far as it has room, and the lane its turn.
@@ -76,7 +75,7 @@ bool ContinueRead(InLane& lane, Completions& cq) {
     read.active = read.remaining != 0;
   }
   // No loan outlives the lock of the CQ.
-  if (lane.pair() != nullptr && !lane.pair()->lent_answers().empty()) lane.pair()->Send();
+  if (lane.wire() != nullptr && !lane.wire()->lent_answers().empty()) lane.wire()->Send();
   return !read.active && !lane.broken();
 }
 
@@ -250,7 +249,7 @@ Responder::Execution Responder::Write(InLane& lane, const MessageHeader& request
   if (!RemoteAllowed(write_.rkey, write_.address + written_, bytes, IBV_ACCESS_REMOTE_WRITE)) {
     return Refuse(NakReason::kAccess);
   }
-  if (bytes >= Places::kLeastBytes && lane.pair() != nullptr) {
+  if (bytes >= Places::kLeastBytes && lane.wire() != nullptr) {
     if (!StoreRest(lane, payload, bytes)) return Refuse(NakReason::kAccess);
   } else if (bytes != 0) {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
@@ -456,7 +455,7 @@ bool Responder::FindPlace(const MessageHeader& request, const std::byte* payload
 
 bool Responder::StoreRest(InLane& lane, const std::byte* data, uint32_t bytes) {
   const uint32_t prefix = static_cast<uint32_t>(data - lane.requests().payload());
-  PlacedBytes placed = lane.pair()->TakePlacedRequest(lane.requests().position());
+  PlacedBytes placed = lane.wire()->TakePlacedRequest(lane.requests().position());
   if (placed.withdrawn) return false;
   if (placed.bytes != 0) placed.from -= prefix;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.

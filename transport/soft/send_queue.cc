@@ -16,7 +16,6 @@
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/state.h"
-#include "verbena/transport/soft/tcp_lane.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -578,13 +577,13 @@ bool SendQueue::AtomicDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index) {
 // refusal.
 bool SendQueue::CanLend(const Wqe& wqe) const {
   const bool write = wqe.opcode == IBV_WR_RDMA_WRITE || wqe.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-  return write && (wqe.flags & IBV_SEND_INLINE) == 0 && lane_->pair() != nullptr &&
-         lane_->pair()->CanLend();
+  return write && (wqe.flags & IBV_SEND_INLINE) == 0 && lane_->wire() != nullptr &&
+         lane_->wire()->CanLend();
 }
 
 // The fragment from launch_offset_ on. Announce() comes before the lock is released.
 void SendQueue::Lend(std::byte* to, Wqe& wqe, uint32_t index, uint32_t bytes) {
-  LentPayloads& lent = lane_->pair()->lent_requests();
+  LentPayloads& lent = lane_->wire()->lent_requests();
   const uint64_t position = lane_->requests().position();
   const auto* const payload = lane_->requests().PayloadAt(position);
   if (lent.full()) lane_->Announce();

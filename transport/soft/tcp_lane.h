@@ -45,7 +45,7 @@ inline constexpr uint64_t kCqTag = uint64_t{1} << 63;
 //
 // Owned by its CQ, and kept alive by its lanes; used under the CQ's lock. Neither call blocks. What
 // arrives is checked before it changes anything: nonsense breaks this connection, and no other one.
-class LanePair {
+class LanePair final : public LaneWire {
  public:
   // `socket` is connected, non-blocking, and past its greetings. `out` is zero memory for the lane
   // that we send requests into, `in` for the peer's.
@@ -62,26 +62,26 @@ class LanePair {
   // Any thread: true once the connection is no more, and nothing can be sent over it.
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
-  // The lanes say when they begin and end. The requests of the in-lane arrive from the start. The
-  // connection ends with the first lane that does: another one would begin at the start of rings
-  // that have moved on.
-  void set_out_lane(OutLane* lane);
-  void set_in_lane(InLane* lane);
+  // LaneWire. The requests of the in-lane arrive from the start. The connection ends with the first
+  // lane that does: another one would begin at the start of rings that have moved on.
+  void set_out_lane(OutLane* lane) override;
+  void set_in_lane(InLane* lane) override;
+  void Send() override;
+  void Touch() override;
+  void OnAnswersTaken() override;
+  bool CanLend() const override { return !blocked_ && !over_; }
+  LentPayloads& lent_requests() override { return lent_requests_; }
+  LentPayloads& lent_answers() override { return lent_answers_; }
+  PlacedBytes TakePlacedRequest(uint64_t position) override {
+    return placed_requests_.Take(position);
+  }
+  PlacedBytes TakePlacedAnswer(uint64_t position) override {
+    return placed_answers_.Take(position);
+  }
+
   OutLane* out_lane() const { return out_lane_; }
   InLane* in_lane() const { return in_lane_; }
 
-  // Sends what was published, and our progress with it, as far as the socket takes it. Ends all
-  // loans.
-  void Send();
-  // False when a payload that is lent could not be sent at once.
-  bool CanLend() const { return !blocked_ && !over_; }
-  // Whoever lends calls Send before the CQ's lock is released.
-  LentPayloads& lent_requests() { return lent_requests_; }
-  LentPayloads& lent_answers() { return lent_answers_; }
-  // Has the CQ call Send, or close a broken connection, at the end of its turn.
-  void Touch();
-  // Our out-lane has taken answers. Says so at once only if the peer may soon lack room for more.
-  void OnAnswersTaken();
   // True while the socket takes no more.
   bool blocked() const { return blocked_; }
   void Unblock() { blocked_ = false; }
@@ -90,9 +90,6 @@ class LanePair {
   // is scratch memory. False once the connection is over. `some` tells whether anything has
   // arrived.
   bool Receive(std::span<std::byte> staging, bool& some);
-  // The bytes of the request or answer at `position` that are in place. Forgets earlier ones.
-  PlacedBytes TakePlacedRequest(uint64_t position) { return placed_requests_.Take(position); }
-  PlacedBytes TakePlacedAnswer(uint64_t position) { return placed_answers_.Take(position); }
   // True when the connection is to be closed.
   bool broken() const {
     return over_ || (in_lane_ != nullptr && in_lane_->broken()) ||

@@ -22,7 +22,7 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/preload/rdma_cm_addresses.h"
-#include "verbena/transport/soft/tcp_source.h"
+#include "verbena/transport/soft/tcp_socket.h"
 
 namespace verbena::internal::preload {
 namespace {

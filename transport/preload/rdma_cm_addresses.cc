@@ -8,7 +8,7 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/soft/control_socket.h"
-#include "verbena/transport/soft/tcp_source.h"
+#include "verbena/transport/soft/tcp_socket.h"
 
 namespace verbena::internal::preload {
 namespace {

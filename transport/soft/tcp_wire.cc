@@ -24,7 +24,7 @@
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/tcp_lane.h"
-#include "verbena/transport/soft/tcp_source.h"
+#include "verbena/transport/soft/tcp_socket.h"
 
 namespace verbena::internal::soft {
 namespace {

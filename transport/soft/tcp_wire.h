@@ -37,7 +37,6 @@
 #include "verbena/transport/soft/tcp_format.h"
 #include "verbena/transport/soft/tcp_lane.h"
 #include "verbena/transport/soft/tcp_socket.h"
-#include "verbena/transport/soft/tcp_source.h"
 #include "verbena/transport/soft/wire.h"
 
 namespace verbena::internal::soft {

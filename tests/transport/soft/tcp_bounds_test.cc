@@ -26,7 +26,6 @@
 #include "tests/transport/soft/raw_tcp_peer.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/tcp_socket.h"
-#include "verbena/transport/soft/tcp_source.h"
 #include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal::soft {

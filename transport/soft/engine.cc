@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/soft/control_socket.h"
 
 namespace verbena::internal::soft {
@@ -23,6 +24,7 @@ Engine::~Engine() {
 }
 
 void Engine::Start(Client& client, std::vector<Wire*> wires) {
+  VERBENA_CHECK(client_ == nullptr) << "the engine drives a device already";
   client_ = &client;
   wires_ = std::move(wires);
   watched_ = {{.fd = doorbell_fd_, .events = POLLIN, .revents = 0}};

@@ -233,7 +233,7 @@ SoftFabric::NewLane SoftFabric::Attach(QueuePair& qp, const ConnectRequest& requ
   if (lane == nullptr) {
     qp.send_queue().LoseTarget(writer);
   } else {
-    lane->AddQp(qp);
+    lane->AddUser(qp.qp_num, qp.send_queue());
     qp.send_queue().Attach(lane);
     qp.send_queue().Resume(writer);
   }

@@ -6,10 +6,10 @@
 #include <string>
 #include <utility>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/soft/completions.h"
-#include "verbena/transport/soft/queue_pair.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -57,22 +57,20 @@ bool OutLane::StaysActive(CompletionWriter& writer) {
   return active_;
 }
 
-void OutLane::AwaitRoom(QueuePair& qp) {
+void OutLane::AwaitRoom(LaneUser& user) {
   Activate();
-  found_no_room_ |= served_ == &qp;
-  LaneWaiter& waiter = qp;
-  if (!waiter.linked()) room_waiters_.PushBack(waiter);
+  found_no_room_ |= served_ == &user;
+  if (!user.linked()) room_waiters_.PushBack(user);
 }
 
-void OutLane::AwaitConsumed(QueuePair& qp) {
+void OutLane::AwaitConsumed(LaneUser& user) {
   Activate();
-  LaneWaiter& waiter = qp;
-  if (!waiter.linked()) consumed_waiters_.PushBack(waiter);
+  if (!user.linked()) consumed_waiters_.PushBack(user);
 }
 
-void OutLane::MarkReady(QueuePair& qp) {
+void OutLane::MarkReady(LaneUser& user) {
   Activate();
-  if (ready_.empty() || ready_.back() != &qp) ready_.push_back(&qp);
+  if (ready_.empty() || ready_.back() != &user) ready_.push_back(&user);
   if (send_cq_.unpolled()) send_cq_.WakeEngine();
 }
 
@@ -107,11 +105,11 @@ bool OutLane::TakeProgress(CompletionWriter& writer) {
     Watched& watched = watched_[watched_head_ & (watched_.size() - 1)];
     if (watched.end > consumed || writer.full()) break;
     ++watched_head_;
-    if (watched.qp != nullptr) watched.qp->send_queue().Complete(consumed, writer);
+    if (watched.user != nullptr) watched.user->Complete(consumed, writer);
   }
   if (!ready_.empty()) {
     scratch_.swap(ready_);
-    for (QueuePair* qp : scratch_) qp->send_queue().Complete(consumed, writer);
+    for (LaneUser* user : scratch_) user->Complete(consumed, writer);
     scratch_.clear();
   }
   // A refused inline WR finds its data in the ring: only now may it be written over.
@@ -143,33 +141,31 @@ bool OutLane::TakeAnswers(CompletionWriter& writer) {
 }
 
 bool OutLane::TakeAnswer(const MessageHeader& answer, CompletionWriter& writer) {
-  QueuePair* qp = FindQp(answer.destination);
+  LaneUser* user = FindUser(answer.destination);
   if (answer.opcode == Opcode::kRefused) {
     RefusedFragment refusal;
     if (answer.length != sizeof(refusal)) return false;
     std::memcpy(&refusal, answers_.payload(), sizeof(refusal));
-    if (qp != nullptr) qp->send_queue().Refused(refusal, writer);
+    if (user != nullptr) user->Refused(refusal, writer);
     return true;
   }
   if (answer.opcode != Opcode::kData) return false;
   const PlacedBytes placed =
       wire_ != nullptr ? wire_->TakePlacedAnswer(answers_.position()) : PlacedBytes{};
-  if (qp != nullptr) qp->send_queue().Answered(answer, answers_.payload(), placed, writer);
+  if (user != nullptr) user->Answered(answer, answers_.payload(), placed, writer);
   return true;
 }
 
-QueuePair* OutLane::FindQp(uint32_t qpn) {
-  auto found = qps_.find(qpn);
-  return found == qps_.end() ? nullptr : found->second;
+LaneUser* OutLane::FindUser(uint32_t qpn) {
+  auto found = users_.find(qpn);
+  return found == users_.end() ? nullptr : found->second;
 }
 
 void OutLane::RelaunchWaiting(CompletionWriter& writer) {
   if (!consumed_waiters_.empty()) {
-    IntrusiveList<LaneWaiter> round;
+    IntrusiveList<LaneUser> round;
     round.Append(consumed_waiters_);
-    while (LaneWaiter* waiter = round.PopFront()) {
-      static_cast<QueuePair*>(waiter)->send_queue().Resume(writer);
-    }
+    while (LaneUser* user = round.PopFront()) user->Resume(writer);
   }
   GiveRoom(writer);
 }
@@ -179,26 +175,28 @@ void OutLane::RelaunchWaiting(CompletionWriter& writer) {
 // queue pair that could send something waits behind all others for its next turn. One that could
 // send nothing stays first, and the ring drains until its WR fits.
 void OutLane::GiveRoom(CompletionWriter& writer) {
-  while (LaneWaiter* waiter = room_waiters_.PopFront()) {
-    auto* qp = static_cast<QueuePair*>(waiter);
+  while (LaneUser* user = room_waiters_.PopFront()) {
     const uint64_t before = requests_.position();
-    served_ = qp;
+    served_ = user;
     found_no_room_ = false;
-    qp->send_queue().Resume(writer);
+    user->Resume(writer);
     served_ = nullptr;
     if (!found_no_room_) continue;
     if (requests_.position() == before) {
-      waiter->Unlink();
-      IntrusiveList<LaneWaiter> others;
+      user->Unlink();
+      IntrusiveList<LaneUser> others;
       others.Append(room_waiters_);
-      room_waiters_.PushBack(*waiter);
+      room_waiters_.PushBack(*user);
       room_waiters_.Append(others);
     }
     return;
   }
 }
 
-void OutLane::AddQp(QueuePair& qp) { qps_.emplace(qp.qp_num, &qp); }
+void OutLane::AddUser(uint32_t qpn, LaneUser& user) {
+  const bool added = users_.emplace(qpn, &user).second;
+  VERBENA_CHECK(added) << "QP " << qpn << " sends through the lane already";
+}
 
 void OutLane::SetWakeLevel() {
   const WakeLevel level = wants_consumed()    ? kWakeOnConsumed
@@ -207,13 +205,15 @@ void OutLane::SetWakeLevel() {
   header().wake_level.store(level, std::memory_order_relaxed);
 }
 
-void OutLane::RemoveQp(QueuePair& qp) {
-  qps_.erase(qp.qp_num);
-  qp.LaneWaiter::Unlink();
-  std::erase(ready_, &qp);
+void OutLane::RemoveUser(uint32_t qpn) {
+  LaneUser* const user = FindUser(qpn);
+  if (user == nullptr) return;
+  users_.erase(qpn);
+  user->Unlink();
+  std::erase(ready_, user);
   for (uint64_t i = watched_head_; i != watched_tail_; ++i) {
     Watched& watched = watched_[i & (watched_.size() - 1)];
-    if (watched.qp == &qp) watched.qp = nullptr;
+    if (watched.user == user) watched.user = nullptr;
   }
 }
 
@@ -225,7 +225,7 @@ void OutLane::Fail(CompletionWriter& writer) {
     }
   }
   // A QP that fails does not leave the lane: the map stays as it is.
-  for (auto& [_, qp] : qps_) qp->send_queue().LoseTarget(writer);
+  for (auto& [_, user] : users_) user->LoseTarget(writer);
   if (wire_ != nullptr) wire_->Touch();
 }
 

@@ -12,12 +12,15 @@
 #ifndef VERBENA_TRANSPORT_SOFT_LANE_H_
 #define VERBENA_TRANSPORT_SOFT_LANE_H_
 
+#include <sys/uio.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -31,10 +34,10 @@
 
 namespace verbena::internal::soft {
 
+class CompletionWriter;
 class Completions;
 class InLane;
 class OutLane;
-class QueuePair;
 
 // How much of the target's progress the initiator wants to be woken for while nobody polls its CQ.
 enum WakeLevel : uint32_t { kWakeNever = 0, kWakeOnAnswer = 1, kWakeOnConsumed = 2 };
@@ -114,8 +117,34 @@ class LaneWire {
   ~LaneWire() = default;
 };
 
-// A queue pair's place among those of its lane that wait for the target's progress.
-class LaneWaiter : public IntrusiveNode<LaneWaiter> {};
+// LaneUser: a queue pair that sends through a lane, as the lane sees it, and its place among those
+// that wait for the target's progress.
+//
+// SendQueue implements it; used under the send CQ's lock.
+class LaneUser : public IntrusiveNode<LaneUser> {
+ public:
+  // The target has consumed lines before `consumed`: every WR that is finished is reported.
+  virtual void Complete(uint64_t consumed, CompletionWriter& writer) = 0;
+  // The target's answers. The bytes of `payload` that are `placed` are where they belong already.
+  virtual void Refused(const RefusedFragment& refusal, CompletionWriter& writer) = 0;
+  virtual void Answered(const MessageHeader& answer, const std::byte* payload, PlacedBytes placed,
+                        CompletionWriter& writer) = 0;
+  // Launches the WRs that wait, if they may go now. Fails or flushes those that never will.
+  virtual void Resume(CompletionWriter& writer) = 0;
+  // Nothing can be sent any more, and everything that was sent is lost.
+  virtual void LoseTarget(CompletionWriter& writer) = 0;
+
+  // Bytes of the oldest READ that the answers brought that were taken.
+  virtual uint32_t answer_offset() const = 0;
+  // Checks `answer`, data of a READ that arrive, as Answered will when `offset` bytes of the READ
+  // were taken. Fills in where bytes [from, from + bytes) of its payload belong, or the first of
+  // them. Returns how many parts there are; 0: they are not to be placed.
+  virtual size_t FindPlace(const MessageHeader& answer, uint32_t offset, uint32_t from,
+                           uint32_t bytes, std::span<iovec> parts) = 0;
+
+ protected:
+  ~LaneUser() = default;
+};
 
 // The initiator's half: where its QPs write requests, and how it learns what became of them.
 class OutLane {
@@ -147,18 +176,18 @@ class OutLane {
     return possible && answers_.Empty() ? consumed : known;
   }
 
-  // A signalled message that ends at `end` was published for `qp`.
-  void Watch(QueuePair& qp, uint64_t end) {
-    watched_[watched_tail_++ & (watched_.size() - 1)] = {end, &qp};
+  // A signalled message that ends at `end` was published for `user`.
+  void Watch(LaneUser& user, uint64_t end) {
+    watched_[watched_tail_++ & (watched_.size() - 1)] = {end, &user};
   }
-  // `qp` has a request that did not fit the ring, or others have and it is not its turn.
-  void AwaitRoom(QueuePair& qp);
+  // `user` has a request that did not fit the ring, or others have and it is not its turn.
+  void AwaitRoom(LaneUser& user);
   // Queue pairs that wait for room get it in turn: true for the one whose turn it is, and for any
   // if none waits.
-  bool IsTurnOf(const QueuePair& qp) const { return room_waiters_.empty() || served_ == &qp; }
-  // Holds back the next WR of `qp` until the target has consumed an earlier request of `qp`. Holds
+  bool IsTurnOf(const LaneUser& user) const { return room_waiters_.empty() || served_ == &user; }
+  // Holds back the next WR of `user` until the target has consumed an earlier request of it. Holds
   // up no other queue pair.
-  void AwaitConsumed(QueuePair& qp);
+  void AwaitConsumed(LaneUser& user);
 
   // Lets the target know that requests were published, if it does not look by itself.
   void Announce() {
@@ -182,15 +211,15 @@ class OutLane {
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   void EndCopy() { header().copying.store(++copying_, std::memory_order_release); }
-  // `qp` has executed WRs by itself that are to be reported.
-  void MarkReady(QueuePair& qp);
+  // `user` has executed WRs by itself that are to be reported.
+  void MarkReady(LaneUser& user);
 
   // Adds the lane to those that its CQ's polls look at; it leaves them when nothing is under way.
   void Activate() {
     if (!active_) BecomeActive();
   }
   // Returns whether something is still under way in the lane. If not, the lane is no longer active.
-  bool StaysActive(class CompletionWriter& writer);
+  bool StaysActive(CompletionWriter& writer);
 
   // True when Harvest would find something to do.
   bool HasNews() const {
@@ -211,16 +240,17 @@ class OutLane {
 
   // Takes note of the target's progress: answers first, then completions, then WRs that waited for
   // room. Completions go to the send CQ's writer.
-  void Harvest(class CompletionWriter& writer);
+  void Harvest(CompletionWriter& writer);
 
   // Says how much of the target's progress is worth a wake-up; called before the CQ goes unpolled.
   void SetWakeLevel();
 
-  void AddQp(QueuePair& qp);
-  void RemoveQp(QueuePair& qp);
-  // Null when no QP of that number sends through the lane.
-  QueuePair* FindQp(uint32_t qpn);
-  bool has_qps() const { return !qps_.empty(); }
+  // QP `qpn` sends through the lane.
+  void AddUser(uint32_t qpn, LaneUser& user);
+  void RemoveUser(uint32_t qpn);
+  // Null when no QP of that number does.
+  LaneUser* FindUser(uint32_t qpn);
+  bool has_users() const { return !users_.empty(); }
   // The target is gone: every QP of this lane fails, but what the target has consumed succeeds.
   void Lose(CompletionWriter& writer);
   bool failed() const { return failed_; }
@@ -230,7 +260,7 @@ class OutLane {
 
   struct Watched {
     uint64_t end = 0;
-    QueuePair* qp = nullptr;
+    LaneUser* user = nullptr;
   };
 
   // Completions that did not fit the caller's array last time.
@@ -263,14 +293,14 @@ class OutLane {
   std::vector<Watched> watched_;
   uint64_t watched_head_ = 0;
   uint64_t watched_tail_ = 0;
-  IntrusiveList<LaneWaiter> room_waiters_;
-  IntrusiveList<LaneWaiter> consumed_waiters_;
-  const QueuePair* served_ = nullptr;  // launches what waited for room
-  bool found_no_room_ = false;         // the one that is served
-  std::vector<QueuePair*> ready_;
-  std::vector<QueuePair*> scratch_;  // keeps its memory, as ready_ does
+  IntrusiveList<LaneUser> room_waiters_;
+  IntrusiveList<LaneUser> consumed_waiters_;
+  const LaneUser* served_ = nullptr;  // launches what waited for room
+  bool found_no_room_ = false;        // the one that is served
+  std::vector<LaneUser*> ready_;
+  std::vector<LaneUser*> scratch_;  // keeps its memory, as ready_ does
   uint64_t copying_ = 0;
-  absl::btree_map<uint32_t, QueuePair*> qps_;  // by number
+  absl::btree_map<uint32_t, LaneUser*> users_;  // by number
   bool failed_ = false;
   bool active_ = false;
 };

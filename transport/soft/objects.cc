@@ -497,7 +497,7 @@ absl::Status SoftObjects::DestroyQp(ibv_qp* raw) {
     TwoLocks locks(*qp);
     qp->CloseToPeer();
     OutLane* const lane = qp->send_queue().lane();
-    if (lane != nullptr) lane->RemoveQp(*qp);
+    if (lane != nullptr) lane->RemoveUser(qpn);
     connecting = lane == nullptr && qp->peer_address() != DeviceAddress{};
     qp->send_queue().Reset();
     state_.windows().InvalidateAll(qpn);

@@ -127,7 +127,7 @@ void QueuePair::ApplyAttributes(const ibv_qp_attr& attributes, int mask) {
 
 void QueuePair::BecomeReset() {
   CloseToPeer();
-  if (OutLane* lane = send_queue_.lane(); lane != nullptr) lane->RemoveQp(*this);
+  if (OutLane* lane = send_queue_.lane(); lane != nullptr) lane->RemoveUser(qp_num);
   send_queue_.Reset();
   responder_.Reset();
   // Its next peer is to find none of them open.

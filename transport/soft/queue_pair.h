@@ -26,7 +26,7 @@ namespace verbena::internal::soft {
 
 class SoftState;
 
-class QueuePair : public ibv_qp, public LaneWaiter {
+class QueuePair : public ibv_qp {
  public:
   QueuePair(SoftState& device, ibv_pd* domain, const ibv_qp_init_attr& init, uint32_t number,
             QpIdentity identity, SharedRegion inline_data);

@@ -508,12 +508,12 @@ Place Places::OfAnswer(OutLane& lane, const RingIntake::Incomplete& message, uin
                        uint32_t most) {
   const MessageHeader& answer = message.header;
   if (answer.opcode != Opcode::kData || lane.failed()) return {};
-  QueuePair* qp = lane.FindQp(answer.destination);
-  if (qp == nullptr) return {};
+  LaneUser* const user = lane.FindUser(answer.destination);
+  if (user == nullptr) return {};
   if (next_read_.number == number) read_ = next_read_;
   uint32_t offset = 0;
   if (message.position == lane.answers_position()) {
-    offset = qp->send_queue().answer_offset();
+    offset = user->answer_offset();
   } else if (read_.number == number && read_.qpn == answer.destination && read_.psn == answer.psn) {
     offset = read_.offset;
   } else {
@@ -522,7 +522,7 @@ Place Places::OfAnswer(OutLane& lane, const RingIntake::Incomplete& message, uin
   read_ = {.number = number, .qpn = answer.destination, .psn = answer.psn, .offset = offset};
   Place place;
   const uint32_t bytes = std::min(most, answer.length - message.arrived);
-  place.count = qp->send_queue().FindPlace(answer, offset, message.arrived, bytes, place.parts);
+  place.count = user->FindPlace(answer, offset, message.arrived, bytes, place.parts);
   for (size_t i = 0; i < place.count; ++i) {
     place.bytes += static_cast<uint32_t>(place.parts[i].iov_len);
   }

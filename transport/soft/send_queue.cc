@@ -229,14 +229,14 @@ bool SendQueue::LaunchOne(uint32_t index) {
   } else if (!LocalMemoryAllowed(wqe, index)) {
     return FailLocally(index, IBV_WC_LOC_PROT_ERR);
   }
-  if (!lane_->IsTurnOf(qp_) || !WriteFragments(wqe, index)) {
-    lane_->AwaitRoom(qp_);
+  if (!lane_->IsTurnOf(*this) || !WriteFragments(wqe, index)) {
+    lane_->AwaitRoom(*this);
     return false;
   }
   wqe.state = State::kLaunched;
   wqe.end = lane_->requests().position();
   if (NeedsAnswer(wqe)) CountReads(1);
-  if ((wqe.flags & IBV_SEND_SIGNALED) != 0) lane_->Watch(qp_, wqe.end);
+  if ((wqe.flags & IBV_SEND_SIGNALED) != 0) lane_->Watch(*this, wqe.end);
   return true;
 }
 
@@ -347,7 +347,7 @@ bool SendQueue::FailLocally(uint32_t index, ibv_wc_status status) {
   At(index).failure = status;
   // Reported when everything before it is done. If that has been signalled to nobody, watch it
   // here.
-  if (done_ != index) lane_->Watch(qp_, At(index - 1).end);
+  if (done_ != index) lane_->Watch(*this, At(index - 1).end);
   return false;
 }
 
@@ -488,7 +488,7 @@ SendQueue::Direct SendQueue::TryDirect(uint32_t index) {
   if (index != done_ && At(index - 1).end > consumed) consumed = lane_->AcceptedByNow();
   if (index != done_ && At(index - 1).end > consumed) {
     if (wqe.length <= kNotWorthWaiting) return Direct::kUseRing;
-    lane_->AwaitConsumed(qp_);
+    lane_->AwaitConsumed(*this);
     return Direct::kWait;
   }
   if (direct_left_ == 0) {
@@ -516,7 +516,7 @@ SendQueue::Direct SendQueue::TryDirect(uint32_t index) {
   }
   wqe.start = wqe.end = consumed;
   wqe.state = State::kAnswered;
-  if ((wqe.flags & IBV_SEND_SIGNALED) != 0) lane_->MarkReady(qp_);
+  if ((wqe.flags & IBV_SEND_SIGNALED) != 0) lane_->MarkReady(*this);
   return Direct::kDone;
 }
 
@@ -771,7 +771,7 @@ bool SendQueue::InvalidateLocally(uint32_t index) {
     // Resumed when an answer arrives.
     if (outstanding_reads_ != 0) return false;
     if (index != done_ && At(index - 1).end > lane_->requests().released()) {
-      lane_->AwaitConsumed(qp_);
+      lane_->AwaitConsumed(*this);
       return false;
     }
     if (!qp_.device().windows().Invalidate(wqe.rkey, qp_.qp_num)) {
@@ -823,7 +823,7 @@ void SendQueue::EndInvalidation(CompletionWriter& writer) {
 void SendQueue::ReportInTurn(uint32_t index) {
   const uint64_t end = At(index).end;
   if (end <= lane_->requests().released()) {
-    lane_->MarkReady(qp_);
+    lane_->MarkReady(*this);
     return;
   }
   for (uint32_t i = index; i != done_; --i) {
@@ -831,7 +831,7 @@ void SendQueue::ReportInTurn(uint32_t index) {
     if ((earlier.flags & IBV_SEND_SIGNALED) != 0) return;
     if (!IsWindowOperation(earlier.opcode)) break;
   }
-  lane_->Watch(qp_, end);
+  lane_->Watch(*this, end);
 }
 
 }  // namespace verbena::internal::soft

@@ -29,6 +29,7 @@
 
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/soft/copies_under_way.h"
+#include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/memory_table.h"
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/shared_memory.h"
@@ -37,14 +38,13 @@ namespace verbena::internal::soft {
 
 class CompletionWriter;
 class DirectCopy;
-class OutLane;
 class QueuePair;
 
 // A post, or a look at a QP by a poll, copies at most this much in its own thread. The rest is
 // copied in later polls, between which the thread sees what has arrived.
 inline constexpr uint32_t kDirectBytesPerTurn = 256u << 10;
 
-class SendQueue {
+class SendQueue final : public LaneUser {
  public:
   // `inline_data`: InlineBytes(cap) of memory, untouched until a WR needs it.
   SendQueue(QueuePair& qp, const ibv_qp_cap& cap, bool signal_all, SharedRegion inline_data);
@@ -59,25 +59,18 @@ class SendQueue {
   // Connects to the lane of the peer. WRs posted before are launched by Resume.
   void Attach(OutLane* lane) { lane_ = lane; }
   OutLane* lane() const { return lane_; }
-  // Nothing can be sent any more, and everything that was sent is lost.
-  void LoseTarget(CompletionWriter& writer);
 
-  // Launches the WRs that wait, if they may go now. Fails or flushes those that never will.
-  void Resume(CompletionWriter& writer);
-  // Reports every WR that is finished, now that the target has consumed lines before `consumed`.
-  void Complete(uint64_t consumed, CompletionWriter& writer);
-  // The target's answers.
-  void Refused(const RefusedFragment& refusal, CompletionWriter& writer);
-  // The bytes of `payload` that are `placed` are where they belong already.
+  // LaneUser.
+  void Complete(uint64_t consumed, CompletionWriter& writer) override;
+  void Refused(const RefusedFragment& refusal, CompletionWriter& writer) override;
   void Answered(const MessageHeader& answer, const std::byte* payload, PlacedBytes placed,
-                CompletionWriter& writer);
-  // Bytes of the oldest READ that the answers brought that were taken.
-  uint32_t answer_offset() const { return answer_offset_; }
-  // Checks `answer`, data of a READ that arrive, as Answered will when `offset` bytes of the READ
-  // were taken. Fills in where bytes [from, from + bytes) of its payload belong, or the first of
-  // them. Returns how many parts there are; 0: they are not to be placed.
+                CompletionWriter& writer) override;
+  void Resume(CompletionWriter& writer) override;
+  void LoseTarget(CompletionWriter& writer) override;
+  uint32_t answer_offset() const override { return answer_offset_; }
   size_t FindPlace(const MessageHeader& answer, uint32_t offset, uint32_t from, uint32_t bytes,
-                   std::span<iovec> parts);
+                   std::span<iovec> parts) override;
+
   // The RNR timer `token` ran out.
   void EndBackoff(uint32_t token, CompletionWriter& writer);
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 
@@ -123,6 +124,8 @@ DeviceAddress SoftState::AddressOf(const ibv_ah_attr& vector) const {
 
 void SoftState::AddReceiver(ibv_qp& qp) {
   QpSlot& slot = slots_[qp.qp_num & (kMaxQueuePairs - 1)];
+  VERBENA_CHECK(slot.qp.load(std::memory_order_relaxed) == nullptr)
+      << "the slot of QP " << qp.qp_num << " is taken";
   slot.qp.store(&qp, std::memory_order_relaxed);
   slot.receive_cq.store(qp.recv_cq, std::memory_order_release);
 }

@@ -1,12 +1,17 @@
 #include "verbena/transport/soft/fabric.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/lane.h"
+#include "verbena/transport/soft/options.h"
+#include "verbena/transport/soft/queue_pair.h"
+#include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/shared_memory.h"
+#include "verbena/transport/soft/tcp_lane.h"
 
 namespace verbena::internal::soft {
 namespace {

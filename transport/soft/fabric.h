@@ -23,22 +23,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/soft/address.h"
-#include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/engine.h"
-#include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/objects.h"
 #include "verbena/transport/soft/peer.h"
-#include "verbena/transport/soft/queue_pair.h"
-#include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/shared_wire.h"
 #include "verbena/transport/soft/state.h"
-#include "verbena/transport/soft/tcp_lane.h"
 #include "verbena/transport/soft/tcp_socket.h"
 #include "verbena/transport/soft/tcp_wire.h"
 #include "verbena/transport/soft/wire.h"
 
 namespace verbena::internal::soft {
+
+class CompletionQueue;
+class LaneMemory;
+class LanePair;
+class QueuePair;
+struct LaneGeometry;
 
 class SoftFabric final : public WireHost, public SoftObjects::Connector {
  public:

@@ -18,9 +18,10 @@
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/ring.h"
-#include "verbena/transport/soft/tcp_lane.h"
 
 namespace verbena::internal::soft {
+
+class LanePair;
 
 class WireHost {
  public:

@@ -54,6 +54,14 @@ No list: `other`.
             ["transport/link/ids.h: includes limits.h, which stands above it in transport/link/README.md"],
             self.found(ids_h="transport/link/limits.h", limits_h="a.h", link_h="a.h"))
 
+    def test_rooms_in_parentheses_know_each_other(self):
+        files = {"transport/link/a.h": '#include "verbena/transport/link/b.h"\n',
+                 "transport/link/b.h": '#include "verbena/transport/link/a.h"\n',
+                 "transport/link/c.h": ""}
+        listed = self.README[:self.README.index("1.")]
+        self.assertEqual([], layers.check_order("transport/link", listed + "1. (`a`, `b`): x.\n2. `c`\n", files))
+        self.assertEqual(1, len(layers.check_order("transport/link", listed + "1. `a`, `b`, `c`\n", files)))
+
     def test_a_file_that_is_not_listed_and_a_name_without_a_file_are_refused(self):
         self.assertEqual(
             ["transport/link/README.md: new is missing in the list from the ground up",

@@ -90,8 +90,10 @@ EXCEPT = {("transport/base", "verbs"), ("transport/coro", "verbs")}
 
 # Folders whose README.md lists their files from the ground up: a file includes none above itself.
 ORDERED = ("transport/link", "transport/soft", "rpc/client", "rpc/server")
-_FROM_THE_GROUND_UP = re.compile(r"^From the ground up:.*?\n\n((?:\d+\. .*\n(?:   .*\n)*)+)", re.MULTILINE)
+_FROM_THE_GROUND_UP = re.compile(
+    r"^From the ground up:.*\n(?:.+\n)*\n((?:\d+\. .*\n(?:   .*\n)*)+)", re.MULTILINE)
 _ROOM = re.compile(r"`(\w+)`")
+_KNOT = re.compile(r"\((`\w+`(?:, `\w+`)+)\)")
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 _LABEL = re.compile(r'"(?:@(\w+))?//([\w/.+-]*)(?::[^"]*)?"|"@(\w+)"')
@@ -170,20 +172,25 @@ def check(path, text):
 
 
 def order(readme):
-    """The rooms that a README.md lists from the ground up. A room is a header and its source."""
+    """The rooms that a README.md lists from the ground up, and those that may know each other.
+
+    A room is a header and its source. Rooms in parentheses know each other.
+    """
     found = _FROM_THE_GROUND_UP.search(readme)
-    return _ROOM.findall(found.group(1)) if found else []
+    listed = found.group(1) if found else ""
+    return _ROOM.findall(listed), [set(_ROOM.findall(knot)) for knot in _KNOT.findall(listed)]
 
 
 def check_order(folder, readme, files):
     """Messages about `files` of `folder`, texts by path, that do not keep to its README's order."""
-    rooms = order(readme)
+    rooms, knots = order(readme)
     there = {os.path.splitext(os.path.basename(path))[0] for path in files}
     found = [f"{folder}/README.md: {room} is {what}" for names, what in (
         (there.difference(rooms), "missing in the list from the ground up"),
         (set(rooms) - there, "in the list from the ground up, and no file has that name"),
         ({room for room in rooms if rooms.count(room) > 1}, "there twice")) for room in sorted(names)]
-    below = {room: set(rooms[:index + 1]) for index, room in enumerate(rooms)}
+    below = {room: set(rooms[:index + 1]).union(*(knot for knot in knots if room in knot))
+             for index, room in enumerate(rooms)}
     for path, text in sorted(files.items()):
         room = os.path.splitext(os.path.basename(path))[0]
         for include in _INCLUDE.findall(text):

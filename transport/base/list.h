@@ -6,9 +6,10 @@
 #ifndef VERBENA_TRANSPORT_BASE_LIST_H_
 #define VERBENA_TRANSPORT_BASE_LIST_H_
 
-#include <cassert>
 #include <cstddef>
 #include <vector>
+
+#include "verbena/transport/base/check.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define VERBENA_HAS_ASAN 1
@@ -41,6 +42,8 @@ class IntrusiveNode {
   // Takes the object out of its list; does nothing if it is in none.
   void Unlink() {
     if (next_ == nullptr) return;
+    VERBENA_DCHECK(previous_->next_ == this && next_->previous_ == this)
+        << "the neighbours of " << this << " do not know it";
     previous_->next_ = next_;
     next_->previous_ = previous_;
     previous_ = next_ = nullptr;
@@ -78,7 +81,7 @@ class IntrusiveList {
 
   void PushBack(T& object) {
     IntrusiveNode<T>& node = object;
-    assert(!node.linked());
+    VERBENA_DCHECK(!node.linked()) << "an object is put into a second list: " << &object;
     node.previous_ = head_.previous_;
     node.next_ = &head_;
     head_.previous_->next_ = &node;
@@ -98,6 +101,7 @@ class IntrusiveList {
 
   // Moves every member of `other` to the end of this list.
   void Append(IntrusiveList& other) {
+    VERBENA_DCHECK(&other != this) << "a list is appended to itself";
     if (other.empty()) return;
     IntrusiveNode<T>* first = other.head_.next_;
     IntrusiveNode<T>* last = other.head_.previous_;
@@ -136,20 +140,20 @@ class BoundedVector {
 
   // Precondition: not full. The caller knows its bound.
   void PushBack(const T& item) {
-    assert(size_ < items_.size());
+    VERBENA_DCHECK(size_ < items_.size()) << size_ << " of " << items_.size();
     items_[size_++] = item;
   }
   // Precondition: not empty().
   T PopBack() {
-    assert(size_ > 0);
+    VERBENA_DCHECK(size_ > 0);
     return items_[--size_];
   }
   T& back() {
-    assert(size_ > 0);
+    VERBENA_DCHECK(size_ > 0);
     return items_[size_ - 1];
   }
   const T& back() const {
-    assert(size_ > 0);
+    VERBENA_DCHECK(size_ > 0);
     return items_[size_ - 1];
   }
   void clear() { size_ = 0; }
@@ -158,7 +162,7 @@ class BoundedVector {
   size_t size() const { return size_; }
   size_t capacity() const { return items_.size(); }
   T& operator[](size_t index) {
-    assert(index < size_);
+    VERBENA_DCHECK(index < size_) << index << " of " << size_;
     return items_[index];
   }
   T* begin() { return items_.data(); }
@@ -214,6 +218,7 @@ class WaiterQueue {
   // the queue outlives the call.
   template <typename Serve>
   void ServeFirst(Serve serve) {
+    VERBENA_DCHECK(!empty());
     Waiter& waiter = *waiters_.PopFront();
     serving_ = true;
     serve(waiter);

@@ -1,5 +1,5 @@
 // VERBENA_CHECK aborts with the condition and the values if the condition is false, in every build;
-// it evaluates the values only then.
+// it evaluates the values only then. VERBENA_DCHECK does the same where it is on.
 
 #include "verbena/transport/base/check.h"
 
@@ -45,6 +45,14 @@ TEST(CheckTest, IsOneExpression) {
     reached = true;
   EXPECT_TRUE(reached);
 }
+
+#if VERBENA_DCHECK_IS_ON
+TEST(CheckDeathTest, ACheckOfThisBuildAloneAbortsToo) {
+  const size_t left = 0;
+  EXPECT_DEATH(VERBENA_DCHECK(left > 0) << "left " << left,
+               "check_test.cc:[0-9]+: check failed: left > 0: left 0");
+}
+#endif
 
 }  // namespace
 }  // namespace verbena

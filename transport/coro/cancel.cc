@@ -29,6 +29,7 @@ CancelScope::CancelScope(CancelScope* parent) {
 }
 
 void CancelScope::Request(absl::StatusCode reason) {
+  VERBENA_CHECK(reason != absl::StatusCode::kOk) << "a request to stop needs a reason";
   if (requested()) return;
   reason_ = reason;
   // A node may unlink others, or destroy them, while it hears the request: always take the first.

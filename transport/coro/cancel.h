@@ -16,6 +16,7 @@
 #define VERBENA_TRANSPORT_CORO_CANCEL_H_
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/trace.h"
@@ -64,7 +65,10 @@ class CancelScope final : public internal::CancelNode {
   void set_trace(const TraceContext& trace) { trace_ = internal::TraceRef(trace); }
 
   // Registers `node` until it is unlinked or called. The scope must not have been requested.
-  void Add(internal::CancelNode& node) { nodes_.PushBack(node); }
+  void Add(internal::CancelNode& node) {
+    VERBENA_DCHECK(!requested()) << "nobody would tell this node of the request: " << reason_;
+    nodes_.PushBack(node);
+  }
 
  private:
   void OnCancel(absl::StatusCode reason) override { Request(reason); }

@@ -26,6 +26,7 @@ void ForEachRun::Threw() {
 void ForEachRun::StopOthers() { scope_.RequestCancel(); }
 
 absl::Status ForEachRun::TakeResult() {
+  VERBENA_DCHECK(scope_.size() == 0) << scope_.size() << " Tasks still run";
   if (exception_) [[unlikely]]
     std::rethrow_exception(std::exchange(exception_, nullptr));
   return std::move(failure_);

@@ -6,7 +6,6 @@
 #ifndef VERBENA_TRANSPORT_CORO_COMBINATORS_H_
 #define VERBENA_TRANSPORT_CORO_COMBINATORS_H_
 
-#include <cassert>
 #include <concepts>
 #include <coroutine>
 #include <cstddef>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
@@ -205,6 +205,7 @@ class TaskGroup : public TaskListener {
   // Counts the await itself as running until Seal(), because Tasks that end at once must not end
   // the await early.
   void Open(PromiseBase& parent) {
+    VERBENA_DCHECK(running_ == 0) << running_ << " Tasks of an earlier await still run";
     parent_ = &parent;
     running_ = 1;
   }
@@ -217,6 +218,7 @@ class TaskGroup : public TaskListener {
   bool Seal() { return --running_ != 0; }
 
   void OneEnded() {
+    VERBENA_DCHECK(running_ > 0) << "more Tasks ended than were started";
     if (--running_ == 0) parent_->scheduler->Ready(*parent_);
   }
 
@@ -343,7 +345,7 @@ class AnyAwaiter final : public TaskGroup {
     return Seal();
   }
   size_t await_resume() const noexcept {
-    assert(winner_);
+    VERBENA_DCHECK(winner_.has_value()) << "all Tasks have ended, and none came first";
     return *winner_;
   }
 
@@ -357,6 +359,7 @@ class AnyAwaiter final : public TaskGroup {
         if (!winner_ && task.done()) winner_ = index;
         ++index;
       });
+      VERBENA_DCHECK(winner_.has_value()) << "none of " << index << " Tasks is done";
       race_->Request();
     }
     OneEnded();
@@ -378,7 +381,7 @@ Variant TakeWinner(size_t winner, Task<T>& task, Task<Rest>&... rest) {
 
 template <typename T>
 auto RunAny(std::vector<Task<T>>& tasks) {
-  assert(!tasks.empty());
+  VERBENA_CHECK(!tasks.empty()) << "WhenAny of no Tasks would never end";
   return AnyAwaiter([&tasks](auto visit) {
     for (Task<T>& task : tasks) visit(task);
   });

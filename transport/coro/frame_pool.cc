@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <new>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
 
 namespace verbena::internal {
@@ -90,12 +91,15 @@ inline FrameBlock* FramePool::Take(size_t size_class) {
     block = TakeReturned(size_class);
     if (block == nullptr) return NewBlock(size_class, this);
   }
+  VERBENA_DCHECK(block->origin == this && cached_bytes_ >= BlockBytes(size_class))
+      << cached_bytes_ << " bytes cached, class " << size_class;
   free_[size_class] = block->next;
   cached_bytes_ -= BlockBytes(size_class);
   return block;
 }
 
 inline void FramePool::Give(FrameBlock* block, size_t size_class) {
+  VERBENA_DCHECK(live_ > 0) << "a frame of " << BlockBytes(size_class) << " bytes came back twice";
   --live_;
   if (cached_bytes_ + BlockBytes(size_class) > kMaxCachedBytes) [[unlikely]] {
     DeleteBlock(block, size_class);
@@ -159,6 +163,7 @@ void FramePool::Close() {
   }
   // Read before: another thread may delete the pool as soon as the count is in.
   const int64_t out = live_;
+  VERBENA_CHECK(out >= 0) << "more frames came back than were taken: " << out;
   if (balance_.fetch_add(out, std::memory_order_acq_rel) + out == 0) delete this;
 }
 

@@ -62,6 +62,7 @@ class GeneratorPromise final : public PromiseBase {
   template <typename U = T>
     requires std::constructible_from<T, U&&>
   YieldAwaiter yield_value(U&& item) {
+    VERBENA_DCHECK(!item_.has_value()) << "nobody took the item before this one";
     item_.emplace(std::forward<U>(item));
     return {};
   }

@@ -1,13 +1,16 @@
 #include "verbena/transport/coro/manual_scheduler.h"
 
-#include <cassert>
 #include <limits>
+
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
 
 ManualScheduler::ManualScheduler(TimePoint start) : clock_(start) { set_now(start); }
 
-ManualScheduler::~ManualScheduler() { assert(timers_.empty()); }
+ManualScheduler::~ManualScheduler() {
+  VERBENA_CHECK(timers_.empty()) << timers_.size() << " timers outlive their scheduler";
+}
 
 size_t ManualScheduler::RunUntilIdle() {
   CurrentScope current(this);
@@ -46,6 +49,7 @@ TimePoint ManualScheduler::next_timer() const {
 }
 
 void ManualScheduler::StartTimer(Timer& timer, TimePoint when) {
+  StopTimer(timer);
   timer.when = when;
   timers_.emplace(when, &timer);
 }

@@ -11,11 +11,13 @@ thread_local Scheduler* current_scheduler = nullptr;
 Scheduler* Scheduler::Current() { return current_scheduler; }
 
 size_t Scheduler::RunReady(size_t max) {
+  VERBENA_DCHECK(current_scheduler == this) << "coroutines would run as those of another scheduler";
   size_t count = 0;
   while (count < max) {
     internal::ReadyNode* node = ready_.PopFront();
     if (node == nullptr) break;
     ++count;
+    VERBENA_DCHECK(!node->handle.done()) << "a coroutine ended while it was queued";
     node->handle.resume();
   }
   return count;

@@ -10,6 +10,7 @@
 #include <coroutine>
 #include <cstddef>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/list.h"
 
@@ -27,7 +28,7 @@ class ReadyNode : public IntrusiveNode<ReadyNode> {
 // (StopTimer), which the classes built on it do.
 class Timer : public IntrusiveNode<Timer> {
  public:
-  virtual ~Timer() = default;
+  virtual ~Timer() { VERBENA_DCHECK(!linked()) << "a timer was destroyed before it was stopped"; }
   // Runs on the scheduler's thread, once per start, never before `when`. The timer is stopped by
   // then.
   virtual void OnTimer() = 0;
@@ -59,8 +60,14 @@ class Scheduler {
 
   // Queues a suspended coroutine to be resumed. Never resumes inline. The coroutine must not be
   // queued already.
-  void Ready(internal::ReadyNode& node) { ready_.PushBack(node); }
+  void Ready(internal::ReadyNode& node) {
+    VERBENA_DCHECK(MayBeUsedHere()) << "a coroutine of another thread's scheduler was made ready";
+    VERBENA_DCHECK(node.handle != nullptr && !node.handle.done())
+        << "a coroutine that has ended was made ready";
+    ready_.PushBack(node);
+  }
 
+  // Restarts a timer that runs.
   virtual void StartTimer(internal::Timer& timer, TimePoint when) = 0;
   // Does nothing when the timer is not running.
   virtual void StopTimer(internal::Timer& timer) = 0;
@@ -81,6 +88,9 @@ class Scheduler {
   // queue. Returns how many ran.
   size_t RunReady(size_t max);
   bool has_ready() const { return !ready_.empty(); }
+  // False while the loop of another scheduler runs on this thread. True does not say that this is
+  // the scheduler's own thread: it may have none at the moment.
+  bool MayBeUsedHere() const { return Current() == nullptr || Current() == this; }
   void set_now(TimePoint now) { now_ = now; }
   // Makes the next now() call ReadClock().
   void ForgetNow() { now_ = kUnread; }

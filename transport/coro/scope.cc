@@ -1,5 +1,6 @@
 #include "verbena/transport/coro/scope.h"
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/frame_pool.h"
 
 namespace verbena {
@@ -39,6 +40,8 @@ TaskScope::TaskScope(Scheduler& scheduler, CancelScope* parent)
 TaskScope::TaskScope(const TaskContext& context) : TaskScope(*context.scheduler, context.cancel) {}
 
 TaskScope::~TaskScope() {
+  VERBENA_CHECK(joiners_.empty()) << "a TaskScope was destroyed while somebody waits in Join(); "
+                                  << size_ << " children run";
   while (Child* child = children_.PopFront()) delete child;
 }
 
@@ -53,6 +56,7 @@ void TaskScope::RequestCancel(absl::StatusCode reason) { cancel_.Request(reason)
 
 void TaskScope::ChildEnded(Child& child) {
   if (std::exception_ptr failure = child.Failure(); failure && !exception_) exception_ = failure;
+  VERBENA_DCHECK(child.linked() && size_ > 0) << "a child ended twice; " << size_ << " are left";
   child.Unlink();
   --size_;
   if (size_ == 0) {

@@ -7,7 +7,6 @@
 #ifndef VERBENA_TRANSPORT_CORO_SYNC_H_
 #define VERBENA_TRANSPORT_CORO_SYNC_H_
 
-#include <cassert>
 #include <concepts>
 #include <coroutine>
 #include <cstddef>
@@ -89,6 +88,9 @@ class Event {
 class Semaphore {
  public:
   explicit Semaphore(size_t permits) : available_(permits) {}
+  ~Semaphore() {
+    VERBENA_DCHECK(waiters_.empty()) << "a Semaphore was destroyed while somebody waits";
+  }
 
   class [[nodiscard]] Awaiter final : public internal::Suspension,
                                       public internal::IntrusiveNode<Awaiter> {
@@ -219,7 +221,10 @@ class [[nodiscard]] MutexLock {
 
   // Unlocks before the end of the scope. Does nothing if it was unlocked or moved from.
   void Unlock() {
-    if (Mutex* mutex = std::exchange(mutex_, nullptr)) mutex->permit_.Release();
+    Mutex* const mutex = std::exchange(mutex_, nullptr);
+    if (mutex == nullptr) return;
+    VERBENA_DCHECK(mutex->locked()) << "a Mutex was unlocked twice";
+    mutex->permit_.Release();
   }
 
  private:
@@ -261,7 +266,14 @@ class Queue {
   class Popper;
 
   // At most `capacity` items, at least one. Allocates their memory here, and none later.
-  explicit Queue(size_t capacity) : ring_(capacity) { assert(capacity > 0); }
+  explicit Queue(size_t capacity) : ring_(capacity) {
+    VERBENA_CHECK(capacity > 0) << "a Queue without room would never pass an item on";
+  }
+  ~Queue() {
+    VERBENA_DCHECK(pushers_.empty() && poppers_.empty() && claimed_ == 0)
+        << "a Queue was destroyed while somebody waits; " << claimed_
+        << " of its items are claimed";
+  }
 
   // co_await gives absl::Status.
   Pusher Push(T item) { return Pusher(*this, std::move(item)); }
@@ -338,6 +350,7 @@ class [[nodiscard]] Queue<T>::Popper final : public internal::Suspension,
   explicit Popper(Queue& queue) : queue_(queue) {}
   ~Popper() override {
     if (!claims_) return;
+    VERBENA_DCHECK(queue_.claimed_ > 0);
     --queue_.claimed_;
     queue_.Settle();
   }
@@ -369,6 +382,8 @@ class [[nodiscard]] Queue<T>::Popper final : public internal::Suspension,
  private:
   friend class Queue;
   void Claim() {
+    VERBENA_DCHECK(!claims_ && queue_.has_unclaimed())
+        << queue_.claimed_ << " of " << queue_.size_ << " items are claimed";
     claims_ = true;
     ++queue_.claimed_;
   }
@@ -404,12 +419,14 @@ void Queue<T>::Close() {
 
 template <std::movable T>
 void Queue<T>::Append(T&& item) {
+  VERBENA_DCHECK(!full()) << size_ << " items";
   ring_[(first_ + size_) % ring_.size()].emplace(std::move(item));
   ++size_;
 }
 
 template <std::movable T>
 T Queue<T>::TakeFirst() {
+  VERBENA_DCHECK(has_unclaimed()) << claimed_ << " of " << size_ << " items are claimed";
   T item = std::move(*ring_[first_]);
   ring_[first_].reset();
   first_ = (first_ + 1) % ring_.size();

@@ -58,6 +58,7 @@ void ForeignReturn::Arrive() {
 }
 
 void ForeignReturn::Leave() {
+  VERBENA_CHECK(waiting_ != nullptr) << "an awaiter left twice";
   waiting_ = nullptr;
   State waiting = State::kWaiting;
   if (!state_.compare_exchange_strong(waiting, State::kLeft, std::memory_order_acq_rel)) {
@@ -69,12 +70,16 @@ void ForeignReturn::Leave() {
 }
 
 void ForeignReturn::Run() {
+  const State state = state_.load(std::memory_order_acquire);
+  VERBENA_CHECK(state == State::kReturning || state == State::kReturned) << "state " << state;
   if (waiting_ != nullptr) home_.Ready(*waiting_);
   Drop();
 }
 
 void ForeignReturn::Drop() {
-  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  const int references = references_.fetch_sub(1, std::memory_order_acq_rel);
+  VERBENA_CHECK(references > 0) << references;
+  if (references == 1) delete this;
 }
 
 }  // namespace verbena::internal

@@ -296,7 +296,10 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
 
   // False when default-constructed or moved from.
   explicit operator bool() const { return coroutine_ != nullptr; }
-  bool done() const { return coroutine_.done(); }
+  bool done() const {
+    VERBENA_DCHECK(coroutine_ != nullptr) << "an empty Task neither runs nor ends";
+    return coroutine_.done();
+  }
 
   class Awaiter {
    public:
@@ -371,13 +374,17 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
   }
 
   // The result of a Task that was started and is done. Throws the Task's exception if there is one.
-  T TakeResult() { return coroutine_.promise().TakeResult(); }
+  T TakeResult() {
+    VERBENA_DCHECK(done()) << "the result of a Task was taken before it ended";
+    return coroutine_.promise().TakeResult();
+  }
 
  private:
   friend promise_type;
   explicit Task(std::coroutine_handle<promise_type> coroutine) : coroutine_(coroutine) {}
 
   static void ContinueWith(internal::PromiseBase& child, internal::PromiseBase& parent) noexcept {
+    VERBENA_DCHECK(child.scheduler == nullptr) << "a Task was awaited or started twice";
     child.continuation = parent.handle;
     child.scheduler = parent.scheduler;
     child.cancel = parent.cancel;
@@ -511,6 +518,7 @@ class Suspension : public CancelNode {
   // Queues the coroutine. Called once per Suspend() that returned true; cancellation counts as the
   // call.
   void Resume() {
+    VERBENA_DCHECK(promise_ != nullptr) << "an await went on that never began";
     CancelNode::Unlink();
     promise_->scheduler->Ready(*promise_);
   }

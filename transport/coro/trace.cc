@@ -5,6 +5,7 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/coro/frame_pool.h"
 
@@ -193,6 +194,7 @@ TraceRef::TraceRef(const TraceContext& trace)
 void TraceRef::AddReference() { ++shared_->references; }
 
 void TraceRef::RemoveReference() {
+  VERBENA_DCHECK(shared_->references > 0);
   if (--shared_->references > 0) return;
   shared_->~Shared();
   FreeFrame(shared_, sizeof(Shared));

@@ -64,6 +64,18 @@ TEST(ManualSchedulerTest, TimersFireInOrderOfTimeThenOfStarting) {
   EXPECT_EQ(scheduler.next_timer(), kNever);
 }
 
+TEST(ManualSchedulerTest, ATimerThatIsStartedAgainFiresOnceAtItsNewTime) {
+  ManualScheduler scheduler;
+  std::vector<TimePoint> times;
+  Callback timer([&] { times.push_back(scheduler.Now()); });
+  const TimePoint start = scheduler.now();
+  scheduler.StartTimer(timer, start + 1ms);
+  scheduler.StartTimer(timer, start + 3ms);
+  EXPECT_EQ(scheduler.timer_count(), 1u);
+  scheduler.AdvanceBy(5ms);
+  EXPECT_EQ(times, (std::vector{start + 3ms}));
+}
+
 TEST(ManualSchedulerTest, TimerMayStopAnotherDueAtTheSameTimeAndRestartItself) {
   ManualScheduler scheduler;
   int runs = 0;

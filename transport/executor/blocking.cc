@@ -21,6 +21,7 @@ class ReturnMessage final : public InboxItem {
   void Forget() { call_ = nullptr; }
   void Run() override {
     BlockingCall* call = call_;
+    VERBENA_DCHECK(call == nullptr || call->message_ == this) << "a callable came home twice";
     delete this;
     if (call == nullptr) return;
     call->message_ = nullptr;
@@ -51,6 +52,9 @@ BlockingPool::~BlockingPool() {
     work_.notify_all();
   }
   for (std::thread& thread : threads_) thread.join();
+  VERBENA_CHECK(queue_size_ == 0 && static_cast<size_t>(idle_) == threads_.size())
+      << queue_size_ << " callables are queued, and " << idle_ << " of " << threads_.size()
+      << " threads are idle";
 }
 
 BlockingPool& BlockingPool::Default() {
@@ -73,6 +77,7 @@ void BlockingPool::Submit(BlockingCall& call, Scheduler& home) {
 bool BlockingPool::TakeBack(BlockingCall& call) {
   std::lock_guard lock(mutex_);
   if (call.state_ != BlockingCall::State::kQueued) return false;
+  VERBENA_CHECK(call.linked() && queue_size_ > 0) << queue_size_ << " callables are queued";
   call.Unlink();
   --queue_size_;
   call.state_ = BlockingCall::State::kIdle;
@@ -120,6 +125,9 @@ void BlockingPool::RunThread() {
     work_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     if (queue_.empty()) return;
     BlockingCall& call = *queue_.PopFront();
+    VERBENA_CHECK(call.state_ == BlockingCall::State::kQueued && queue_size_ > 0 && idle_ > 0)
+        << "state " << call.state_ << ", " << queue_size_ << " callables are queued, " << idle_
+        << " threads are idle";
     --queue_size_;
     --idle_;
     call.state_ = BlockingCall::State::kRunning;

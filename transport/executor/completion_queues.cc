@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/device.h"
@@ -115,9 +116,11 @@ absl::Status CompletionQueues::Remove(ibv_cq* cq) {
   if (found == queues_.end()) {
     return absl::InvalidArgumentError("RemoveCq: this executor has no such CQ");
   }
+  const auto polled = polled_.begin() + (found - queues_.begin());
+  VERBENA_CHECK(polled->cq == cq) << "the lists of CQs have different orders";
   absl::Status destroyed = (*found)->Destroy();
   waiter_.Unwatch((*found)->channel_fd());
-  polled_.erase(polled_.begin() + (found - queues_.begin()));
+  polled_.erase(polled);
   // The owner, the device and what providers mapped for the CQ may be gone next.
   if (!destroyed.ok()) Abandon(std::move(*found));
   queues_.erase(found);

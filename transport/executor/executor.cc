@@ -387,6 +387,8 @@ void Executor::Idle() {
 
 bool Executor::PrepareToSleep() {
   Impl& impl = *impl_;
+  VERBENA_CHECK(!has_ready() && impl.flushes.empty())
+      << impl.options.name << " would sleep, and has work that no event tells of";
   if (!impl.inbox->BeginSleep()) return false;
   ForgetNow();
   // Submits the operations started since the last turn.
@@ -419,14 +421,21 @@ void Executor::Sleep() {
 
 absl::StatusOr<ibv_cq*> Executor::AddCq(internal::Device& device, int entries,
                                         internal::CompletionListener& listener) {
+  VERBENA_CHECK(MayBeUsedHere()) << "a CQ is added to " << impl_->options.name
+                                 << " on the thread of another scheduler";
   return impl_->queues.Add(device, entries, listener);
 }
 
-absl::Status Executor::RemoveCq(ibv_cq* cq) { return impl_->queues.Remove(cq); }
+absl::Status Executor::RemoveCq(ibv_cq* cq) {
+  VERBENA_CHECK(MayBeUsedHere()) << "a CQ is removed from " << impl_->options.name
+                                 << " on the thread of another scheduler";
+  return impl_->queues.Remove(cq);
+}
 
 void Executor::DrainCq(ibv_cq* cq) { impl_->stats.completions += impl_->queues.Drain(cq); }
 
 void Executor::FlushLater(internal::FlushHook& hook, internal::FlushPriority priority) {
+  VERBENA_DCHECK(MayBeUsedHere()) << "a hook of " << impl_->options.name;
   impl_->flushes.Push(hook, priority);
 }
 
@@ -444,10 +453,14 @@ void Executor::SetFileService(std::unique_ptr<internal::ExecutorService> service
 }
 
 void Executor::StartTimer(internal::Timer& timer, TimePoint when) {
+  VERBENA_DCHECK(MayBeUsedHere()) << "a timer of " << impl_->options.name;
   impl_->timers.Start(timer, when);
 }
 
-void Executor::StopTimer(internal::Timer& timer) { impl_->timers.Stop(timer); }
+void Executor::StopTimer(internal::Timer& timer) {
+  VERBENA_DCHECK(MayBeUsedHere()) << "a timer of " << impl_->options.name;
+  impl_->timers.Stop(timer);
+}
 
 void Executor::Post(internal::InboxItem& item) { impl_->inbox->Push(item); }
 
@@ -461,6 +474,8 @@ const char* Executor::waiter_name() const { return impl_->waiter->name(); }
 
 void PollUntil(const std::vector<Executor*>& executors, absl::FunctionRef<bool()> done) {
   VERBENA_CHECK(!executors.empty()) << "nobody would ever be done";
+  VERBENA_CHECK(Scheduler::Current() == nullptr)
+      << "PollUntil() inside an executor's loop, which it would block";
   const bool may_sleep = MaySleep(executors);
   internal::IdleSpin spin(executors.front()->options().mode == ExecutorMode::kEvent
                               ? Duration::zero()
@@ -493,6 +508,8 @@ ExecutorThread::ExecutorThread(std::unique_ptr<Executor> executor)
       }) {}
 
 ExecutorThread::~ExecutorThread() {
+  VERBENA_CHECK(Scheduler::Current() != executor_.get())
+      << "the thread of " << executor_->options().name << " would wait for its own end";
   executor_->Stop();
   thread_.join();
 }
@@ -507,6 +524,7 @@ void RootTask::Run() {
     Abandon();
     return;
   }
+  VERBENA_DCHECK(Scheduler::Current() == executor_) << "a task of " << impl.options.name;
   impl.roots.PushBack(*this);
   StartTask();
 }

@@ -78,6 +78,7 @@ InboxItem* Inbox::Pop() {
 }
 
 bool Inbox::BeginSleep() {
+  VERBENA_CHECK(!asleep_) << "an executor that sleeps falls asleep again";
   if (taken_ != nullptr) return false;
   InboxItem* none = nullptr;
   asleep_ = newest_.compare_exchange_strong(none, kAsleep, std::memory_order_relaxed);
@@ -97,6 +98,8 @@ void Inbox::OnReadable() {
   uint64_t writes = 0;
   if (read(event_fd_, &writes, sizeof(writes)) != sizeof(writes)) return;
   writes_owed_ -= static_cast<int64_t>(writes);
+  // A write that EndSleep() has not heard of is the only one that nobody owes.
+  VERBENA_CHECK(writes_owed_ >= (asleep_ ? -1 : 0)) << writes << " writes, owed " << writes_owed_;
 }
 
 }  // namespace verbena::internal

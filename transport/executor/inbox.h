@@ -18,6 +18,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/waiter.h"
 
@@ -34,6 +35,7 @@ class Inbox final : public ReadableListener {
 
   // The rest is for the consumer.
   bool empty() const {
+    VERBENA_DCHECK(!asleep_) << "the inbox of an executor that sleeps looks full";
     return taken_ == nullptr && newest_.load(std::memory_order_relaxed) == nullptr;
   }
   // The oldest item, or nullptr. The consumer must be awake.

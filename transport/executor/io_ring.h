@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 
 namespace verbena::internal {
@@ -75,7 +76,10 @@ class IoRing {
   static uint64_t UserData(RingOperation& operation) {
     return reinterpret_cast<uintptr_t>(&operation);
   }
-  static uint64_t UserDataOfTag(uint64_t tag) { return kTagged | tag; }
+  static uint64_t UserDataOfTag(uint64_t tag) {
+    VERBENA_CHECK(tag >> 62 == 0) << tag;
+    return kTagged | tag;
+  }
 
   // Hands the collected requests to the kernel. Costs nothing if there are none.
   void Submit() {

@@ -2,9 +2,12 @@
 
 #include <thread>
 
+#include "verbena/transport/base/check.h"
+
 namespace verbena::internal {
 
 void RemoteTask::TakeContext(const CancelScope& scope) {
+  VERBENA_CHECK(home_scheduler_ == nullptr) << "the task may run by now";
   scope_.LimitDeadline(scope.deadline());
   // A copy of its own: references to a trace belong to one thread.
   if (scope.trace() != nullptr) scope_.set_trace(*scope.trace());
@@ -17,6 +20,8 @@ void RemoteTask::LaunchFrom(Scheduler& home_scheduler, Waiter& waiter, Executor&
 }
 
 void RemoteTask::Cancel(absl::StatusCode reason) {
+  VERBENA_CHECK(cancel_reason_ == absl::StatusCode::kOk && !result_arrived_)
+      << "a task is cancelled twice, or after its result is there: " << cancel_reason_;
   // A later request would be in vain, and the executor may be gone.
   if (state_.load(std::memory_order_acquire) != State::kRunning) return;
   cancel_reason_ = reason;
@@ -40,6 +45,7 @@ void RemoteTask::LeaveHome() {
 }
 
 void RemoteTask::OnResultArrived() {
+  VERBENA_CHECK(!result_arrived_) << "a result arrives twice";
   result_arrived_ = true;
   if (waiter_ != nullptr) {
     waiter_->OnReturned();
@@ -76,6 +82,7 @@ void RemoteTask::OnHomeLeft() {
 }
 
 void RemoteTask::EndTask() {
+  VERBENA_CHECK(alive_) << "a task ends twice";
   IntrusiveNode<RootTask>::Unlink();
   alive_ = false;
   DestroyTask();
@@ -87,7 +94,9 @@ bool RemoteTask::Move(State to) {
 }
 
 void RemoteTask::Drop() {
-  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  const int references = references_.fetch_sub(1, std::memory_order_acq_rel);
+  VERBENA_CHECK(references > 0) << references;
+  if (references == 1) delete this;
 }
 
 }  // namespace verbena::internal

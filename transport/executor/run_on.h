@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -166,6 +167,7 @@ class CarriedResult {
   T Take() && {
     if (exception_) [[unlikely]]
       std::rethrow_exception(std::exchange(exception_, nullptr));
+    VERBENA_CHECK(value_.has_value() || std::is_void_v<T>) << "a result is taken that is not there";
     if constexpr (!std::is_void_v<T>) return *std::move(value_);
   }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/executor/executor.h"
 
@@ -31,6 +32,7 @@ class SpawnedTask final : public RootTask {
 }  // namespace
 
 void JoinState::Begin(CancelScope& scope) {
+  VERBENA_CHECK(scope_ == nullptr && !done()) << "a task of " << site_.function << " begins twice";
   scope_ = &scope;
   if (cancel_arrived_) scope.Request(cancel_reason_);
 }
@@ -43,6 +45,7 @@ void JoinState::KeepException() {
 }
 
 void JoinState::End() {
+  VERBENA_CHECK(!done()) << "a task of " << site_.function << " ends twice";
   scope_ = nullptr;
   std::exception_ptr unheard;
   bool untaken = false;
@@ -88,6 +91,7 @@ void JoinState::Wait() {
 
 bool JoinState::Await(Scheduler& home, Waiter& waiter) {
   std::lock_guard lock(mutex_);
+  VERBENA_CHECK(waiter_ == nullptr) << "two await a task of " << site_.function;
   if (done()) return false;
   home_ = &home;
   waiter_ = &waiter;
@@ -101,6 +105,7 @@ void JoinState::StopAwaiting() {
 }
 
 void JoinState::OnEndArrived() {
+  VERBENA_CHECK(done()) << "the end of a task of " << site_.function << " arrives before it ends";
   if (Waiter* waiter = std::exchange(waiter_, nullptr)) waiter->OnTaskEnded();
   Drop();
 }
@@ -146,7 +151,9 @@ void JoinState::LogUnheard(const std::exception_ptr& exception) const {
 }
 
 void JoinState::Drop() {
-  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  const int references = references_.fetch_sub(1, std::memory_order_acq_rel);
+  VERBENA_CHECK(references > 0) << references;
+  if (references == 1) delete this;
 }
 
 Task<void> JoinLogged(TaskScope& scope, std::string owner) {

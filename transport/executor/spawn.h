@@ -169,6 +169,7 @@ class TypedJoinState final : public JoinState {
 
   // The handle's side, once done(), once.
   T Take() {
+    VERBENA_CHECK(done()) << "the result of a task was taken before it ended";
     RethrowIfThrown();
     if constexpr (std::convertible_to<absl::Status, T>) {
       if (!value_) return AbandonedStatus();

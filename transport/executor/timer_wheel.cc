@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "verbena/transport/base/check.h"
+
 namespace verbena::internal {
 namespace {
 
@@ -49,6 +51,9 @@ bool TimerWheel::FindFirst(Slot& slot) {
 void TimerWheel::Collect(uint64_t now, IntrusiveList<Timer>& due) {
   Slot slot;
   while (FindFirst(slot) && slot.start <= now) {
+    VERBENA_DCHECK(slot.start >= position_)
+        << "slot " << slot.index << " of level " << slot.level << " begins at " << slot.start
+        << ", before " << position_;
     position_ = slot.start;
     occupied_[slot.level] &= ~(uint64_t{1} << slot.index);
     IntrusiveList<Timer>& timers = ListOf(slot);
@@ -71,6 +76,8 @@ size_t TimerWheel::Advance(TimePoint now) {
   // Stopping one that is due takes it off this list.
   while (Timer* timer = due.PopFront()) {
     ++fired;
+    VERBENA_DCHECK(timer->when <= now)
+        << "a timer fires " << (timer->when - now).count() << " ns early";
     timer->OnTimer();
   }
   return fired;

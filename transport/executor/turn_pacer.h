@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/executor/executor.h"
 
@@ -27,7 +28,9 @@ class TurnPacer final : private FlushHook {
  public:
   // `steps_per_turn` is at least 1.
   TurnPacer(Executor& executor, size_t steps_per_turn)
-      : executor_(executor), steps_per_turn_(steps_per_turn), left_(steps_per_turn) {}
+      : executor_(executor), steps_per_turn_(steps_per_turn), left_(steps_per_turn) {
+    VERBENA_CHECK(steps_per_turn >= 1) << "no step would ever pass";
+  }
 
   Semaphore::Awaiter Pass() {
     executor_.FlushLater(*this, FlushPriority::kSends);
@@ -38,6 +41,8 @@ class TurnPacer final : private FlushHook {
   // Refills once a turn, although a hook that queues itself is called again in the same turn.
   // Waiters that it lets pass run in the next turn.
   void Flush() override {
+    VERBENA_DCHECK(left_.available() <= steps_per_turn_)
+        << left_.available() << " of " << steps_per_turn_ << " steps are left";
     const uint64_t turn = executor_.stats().turns;
     const size_t passed = steps_per_turn_ - left_.available();
     if (turn != refilled_in_ && passed > 0) {

@@ -175,9 +175,10 @@ void IoUringWaiter::Wait(Duration timeout) {
 
 void IoUringWaiter::OnTagged(uint64_t tag, int32_t result) {
   const size_t index = tag & UINT32_MAX;
-  if (index >= places_.size()) return;
+  VERBENA_CHECK(index < places_.size()) << index << " of " << places_.size() << " places";
   Place& place = places_[index];
   if (TagOf(index, place.generation) != tag) return;
+  VERBENA_CHECK(place.polled) << "a poll of fd " << place.fd << " ended twice";
   place.polled = false;
   // A cancelled poll (its thread has ended) is only renewed.
   if (result > 0 && place.listener != nullptr) place.listener->OnReadable();

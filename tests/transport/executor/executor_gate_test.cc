@@ -25,6 +25,7 @@ TEST(ExecutorGateTest, AFunctionOfAnotherThreadRunsOnTheExecutor) {
     }));
   }).join();
   while (!ran) executor->Poll();
+  gate.Close();
 }
 
 TEST(ExecutorGateTest, AFunctionThatRunsAfterTheEndFindsTheGateClosed) {

@@ -31,6 +31,8 @@ ControlQueue::Begun ControlQueue::Take() {
   Source* source = turns_.PopFront();
   if (source == nullptr) return {};
   Entry* entry = source->ready.PopFront();
+  VERBENA_CHECK(entry != nullptr && source->waiting > 0 && startable_ > 0)
+      << *source->name << ": " << source->waiting << " wait, " << startable_ << " may begin";
   --source->waiting;
   ++source->running;
   --startable_;
@@ -39,6 +41,7 @@ ControlQueue::Begun ControlQueue::Take() {
 }
 
 void ControlQueue::End(Source& source) {
+  VERBENA_CHECK(source.queue == this && source.running > 0) << *source.name;
   const size_t before = StartableOf(source);
   --source.running;
   startable_ += StartableOf(source) - before;
@@ -50,6 +53,7 @@ void ControlQueue::Remove(Entry& entry) {
   Source& source = *entry.source_;
   ControlQueue& queue = *source.queue;
   const size_t before = queue.StartableOf(source);
+  VERBENA_CHECK(entry.linked() && source.waiting > 0) << *source.name;
   entry.Unlink();
   --source.waiting;
   const size_t after = queue.StartableOf(source);
@@ -59,6 +63,8 @@ void ControlQueue::Remove(Entry& entry) {
 }
 
 size_t ControlQueue::StartableOf(const Source& source) const {
+  VERBENA_CHECK(source.running <= most_running_)
+      << *source.name << " runs " << source.running << " of " << most_running_;
   return std::min(source.waiting, most_running_ - source.running);
 }
 
@@ -68,6 +74,7 @@ void ControlQueue::Forget(Source& source) {
 }
 
 absl::Status ControlJob::HandOver(Scheduler& scheduler, Waiter& waiter) {
+  VERBENA_CHECK(scheduler_ == nullptr) << "a control job is handed over twice";
   scheduler_ = &scheduler;
   waiter_ = &waiter;
   return pool_.Submit(*this);
@@ -92,16 +99,20 @@ void ControlJob::Leave() {
 }
 
 void ControlJob::Taken() {
+  VERBENA_CHECK(arrived_) << "a control job's result is taken before it arrives";
   pool_.WaiterGone();
   Drop();
 }
 
 void ControlJob::Drop() {
-  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  const int references = references_.fetch_sub(1, std::memory_order_acq_rel);
+  VERBENA_CHECK(references > 0) << references;
+  if (references == 1) delete this;
 }
 
 // If the waiter is gone, this job is an empty shell (MakeRemains), and the pool may be gone, too.
 void ControlJob::Run() {
+  VERBENA_CHECK(!arrived_) << "a control job's result arrives twice";
   arrived_ = true;
   if (waiter_ == nullptr) {
     Drop();
@@ -145,6 +156,12 @@ ControlPool::~ControlPool() {
     }
   }
   for (std::thread& thread : threads) thread.join();
+  VERBENA_CHECK(behind_.empty()) << behind_.size() << " orders of control jobs have not ended";
+  for (const Lane& lane : lanes_) {
+    VERBENA_CHECK(lane.waiting == 0 && lane.ready.startable() == 0 && lane.idle == 0)
+        << lane.waiting << " jobs of kind " << &lane - lanes_.data() << " wait, "
+        << lane.ready.startable() << " may begin, " << lane.idle << " threads are idle";
+  }
 }
 
 size_t ControlPool::MaxThreads(const Lane& lane) const {
@@ -182,6 +199,7 @@ void ControlPool::Discard(ControlJob& job) {
 
 void ControlPool::WaiterGone() {
   std::lock_guard<std::mutex> lock(mutex_);
+  VERBENA_CHECK(waiters_ > 0);
   --waiters_;
 }
 
@@ -192,10 +210,12 @@ bool ControlPool::GiveUp(ControlJob& job) {
     // abandoned.
     const bool dropped = job.linked() && job.kind_ == ControlKind::kResolve && !job.must_run_;
     if (!job.Move(ControlJob::State::kAbandoned)) return false;
+    VERBENA_CHECK(waiters_ > 0);
     --waiters_;
     if (!dropped) return true;
     ControlQueue::Remove(job);
     Lane& lane = lanes_[static_cast<size_t>(job.kind_)];
+    VERBENA_CHECK(lane.waiting > 0);
     --lane.waiting;
     ++lane.stats.dropped;
     JobEnded(job.order_);
@@ -258,6 +278,7 @@ void ControlPool::Work(Lane& lane) {
   // but correct.
   if (CPU_COUNT(&cores_) > 0) (void)sched_setaffinity(0, sizeof(cores_), &cores_);
   std::unique_lock<std::mutex> lock(mutex_);
+  VERBENA_CHECK(lane.idle > 0);
   --lane.idle;
   while (true) {
     if (const ControlQueue::Begun begun = lane.ready.Take(); begun.entry != nullptr) {
@@ -278,6 +299,8 @@ void ControlPool::Serve(ControlJob& job, std::unique_lock<std::mutex>& lock) {
   const auto state = job.state_.load(std::memory_order_acquire);
   const bool given_up = state == ControlJob::State::kAbandoned && !job.must_run_;
   const bool executed = state == ControlJob::State::kReturned;
+  VERBENA_CHECK(state != ControlJob::State::kReturning && lane.waiting > 0)
+      << "state " << state << ", " << lane.waiting << " wait";
   --lane.waiting;
   if (!executed) ++(given_up ? lane.stats.dropped : lane.stats.run);
   lock.unlock();
@@ -293,6 +316,7 @@ void ControlPool::Serve(ControlJob& job, std::unique_lock<std::mutex>& lock) {
 }
 
 void ControlPool::JobEnded(const void* order) {
+  VERBENA_CHECK(unfinished_ > 0) << "more control jobs ended than were handed over";
   if (--unfinished_ == 0) idle_.notify_all();
   if (order == nullptr) return;
   auto found = behind_.find(order);

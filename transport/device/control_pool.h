@@ -29,6 +29,7 @@
 #include "absl/container/node_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
@@ -78,7 +79,10 @@ class ControlQueue {
   };
 
   // Before the first job.
-  void set_most_running(size_t jobs) { most_running_ = jobs; }
+  void set_most_running(size_t jobs) {
+    VERBENA_CHECK(jobs > 0 && sources_.empty()) << jobs << ", " << sources_.size() << " sources";
+    most_running_ = jobs;
+  }
 
   // False if it may not begin yet, because its source runs enough jobs.
   bool Push(Entry& entry);
@@ -198,7 +202,10 @@ class TypedControlJob final : public ControlJob {
         function_(std::move(function)) {}
 
   void Execute() override { result_.emplace(function_()); }
-  Result TakeResult() { return *std::move(result_); }
+  Result TakeResult() {
+    VERBENA_CHECK(result_.has_value()) << "the result of a control job is taken before it is there";
+    return *std::move(result_);
+  }
 
  private:
   ~TypedControlJob() override = default;

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/device/verbs_status.h"
 
@@ -85,6 +86,7 @@ bool PreferNumaNode(void* memory, size_t bytes, int node) {
 }
 
 absl::StatusOr<std::byte*> MapPages(size_t bytes) {
+  VERBENA_CHECK(bytes > 0) << "pages without bytes";
   const size_t mapped = MappedBytes(bytes);
   void* pages = mapped >= kHugePageBytes ? MapHuge(mapped)
                                          : mmap(nullptr, mapped, kProtection, kFlags, -1, 0);

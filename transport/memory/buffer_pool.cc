@@ -75,7 +75,7 @@ class BufferPoolCore final : private BlockOwner, private InboxItem, private Cont
   Block* Take(size_t bytes, bool may_wait, absl::Status& status);
   absl::StatusOr<Buffer> TryAllocate(size_t bytes);
 
-  bool unused() const { return used_ == 0 && waiters_.empty(); }
+  bool unused() const { return used_ == 0 && !has_waiters(); }
   std::vector<std::unique_ptr<CarvedArena>> TakeArenas();
 
   bool has_waiters() const { return !waiters_.empty() || !large_waiters_.empty(); }
@@ -107,7 +107,11 @@ class BufferPoolCore final : private BlockOwner, private InboxItem, private Cont
   void EmptyCaches();
   bool has_control_threads() const;
   bool GrowsInBackground(bool may_wait) const;
-  size_t room() const { return bound_ - arena_bytes_ - growing_bytes_; }
+  size_t room() const {
+    VERBENA_CHECK(arena_bytes_ + growing_bytes_ <= bound_)
+        << arena_bytes_ << " and " << growing_bytes_ << " bytes of " << bound_;
+    return bound_ - arena_bytes_ - growing_bytes_;
+  }
   bool Grow(size_t bytes, bool may_wait);
   void GrowAhead();
   ArenaGrowth Plan(size_t bytes);
@@ -257,6 +261,7 @@ BufferPoolCore::BufferPoolCore(Scheduler& scheduler, Device& device, ibv_pd* pd,
       bound_(budget_) {}
 
 void BufferPoolCore::Close() {
+  VERBENA_DCHECK(!has_waiters()) << stats_.waiting << " waiters outlive the " << name() << " pool";
   AbandonGrowth();
   Block* const returned = returned_.load(std::memory_order_acquire);
   size_t coming = 0;
@@ -299,6 +304,9 @@ absl::Status BufferPoolCore::CheckSize(size_t bytes) const {
 }
 
 Block* BufferPoolCore::Take(size_t bytes, bool may_wait, absl::Status& status) {
+  VERBENA_DCHECK(Scheduler::Current() == nullptr || Scheduler::Current() == &scheduler_)
+      << "the " << name() << " pool is used on the thread of another scheduler";
+  VERBENA_DCHECK(bytes <= kMaxBufferBytes) << bytes << " bytes: CheckSize() comes first";
   const uint32_t size_class = SizeClassOf(bytes);
   Block* block = FindBlock(size_class, may_wait);
   if (block == nullptr) {
@@ -308,6 +316,7 @@ Block* BufferPoolCore::Take(size_t bytes, bool may_wait, absl::Status& status) {
     return nullptr;
   }
   used_ += block->capacity;
+  VERBENA_DCHECK(used_ <= arena_bytes_) << used_ << " of " << arena_bytes_ << " bytes are in use";
   CarvedArena::Of(*block).used += block->capacity;
   stats_.peak_bytes_in_use = std::max(stats_.peak_bytes_in_use, used_);
   ++stats_.allocations;
@@ -341,6 +350,8 @@ Block* BufferPoolCore::FindBlock(uint32_t size_class, bool may_wait) {
   if (block == nullptr) [[unlikely]]
     return FindBlockSlowly(size_class, may_wait);
   caches_[size_class] = block->next;
+  VERBENA_DCHECK(block->size_class == size_class && stats_.classes[size_class].free > 0)
+      << "a block of class " << block->size_class << " in the cache of " << size_class;
   --stats_.classes[size_class].free;
   return block;
 }
@@ -414,6 +425,7 @@ ArenaGrowth BufferPoolCore::Plan(size_t bytes) {
 size_t BufferPoolCore::NextArenaBytes(size_t bytes) const {
   const size_t wanted =
       std::max(WholePages(options_.first_arena_bytes), std::min(arena_bytes_, kMaxBufferBytes));
+  VERBENA_CHECK(bytes <= room()) << "an arena of " << bytes << " bytes, with room for " << room();
   return std::clamp(wanted, bytes, room());
 }
 
@@ -440,6 +452,8 @@ bool BufferPoolCore::RetireFreeArenas(ArenaGrowth& growth) {
 }
 
 void BufferPoolCore::StartGrowth(ArenaGrowth growth) {
+  VERBENA_CHECK(growth_ == nullptr)
+      << "the " << name() << " pool grows by " << growing_bytes_ << " bytes already";
   growing_bytes_ = growth.bytes;
   retiring_bytes_ = growth.retired_bytes;
   growing_least_ = growth.least;
@@ -512,7 +526,8 @@ void BufferPoolCore::SetMark() {
 }
 
 std::vector<std::unique_ptr<CarvedArena>> BufferPoolCore::TakeArenas() {
-  VERBENA_CHECK(unused()) << used_ << " bytes of the " << name() << " pool are in use";
+  VERBENA_CHECK(unused()) << used_ << " bytes of the " << name() << " pool are in use, and "
+                          << stats_.waiting << " wait";
   AbandonGrowth();
   EmptyCaches();
   for (const auto& arena : arenas_) {
@@ -561,9 +576,12 @@ void BufferPoolCore::Run() {
 }
 
 inline void BufferPoolCore::Release(Block& block) {
+  BufferPoolStats::SizeClass& counts = stats_.classes[block.size_class];
+  VERBENA_DCHECK(block.capacity <= CarvedArena::Of(block).used && block.capacity <= used_ &&
+                 counts.in_use > 0)
+      << "a buffer of " << block.capacity << " bytes came home twice; " << used_ << " are in use";
   used_ -= block.capacity;
   CarvedArena::Of(block).used -= block.capacity;
-  BufferPoolStats::SizeClass& counts = stats_.classes[block.size_class];
   --counts.in_use;
   ++counts.free;
   block.next = caches_[block.size_class];
@@ -586,6 +604,7 @@ void BufferPoolCore::Wait(BufferPool::Awaiter& waiter) {
 
 // Waiters behind this one may have waited only for its turn.
 void BufferPoolCore::Leave(BufferPool::Awaiter& waiter) {
+  VERBENA_DCHECK(stats_.waiting > 0);
   waiter.IntrusiveNode<BufferPool::Awaiter>::Unlink();
   --stats_.waiting;
   ServeWaiters();
@@ -605,6 +624,7 @@ void BufferPoolCore::Serve(IntrusiveList<BufferPool::Awaiter>& waiters) {
       return;
     }
     waiters.PopFront();
+    VERBENA_DCHECK(stats_.waiting > 0);
     --stats_.waiting;
     first->Resume();
   }

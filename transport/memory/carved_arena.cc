@@ -25,6 +25,8 @@ CarvedArena::~CarvedArena() {
 }
 
 Block& CarvedArena::BlockAt(size_t offset, uint32_t order) {
+  VERBENA_DCHECK(offset % OrderBytes(order) == 0 && OrderBytes(order) <= size() - offset)
+      << "a block of order " << order << " at " << offset << " of " << size() << " bytes";
   Block* block = new (blocks_.get() + offset / kMinBufferBytes)
       Block(data() + offset, OrderBytes(order), *this, owner_);
   block->size_class = order;
@@ -133,7 +135,9 @@ void BuddyLists::GiveOne(CarvedArena& arena, size_t offset, uint32_t order) {
 }
 
 void BuddyLists::Push(CarvedArena& arena, Block& block) {
-  arena.FreeOrderAt(arena.OffsetOf(block)) = static_cast<uint8_t>(block.size_class + 1);
+  uint8_t& free_order = arena.FreeOrderAt(arena.OffsetOf(block));
+  VERBENA_DCHECK(free_order == 0) << "the block at " << arena.OffsetOf(block) << " is free already";
+  free_order = static_cast<uint8_t>(block.size_class + 1);
   Block*& head = lists_[block.size_class];
   block.previous = nullptr;
   block.next = head;
@@ -143,7 +147,11 @@ void BuddyLists::Push(CarvedArena& arena, Block& block) {
 }
 
 void BuddyLists::Unlink(CarvedArena& arena, Block& block) {
-  arena.FreeOrderAt(arena.OffsetOf(block)) = 0;
+  uint8_t& free_order = arena.FreeOrderAt(arena.OffsetOf(block));
+  VERBENA_DCHECK(free_order == block.size_class + 1 && counts_[block.size_class] > 0)
+      << "the block at " << arena.OffsetOf(block) << " of order " << block.size_class
+      << " is not in its list";
+  free_order = 0;
   if (block.previous != nullptr) {
     block.previous->next = block.next;
   } else {

@@ -20,6 +20,7 @@
 #include <memory>
 #include <vector>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/memory/arena.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -97,7 +98,10 @@ class CarvedArena final : public MemoryRegion {
   // The free block of order `order` that begins at `offset`.
   Block& BlockAt(size_t offset, uint32_t order);
   size_t OffsetOf(const Block& block) const { return static_cast<size_t>(block.data - data()); }
-  uint8_t& FreeOrderAt(size_t offset) { return free_order_[offset / kMinBufferBytes]; }
+  uint8_t& FreeOrderAt(size_t offset) {
+    VERBENA_DCHECK(offset < size()) << offset << " of " << size() << " bytes";
+    return free_order_[offset / kMinBufferBytes];
+  }
 
   Arena arena_;
   BlockOwner& owner_;

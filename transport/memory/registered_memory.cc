@@ -20,6 +20,7 @@ class RegisteredMemory::Core final : private internal::BlockOwner {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
   ~Core() override {
+    VERBENA_CHECK(in_use_ == 0) << in_use_ << " buffers lie in memory that is deregistered";
     while (Wrapped* wrapped = free_) {
       free_ = static_cast<Wrapped*>(wrapped->next);
       delete wrapped;
@@ -69,6 +70,7 @@ class RegisteredMemory::Core final : private internal::BlockOwner {
     absl::AnyInvocable<void()> released = std::exchange(wrapped.released, nullptr);
     {
       std::lock_guard<std::mutex> lock(mutex_);
+      VERBENA_CHECK(in_use_ > 0) << "a buffer of registered memory came home twice";
       --in_use_;
       wrapped.next = free_;
       free_ = &wrapped;

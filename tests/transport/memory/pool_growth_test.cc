@@ -143,6 +143,17 @@ TEST_F(PoolGrowthTest, AWaiterIsServedWhenTheGrowthEnds) {
   EXPECT_EQ(held_.calls(Verb::kRegister), 1);
 }
 
+// Its owner may give the memory away then, and nobody would serve the waiter.
+TEST_F(PoolGrowthTest, APoolIsInUseWhileALargeRequestWaitsForItsFirstArena) {
+  Make(kMiB);
+  held_.Hold(Verb::kRegister);
+  Waiting large(scheduler_, Allocate(*pool_, 128 * kKiB));
+  AwaitHeld(Verb::kRegister);
+  EXPECT_FALSE(pool_->unused());
+  held_.Release(Verb::kRegister);
+  EXPECT_EQ(Keep(large), absl::OkStatus());
+}
+
 TEST_F(PoolGrowthTest, ThePoolGrowsBeforeAnybodyHasToWait) {
   Make(256 * kKiB);
   ASSERT_EQ(Take(48 * kKiB), absl::OkStatus());

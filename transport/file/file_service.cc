@@ -45,7 +45,9 @@ void FileAwaiter::Finish(const FileOperation& operation, int32_t result) {
 }
 
 void OpenFile::Drop() {
-  if (references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  const uint32_t before = references.fetch_sub(1, std::memory_order_acq_rel);
+  VERBENA_CHECK(before > 0) << path << " was closed before its last user let go";
+  if (before != 1) return;
   Executor& executor = service.executor();
   if (Scheduler::Current() == &executor) {
     service.Close(this);
@@ -84,6 +86,9 @@ FileService::FileService(Executor& executor, std::unique_ptr<FileBackend> backen
     : executor_(executor), backend_(std::move(backend)) {}
 
 FileService::~FileService() {
+  VERBENA_CHECK(in_flight_ == 0 && waiting_ == 0 && free_.size() == operations_.size())
+      << in_flight_ << " operations are in flight, " << waiting_ << " wait, and " << free_.size()
+      << " of " << operations_.size() << " are free";
   for (FileOperation* operation : free_) UnpoisonMemory(operation, sizeof(FileOperation));
 }
 
@@ -96,6 +101,9 @@ void FileService::Stop() {
   for (FileOperation* operation : free_) PoisonMemory(operation, sizeof(FileOperation));
   // After Leave(), only closes still wait in the queue.
   while (FileOperation* operation = queue_.PopFront()) {
+    VERBENA_CHECK(operation->request.kind == FileRequest::Kind::kClose && waiting_ > 0)
+        << "kind " << operation->request.kind << ", " << waiting_ << " wait";
+    --waiting_;
     close(operation->request.fd);
     Recycle(*operation);
   }
@@ -125,7 +133,10 @@ void FileService::Recycle(FileOperation& operation) {
 }
 
 FileOperation& FileService::Start(FileRequest request, FileAwaiter* awaiter) {
+  VERBENA_CHECK(!stopped_) << "an operation begins on files of an executor that ends";
   FileOperation& operation = Take();
+  VERBENA_CHECK(operation.awaiter == nullptr && !operation.linked())
+      << "an operation is used again before it has ended";
   operation.pin = BufferPin(request.part);
   operation.request = std::move(request);
   operation.awaiter = awaiter;
@@ -150,6 +161,7 @@ void FileService::Leave(FileOperation& operation) {
     backend_->Cancel(operation);
     return;
   }
+  VERBENA_CHECK(operation.linked() && waiting_ > 0) << waiting_ << " operations wait";
   operation.IntrusiveNode<FileOperation>::Unlink();
   --waiting_;
   Recycle(operation);
@@ -173,6 +185,8 @@ bool FileService::StartAgain(FileOperation& operation, int32_t result) {
 
 void FileService::OnComplete(FileOperation& operation, int32_t result) {
   if (result < 0 && StartAgain(operation, result)) return;
+  VERBENA_CHECK(operation.started && in_flight_ > 0)
+      << "an operation of kind " << operation.request.kind << " ends twice";
   --in_flight_;
   if (FileAwaiter* awaiter = std::exchange(operation.awaiter, nullptr)) {
     awaiter->Finish(operation, result);
@@ -188,6 +202,7 @@ void FileService::StartWaiting() {
   while (in_flight_ < backend_->bound()) {
     FileOperation* operation = queue_.PopFront();
     if (operation == nullptr) return;
+    VERBENA_CHECK(waiting_ > 0) << in_flight_ << " operations are in flight";
     --waiting_;
     ++in_flight_;
     operation->started = true;
@@ -196,6 +211,7 @@ void FileService::StartWaiting() {
 }
 
 void FileService::Close(OpenFile* file) {
+  VERBENA_CHECK(Scheduler::Current() == &executor_) << file->path << " closes on another thread";
   const std::unique_ptr<OpenFile> owned(file);
   if (owned->fd < 0) return;
   backend_->OnClosing(*owned);

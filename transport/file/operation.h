@@ -18,6 +18,7 @@
 #include <string>
 #include <utility>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/io_ring.h"

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/file/file_service.h"
@@ -142,6 +143,8 @@ void RingBackend::Stop() {
 void RingBackend::OnOpened(OpenFile& file) {
   if (free_files_.empty()) return;
   const int slot = free_files_.back();
+  VERBENA_CHECK(files_[slot] == nullptr && file.slot < 0)
+      << file.path << " has slot " << file.slot << ", and gets " << slot;
   if (io_uring_register_files_update(ring_.raw(), slot, &file.fd, 1) != 1) return;
   free_files_.pop_back();
   files_[slot] = &file;
@@ -151,6 +154,7 @@ void RingBackend::OnOpened(OpenFile& file) {
 void RingBackend::OnClosing(OpenFile& file) {
   const int slot = std::exchange(file.slot, -1);
   if (slot < 0) return;
+  VERBENA_CHECK(files_[slot] == &file) << file.path << " is not in slot " << slot;
   const int none = -1;
   // An entry of the table that cannot be emptied is not used again.
   if (io_uring_register_files_update(ring_.raw(), slot, &none, 1) != 1) return;
@@ -183,6 +187,7 @@ int RingBackend::Register(MemoryRegion& region) {
     refused_.push_back(&region);
     return -1;
   }
+  VERBENA_CHECK(regions_[index] == nullptr) << "place " << index << " is taken";
   free_regions_.pop_back();
   regions_[index] = &region;
   region.SetRegistrar(this, index);
@@ -195,6 +200,8 @@ void RingBackend::OnRegionGone(MemoryRegion& region) {
     std::erase(refused_, &region);
     return;
   }
+  VERBENA_CHECK(index < regions_.size() && regions_[index] == &region)
+      << "a region of " << region.size() << " bytes is not in place " << index;
   const iovec none = {.iov_base = nullptr, .iov_len = 0};
   const __u64 no_tag = 0;
   regions_[index] = nullptr;

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/file/file_service.h"
 
@@ -123,6 +124,7 @@ size_t ThreadBackend::bound() const { return kQueueBound; }
 void ThreadBackend::Start(FileOperation& operation) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    VERBENA_CHECK(!stopping_) << "no thread would take operation " << operation.request.kind;
     queue_.PushBack(operation);
   }
   changed_.notify_one();

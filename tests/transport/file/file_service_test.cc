@@ -4,12 +4,14 @@
 #include "verbena/transport/file/file_service.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
@@ -33,14 +35,21 @@ class AnsweringBackend final : public FileBackend {
   void Start(FileOperation& operation) override {
     ++started;
     operation.result = Answer(operation.request);
-    executor_.Post(operation);
+    if (holds) {
+      held_.push_back(&operation);
+    } else {
+      executor_.Post(operation);
+    }
   }
   void Cancel(FileOperation&) override {}
-  void Stop() override {}
+  void Stop() override {
+    for (FileOperation* operation : held_) executor_.Post(*operation);
+  }
 
   std::deque<int32_t> answers;
   int32_t always = 0;  // of every read, unless it is 0
   int started = 0;
+  bool holds = false;  // the answers, until Stop()
 
  private:
   int32_t Answer(const FileRequest& request) {
@@ -54,6 +63,7 @@ class AnsweringBackend final : public FileBackend {
   }
 
   Executor& executor_;
+  std::vector<FileOperation*> held_;
 };
 
 class FileServiceTest : public FileTest {
@@ -122,6 +132,21 @@ TEST_F(FileServiceTest, AnInterruptedOperationThatNobodyAwaitsIsNotStartedAgain)
     co_await scope.Join();
   });
   EXPECT_EQ(status.code(), StatusCode::kCancelled);
+}
+
+// A check in the service's destructor counts them.
+TEST_F(FileServiceTest, ClosesThatWaitAtTheEndOfTheExecutorAreCarriedOut) {
+  auto& service = static_cast<FileService&>(*executor_->file_service());
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  backend_->holds = true;
+  for (size_t i = 0; i < backend_->bound(); ++i) service.CloseDescriptor(-1);
+  service.CloseDescriptor(pipe_ends[1]);
+  EXPECT_EQ(service.waiting(), 1u);
+  TearDown();
+  char byte = 0;
+  EXPECT_EQ(read(pipe_ends[0], &byte, 1), 0) << "the other end is closed";
+  close(pipe_ends[0]);
 }
 
 using FileServiceDeathTest = FileServiceTest;

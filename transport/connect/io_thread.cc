@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
 
@@ -47,7 +48,9 @@ void IoThread::Stop() {
     });
   }
   work_.reset();
+  VERBENA_CHECK(thread_.get_id() != std::this_thread::get_id()) << "the thread would await itself";
   if (thread_.joinable()) thread_.join();
+  VERBENA_CHECK(objects_.empty()) << objects_.size() << " objects were registered after the end";
 }
 
 void IoThread::Park(std::chrono::seconds patience) {
@@ -91,6 +94,7 @@ void RemoteWake::Run() {
     std::lock_guard lock(mutex_);
     self = std::move(posted_);
   }
+  VERBENA_CHECK(self != nullptr) << "a wake-up arrives that nobody has sent";
   if (waiter_ != nullptr) std::exchange(waiter_, nullptr)->OnWake();
 }
 

@@ -285,6 +285,7 @@ template <typename T>
 absl::StatusOr<T> Mailbox<T>::Take(const std::shared_ptr<RemoteWake>& wake) {
   std::lock_guard lock(mutex_);
   if (waiting_ == wake) waiting_ = nullptr;
+  VERBENA_CHECK(!items_.empty() || ended()) << "somebody was woken for nothing";
   if (items_.empty()) return absl::Status(end_code_, end_message_);
   T item = std::move(items_.front());
   items_.pop_front();

@@ -18,6 +18,7 @@
 #include <system_error>
 #include <utility>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/socket.h"
@@ -452,7 +453,9 @@ CmConnection::CmConnection(std::shared_ptr<CmChannel> channel, std::string devic
       reads_started_(qp_.reads_started),
       answer_limit_(channel_->context()) {}
 
-CmConnection::~CmConnection() = default;
+CmConnection::~CmConnection() {
+  VERBENA_CHECK(id_ == nullptr) << what_ << ": its id would tell events to an object that is gone";
+}
 
 std::shared_ptr<QpConnection> CmConnection::Share(std::shared_ptr<CmConnection> connection) {
   CmConnection* raw = connection.get();
@@ -482,6 +485,7 @@ void CmConnection::ExpectToken(std::shared_ptr<Waiting> waiting, uint64_t token)
 // --- the client's steps
 
 void CmConnection::Resolve(const IpAddress& from, const RdmaCmService& to) {
+  VERBENA_CHECK(id_ == nullptr && waiting_ == nullptr) << what_ << " begins twice";
   absl::StatusOr<rdma_cm_id*> id = channel_->CreateId(*this);
   if (!id.ok()) return End(id.status());
   id_ = *id;
@@ -527,6 +531,7 @@ void CmConnection::LimitAnswer() {
 // --- the server's
 
 void CmConnection::Adopt(const CmEvent& request) {
+  VERBENA_CHECK(id_ == nullptr && waiting_ != nullptr) << what_ << " takes two requests";
   iwarp_ = request.id->verbs->device->transport_type == IBV_TRANSPORT_IWARP;
   // iWARP tells no queue pair numbers.
   if (!iwarp_ && request.qp_number != qp_.peer_qp_number) {
@@ -626,11 +631,13 @@ VERBENA_CORO_WRAPPER Task<absl::Status> CmConnection::AwaitEstablished() { retur
 absl::Status CmConnection::FillIn(ibv_qp_attr& attributes, int& mask) {
   mask = 0;
   if (iwarp_) return absl::OkStatus();
+  VERBENA_CHECK(id_ != nullptr) << what_ << ": the peer is not known yet";
   if (rdma_init_qp_attr(id_, &attributes, &mask) == 0) return absl::OkStatus();
   return RdmaCmCallStatus("rdma_init_qp_attr", errno, what_);
 }
 
 absl::Status CmConnection::Confirm() {
+  VERBENA_CHECK(id_ != nullptr && !accepted_) << what_ << ": accepted " << accepted_;
   if (waiting_ != nullptr) {
     accepted_ = true;
     const std::string nothing;
@@ -703,6 +710,7 @@ bool RdmaCm::IsOnPort(const IpAddress& ip) {
 
 absl::StatusOr<RdmaCmService> RdmaCm::Listen() {
   std::lock_guard lock(mutex_);
+  VERBENA_CHECK(!addresses_.empty()) << options_.device << " was never told its addresses";
   const IpAddress& ip = addresses_.front();
   if (listener_ != nullptr) {
     return RdmaCmService{.address = ip, .port = ntohs(rdma_get_src_port(listener_))};

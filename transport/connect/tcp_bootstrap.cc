@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
@@ -317,6 +318,8 @@ void TcpConnector::OnConnected(const error_code& error) {
     return ConnectNext();
   }
   ended_ = true;
+  VERBENA_CHECK(next_ > 0 && next_ <= addresses_.size())
+      << next_ << " of " << addresses_.size() << " addresses were tried";
   const tcp::endpoint& peer = addresses_[next_ - 1];
   outcome_->Push(std::make_unique<TcpStream>(TcpConnection::Adopt(
       io_, std::move(socket_), FormatHostPort(peer.address().to_string(), peer.port()))));
@@ -432,6 +435,7 @@ void TcpAcceptor::ReleaseReserve() {
 }
 
 void TcpAcceptor::TryAgainWhenReadable() {
+  VERBENA_CHECK(!waiting_) << address_;
   waiting_ = true;
   acceptor_.async_wait(tcp::acceptor::wait_read, [self = shared_from_this()](const error_code&) {
     self->waiting_ = false;
@@ -440,6 +444,7 @@ void TcpAcceptor::TryAgainWhenReadable() {
 }
 
 void TcpAcceptor::TryAgainLater() {
+  VERBENA_CHECK(!waiting_) << address_;
   waiting_ = true;
   retry_.expires_after(kRetryDelay);
   retry_.async_wait([self = shared_from_this()](const error_code&) {

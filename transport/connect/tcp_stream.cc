@@ -8,6 +8,7 @@
 #include <boost/asio/write.hpp>
 #include <utility>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 
@@ -131,6 +132,7 @@ void TcpConnection::ReadNext() {
 }
 
 void TcpConnection::OnLength(const error_code& error, size_t bytes) {
+  VERBENA_CHECK(reading_) << peer_;
   if (error) {
     const absl::Status end = ReadStatus(error, peer_);
     return EndReading(bytes == 0 ? end : CutOff(end, bytes, "a message's length"));
@@ -148,6 +150,7 @@ void TcpConnection::OnLength(const error_code& error, size_t bytes) {
 }
 
 void TcpConnection::OnMessage(const error_code& error, size_t bytes) {
+  VERBENA_CHECK(reading_) << peer_;
   if (error) {
     return EndReading(
         CutOff(ReadStatus(error, peer_), bytes, fmt::format("a message of {}", message_.size())));
@@ -163,6 +166,8 @@ void TcpConnection::EndReading(const absl::Status& why) {
 }
 
 void TcpConnection::WriteNext() {
+  VERBENA_CHECK(!writing_ && !outgoing_.empty())
+      << peer_ << ", " << outgoing_.size() << " messages are on their way";
   if (!write_end_.ok()) return EndWriting(write_end_);
   writing_ = true;
   const Outgoing& next = outgoing_.front();
@@ -174,6 +179,7 @@ void TcpConnection::WriteNext() {
 }
 
 void TcpConnection::OnWritten(const error_code& error) {
+  VERBENA_CHECK(writing_ && !outgoing_.empty()) << peer_;
   writing_ = false;
   if (!write_end_.ok()) return EndWriting(write_end_);
   if (error) return EndWriting(SocketStatus(error.value(), fmt::format("send to {}", peer_)));
@@ -188,6 +194,7 @@ void TcpConnection::EndWriting(absl::Status why) {
   write_end_ = std::move(why);
   // The message being written belongs to the socket until its handler has run.
   if (writing_) return;
+  VERBENA_CHECK(unsent_ >= outgoing_.size()) << unsent_.load() << " of " << outgoing_.size();
   unsent_ -= outgoing_.size();
   outgoing_.clear();
 }

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/memory/carved_arena.h"
 
@@ -141,6 +142,8 @@ size_t RequestBulk::encoded_bytes() const {
 }
 
 void RequestBulk::Encode(char* to) const {
+  VERBENA_DCHECK(source_count <= kMaxBulkSources && (grant == kNoGrant || grant < kMaxGrantSlots))
+      << source_count << " sources, grant " << grant;
   const WireRequest request{.payload_bytes = payload_bytes,
                             .message_bytes = message_bytes,
                             .checksum = checksum,
@@ -201,6 +204,7 @@ absl::StatusOr<RequestBulk> ParseRequestBulk(const char* body, size_t bytes) {
 }
 
 void ResponseBulk::Encode(char* to) const {
+  VERBENA_DCHECK(!payload_in_frame || !payload_in_asked) << "a payload in two places";
   const WireResponse response{.payload_bytes = payload_bytes,
                               .message_bytes = message_bytes,
                               .checksum = checksum,

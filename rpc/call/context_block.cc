@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
@@ -110,6 +111,7 @@ size_t CallContext::encoded_bytes() const {
 void CallContext::Encode(char* to) const {
   const auto flags = static_cast<uint8_t>(
       (trace ? kHasTrace : 0) | (request_id ? kHasRequestId : 0) | (dedupe ? kHasDedupe : 0));
+  const char* const begin = to;
   to = Put(to, WireHeader{.block_bytes = static_cast<uint32_t>(encoded_bytes()),
                           .flags = flags,
                           .priority = static_cast<uint8_t>(priority)});
@@ -128,7 +130,9 @@ void CallContext::Encode(char* to) const {
                             .acknowledged_below = dedupe->acknowledged_below,
                             .earlier = dedupe->earlier});
   }
-  Put(to, MetadataCodec::EntriesOf(metadata));
+  const char* const end = Put(to, MetadataCodec::EntriesOf(metadata));
+  VERBENA_DCHECK(end == begin + encoded_bytes())
+      << end - begin << " bytes of a context block of " << encoded_bytes();
 }
 
 void EncodeTravellingContext(size_t block_bytes, char* to) {

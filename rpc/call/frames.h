@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/wire_format.h"
@@ -32,6 +33,7 @@ struct CallId {
 
 // For the factories below.
 inline FrameHeader CallFrame(FrameKind kind, CallId id) {
+  VERBENA_DCHECK(id.slot < kMaxCallsInFlight) << "slot " << id.slot;
   FrameHeader frame;
   frame.kind = kind;
   frame.call_slot = static_cast<uint16_t>(id.slot);
@@ -107,6 +109,7 @@ inline FrameHeader ResponseFrame(CallId id) { return CallFrame(FrameKind::kRespo
 
 // A call that failed. Its body holds as much of the status as fits (status_codec.h).
 inline FrameHeader FailureFrame(CallId id, absl::StatusCode code, Outcome outcome) {
+  VERBENA_DCHECK(code != absl::StatusCode::kOk) << "a call that failed with OK";
   FrameHeader frame = ResponseFrame(id);
   frame.status_code = static_cast<uint8_t>(code);
   frame.outcome = static_cast<uint8_t>(outcome);

@@ -5,6 +5,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
 
@@ -13,6 +14,7 @@ BesideSender::~BesideSender() {
 }
 
 bool BesideSender::CountIn(const std::shared_ptr<StreamShare>& share) {
+  VERBENA_CHECK(share_ == nullptr) << bytes_.size() << " bytes are counted twice";
   if (!share->TryReserve(bytes_.size())) return false;
   share_ = share;
   return true;

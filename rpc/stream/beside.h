@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/stream/memory.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/wire_format.h"
 
@@ -27,7 +28,9 @@ namespace verbena::internal {
 class BesideSender {
  public:
   // `bytes` is not empty.
-  explicit BesideSender(std::string bytes) : bytes_(std::move(bytes)) {}
+  explicit BesideSender(std::string bytes) : bytes_(std::move(bytes)) {
+    VERBENA_CHECK(!bytes_.empty()) << "nothing to send beside a stream's messages";
+  }
   BesideSender(const BesideSender&) = delete;
   BesideSender& operator=(const BesideSender&) = delete;
   ~BesideSender();

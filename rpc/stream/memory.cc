@@ -11,6 +11,7 @@
 namespace verbena::internal {
 
 StreamMemory::~StreamMemory() {
+  VERBENA_CHECK(used_bytes_ == 0) << used_bytes_ << " bytes of streams' messages are in use";
   while (idle_ != nullptr) {
     StreamChunk* chunk = idle_;
     UnpoisonMemory(chunk->data(), chunk->capacity);
@@ -23,6 +24,7 @@ StreamChunk* StreamMemory::NewChunk(uint32_t capacity) {
   if (capacity == kChunkBytes && idle_ != nullptr) {
     StreamChunk* chunk = idle_;
     idle_ = chunk->next;
+    VERBENA_DCHECK(idle_count_ > 0);
     --idle_count_;
     UnpoisonMemory(chunk->data(), chunk->capacity);
     chunk->next = nullptr;
@@ -60,6 +62,8 @@ void StreamShare::Free(StreamChunk* chunk) {
 }
 
 bool StreamShare::TryReserve(size_t bytes) {
+  VERBENA_DCHECK(memory_.used_bytes_ <= memory_.budget_bytes_)
+      << memory_.used_bytes_ << " of " << memory_.budget_bytes_;
   if (bytes > memory_.budget_bytes_ - memory_.used_bytes_) return false;
   for (const StreamShare* share = this; share != nullptr; share = share->above_.get()) {
     if (!share->has(bytes)) return false;
@@ -72,8 +76,9 @@ bool StreamShare::TryReserve(size_t bytes) {
 }
 
 void StreamShare::EndReservation(size_t bytes) {
-  VERBENA_CHECK(used_bytes_ >= bytes) << whose_ << " have " << used_bytes_ << " bytes";
   for (StreamShare* share = this; share != nullptr; share = share->above_.get()) {
+    VERBENA_CHECK(share->used_bytes_ >= bytes)
+        << share->whose_ << " have " << share->used_bytes_ << " bytes, and give back " << bytes;
     share->used_bytes_ -= bytes;
   }
   memory_.used_bytes_ -= bytes;

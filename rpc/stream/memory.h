@@ -17,6 +17,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
 
@@ -48,7 +49,10 @@ class StreamMemory {
   size_t budget_bytes() const { return budget_bytes_; }
   size_t used_bytes() const { return used_bytes_; }
   // For tests, before there are shares.
-  void set_budget_bytes(size_t bytes) { budget_bytes_ = bytes; }
+  void set_budget_bytes(size_t bytes) {
+    VERBENA_CHECK(used_bytes_ == 0) << used_bytes_ << " bytes are in use";
+    budget_bytes_ = bytes;
+  }
 
  private:
   friend StreamShare;
@@ -70,6 +74,9 @@ class StreamShare {
               std::shared_ptr<StreamShare> above = nullptr);
   StreamShare(const StreamShare&) = delete;
   StreamShare& operator=(const StreamShare&) = delete;
+  ~StreamShare() {
+    VERBENA_CHECK(used_bytes_ == 0) << whose_ << " never gave back " << used_bytes_ << " bytes";
+  }
 
   // An empty chunk for at least `bytes`; nullptr if a budget is used up.
   StreamChunk* Allocate(uint32_t bytes);

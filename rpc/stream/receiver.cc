@@ -106,6 +106,7 @@ bool StreamReceiver::Start(StreamRead& read) {
 
 // The message that had come for it is the next Read's.
 void StreamReceiver::Leave(StreamRead& read) {
+  VERBENA_DCHECK(reader_ == &read) << "a Read leaves a stream that it does not wait for";
   reader_ = nullptr;
   SetPeerOwes(false);
   if (read.state_ != StreamRead::State::kMessage) return;
@@ -184,6 +185,8 @@ Task<absl::StatusOr<bool>> ReadWithPayload(StreamReceiver& receiver,
 StreamReceiver::~StreamReceiver() { Clear(); }
 
 void StreamReceiver::Begin(StreamLink& link, CallId id, StreamBuffers* buffers) {
+  VERBENA_CHECK(stream_link_ == nullptr && reader_ == nullptr && first_ == nullptr && !ended_)
+      << "a stream begins where an earlier one has not been cleared";
   stream_link_ = &link;
   share_ = link.share();
   buffers_ = buffers;
@@ -395,6 +398,7 @@ StreamReceiver::Taken StreamReceiver::TakeAssembled(StreamRead& read) {
   }
   // Not so if the parse has failed the stream.
   if (assembly_.begun()) {
+    VERBENA_DCHECK(counted_ == 0) << counted_ << " bytes of the message before count still";
     counted_ = assembly_.room();
     assembly_.End();
   }
@@ -473,6 +477,8 @@ StreamReceiver::Taken StreamReceiver::TakeKept(StreamRead& read) {
   while (first_ != nullptr) {
     StreamChunk* const chunk = first_;
     Part part;
+    VERBENA_DCHECK(chunk->begin + sizeof(part) <= chunk->end)
+        << chunk->begin << " to " << chunk->end << " of " << chunk->capacity;
     const char* from = chunk->data() + chunk->begin;
     std::memcpy(&part, from, sizeof(part));
     if (!HasMemoryFor(part, read)) return Taken::kNeedsMemory;

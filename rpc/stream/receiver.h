@@ -26,6 +26,7 @@
 #include "verbena/rpc/stream/windows.h"
 #include "verbena/rpc/stream_awaits.h"
 #include "verbena/rpc/with_payload.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
@@ -80,6 +81,8 @@ class StreamAssembly {
 
   // `memory` has room for the payload, if that has bytes.
   void Begin(const StreamPart& first, Buffer memory) {
+    VERBENA_DCHECK(!begun() && (memory || first.payload_bytes() == 0))
+        << come_ << " of " << total_ << " bytes of another message have come";
     total_ = first.total;
     come_ = 0;
     marked_ = false;
@@ -91,6 +94,7 @@ class StreamAssembly {
     if (payload_) payload_.set_size(first.payload_bytes());
   }
   void Add(const char* bytes, uint32_t size) {
+    VERBENA_DCHECK(size <= total_ - come_) << size << " bytes behind " << come_ << " of " << total_;
     const uint32_t own = OwnBytes(size);
     if (const size_t more = MoreRoomFor(size)) GrowTo(room_ + more);
     message_.append(bytes, own);

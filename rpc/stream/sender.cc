@@ -27,6 +27,8 @@ void CopyPayload(const BorrowedPayload& payload, char* to) {
 StreamSender::~StreamSender() { Clear(); }
 
 void StreamSender::Begin(StreamLink& link, CallId id, const char* method) {
+  VERBENA_CHECK(stream_link_ == nullptr && !closed_ && !end_wanted_)
+      << "a stream of " << method << " begins where one of " << method_ << " has not been cleared";
   stream_link_ = &link;
   share_ = link.share();
   id_ = id;
@@ -86,6 +88,8 @@ uint32_t StreamSender::max_part_bytes() const {
 }
 
 char* StreamSender::Reserve(FrameHeader frame, uint32_t bytes) {
+  VERBENA_DCHECK(reserved_ == 0 && wait_ == Wait::kNone)
+      << "a frame of " << reserved_ << " bytes waits already, as " << wait_;
   const uint32_t cost = StreamCost(bytes);
   if (window_.available() < cost) {
     cost_wanted = cost;
@@ -205,6 +209,8 @@ bool StreamSender::SendPart() {
 }
 
 void StreamSender::CopyPart(char* body, uint32_t bytes) {
+  VERBENA_DCHECK(bytes <= parts_total_ - parts_sent_)
+      << bytes << " bytes behind " << parts_sent_ << " of " << parts_total_;
   const size_t own = parts_sent_ < parts_.size() ? parts_.copy(body, bytes, parts_sent_) : 0;
   if (own < bytes) {
     std::memcpy(body + own, tail_.data() + (parts_sent_ + own - parts_.size()), bytes - own);
@@ -226,8 +232,10 @@ void StreamSender::EndParts() {
 }
 
 void StreamSender::OnWritable(Link& link) {
+  VERBENA_DCHECK(wait_ == Wait::kRoom) << "wait " << wait_;
   const auto bytes = static_cast<uint32_t>(body_bytes);
   if (reserved_ == 0) {
+    VERBENA_DCHECK(end_wanted_ && !end_sent_) << "nothing waited for room";
     link.Append(StreamEndFrame(id_), 0);
     end_sent_ = true;
   } else if (in_message()) {
@@ -255,7 +263,10 @@ void StreamSender::OnWritable(Link& link) {
   Advance();
 }
 
-void StreamSender::OnLinkWindow() { Advance(); }
+void StreamSender::OnLinkWindow() {
+  VERBENA_DCHECK(wait_ == Wait::kLinkWindow) << "wait " << wait_;
+  Advance();
+}
 
 absl::Status StreamSender::OnWindow(const FrameHeader& frame) {
   AtStep(CallStep::kWindowArrived, &stream_link_->link());
@@ -281,7 +292,7 @@ void StreamSender::OnStreamLinkLost() {
 }
 
 void StreamSender::SendSerialized(std::string message) {
-  VERBENA_CHECK(!in_message() && writer_ == nullptr) << method_;
+  VERBENA_CHECK(!in_message() && writer_ == nullptr && !end_wanted_) << method_;
   parts_ = std::move(message);
   BeginParts({});
   Advance();
@@ -299,6 +310,7 @@ void StreamSender::NoteLost(const absl::Status& status) {
 }
 
 void StreamSender::EndWriter(absl::Status status) {
+  VERBENA_DCHECK(writer_ != nullptr) << "a Write of " << method_ << " ends twice";
   if (!status.ok()) NoteLost(status);
   std::exchange(writer_, nullptr)->End(std::move(status));
 }

@@ -5,6 +5,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/link/endpoint.h"
 
@@ -104,6 +105,7 @@ size_t StreamLink::max_message_bytes() const {
 }
 
 void StreamLink::StartTimer() {
+  VERBENA_DCHECK(!timer_running_ && room_waits_ > 0) << room_waits_ << " wait for room";
   Scheduler& timers = scheduler();
   timers.StartTimer(*this, SaturatingAdd(timers.now(), *room_grace_));
   timer_running_ = true;

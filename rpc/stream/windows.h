@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/stream/memory.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -55,7 +56,10 @@ class SendWindow {
   explicit SendWindow(uint32_t initial = 0) : limit_(initial) {}
 
   uint32_t available() const { return limit_ - sent_; }
-  void Take(uint32_t cost) { sent_ += cost; }
+  void Take(uint32_t cost) {
+    VERBENA_DCHECK(cost <= available()) << cost << " of a window of " << available() << " bytes";
+    sent_ += cost;
+  }
   void GiveBack(uint32_t cost) { sent_ -= cost; }
   // The peer says that the window reaches to `limit`, further than before. A failed Status is a
   // violation.
@@ -73,7 +77,10 @@ class ReceiveWindow {
 
   // The peer has sent a frame of this cost. False if it is beyond the window: a violation.
   bool Receive(uint32_t cost);
-  void Consume(uint32_t cost) { consumed_ += cost; }
+  void Consume(uint32_t cost) {
+    VERBENA_DCHECK(cost <= unread()) << cost << " bytes are read, of " << unread() << " that came";
+    consumed_ += cost;
+  }
   // How much the peer may send.
   uint32_t left() const { return limit_ - received_; }
   // How much was consumed that the peer has not heard of.
@@ -140,6 +147,7 @@ class StreamLink final : private SendWaiter, private Timer {
 
   // Call it before a stream uses this object; further calls are harmless. `share` is the peer's.
   void Attach(Link& link, const std::shared_ptr<StreamShare>& share) {
+    VERBENA_DCHECK(link_ == nullptr || link_ == &link) << "streams of two links share a window";
     link_ = &link;
     if (share_ == nullptr) share_ = share;
   }
@@ -153,7 +161,10 @@ class StreamLink final : private SendWaiter, private Timer {
   void AddUntold(UntoldStream& stream) { untold_.PushBack(stream); }
 
   // The next four are valid while streams use this object.
-  Link& link() const { return *link_; }
+  Link& link() const {
+    VERBENA_DCHECK(link_ != nullptr) << "a stream uses a link that is lost";
+    return *link_;
+  }
   Scheduler& scheduler() const;
   // The largest message of a stream, by this side's limits.
   size_t max_message_bytes() const;
@@ -187,14 +198,20 @@ class StreamLink final : private SendWaiter, private Timer {
 
   // A sender or a reader begins or stops waiting for what the peer owes: window, room or a message.
   void BeginWait() { ++waits_; }
-  void EndWait() { --waits_; }
+  void EndWait() {
+    VERBENA_DCHECK(waits_ > 0);
+    --waits_;
+  }
   bool has_waits() const { return waits_ > 0; }
   // Of these waits, one for room in the link begins or ends. One timer looks after all of them,
   // once in each room_grace.
   void BeginRoomWait() {
     if (++room_waits_ == 1 && room_grace_.has_value()) WatchRoom();
   }
-  void EndRoomWait() { --room_waits_; }
+  void EndRoomWait() {
+    VERBENA_DCHECK(room_waits_ > 0);
+    --room_waits_;
+  }
 
   uint32_t unread() const { return receive_.unread(); }
 

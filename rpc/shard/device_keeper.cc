@@ -126,6 +126,7 @@ absl::Status DeviceKeeper::Wake() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (stopping_) return absl::CancelledError("the runtime ends");
   if (opened->failed) return absl::UnavailableError(fmt::format("{} has failed", name_));
+  VERBENA_CHECK(current_ == nullptr) << name_ << " was in service while it was in reserve";
   current_ = opened;
   opened_at_ = Clock::Real().Now();
   // From here on a failure reaches the users, behind the word of this opening.
@@ -155,6 +156,7 @@ absl::StatusOr<std::shared_ptr<OpenedDevice>> DeviceKeeper::Use(std::unique_ptr<
 
 std::shared_ptr<OpenedDevice> DeviceKeeper::Attach(User& user) {
   std::lock_guard<std::mutex> lock(mutex_);
+  VERBENA_CHECK(std::ranges::find(users_, &user) == users_.end()) << name_;
   users_.push_back(&user);
   return current_;
 }
@@ -206,6 +208,7 @@ void DeviceKeeper::OnDrained(OpenedDevice& opened) {
   std::lock_guard<std::mutex> lock(mutex_);
   VERBENA_CHECK(opened.draining > 0) << name_;
   if (--opened.draining > 0) return;
+  VERBENA_CHECK(undrained_ > 0) << name_;
   --undrained_;
   EnsureThread(lines);
 }
@@ -313,6 +316,7 @@ void DeviceKeeper::CloseBuried(std::unique_lock<std::mutex>& lock) {
     return false;
   });
   lock.lock();
+  VERBENA_CHECK(closed <= unclosed_) << name_ << ": " << closed << " of " << unclosed_;
   unclosed_ -= closed;
   std::move(closing.begin(), closing.end(), std::back_inserter(unclosable_));
 }
@@ -387,6 +391,7 @@ absl::Status DeviceKeeper::PutInService(const std::shared_ptr<OpenedDevice>& ope
   std::lock_guard<std::mutex> lock(mutex_);
   if (opened->failed) return absl::UnavailableError("it failed again at once");
   if (stopping_) return absl::CancelledError("the runtime ends");
+  VERBENA_CHECK(reopening_ && current_ == nullptr) << name_ << " is in service already";
   current_ = opened;
   reopening_ = false;
   opened_at_ = Clock::Real().Now();

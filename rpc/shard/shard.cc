@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/executor/spawn.h"
 
@@ -20,6 +21,7 @@ Shard::Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index, const Run
 
 absl::Status Shard::Init(const std::vector<DeviceKeeper*>& devices, const LinkLimits& limits,
                          uint32_t shards) {
+  VERBENA_CHECK(devices_.empty()) << "executor " << index_ << " has its devices already";
   limits_ = limits;
   const EndpointOptions options{.limits = limits,
                                 .executor_index = index_,
@@ -36,6 +38,7 @@ absl::Status Shard::Init(const std::vector<DeviceKeeper*>& devices, const LinkLi
 }
 
 absl::StatusOr<Endpoint*> Shard::EndpointOn(size_t device) {
+  VERBENA_CHECK(device < devices_.size()) << device << " of " << devices_.size() << " devices";
   return devices_[device]->UseEndpoint();
 }
 
@@ -115,12 +118,15 @@ void Shard::BeginShutdown() {
 }
 
 Task<void> Shard::CloseLinks() {
+  VERBENA_CHECK(closing_) << "executor " << index_ << " still makes connections";
   for (const std::unique_ptr<ShardDevice>& device : devices_) co_await device->Shutdown();
 }
 
 Task<void> Shard::JoinTasks() { co_await JoinLogged(tasks_, fmt::format("executor {}", index_)); }
 
 Task<void> Shard::End() {
+  VERBENA_CHECK(closing_ && tasks_.size() == 0)
+      << "executor " << index_ << " has " << tasks_.size() << " tasks";
   for (const std::unique_ptr<ShardDevice>& device : devices_) co_await device->End();
 }
 

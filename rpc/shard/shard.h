@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/shard/shard_device.h"
 #include "verbena/rpc/stream/memory.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
@@ -87,6 +88,7 @@ class Shard {
   // Like EndpointOn(), but the executor serves others meanwhile: a control thread registers the
   // memory.
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<Endpoint*>> AwaitEndpointOn(size_t device) {
+    VERBENA_CHECK(device < devices_.size()) << device << " of " << devices_.size() << " devices";
     return devices_[device]->AwaitEndpoint();
   }
   // The endpoint on the device of that kind, for the peer of `stream`; FAILED_PRECONDITION if there

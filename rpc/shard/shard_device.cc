@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/base/status.h"
@@ -114,6 +115,7 @@ absl::Status ShardDevice::Ended() const {
 }
 
 absl::StatusOr<Endpoint*> ShardDevice::MakeEndpoint(EndpointMemory memory) {
+  VERBENA_CHECK(endpoint_ == nullptr && opened_ != nullptr) << name();
   VERBENA_ASSIGN_OR_RETURN(
       std::unique_ptr<Endpoint> made,
       Endpoint::CreateWith(std::move(memory), executor_, *opened_->context, options_.limits,
@@ -166,6 +168,8 @@ void ShardDevice::Take(Arrival arrival) {
   arrived_.Set();
   // An opening may have failed by now: then its end is posted behind this.
   if (shutting_down_) return;
+  VERBENA_CHECK(opened_ == nullptr && endpoint_ == nullptr)
+      << name() << " is opened again before this executor has retired it";
   opened_ = std::move(arrival.opened);
   if (!arrival.memory.has_value()) return;
   const absl::Status made = MakeEndpoint(*std::move(arrival.memory)).status();
@@ -178,7 +182,8 @@ void ShardDevice::Take(Arrival arrival) {
 // --- endpoints of openings that have failed
 
 void ShardDevice::Retire(OpenedDevice& opened) {
-  if (shutting_down_ || opened_.get() != &opened) return;
+  if (shutting_down_) return;
+  VERBENA_CHECK(opened_.get() == &opened) << name() << ": an opening fails that is not in use";
   // A registration may take as long as it likes: from now on neither a caller nor the next
   // opening's registration waits for it.
   if (registering_.get() == &opened) EndRegistration(keeper_.Absence());
@@ -236,6 +241,8 @@ Task<void> ShardDevice::Shutdown() {
 
 // Buffers that the program still has keep their memory for ever: it must give them up before.
 Task<void> ShardDevice::End() {
+  VERBENA_CHECK(shutting_down_ && registering_ == nullptr && !sweeping_)
+      << name() << ": the executor's tasks have not ended";
   for (Retired& retired : retired_) co_await retired.endpoint->Shutdown();
   retired_.clear();
   endpoint_.reset();

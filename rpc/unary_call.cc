@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include "fmt/format.h"
@@ -14,7 +13,6 @@
 #include "verbena/rpc/client/dedupe.h"
 #include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/dedupe.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/service_config.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/check.h"
@@ -86,7 +84,7 @@ Task<absl::Status> InterceptedCall(const Channel& channel, Connection& connectio
   }
   if (chain.started()) co_return status;
   // An interceptor answered.
-  (void)FailUnsent(absl::CancelledError(), spec.options, spec.received);
+  ReturnUnsent(spec.options, spec.received);
   co_return chain.Marked(std::move(status));
 }
 
@@ -117,6 +115,13 @@ Task<absl::Status> RoutedCall(Channel& channel, CallSpec spec, TriedServers* tri
   co_return status;
 }
 
+// One attempt over `connection`; if it is null, over one that the channel finds.
+VERBENA_CORO_WRAPPER Task<absl::Status> OneAttempt(Channel& channel, Connection* connection,
+                                                   CallSpec spec) {
+  return connection == nullptr ? RoutedCall(channel, std::move(spec), nullptr)
+                               : AttemptOver(channel, *connection, std::move(spec));
+}
+
 class ChannelAttempts final : public AttemptMaker {
  public:
   // `channel` outlives it.
@@ -141,10 +146,7 @@ class ChannelAttempts final : public AttemptMaker {
 
 VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(Channel& channel, CallRoute route, CallSpec spec,
                                                    ChannelAttempts& attempts) {
-  if (route.policy == nullptr) {
-    return route.connection == nullptr ? RoutedCall(channel, std::move(spec), nullptr)
-                                       : AttemptOver(channel, *route.connection, std::move(spec));
-  }
+  if (route.policy == nullptr) return OneAttempt(channel, route.connection, std::move(spec));
   RetryAccount& account = channel.policies()->account(channel.ShardHere()->index());
   return route.policy->retry.has_value()
              ? RetriedCall(attempts, account, *route.policy->retry, std::move(spec))
@@ -207,7 +209,7 @@ class InPlaceCall::Eager final : public ClientCall {
  private:
   // Giving a landing takes several awaits: a coroutine of its own makes them.
   void OnLandingWanted() override {
-    owner_.task_ = FinishInLanding(*this, reply(), deadline(), info());
+    owner_.task_ = FinishInLanding(*this);
     owner_.task_.RunLaterFor(TakeCaller());
   }
 
@@ -349,10 +351,7 @@ std::coroutine_handle<> InPlaceCall::BeginFull(CallRoute route, PromiseBase& cal
   if (route.policy != nullptr || options.dedupe != nullptr || !inherits) {
     return BeginTask(WholeCall(*channel_, route, std::move(spec), std::move(own_token)), caller);
   }
-  return BeginTask(route.connection == nullptr
-                       ? RoutedCall(*channel_, std::move(spec), nullptr)
-                       : AttemptOver(*channel_, *route.connection, std::move(spec)),
-                   caller);
+  return BeginTask(OneAttempt(*channel_, route.connection, std::move(spec)), caller);
 }
 
 CallOptions InPlaceCall::TakeOptions() {

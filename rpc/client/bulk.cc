@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -38,11 +37,11 @@ ClientBulk::~ClientBulk() {
 }
 
 // A large message is read, and the payload with it: one buffer of the server's holds both.
-bool ClientBulk::WantsLanding() const { return !payload.empty() && !message; }
+bool ClientBulk::MayUseGrant() const { return !payload.empty() && !message; }
 
 bool ClientBulk::PayloadInFrame(const Link& link) const {
   const size_t bytes = payload.size();
-  return WantsLanding() && bytes <= link.endpoint().limits().largest_payload_in_frame &&
+  return MayUseGrant() && bytes <= link.endpoint().limits().largest_payload_in_frame &&
          kRequestBulkBytes + bytes + frame_message_bytes <= link.max_body_bytes();
 }
 
@@ -55,7 +54,7 @@ bool ClientBulk::RoomInFrame(const Link& link) const {
 uint32_t ClientBulk::leases_needed(const ClientSession* session) const {
   uint32_t count = message.size() > 0 ? 1 : 0;
   if (landing.size() > 0 && (session == nullptr || !RoomInFrame(*session->link()))) ++count;
-  const bool leased = session == nullptr || !WantsLanding() ||
+  const bool leased = session == nullptr || !MayUseGrant() ||
                       !(PayloadInFrame(*session->link()) || session->grants().Fits(payload.size()));
   if (!leased) return count;
   for (size_t i = 0; i < payload.part_count(); ++i) count += payload.part(i).empty() ? 0 : 1;
@@ -82,26 +81,26 @@ absl::Status ClientBulk::OpenSource(Link& link, const BufferView& view) {
 }
 
 absl::Status ClientBulk::OpenLeases(ClientSession& session) {
-  VERBENA_CHECK(leases_.empty() && !landing_.has_value()) << "leases are opened once";
+  VERBENA_CHECK(leases_.empty() && !grant_.has_value()) << "leases are opened once";
   Link& link = *session.link();
   checked_ = link.checks_payloads();
   request_.has_payload = payload.present();
   request_.payload_bytes = payload.size();
   request_.message_bytes = message.size();
   absl::Status status;
-  if (WantsLanding()) {
+  if (MayUseGrant()) {
     // Checked as if the server were to READ it: the result must not depend on what is granted now.
     for (size_t i = 0; i < payload.part_count() && status.ok(); ++i) {
       if (payload.part(i).empty()) continue;
       status = link.leases().Check(payload.part(i), LeaseAccess::kRead);
     }
     request_.payload_in_frame = PayloadInFrame(link);
-    if (status.ok() && !request_.payload_in_frame) landing_ = session.grants().Take(payload.size());
+    if (status.ok() && !request_.payload_in_frame) grant_ = session.grants().Take(payload.size());
   }
   if (request_.payload_in_frame) {
     // Copied when the request's frame is written.
-  } else if (landing_.has_value()) {
-    request_.grant = landing_->slot;
+  } else if (grant_.has_value()) {
+    request_.grant = grant_->slot;
   } else {
     for (size_t i = 0; i < payload.part_count() && status.ok(); ++i) {
       status = OpenSource(link, payload.part(i));
@@ -200,7 +199,7 @@ void ClientBulk::PlaceResponse(Buffer memory) {
 }
 
 void ClientBulk::OnFinal(ClientSession& session) {
-  landing_.reset();
+  grant_.reset();
   // Iterates over a copy: leases that end at once leave leases_.
   const LeaseList leases = leases_;
   for (Lease* lease : leases) session.link()->EndLease(*lease, this);
@@ -214,12 +213,12 @@ void ClientBulk::EndSettling() {
 }
 
 bool ClientBulk::StartWrite(ClientSession& session, PayloadListener& call) {
-  if (!landing_.has_value()) return false;
+  if (!grant_.has_value()) return false;
   absl::InlinedVector<BufferView, 8> views;
   for (size_t i = 0; i < payload.part_count(); ++i) views.push_back(payload.part(i));
   call_ = &call;
   const RemoteRange to{
-      .address = landing_->range.address, .bytes = payload.size(), .rkey = landing_->range.rkey};
+      .address = grant_->range.address, .bytes = payload.size(), .rkey = grant_->range.rkey};
   write_ = &session.link()->StartTransfer(Transfer::Direction::kWrite, views, to, this);
   return true;
 }
@@ -234,22 +233,22 @@ void ClientBulk::OnTransferPosted() {
 void ClientBulk::OnTransferDone(const absl::Status&) { write_ = nullptr; }
 
 void ClientBulk::OnRequestAppended(ClientSession& session) {
-  if (landing_.has_value()) session.grants().OnUsed(*landing_);
+  if (grant_.has_value()) session.grants().OnUsed(*grant_);
 }
 
 uint32_t ClientBulk::RequestKey(const Link& link) const {
-  return landing_.has_value() && link.reports_invalidation() ? landing_->range.rkey : 0;
+  return grant_.has_value() && link.reports_invalidation() ? grant_->range.rkey : 0;
 }
 
 LeaseList ClientBulk::Abandon(ClientSession& session, bool sent) {
   Link& link = *session.link();
   if (write_ != nullptr) link.AbandonTransfer(*std::exchange(write_, nullptr));
-  if (landing_.has_value() && !sent) session.grants().Return(link, *landing_);
+  if (grant_.has_value() && !sent) session.grants().Return(link, *grant_);
   LeaseList leases = std::exchange(leases_, {});
   // The device may still be sending the payload, which must not change: the request behind it
   // describes it as it was.
-  lost_ = (landing_.has_value() && call_ != nullptr) || (sent && !leases.empty());
-  landing_.reset();
+  lost_ = (grant_.has_value() && call_ != nullptr) || (sent && !leases.empty());
+  grant_.reset();
   for (Lease* lease : leases) {
     if (sent) {
       link.AbandonLease(*lease);
@@ -262,7 +261,7 @@ LeaseList ClientBulk::Abandon(ClientSession& session, bool sent) {
 
 void ClientBulk::OnLinkDown() {
   if (write_ != nullptr) std::exchange(write_, nullptr)->Abandon();
-  lost_ = !leases_.empty() || landing_.has_value();
+  lost_ = !leases_.empty() || grant_.has_value();
   leases_.clear();
 }
 

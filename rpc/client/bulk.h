@@ -126,7 +126,7 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   Buffer TakeResponsePayload();
 
  private:
-  bool WantsLanding() const;
+  bool MayUseGrant() const;
   bool PayloadInFrame(const Link& link) const;
   void EndSettling();
   void OnTransferPosted() override;
@@ -142,9 +142,9 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   void OnLeaseLost(const Lease& lease) override;
 
   RequestBulk request_;
-  std::optional<HeldGrant> landing_;  // for the payload, until the call's final frame
-  Transfer* write_ = nullptr;         // the WRITE to landing_, until it is posted
-  PayloadListener* call_ = nullptr;   // once that WRITE has begun
+  std::optional<HeldGrant> grant_;   // for the payload, until the call's final frame
+  Transfer* write_ = nullptr;        // the WRITE to grant_, until it is posted
+  PayloadListener* call_ = nullptr;  // once that WRITE has begun
   ResponseBulk response_;
   Buffer asked_;
   LandingRequest wanted_;

@@ -107,6 +107,9 @@ class ClientCall : public Suspension,
   void SendLanding(const RemoteRange& landing);
   // Ends a call that the caller cannot go on with; the next await returns `status`.
   void Fail(absl::Status status) { GiveUp(std::move(status)); }
+  google::protobuf::MessageLite& reply() const { return reply_; }
+  Deadline deadline() const { return deadline_; }
+  CallInfo* info() const { return info_; }
   // Precondition of these two: landing_needed().
   Link& link() const { return *session_.link(); }
   std::shared_ptr<LandingShare> landing_share() const { return session_.landing_share(); }
@@ -119,9 +122,6 @@ class ClientCall : public Suspension,
     suspended_ = false;
     return Release();
   }
-  google::protobuf::MessageLite& reply() const { return reply_; }
-  Deadline deadline() const { return deadline_; }
-  CallInfo* info() const { return info_; }
 
  private:
   enum class Stage : uint8_t { kNew, kSent, kLandingNeeded, kEnded };

@@ -116,7 +116,6 @@ Task<absl::StatusOr<ClientSession*>> Connection::Session(Deadline deadline, bool
 }
 
 bool Connection::RemoveUser() {
-  VERBENA_CHECK(users_ > 0) << target_;
   VERBENA_CHECK(users_ > 0) << "nobody uses the connection to " << target_;
   return --users_ == 0;
 }

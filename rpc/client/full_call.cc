@@ -353,11 +353,15 @@ absl::Status CheckContext(const CallContext& context, size_t max_metadata_bytes)
   return context.trace ? context.trace->Check() : absl::OkStatus();
 }
 
-absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink received) {
+void ReturnUnsent(CallOptions& options, PayloadSink received) {
   if (options.returned_payload != nullptr) {
     *options.returned_payload = std::move(options.request_payload);
   }
   received.Set(std::move(options.response_payload_into), false);
+}
+
+absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink received) {
+  ReturnUnsent(options, received);
   return NotExecuted(std::move(status));
 }
 
@@ -431,18 +435,17 @@ Task<absl::Status> FullCall(Connection& connection, CallSpec spec) {
   co_return ended(Settle(*bulk, std::move(status), spec.reply, to));
 }
 
-Task<absl::Status> FinishInLanding(ClientCall& call, MessageLite& reply, Deadline deadline,
-                                   CallInfo* info) {
+Task<absl::Status> FinishInLanding(ClientCall& call) {
   // The call may have ended, and lost its link, since the server asked.
   if (!call.landing_needed()) co_return co_await call;
   ClientBulk bulk;
   absl::Cleanup leave = [&call] { call.LeaveBulk(); };
-  absl::Status status = co_await GiveLanding(call, bulk, deadline);
+  absl::Status status = co_await GiveLanding(call, bulk, call.deadline());
   if (bulk.settling()) {
     absl::Status waited = co_await bulk.Settled();
     if (!waited.ok()) co_return Unsettled(status, std::move(waited));
   }
-  co_return Settle(bulk, std::move(status), reply, {.info = info});
+  co_return Settle(bulk, std::move(status), call.reply(), {.info = call.info()});
 }
 
 }  // namespace verbena::internal

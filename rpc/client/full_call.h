@@ -63,14 +63,14 @@ inline bool HasPayloads(const MethodDescriptor& method, const CallOptions& optio
 // channel or the link does not take a part of the call.
 Task<absl::Status> FullCall(Connection& connection, CallSpec spec);
 
-// For a call that never began: gives the caller its buffers back, and returns `status` as the
-// call's final one.
+// Gives the caller of a call that never began its buffers back.
+void ReturnUnsent(CallOptions& options, PayloadSink received);
+// The same; returns `status` as the call's final one.
 absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink received);
 
 // The end of a plain call whose server asks for a landing for the response. `call` is
 // landing_needed(), has leased nothing for the response yet, and outlives the Task.
-Task<absl::Status> FinishInLanding(ClientCall& call, google::protobuf::MessageLite& reply,
-                                   Deadline deadline, CallInfo* info);
+Task<absl::Status> FinishInLanding(ClientCall& call);
 
 // The members of a call's channel that interceptors need, which outlive the call.
 struct InterceptedChannel {

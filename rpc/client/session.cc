@@ -123,12 +123,10 @@ absl::Status ClientSession::OnOtherFrame(Link& link, const FrameHeader& frame, c
   }
 }
 
-inline RegisteredCall* ClientSession::Answered(const FrameHeader& frame) {
+inline RegisteredCall* ClientSession::InFlight(const FrameHeader& frame) const {
   if (frame.call_slot >= slots_.size()) return nullptr;
   const Slot& slot = slots_[frame.call_slot];
-  if (slot.call == nullptr || slot.generation != frame.call_generation) return nullptr;
-  answered_ = true;
-  return slot.call;
+  return slot.generation == frame.call_generation ? slot.call : nullptr;
 }
 
 absl::StatusOr<RegisteredCall*> ClientSession::Find(const FrameHeader& frame) const {
@@ -149,9 +147,10 @@ absl::StatusOr<RegisteredCall*> ClientSession::Find(const FrameHeader& frame) co
 }
 
 absl::Status ClientSession::OnResponse(const FrameHeader& frame, const char* body) {
-  RegisteredCall* const call = Answered(frame);
+  RegisteredCall* const call = InFlight(frame);
   if (call == nullptr) [[unlikely]]
     return OnLateResponse(frame);
+  answered_ = true;
   if (tally_ != nullptr) tally_->OnResponse(frame.status_code, frame.outcome);
   return call->OnResponse(frame, body);
 }
@@ -160,7 +159,11 @@ absl::Status ClientSession::OnStreamFrame(const FrameHeader& frame, const char* 
   if ((frame.flags & kFrameOfLink) != 0) return streams_.OnWindow(frame);
   const bool is_message = frame.kind == FrameKind::kStreamMessage;
   if (is_message) VERBENA_RETURN_IF_ERROR(streams_.OnReceived(frame));
-  if (RegisteredCall* call = Answered(frame)) return call->OnStreamFrame(frame, body);
+  if (RegisteredCall* call = InFlight(frame)) {
+    VERBENA_RETURN_IF_ERROR(call->OnStreamFrame(frame, body));
+    answered_ = true;
+    return absl::OkStatus();
+  }
   VERBENA_RETURN_IF_ERROR(Find(frame).status());
   // Its stream was given up, or has ended.
   if (is_message) streams_.Drop(frame);

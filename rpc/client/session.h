@@ -102,8 +102,6 @@ struct CallTally {
   }
 };
 
-class LandingShare;
-
 // RegisteredCall: a unary call or a stream that has a slot of a session, as the session sees it. It
 // hears of its frames from the server, and of the link's end.
 //
@@ -256,8 +254,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
   [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame);
   [[gnu::noinline]] absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
   void OnWritable(Link& link) override;
-  // The call in flight that the frame answers, or nullptr.
-  RegisteredCall* Answered(const FrameHeader& frame);
+  // The call that a frame is for, if it is in flight; otherwise nullptr.
+  RegisteredCall* InFlight(const FrameHeader& frame) const;
   // The call that a frame is for; nullptr if the call has ended. An error if there never was such a
   // call.
   absl::StatusOr<RegisteredCall*> Find(const FrameHeader& frame) const;

@@ -7,7 +7,6 @@
 #include "fmt/format.h"
 #include "verbena/rpc/annotate.h"
 #include "verbena/rpc/call/frames.h"
-#include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/client/call.h"
 #include "verbena/rpc/client/full_call.h"

@@ -1,7 +1,7 @@
 // Admission of calls on one executor of a server: Admission, the queue that calls wait in, and what
 // clients and source addresses have of it.
 //
-// Part of a ServerShard, on its executor's thread. AdmissionOptions bounds it.
+// Part of a ServerState, on its executor's thread. AdmissionOptions bounds it.
 
 #ifndef VERBENA_RPC_SERVER_ADMISSION_H_
 #define VERBENA_RPC_SERVER_ADMISSION_H_
@@ -324,7 +324,7 @@ inline bool HasBounds(const AdmissionOptions& options) {
 //
 // Counts the calls and bytes of methods and clients, keeps places for control calls, and has the
 // queue, if there is one. Only servers with such bounds have an Admission; the others pay nothing.
-// Part of a ServerShard, on its executor's thread.
+// Part of a ServerState, on its executor's thread.
 class Admission final : private FlushHook {
  public:
   // Precondition: HasBounds(options), and each of its methods is in the table.

@@ -33,7 +33,7 @@ RemoteRange Within(const RemoteRange& range, uint64_t offset, uint64_t bytes) {
 }  // namespace
 
 absl::StatusOr<Link*> ServedCall::OpenLink() const {
-  Link* link = session->link();
+  Link* link = call_link->link();
   if (link == nullptr || !link->open()) return absl::UnavailableError("the link was lost");
   return link;
 }
@@ -62,13 +62,13 @@ bool RequestShares::TryTake(ServerClient& client, size_t bytes) {
 
 // Always in this order, so that no two calls wait for each other. A share that a call has when it
 // is cancelled goes back when the call ends.
-Task<absl::Status> RequestShares::Take(CallLink& session, size_t bytes) {
-  ServerClient& client = session.client();
+Task<absl::Status> RequestShares::Take(CallLink& call_link, size_t bytes) {
+  ServerClient& client = call_link.client();
   const size_t of_client = std::min(bytes, client.max_bytes());
   VERBENA_CO_RETURN_IF_ERROR(co_await client.bytes().Acquire(of_client));
   of_client_ = of_client;
   const size_t of_source = std::min(bytes, client.source().max_bytes());
-  if (of_source > client.source_bytes().available()) session.ReclaimGrantsOfSource();
+  if (of_source > client.source_bytes().available()) call_link.ReclaimGrantsOfSource();
   VERBENA_CO_RETURN_IF_ERROR(co_await client.source_bytes().Acquire(of_source));
   of_source_ = of_source;
   co_return absl::OkStatus();
@@ -103,18 +103,18 @@ void FetchedRequest::Begin(UsedGrant landing, const char* in_frame) {
   const RequestBulk& header = call_.header;
   // A call that has neither payload nor message here may begin after the link is lost.
   if (header.payload_bytes + header.message_bytes == 0) return;
-  checked_ = call_.session->link()->checks_payloads();
+  checked_ = call_.call_link->link()->checks_payloads();
   if (header.payload_in_frame) TakeFromFrame(in_frame);
   if (!landing.buffer) return;
   memory_ = std::move(landing.buffer);
   memory_.set_size(header.payload_bytes);
   lease_ = landing.lease;
-  call_.session->link()->EndLease(*lease_, this);
+  call_.call_link->link()->EndLease(*lease_, this);
 }
 
 void FetchedRequest::Clear() {
   ReturnLanded();
-  shares_.Return(call_.session->client());
+  shares_.Return(call_.call_link->client());
   if (lease_ != nullptr) LeaseTable::Forget(*std::exchange(lease_, nullptr));
   lease_over_.Reset();
   checked_ = earns_landing_ = false;
@@ -125,16 +125,16 @@ void FetchedRequest::Clear() {
 
 void FetchedRequest::TakeFromFrame(const char* bytes) {
   const size_t size = call_.header.payload_bytes;
-  const Endpoint& endpoint = call_.session->link()->endpoint();
+  const Endpoint& endpoint = call_.call_link->link()->endpoint();
   if (size <= endpoint.limits().max_payload_bytes &&
-      shares_.TryTake(call_.session->client(), size)) {
+      shares_.TryTake(call_.call_link->client(), size)) {
     absl::StatusOr<Buffer> memory = endpoint.memory().receive().TryAllocate(size);
     if (memory.ok()) {
       memory_ = *std::move(memory);
       std::memcpy(memory_.data(), bytes, size);
       return;
     }
-    shares_.Return(call_.session->client());
+    shares_.Return(call_.call_link->client());
   }
   unplaced_.assign(bytes, size);
 }
@@ -202,15 +202,15 @@ Task<absl::Status> FetchedRequest::AllocateMemory(Link& link, uint64_t bytes) {
                   .holders = &call_.state->receive_holders()};
   const Endpoint& endpoint = link.endpoint();
   [[maybe_unused]] const auto use = endpoint.Use();
-  if (!shares_.TryTake(call_.session->client(), bytes)) {
+  if (!shares_.TryTake(call_.call_link->client(), bytes)) {
     const TimePoint began = endpoint.executor().now();
     const TimePoint limit = WaitLimit(began, wait);
-    absl::Status waited = co_await WithDeadline(shares_.Take(*call_.session, bytes), limit);
+    absl::Status waited = co_await WithDeadline(shares_.Take(*call_.call_link, bytes), limit);
     const TimePoint now = endpoint.executor().now();
     // An earlier deadline is the caller's own.
     if (absl::IsDeadlineExceeded(waited) && now >= limit) {
       ++call_.state->memory_refused();
-      co_return shares_.NotTaken(call_.session->client(), bytes, now - began);
+      co_return shares_.NotTaken(call_.call_link->client(), bytes, now - began);
     }
     VERBENA_CO_RETURN_IF_ERROR(waited);
     // One limit for both waits.
@@ -220,7 +220,7 @@ Task<absl::Status> FetchedRequest::AllocateMemory(Link& link, uint64_t bytes) {
   BufferPool& pool = endpoint.memory().receive();
   absl::StatusOr<Buffer> now = pool.TryAllocate(bytes);
   if (!now.ok()) {
-    call_.session->ReclaimGrants();
+    call_.call_link->ReclaimGrants();
     now = co_await AllocateUntil(endpoint, pool, bytes, wait);
     VERBENA_CO_RETURN_IF_ERROR(now.status());
   }
@@ -254,16 +254,16 @@ Buffer FetchedRequest::TakePayload() {
 void FetchedRequest::Drop() {
   ReturnLanded();
   memory_.Reset();
-  shares_.Return(call_.session->client());
+  shares_.Return(call_.call_link->client());
 }
 
 void FetchedRequest::ReturnLanded() {
   const size_t landed = std::exchange(landed_, 0);
   if (landed == 0) return;
   if (lease_ == nullptr) {
-    call_.session->client().EndGrant(landed);
+    call_.call_link->client().EndGrant(landed);
   } else {
-    ReturnWithMemory(std::move(memory_), landed, call_.session->client(), nullptr);
+    ReturnWithMemory(std::move(memory_), landed, call_.call_link->client(), nullptr);
   }
 }
 
@@ -418,13 +418,14 @@ absl::Status WrittenResponse::PlanFailure(size_t body_bytes) {
 Task<absl::Status> WrittenResponse::AskForLanding(const google::protobuf::MessageLite& reply) {
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link, call_.OpenLink());
   if (message_bytes_ > 0) {
-    VERBENA_CO_ASSIGN_OR_RETURN(message_, co_await call_.session->client().responses().Allocate(
-                                              link->endpoint(), message_bytes_,
-                                              {.deadline = call_.deadline,
-                                               .longest = call_.state->limits().memory_wait,
-                                               .holders = &call_.state->send_holders()},
-                                              call_.session->peer(), call_.state->memory_refused(),
-                                              payload_.empty() ? 0 : payload_.part_count()));
+    VERBENA_CO_ASSIGN_OR_RETURN(message_,
+                                co_await call_.call_link->client().responses().Allocate(
+                                    link->endpoint(), message_bytes_,
+                                    {.deadline = call_.deadline,
+                                     .longest = call_.state->limits().memory_wait,
+                                     .holders = &call_.state->send_holders()},
+                                    call_.call_link->peer(), call_.state->memory_refused(),
+                                    payload_.empty() ? 0 : payload_.part_count()));
     // Others may have changed it while this waited.
     if (const size_t now = reply.ByteSizeLong(); now != message_bytes_) {
       co_return absl::InternalError(fmt::format(
@@ -435,9 +436,9 @@ Task<absl::Status> WrittenResponse::AskForLanding(const google::protobuf::Messag
   }
   asked_.Ask(*link, {.payload_bytes = asks_payload_ ? payload_bytes_ : 0,
                      .message_bytes = message_bytes_});
-  call_.session->BeginWait();
+  call_.call_link->BeginWait();
   absl::Status arrived = co_await WithDeadline(asked_.Arrival(), kMaxLandingWait);
-  call_.session->EndWait();
+  call_.call_link->EndWait();
   asked_.StopWaiting();
   co_return arrived;
 }
@@ -503,10 +504,10 @@ uint32_t WrittenResponse::FinalKey(const Link& link) const {
   return header.source_count > 0 ? header.sources[0].rkey : 0;
 }
 
-void ServerBulk::Begin(ServerState& state, CallLink& session, CallId id, TimePoint deadline,
+void ServerBulk::Begin(ServerState& state, CallLink& call_link, CallId id, TimePoint deadline,
                        const RequestBulk& header, UsedGrant landing, const char* in_frame) {
   call_.state = &state;
-  call_.session = &session;
+  call_.call_link = &call_link;
   call_.id = id;
   call_.deadline = deadline;
   call_.header = header;

@@ -39,7 +39,7 @@ struct ServedCall {
   absl::StatusOr<Link*> OpenLink() const;
 
   ServerState* state = nullptr;
-  CallLink* session = nullptr;
+  CallLink* call_link = nullptr;
   CallId id;
   TimePoint deadline = kNever;
   RequestBulk header;  // of the request
@@ -57,9 +57,9 @@ class RequestShares {
  public:
   // Takes both shares. False, and nothing is taken, if one is missing.
   bool TryTake(ServerClient& client, size_t bytes);
-  // Waits for both shares, of which neither is taken yet. The session asks its clients for unused
-  // landings if the source lacks bytes. `session` outlives the Task.
-  Task<absl::Status> Take(CallLink& session, size_t bytes);
+  // Waits for both shares, of which neither is taken yet. The link asks its clients for unused
+  // landings if the source lacks bytes. `call_link` outlives the Task.
+  Task<absl::Status> Take(CallLink& call_link, size_t bytes);
   // Says which share Take() did not get within `waited`.
   absl::Status NotTaken(ServerClient& client, size_t bytes, Duration waited) const;
   // Returns what was taken, if anything was.
@@ -274,7 +274,7 @@ class ServerBulk final {
   ServerBulk& operator=(const ServerBulk&) = delete;
 
   // `landing` holds the payload if it has memory; a payload in the frame is copied from `in_frame`.
-  void Begin(ServerState& state, CallLink& session, CallId id, TimePoint deadline,
+  void Begin(ServerState& state, CallLink& call_link, CallId id, TimePoint deadline,
              const RequestBulk& header, UsedGrant landing, const char* in_frame);
   // The call is over, or its link is.
   void Clear();

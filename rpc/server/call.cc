@@ -150,7 +150,7 @@ uint32_t ServerCall::Fingerprint() const {
 
 Task<absl::Status> ServerCall::RunOnce() {
   const DedupeName name = *carried_.name();
-  const ServerClient& client = session_->client();
+  const ServerClient& client = call_link_->client();
   DedupeTable& table = *state_.limits().dedupe;
   const DedupeClaim claim = table.Begin({.name = name,
                                          .runtime = client.identity().runtime,
@@ -291,7 +291,7 @@ Task<absl::Status> ServerCall::AnswerWith(const KeptResult& result) {
 
 Task<absl::Status> ServerCall::WriteKept(BufferView part) {
   absl::Status written = co_await Bulk().response().Write(part);
-  const Link* link = session_->link();
+  const Link* link = call_link_->link();
   // Whoever repeats the call gets the payload over another link.
   const bool lost = link == nullptr || !link->open();
   if (!lost) VERBENA_CO_RETURN_IF_ERROR(written);
@@ -314,7 +314,7 @@ Task<absl::Status> ServerCall::WriteKept(BufferView part) {
 // runs the handler.
 
 void ServerCall::BeginBulk(const RequestBulk& bulk, UsedGrant landing, const char* in_frame) {
-  bulk_.Make().Begin(state_, *session_, id_, deadline_, bulk, std::move(landing), in_frame);
+  bulk_.Make().Begin(state_, *call_link_, id_, deadline_, bulk, std::move(landing), in_frame);
 }
 
 void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, IncomingBulk* bulk,
@@ -336,7 +336,7 @@ void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, Inco
   if (frame.flags >= kFrameOpensStream) {
     BeginStream(frame);
     if (context != nullptr && context->header.travels) {
-      stream_.get()->ExpectContext(session_->streams(), context->header.block_bytes);
+      stream_.get()->ExpectContext(call_link_->streams(), context->header.block_bytes);
     }
     in_frame = entry_.streams == Streams::kServer && (frame.flags & kFrameMessageApart) == 0;
     // Interceptors see it, and it is that of the call before.
@@ -369,8 +369,8 @@ void ServerCall::RespondUnlikeTheMethod() {
 
 void ServerCall::BeginStream(const FrameHeader& frame) {
   ServedStream& stream = stream_.Make();
-  stream.SetMemory(state_, *session_, deadline_);
-  stream.Begin(session_->streams(), id_, *entry_.method->descriptor,
+  stream.SetMemory(state_, *call_link_, deadline_);
+  stream.Begin(call_link_->streams(), id_, *entry_.method->descriptor,
                (frame.flags & kFrameMessageApart) != 0);
 }
 
@@ -418,7 +418,7 @@ Task<absl::Status> ServerCall::ReadAndRun(bool request_apart) {
 absl::Status ServerCall::TakeContext(std::string_view block) {
   absl::StatusOr<CallContext> context = ParseContext(block.data(), block.size());
   if (!context.ok()) {
-    if (Link* link = session_->link()) link->Close(context.status());
+    if (Link* link = call_link_->link()) link->Close(context.status());
     return context.status();
   }
   if (context->metadata.bytes() > state_.limits().max_metadata_bytes) {
@@ -426,7 +426,7 @@ absl::Status ServerCall::TakeContext(std::string_view block) {
   }
   if (context->dedupe.has_value() && stream_.get() != nullptr) {
     absl::Status violation = NameOfStream();
-    if (Link* link = session_->link()) link->Close(violation);
+    if (Link* link = call_link_->link()) link->Close(violation);
     return violation;
   }
   carried_.SetIncoming(*std::move(context));
@@ -442,7 +442,7 @@ void ServerCall::SetTrace() {
 Task<absl::Status> ServerCall::RunFetched() {
   if (cancel_->requested()) co_return cancel_->status();
   step_ = Step::kHandler;
-  AtStep(CallStep::kHandlerStarts, session_->link());
+  AtStep(CallStep::kHandlerStarts, call_link_->link());
   Task<absl::Status> handler = Invoke();
   if (!handler) co_return NoTask();
   co_return co_await std::move(handler);
@@ -473,7 +473,7 @@ void ServerCall::EndTask(const absl::Status& status, Outcome outcome) {
 }
 
 bool ServerCall::AskForFailure(const absl::Status& status, Outcome outcome) {
-  const Link* link = session_->link();
+  const Link* link = call_link_->link();
   if (stream_.get() != nullptr || step_ == Step::kAskForLanding || link == nullptr ||
       !link->open() || cancel_->requested() ||
       StatusFits(status, link->max_body_bytes() - carried_.outgoing_bytes())) {
@@ -500,7 +500,7 @@ void ServerCall::RespondLargeFailure(const absl::Status& asked) {
 }
 
 void ServerCall::CompleteWithParts(size_t reply_bytes) {
-  const Link* link = session_->link();
+  const Link* link = call_link_->link();
   const bool large =
       link != nullptr && reply_bytes + carried_.outgoing_bytes() > link->max_body_bytes();
   if (large && stream_.get() != nullptr) {
@@ -562,7 +562,7 @@ void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
 void ServerCall::RespondPlainly(const absl::Status& status, Outcome outcome) {
   if (!status.ok()) DropFailedReply();
   if (!EndHandler()) return;
-  response_.Begin(*session_, id_, deadline_, nullptr, nullptr);
+  response_.Begin(*call_link_, id_, deadline_, nullptr, nullptr);
   const bool sent = status.ok() ? response_.SendReply(messages_.reply_bytes())
                                 : response_.SendFailure(status, outcome);
   if (sent) Finish();
@@ -587,7 +587,7 @@ void ServerCall::RespondWithParts(const absl::Status& handlers, Outcome outcome)
 bool ServerCall::BeginResponse() {
   carried_.DropIncoming();
   if (!EndHandler()) return false;
-  response_.Begin(*session_, id_, deadline_, bulk_.get(), carried_.outgoing());
+  response_.Begin(*call_link_, id_, deadline_, bulk_.get(), carried_.outgoing());
   if (bulk_.get() != nullptr) EndBulkRequest();
   return true;
 }
@@ -604,7 +604,7 @@ void ServerCall::EndBulkRequest() {
   messages_.DropRequestBeyond(CallMessages::kMaxPooledBytes);
   FetchedRequest& request = bulk_.get()->request();
   request.Drop();
-  if (const size_t bytes = request.earned_landing_bytes()) session_->OfferLanding(bytes);
+  if (const size_t bytes = request.earned_landing_bytes()) call_link_->OfferLanding(bytes);
 }
 
 // The part of a ServerCall for servers with an Admission: the wait for its turn.
@@ -647,14 +647,14 @@ void ServerCall::RefuseQueued(RefusalReason reason) {
     return;
   }
   // The Status is encoded already.
-  CallLink& session = *session_;
+  CallLink& call_link = *call_link_;
   const CallId id = id_;
   StopTimer();
   context_.reset();
   cancel_.reset();
   state_.CountRefusal(reason);
   Finish();
-  session.RefuseQueued(id, reason);
+  call_link.RefuseQueued(id, reason);
 }
 
 ServerCall::ServerCall(ServerState& state, CallPool& pool, int method_index)
@@ -665,33 +665,33 @@ ServerCall::ServerCall(ServerState& state, CallPool& pool, int method_index)
       response_(state, entry_.method->descriptor->full_name, messages_, *this) {}
 
 ServerCall::~ServerCall() {
-  VERBENA_CHECK(session_ == nullptr) << "a call of " << method_name() << " still runs";
+  VERBENA_CHECK(call_link_ == nullptr) << "a call of " << method_name() << " still runs";
   StopTimer();
 }
 
-void ServerCall::SetCall(CallLink& session, CallId id, const FrameHeader& frame) {
-  VERBENA_DCHECK(session_ == nullptr && !context_.has_value() && !task_) << method_name();
+void ServerCall::SetCall(CallLink& call_link, CallId id, const FrameHeader& frame) {
+  VERBENA_DCHECK(call_link_ == nullptr && !context_.has_value() && !task_) << method_name();
   VERBENA_DCHECK(step_ == Step::kHandler && !has_parts()) << method_name();
-  session_ = &session;
+  call_link_ = &call_link;
   id_ = id;
-  AtStep(CallStep::kRequestArrived, session.link());
+  AtStep(CallStep::kRequestArrived, call_link.link());
   deadline_ =
       frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), state_.executor().now());
 }
 
-void ServerCall::Start(CallLink& session, CallId id, const FrameHeader& frame, const char* body,
+void ServerCall::Start(CallLink& call_link, CallId id, const FrameHeader& frame, const char* body,
                        IncomingBulk* bulk, IncomingContext* context) {
   if (frame.flags != 0) {
-    SetCall(session, id, frame);
+    SetCall(call_link, id, frame);
     StartWithParts(frame, body, bulk, context);
   } else {
-    StartInFrame(session, id, frame, body);
+    StartInFrame(call_link, id, frame, body);
   }
 }
 
-void ServerCall::StartInFrame(CallLink& session, CallId id, const FrameHeader& frame,
+void ServerCall::StartInFrame(CallLink& call_link, CallId id, const FrameHeader& frame,
                               const char* body) {
-  SetCall(session, id, frame);
+  SetCall(call_link, id, frame);
   messages_.NoteRequest(frame.body_bytes);
   if (!messages_.request().ParseFromArray(body, static_cast<int>(frame.body_bytes))) {
     Respond(NotParsed(), Outcome::kNotExecuted);
@@ -707,13 +707,13 @@ void ServerCall::StartInFrame(CallLink& session, CallId id, const FrameHeader& f
 
 void ServerCall::BeginContext() {
   cancel_.emplace();
-  context_.emplace(ServerContext(*entry_.method->descriptor, *cancel_, session_->peer(), *this));
+  context_.emplace(ServerContext(*entry_.method->descriptor, *cancel_, call_link_->peer(), *this));
   if (deadline_ != kNever) StartTimer();
 }
 
 // A handler need not be a coroutine, so it may throw before there is a Task to hold what it threw.
 void ServerCall::RunHandler() {
-  AtStep(CallStep::kHandlerStarts, session_->link());
+  AtStep(CallStep::kHandlerStarts, call_link_->link());
   try {
     task_ = Invoke();
   } catch (...) {
@@ -769,10 +769,10 @@ absl::Status ServerCall::Thrown() const {
 }
 
 void ServerCall::OnTaskDone() {
-  VERBENA_DCHECK(session_ != nullptr && context_.has_value()) << method_name();
+  VERBENA_DCHECK(call_link_ != nullptr && context_.has_value()) << method_name();
   if (state_.admission() != nullptr) [[unlikely]]
     EndTurn();
-  AtStep(CallStep::kHandlerEnded, session_->link());
+  AtStep(CallStep::kHandlerEnded, call_link_->link());
   absl::Status status;
   Outcome outcome = Outcome::kExecuted;
   try {
@@ -792,7 +792,7 @@ void ServerCall::OnTaskDone() {
 void ServerCall::Complete() {
   const size_t reply_bytes = messages_.reply().ByteSizeLong();
   messages_.NoteReply(reply_bytes);
-  const Link* link = session_->link();
+  const Link* link = call_link_->link();
   if (!has_parts() && (link == nullptr || reply_bytes <= link->max_body_bytes())) [[likely]] {
     ReplyInFrame(reply_bytes);
   } else {
@@ -802,7 +802,7 @@ void ServerCall::Complete() {
 
 void ServerCall::ReplyInFrame(size_t reply_bytes) {
   if (!EndHandler()) return;
-  if (response_.SendInFrame(*session_, id_, deadline_, reply_bytes)) [[likely]]
+  if (response_.SendInFrame(*call_link_, id_, deadline_, reply_bytes)) [[likely]]
     FinishReplied();
 }
 
@@ -810,7 +810,7 @@ bool ServerCall::EndHandler() {
   StopTimer();
   context_.reset();
   cancel_.reset();
-  const Link* link = session_->link();
+  const Link* link = call_link_->link();
   if (link != nullptr && link->open()) [[likely]]
     return true;
   Finish();
@@ -828,12 +828,12 @@ void ServerCall::FinishReplied() {
   VERBENA_DCHECK(!context_.has_value() && !cancel_.has_value() && !timer_running_)
       << method_name() << " ends before its handler";
   messages_.Clear();
-  CallLink& session = *std::exchange(session_, nullptr);
+  CallLink& call_link = *std::exchange(call_link_, nullptr);
   const bool is_guarded = state_.admission() != nullptr && ReleasePlace();
   if (!is_guarded) [[likely]]
-    session.client().RemoveCall();
+    call_link.client().RemoveCall();
   IntrusiveNode<ServerCall>::Unlink();
-  session.Remove(id_.slot, *this);
+  call_link.Remove(id_.slot, *this);
   pool_.Recycle(*this);
 }
 

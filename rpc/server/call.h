@@ -191,10 +191,10 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // Parses the request and runs the handler up to its first wait; or lets the call wait for its
   // turn, if calls do. `bulk`, which `body` begins with, may be null; its landing is taken. So may
   // `context`, which lay ahead of `body`, and is taken.
-  void Start(CallLink& session, CallId id, const FrameHeader& frame, const char* body,
+  void Start(CallLink& call_link, CallId id, const FrameHeader& frame, const char* body,
              IncomingBulk* bulk, IncomingContext* context);
   // The same for a request whose frame holds its message and no more: the path of most calls.
-  void StartInFrame(CallLink& session, CallId id, const FrameHeader& frame, const char* body);
+  void StartInFrame(CallLink& call_link, CallId id, const FrameHeader& frame, const char* body);
   // The memory that the response waits for has come.
   absl::Status OnLanding(const RemoteRange& landing);
   // A frame of the call's stream. A failed Status closes the link.
@@ -238,7 +238,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   bool has_parts() const { return bulk_.in_use() || carried_.in_use() || stream_.in_use(); }
   [[gnu::noinline]] void StartWithParts(const FrameHeader& frame, const char* body,
                                         IncomingBulk* bulk, IncomingContext* context);
-  void SetCall(CallLink& session, CallId id, const FrameHeader& frame);
+  void SetCall(CallLink& call_link, CallId id, const FrameHeader& frame);
   // Makes the handler's context, and begins to count its time.
   void BeginContext();
   void StartTimer();
@@ -323,7 +323,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   ServerResponse response_;
 
   // State of the current call.
-  CallLink* session_ = nullptr;
+  CallLink* call_link_ = nullptr;
   CallId id_;
   std::optional<CancelScope> cancel_;
   std::optional<ServerContext> context_;

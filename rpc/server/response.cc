@@ -23,9 +23,9 @@ void CallMessages::DropReplyBeyond(size_t most) {
   reply_bytes_ = 0;
 }
 
-void ServerResponse::Begin(CallLink& session, CallId id, TimePoint deadline, ServerBulk* bulk,
+void ServerResponse::Begin(CallLink& call_link, CallId id, TimePoint deadline, ServerBulk* bulk,
                            const CallContext* context) {
-  session_ = &session;
+  call_link_ = &call_link;
   deadline_ = deadline;
   frame_ = ResponseFrame(id);
   bulk_ = bulk;
@@ -33,15 +33,15 @@ void ServerResponse::Begin(CallLink& session, CallId id, TimePoint deadline, Ser
   if (context != nullptr) [[unlikely]]
     frame_.flags = kFrameHasContext;
   if (bulk != nullptr) [[unlikely]]
-    invalidated = bulk->response().FinalKey(*session.link());
+    invalidated = bulk->response().FinalKey(*call_link.link());
 }
 
-bool ServerResponse::SendInFrame(CallLink& session, CallId id, TimePoint deadline,
+bool ServerResponse::SendInFrame(CallLink& call_link, CallId id, TimePoint deadline,
                                  size_t reply_bytes) {
-  Link& link = *session.link();
+  Link& link = *call_link.link();
   char* body = link.Append(ResponseFrame(id), reply_bytes);
   if (body == nullptr) [[unlikely]] {
-    AwaitRoomInFrame(session, id, deadline, reply_bytes);
+    AwaitRoomInFrame(call_link, id, deadline, reply_bytes);
     return false;
   }
   messages_.reply().SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
@@ -50,11 +50,11 @@ bool ServerResponse::SendInFrame(CallLink& session, CallId id, TimePoint deadlin
   return true;
 }
 
-void ServerResponse::AwaitRoomInFrame(CallLink& session, CallId id, TimePoint deadline,
+void ServerResponse::AwaitRoomInFrame(CallLink& call_link, CallId id, TimePoint deadline,
                                       size_t reply_bytes) {
-  Begin(session, id, deadline, nullptr, nullptr);
+  Begin(call_link, id, deadline, nullptr, nullptr);
   body_bytes = reply_bytes;
-  AwaitRoom(*session.link());
+  AwaitRoom(*call_link.link());
 }
 
 bool ServerResponse::SendReply(size_t reply_bytes) {
@@ -64,16 +64,16 @@ bool ServerResponse::SendReply(size_t reply_bytes) {
 }
 
 bool ServerResponse::SendFailure(const absl::Status& status, Outcome outcome) {
-  SetFailure(status, outcome, session_->link()->max_body_bytes() - context_bytes());
+  SetFailure(status, outcome, call_link_->link()->max_body_bytes() - context_bytes());
   body_bytes += context_bytes();
   return Append();
 }
 
 bool ServerResponse::SendStreamFailure(const absl::Status& status, Outcome outcome) {
-  const size_t room = session_->link()->max_body_bytes() - context_bytes();
+  const size_t room = call_link_->link()->max_body_bytes() - context_bytes();
   if (!StatusFits(status, room)) {
     auto beside = std::make_unique<BesideSender>(StatusBodyOf(status)->SerializeAsString());
-    if (beside->size() <= kMaxFailureBytes && beside->CountIn(session_->client().streams())) {
+    if (beside->size() <= kMaxFailureBytes && beside->CountIn(call_link_->client().streams())) {
       beside_ = std::move(beside);
     }
   }
@@ -90,7 +90,7 @@ bool ServerResponse::SendStreamFailure(const absl::Status& status, Outcome outco
 }
 
 bool ServerResponse::SendBeside() {
-  Link& link = *session_->link();
+  Link& link = *call_link_->link();
   if (!beside_->Send(link, {frame_.call_slot, frame_.call_generation})) {
     body_bytes = beside_->next_bytes(link);
     AwaitRoom(link);
@@ -121,7 +121,7 @@ bool ServerResponse::StartWrites() {
   const size_t reply_bytes = bulk_->response().reply_travels() ? 0 : body_bytes - context_bytes();
   frame_.flags |= kFrameHasBulk;
   body_bytes = prefix_bytes() + reply_bytes;
-  return bulk_->response().StartWrites(*session_->link(), *this);
+  return bulk_->response().StartWrites(*call_link_->link(), *this);
 }
 
 void ServerResponse::OnTransferPosted() {
@@ -134,7 +134,7 @@ void ServerResponse::OnTransferPosted() {
 void ServerResponse::OnTransferDone(const absl::Status&) {}
 
 bool ServerResponse::Append() {
-  Link& link = *session_->link();
+  Link& link = *call_link_->link();
   char* body = link.Append(frame_, body_bytes, invalidated);
   if (body == nullptr) {
     AwaitRoom(link);
@@ -150,14 +150,14 @@ void ServerResponse::AwaitRoom(Link& link) {
   messages_.DropRequestBeyond(CallMessages::kMaxWaitingRequestBytes);
   if (reply_travels()) messages_.DropReplyBeyond(0);
   link.AwaitWritable(*this);
-  session_->BeginWait();
+  call_link_->BeginWait();
   waits_ = true;
   const TimePoint until = SaturatingAdd(state_.executor().now(), state_.limits().response_grace);
   StartTimer(beside_ != nullptr ? std::min(until, beside_until_) : until);
 }
 
 void ServerResponse::StartTimer(TimePoint until) {
-  frames_sent_ = session_->link()->stats().frames_sent;
+  frames_sent_ = call_link_->link()->stats().frames_sent;
   state_.executor().StartTimer(*this, until);
   timer_running_ = true;
 }
@@ -168,7 +168,7 @@ void ServerResponse::StopTimer() {
 
 void ServerResponse::OnTimer() {
   timer_running_ = false;
-  Link& link = *session_->link();
+  Link& link = *call_link_->link();
   // A response waits its turn behind others, as long as the client takes those, but no longer than
   // the grace after its deadline.
   const TimePoint now = state_.executor().now();
@@ -181,7 +181,7 @@ void ServerResponse::OnTimer() {
   link.Close(absl::DeadlineExceededError(fmt::format(
       "{} has not taken the response of {} for {} ms (ServerOptions::response_grace): it issues no "
       "credits",
-      session_->peer(), method_,
+      call_link_->peer(), method_,
       std::chrono::duration_cast<std::chrono::milliseconds>(grace).count())));
 }
 
@@ -244,7 +244,7 @@ char* ServerResponse::WritePrefix(char* body) {
 
 void ServerResponse::EndWait() {
   StopTimer();
-  if (std::exchange(waits_, false)) session_->EndWait();
+  if (std::exchange(waits_, false)) call_link_->EndWait();
 }
 
 void ServerResponse::ClearRest() {

@@ -94,16 +94,16 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
       : state_(state), method_(method), messages_(messages), listener_(listener) {}
   ~ServerResponse() override { StopTimer(); }
 
-  // Begins the response of call `id`, which has a deadline or kNever, over the session's link,
+  // Begins the response of call `id`, which has a deadline or kNever, over the link of `call_link`,
   // which is open. `bulk` is the call's one-sided part, or null; `context` the response's context
   // block, or null. Both outlive the response.
-  void Begin(CallLink& session, CallId id, TimePoint deadline, ServerBulk* bulk,
+  void Begin(CallLink& call_link, CallId id, TimePoint deadline, ServerBulk* bulk,
              const CallContext* context);
   // All that follow return true if the response has left, and false if the listener will hear of
   // it.
   // The reply of a call without bulk and without context, whose ByteSizeLong() has just returned
   // `reply_bytes`: instead of Begin() and SendReply().
-  bool SendInFrame(CallLink& session, CallId id, TimePoint deadline, size_t reply_bytes);
+  bool SendInFrame(CallLink& call_link, CallId id, TimePoint deadline, size_t reply_bytes);
   // Call Begin() before the others.
   // Sends the reply, whose ByteSizeLong() has just returned `reply_bytes`.
   bool SendReply(size_t reply_bytes);
@@ -147,7 +147,7 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
 
   // Rare paths are out of line to keep the hot path small.
   // SendInFrame() found no room.
-  [[gnu::cold, gnu::noinline]] void AwaitRoomInFrame(CallLink& session, CallId id,
+  [[gnu::cold, gnu::noinline]] void AwaitRoomInFrame(CallLink& call_link, CallId id,
                                                      TimePoint deadline, size_t reply_bytes);
   // Returns the end of what it wrote.
   [[gnu::noinline]] char* WritePrefix(char* body);
@@ -171,7 +171,7 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   Listener& listener_;
 
   // State of the current response.
-  CallLink* session_ = nullptr;
+  CallLink* call_link_ = nullptr;
   ServerBulk* bulk_ = nullptr;
   const CallContext* context_ = nullptr;
   TimePoint deadline_ = kNever;
@@ -179,7 +179,7 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   std::string failure_body_;              // of a failed call, in the frame
   std::unique_ptr<BesideSender> beside_;  // until it has left; null: nothing
   TimePoint beside_until_ = kNever;       // it has left by then, or the link closes
-  bool waits_ = false;                    // for room; counted by the session
+  bool waits_ = false;                    // for room; counted by the CallLink
   bool timer_running_ = false;            // only while it waits
   uint64_t frames_sent_ = 0;              // over the link, when the response began to wait
 };

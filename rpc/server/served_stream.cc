@@ -85,9 +85,9 @@ absl::Status LinkLost() { return absl::UnavailableError("the link was lost"); }
 }  // namespace
 
 absl::StatusOr<Buffer> RequestBuffers::TryAllocate(size_t bytes) {
-  const Link* link = session_->link();
+  const Link* link = call_link_->link();
   if (link == nullptr) return LinkLost();
-  auto share = std::make_unique<PayloadShare>(session_->client().shared_from_this(), bytes);
+  auto share = std::make_unique<PayloadShare>(call_link_->client().shared_from_this(), bytes);
   if (!share->TryTake()) {
     return absl::ResourceExhaustedError("the client's share of payload memory is taken");
   }
@@ -96,16 +96,16 @@ absl::StatusOr<Buffer> RequestBuffers::TryAllocate(size_t bytes) {
 }
 
 Task<absl::StatusOr<Buffer>> RequestBuffers::Allocate(size_t bytes) {
-  const Link* link = session_->link();
+  const Link* link = call_link_->link();
   if (link == nullptr) co_return LinkLost();
   const Endpoint& endpoint = link->endpoint();
   [[maybe_unused]] const auto use = endpoint.Use();
   MemoryWait wait{.deadline = deadline_,
                   .longest = state_->limits().memory_wait,
                   .holders = &state_->receive_holders()};
-  auto share = std::make_unique<PayloadShare>(session_->client().shared_from_this(), bytes);
+  auto share = std::make_unique<PayloadShare>(call_link_->client().shared_from_this(), bytes);
   if (!share->TryTake()) {
-    if (share->lacks_source_bytes()) session_->ReclaimGrantsOfSource();
+    if (share->lacks_source_bytes()) call_link_->ReclaimGrantsOfSource();
     const TimePoint began = endpoint.executor().now();
     const TimePoint limit = WaitLimit(began, wait);
     const absl::Status waited = co_await WithDeadline(share->Take(), limit);
@@ -123,7 +123,7 @@ Task<absl::StatusOr<Buffer>> RequestBuffers::Allocate(size_t bytes) {
   BufferPool& pool = endpoint.memory().receive();
   absl::StatusOr<Buffer> buffer = pool.TryAllocate(bytes);
   if (!buffer.ok()) {
-    session_->ReclaimGrants();
+    call_link_->ReclaimGrants();
     buffer = co_await AllocateUntil(endpoint, pool, bytes, wait);
     VERBENA_CO_RETURN_IF_ERROR(buffer.status());
   }

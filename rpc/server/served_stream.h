@@ -41,9 +41,9 @@ namespace verbena::internal {
 class RequestBuffers final : public StreamBuffers {
  public:
   // A stream begins. Both are used while its handler runs; `deadline` is the call's.
-  void Begin(ServerState& state, CallLink& session, TimePoint deadline) {
+  void Begin(ServerState& state, CallLink& call_link, TimePoint deadline) {
     state_ = &state;
-    session_ = &session;
+    call_link_ = &call_link;
     deadline_ = deadline;
   }
 
@@ -53,7 +53,7 @@ class RequestBuffers final : public StreamBuffers {
 
  private:
   ServerState* state_ = nullptr;
-  CallLink* session_ = nullptr;
+  CallLink* call_link_ = nullptr;
   TimePoint deadline_ = kNever;
 };
 
@@ -66,8 +66,8 @@ class ServedStream final : private StreamReceiver::Listener {
   StreamSender& sender() { return sender_; }
 
   // For the payloads of the client's messages; before Begin().
-  void SetMemory(ServerState& state, CallLink& session, TimePoint deadline) {
-    buffers_.Begin(state, session, deadline);
+  void SetMemory(ServerState& state, CallLink& call_link, TimePoint deadline) {
+    buffers_.Begin(state, call_link, deadline);
   }
   // `request_apart`: the request comes as a message.
   void Begin(StreamLink& link, CallId id, const MethodDescriptor& method, bool request_apart) {
@@ -105,7 +105,7 @@ class ServedStream final : private StreamReceiver::Listener {
     co_return block;
   }
 
-  // From the session. A failed Status closes the link.
+  // From the call_link. A failed Status closes the link.
   absl::Status OnFrame(const FrameHeader& frame, const char* body) {
     if (frame.kind == FrameKind::kStreamWindow) return sender_.OnWindow(frame);
     if (frame.kind == FrameKind::kStreamMessage) {

@@ -98,7 +98,7 @@ uint64_t ServerContext::dedupe_acknowledged_below() const {
 
 absl::Status ServerContext::AddTrailingMetadata(std::string_view key, std::string_view value) {
   VERBENA_RETURN_IF_ERROR(Metadata::CheckEntry(key, value));
-  const internal::Link* link = call_.session_->link();
+  const internal::Link* link = call_.call_link_->link();
   size_t most = call_.state_.limits().max_metadata_bytes;
   // The other half is for the reply's headers, or for a failure's text.
   if (link != nullptr) most = std::min(most, link->max_body_bytes() / 2);
@@ -140,23 +140,23 @@ Buffer ServerContext::TakeRequestPayload() {
 }
 
 Task<absl::StatusOr<Buffer>> ServerContext::AllocateBuffer(size_t bytes) {
-  const internal::Link* link = call_.session_->link();
+  const internal::Link* link = call_.call_link_->link();
   const internal::Endpoint* endpoint = link != nullptr ? &link->endpoint() : nullptr;
   // The result of a deduplicated call is kept, payload included, for whoever repeats it.
   if (endpoint == nullptr && call_.carried_.outlives_link()) {
     endpoint = call_.state_.AnyEndpoint();
   }
   if (endpoint == nullptr) co_return absl::UnavailableError("the caller's link was lost");
-  co_return co_await call_.session_->client().responses().Allocate(
+  co_return co_await call_.call_link_->client().responses().Allocate(
       *endpoint, bytes,
       {.deadline = call_.deadline_,
        .longest = call_.state_.limits().memory_wait,
        .holders = &call_.state_.send_holders()},
-      call_.session_->peer(), call_.state_.memory_refused());
+      call_.call_link_->peer(), call_.state_.memory_refused());
 }
 
 std::string ServerContext::device_name() const {
-  const internal::Link* link = call_.session_->link();
+  const internal::Link* link = call_.call_link_->link();
   return link == nullptr ? "" : link->endpoint().device_name();
 }
 
@@ -176,13 +176,13 @@ Task<absl::Status> ServerContext::WriteResponsePayload(BufferView part) {
 }
 
 absl::StatusOr<RemoteMemory> ServerContext::Remote(const RemoteMemoryHandle& handle) {
-  internal::Link* link = call_.session_->link();
+  internal::Link* link = call_.call_link_->link();
   if (link == nullptr) return absl::UnavailableError("the caller's link was lost");
   return internal::RemoteOver(*link, handle);
 }
 
 Task<absl::StatusOr<Loan>> ServerContext::Lend(BufferView view, LeaseAccess access) {
-  internal::Link* link = call_.session_->link();
+  internal::Link* link = call_.call_link_->link();
   if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
   co_return co_await internal::LendOver(*link, view, access, call_.deadline_);
 }

@@ -28,8 +28,8 @@ class ServerSource {
 
   ServerSource(uint32_t max_calls, size_t max_bytes, size_t max_granted_bytes,
                size_t max_response_bytes, std::shared_ptr<StreamShare> streams = nullptr,
-               size_t max_queued_refusals = kMaxQueuedRefusals, bool names_host = true)
-      : queue_(names_host),
+               size_t max_queued_refusals = kMaxQueuedRefusals, bool bounds_queue = true)
+      : queue_(bounds_queue),
         max_calls_(max_calls),
         max_bytes_(max_bytes),
         max_granted_bytes_(max_granted_bytes),
@@ -57,7 +57,6 @@ class ServerSource {
     VERBENA_CHECK(queued_refusals_ >= refusals) << queued_refusals_ << ", " << refusals;
     queued_refusals_ -= refusals;
   }
-  size_t queued_refusals() const { return queued_refusals_; }
 
   // Memory for the payloads of its requests. Payloads that the server READs count until their
   // handlers end; landings that were granted ahead count, too. A larger payload takes all of it.

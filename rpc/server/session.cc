@@ -1,6 +1,5 @@
 #include "verbena/rpc/server/session.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 

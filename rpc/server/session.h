@@ -2,12 +2,11 @@
 // room.
 //
 // A ServerShard owns them, on that executor's thread. At most kMaxCallsInFlight calls, and the
-// shard's limit on concurrent requests.
+// CallPool's limit on calls.
 
 #ifndef VERBENA_RPC_SERVER_SESSION_H_
 #define VERBENA_RPC_SERVER_SESSION_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,7 +17,6 @@
 #include "absl/status/status.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/method.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/call.h"
 #include "verbena/rpc/server/call_link.h"
@@ -95,7 +93,7 @@ using RunningHandlers = absl::btree_map<std::string, uint32_t>;
 //
 // Owned by its ServerShard, on that executor's thread. It outlives its link until the last handler
 // has ended, since handlers are cancelled, never destroyed. Bounded by the caller's slots
-// (kMaxCallsInFlight) and the shard's limit on concurrent requests.
+// (kMaxCallsInFlight) and the CallPool's limit on calls.
 class ServerSession final : public LinkListener,
                             public CallLink,
                             private SendWaiter,

@@ -66,7 +66,7 @@ Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParame
   if (accepted.ok()) co_return;
   Log(LogLevel::kInfo, fmt::format("a link was not accepted: {}", accepted.ToString()));
   // If the link was lost after it had opened, OnSessionDown() has taken it out already, or
-  // OnCallDone() will. The session may be freed by now, and another may be at its address.
+  // OnSessionIdle() will. The session may be freed by now, and another may be at its address.
   auto found = sessions_.find(number);
   if (found != sessions_.end() && found->second->idle()) sessions_.erase(found);
   if (sessions_.empty() && leaving_) unlinked_.Set();

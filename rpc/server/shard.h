@@ -1,7 +1,7 @@
 // ServerShard: a server's part on one executor: its links, the clients that they come from, and
 // what their calls share.
 //
-// Owned by the Server; used on its executor's thread.
+// Owned by the Server; used on its executor's thread, but for published_stats().
 
 #ifndef VERBENA_RPC_SERVER_SHARD_H_
 #define VERBENA_RPC_SERVER_SHARD_H_

@@ -1,8 +1,7 @@
 // ServerState: what all calls of a server on one executor share: the server's limits, admission,
 // the memory that calls hold, and counts.
 //
-// Owned by the executor's ServerShard, which outlives its calls; used on its thread, but for
-// published_stats().
+// Owned by the executor's ServerShard, which outlives its calls; used on its thread.
 
 #ifndef VERBENA_RPC_SERVER_STATE_H_
 #define VERBENA_RPC_SERVER_STATE_H_

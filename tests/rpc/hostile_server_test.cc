@@ -116,14 +116,19 @@ class HostileServerTest : public PayloadFixture {
     }
   }
 
-  // Connects again and again until the server has had as many links. Nothing but the client's
-  // refusals lets time pass. Returns how much did.
-  Duration PassedWhileConnecting(const std::atomic<int>& links, int count, const char* refusal) {
+  Task<absl::Status> Call() {
+    co_return (co_await stub_->Surprise(testing::GetRequest())).status();
+  }
+  // Connects, or calls, again and again until the server has had as many links. Nothing but the
+  // client's refusals lets time pass. Returns how much did.
+  template <typename Attempt>
+  Duration PassedWhile(Attempt attempt, const std::atomic<int>& links, int count,
+                       const char* refusal) {
     Duration passed{};
     bool told = false;
     while (links < count) {
-      const absl::Status status = Run(channel_->Connect());
-      if (status.ok()) continue;
+      const absl::Status status = attempt();
+      if (status.ok() || OutcomeOf(status) == Outcome::kMaybeExecuted) continue;
       told |= status.message().find(refusal) != std::string::npos;
       standing_.Advance(*client_runtime_, milliseconds(1));
       passed += milliseconds(1);
@@ -131,6 +136,12 @@ class HostileServerTest : public PayloadFixture {
     EXPECT_TRUE(told) << "callers hear why they wait";
     standing_.Run();
     return passed;
+  }
+  // The least time of so many pauses, each of which is twice the one before, give or take a fifth.
+  static Duration LeastOfPauses(int pauses) {
+    Duration least{};
+    for (int i = 0; i < pauses; ++i) least += (1 << i) * Connection::kInitialBackoff * 4 / 5;
+    return least;
   }
 
   uint32_t ClientLinks() { return client_runtime_->endpoint_stats(0).links; }
@@ -254,11 +265,9 @@ TEST_F(HostileServerTest, AServerThatSaysGoAwayOnEachLinkIsConnectedToLessAndLes
       ++drained_;
     }
   });
-  const Duration passed = PassedWhileConnecting(drained_, kLinks, "said GOAWAY before it answered");
-  // Each pause is twice the one before, give or take a fifth.
-  Duration least{};
-  for (int i = 0; i < kLinks - 1; ++i) least += (1 << i) * Connection::kInitialBackoff * 4 / 5;
-  EXPECT_GE(passed, least);
+  EXPECT_GE(PassedWhile([this] { return Run(channel_->Connect()); }, drained_, kLinks,
+                        "said GOAWAY before it answered"),
+            LeastOfPauses(kLinks - 1));
   Eventually([this] { return ClientLinks() == 0; }, "idle links close");
 }
 
@@ -273,12 +282,33 @@ TEST_F(HostileServerTest, AServerThatLosesEachLinkIsConnectedToLessAndLessOften)
       ++lost_;
     }
   });
-  const Duration passed =
-      PassedWhileConnecting(lost_, kLinks, "loses each link before it answers a call");
-  // A link may be lost once by chance. Each pause is twice the one before, give or take a fifth.
-  Duration least{};
-  for (int i = 0; i < kLinks - 2; ++i) least += (1 << i) * Connection::kInitialBackoff * 4 / 5;
-  EXPECT_GE(passed, least);
+  // A link may be lost once by chance.
+  EXPECT_GE(PassedWhile([this] { return Run(channel_->Connect()); }, lost_, kLinks,
+                        "loses each link before it answers a call"),
+            LeastOfPauses(kLinks - 2));
+}
+
+// What is no answer to a call does not make a link one of use.
+TEST_F(HostileServerTest, AServerThatAnswersACallAsAStreamIsConnectedToLessAndLessOften) {
+  constexpr int kLinks = 5;
+  StartClientOn(standing_);
+  script_ = std::thread([this] {
+    for (int i = 0; i < kLinks; ++i) {
+      RoguePeer& peer = hostile_.Accept();
+      const FrameHeader request = peer.Receive()[0].header;
+      RogueFrame end;
+      end.header.kind = FrameKind::kStreamEnd;
+      end.header.call_slot = request.call_slot;
+      end.header.call_generation = request.call_generation;
+      peer.Send(EncodeSend(kCorrect, {end}));
+      EXPECT_TRUE(peer.IsDropped());
+      hostile_.peers.pop_back();
+      ++lost_;
+    }
+  });
+  EXPECT_GE(PassedWhile([this] { return Run(Call()); }, lost_, kLinks,
+                        "loses each link before it answers a call"),
+            LeastOfPauses(kLinks - 2));
 }
 
 TEST_F(HostileServerTest, AServerThatSaysGoAwayOnEachLinkHasFewOfThem) {

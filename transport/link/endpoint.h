@@ -41,7 +41,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/links.h"
 #include "verbena/transport/link/payload_memory.h"
-#include "verbena/transport/link/peer_host.h"
+#include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/qp.h"
 #include "verbena/transport/link/receives.h"
 #include "verbena/transport/link/stats.h"

@@ -35,7 +35,7 @@
 #include "verbena/transport/link/leases.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/listener.h"
-#include "verbena/transport/link/peer_host.h"
+#include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/send_queue.h"
 #include "verbena/transport/link/sender.h"
 #include "verbena/transport/link/stats.h"

@@ -23,7 +23,7 @@
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/link/ids.h"
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/link/peer_host.h"
+#include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/memory/arena.h"

@@ -164,8 +164,8 @@ void LinkSender::StopHolding() {
   ScheduleFlush();
 }
 
-// What a SEND invalidates may close the link before its counters are read.
 void LinkSender::NoteRecallAnswered() {
+  // A link that is lost is in no list of the issuer.
   if (open()) host_.credit_issuer().NoteRecallAnswered(owner_);
 }
 

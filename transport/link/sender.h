@@ -23,7 +23,7 @@
 #include "verbena/transport/link/leases.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/listener.h"
-#include "verbena/transport/link/peer_host.h"
+#include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/send_queue.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/transfers.h"

@@ -17,7 +17,7 @@
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/link/peer_host.h"
+#include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/send_queue.h"
 #include "verbena/transport/link/transfers.h"
 

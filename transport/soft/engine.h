@@ -47,7 +47,7 @@ class Engine {
    public:
     // One turn. True when something happened.
     virtual bool Serve(TimePoint now) = 0;
-    // Readable when Serve has something to do; -1 for a wire that was not started.
+    // Readable when Serve has something to do.
     virtual int fd() const = 0;
     // When Serve has something to do although fd() may not be readable; kNever: no such time.
     virtual TimePoint next() const = 0;

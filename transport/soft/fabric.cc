@@ -57,14 +57,14 @@ class LocalDevices {
 
 }  // namespace
 
-SoftFabric::SoftFabric(SoftState& state, SoftObjects& objects)
-    : state_(state), objects_(objects), wire_(state, *this) {
+SoftFabric::SoftFabric(SoftState& state, SoftObjects& objects) : state_(state), objects_(objects) {
   objects.SetConnector(*this);
 }
 
 absl::Status SoftFabric::Start(TcpWireListener listener) {
   if (state_.options().engine_thread && state_.options().shared_memory) {
-    VERBENA_RETURN_IF_ERROR(wire_.Start());
+    wire_ = std::make_unique<SharedWire>(state_, *this);
+    VERBENA_RETURN_IF_ERROR(wire_->Start());
   }
   if (!state_.options().tcp.has_value()) return absl::OkStatus();
   tcp_ = std::make_unique<TcpWire>(state_, *this, std::move(listener));
@@ -73,7 +73,7 @@ absl::Status SoftFabric::Start(TcpWireListener listener) {
 
 std::vector<Engine::Wire*> SoftFabric::wires() {
   std::vector<Engine::Wire*> wires;
-  if (wire_.fd() >= 0) wires.push_back(&wire_);
+  if (wire_ != nullptr) wires.push_back(wire_.get());
   if (tcp_ != nullptr) wires.push_back(tcp_.get());
   return wires;
 }
@@ -82,8 +82,9 @@ void SoftFabric::Join(const std::shared_ptr<SoftFabric>& fabric) {
   LocalDevices::Get().Add(fabric->state_.address(), fabric);
 }
 
+void SoftFabric::Hide() { LocalDevices::Get().Remove(state_.address()); }
+
 void SoftFabric::Leave() {
-  LocalDevices::Get().Remove(state_.address());
   for (const std::shared_ptr<SoftFabric>& other : LocalDevices::Get().All()) {
     other->LoseDevice(state_.address());
   }
@@ -141,12 +142,14 @@ void SoftFabric::LosePeer(const Peer& peer) {
 }
 
 void SoftFabric::AnnounceArena(std::shared_ptr<const SharedArena> arena) {
-  wire_.AnnounceArena(std::move(arena));
+  if (wire_ == nullptr) return;
+  wire_->AnnounceArena(std::move(arena));
   state_.engine().Wake();
 }
 
 void SoftFabric::WithdrawArena(uint32_t id) {
-  wire_.WithdrawArena(id);
+  if (wire_ == nullptr) return;
+  wire_->WithdrawArena(id);
   state_.engine().Wake();
 }
 
@@ -174,11 +177,11 @@ void SoftFabric::ConnectByTcp(const ConnectRequest& request) {
 void SoftFabric::Connect(const ConnectRequest& request) {
   std::shared_ptr<SoftFabric> target = FindLocal(request.address);
   if (target == nullptr) {
-    if (wire_.fd() < 0) {
+    if (wire_ == nullptr) {
       ConnectByTcp(request);
       return;
     }
-    wire_.Connect(request);
+    wire_->Connect(request);
     state_.engine().Wake();
     return;
   }
@@ -338,8 +341,8 @@ void SoftFabric::CloseLanes(CompletionQueue& cq) {
     std::shared_ptr<SoftFabric> target = FindLocal(address);
     if (target != nullptr) {
       target->RemoveLane(*target->PeerOf(*this), lane->id());
-    } else {
-      wire_.CloseLane(address, lane->id());
+    } else if (wire_ != nullptr) {
+      wire_->CloseLane(address, lane->id());
       state_.engine().Wake();
     }
   }

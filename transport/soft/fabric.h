@@ -54,8 +54,9 @@ class SoftFabric final : public WireHost, public SoftObjects::Connector {
   std::vector<Engine::Wire*> wires();
   // Devices of this process find `fabric` by its address from here on.
   static void Join(const std::shared_ptr<SoftFabric>& fabric);
-  // Nobody finds it any more, and its peers learn that it is gone. Precondition: the engine has
-  // stopped.
+  // Nobody finds it from here on.
+  void Hide();
+  // Its peers learn that it is gone. Precondition: Hide() was called, and the engine has stopped.
   void Leave();
 
   // SoftObjects::Connector.
@@ -108,8 +109,8 @@ class SoftFabric final : public WireHost, public SoftObjects::Connector {
   std::atomic<uint64_t> next_lane_id_{1};
   std::mutex peers_mutex_;                                // a leaf
   std::map<DeviceAddress, std::shared_ptr<Peer>> peers_;  // none behind TCP
-  SharedWire wire_;
-  std::unique_ptr<TcpWire> tcp_;  // null: there is no TCP wire
+  std::unique_ptr<SharedWire> wire_;  // null: there is no wire over shared memory
+  std::unique_ptr<TcpWire> tcp_;      // null: there is no TCP wire
 };
 
 }  // namespace verbena::internal::soft

@@ -1,6 +1,5 @@
 #include "verbena/transport/soft/queue_pair.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 #include <vector>

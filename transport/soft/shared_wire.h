@@ -11,10 +11,8 @@
 #define VERBENA_TRANSPORT_SOFT_SHARED_WIRE_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -38,8 +36,9 @@ class SharedWire final : public Engine::Wire {
   SharedWire& operator=(const SharedWire&) = delete;
   ~SharedWire();
 
+  // Before all others, once.
   absl::Status Start();
-  // -1 until started. Readable when Serve has something to do.
+  // Readable when Serve has something to do.
   int fd() const override { return epoll_.get(); }
 
   // Any thread. WireHost::FinishConnect hears the outcome.
@@ -53,7 +52,7 @@ class SharedWire final : public Engine::Wire {
 
   // When Serve has something to do although fd() may not be readable; kNever: when fd() is
   // readable.
-  TimePoint next() const override { return listener_ == nullptr ? kNever : listener_->retry(); }
+  TimePoint next() const override { return listener_->retry(); }
 
   // One turn. True when something happened.
   bool Serve(TimePoint now) override;

@@ -145,6 +145,7 @@ absl::StatusOr<std::unique_ptr<SoftDevice>> SoftDevice::Create(const SoftDeviceO
 SoftDevice::SoftDevice(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 SoftDevice::~SoftDevice() {
+  parts_->fabric.Hide();
   parts_->engine.Stop();
   parts_->fabric.Leave();
   const size_t leaked = parts_->objects.size();

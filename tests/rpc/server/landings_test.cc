@@ -47,9 +47,9 @@ Task<absl::Status> LoseALink(Runtime& runtime) {
   co_return absl::OkStatus();
 }
 
-class GrantedShareTest : public RuntimePair {};
+class LandingsTest : public RuntimePair {};
 
-TEST_F(GrantedShareTest, TheShareOfALostLinksLandingReturnsWithItsMemory) {
+TEST_F(LandingsTest, TheShareOfALostLinksLandingReturnsWithItsMemory) {
   const std::unique_ptr<Runtime> runtime = StartRuntime();
   EXPECT_EQ(runtime->BlockOn(LoseALink(*runtime)), absl::OkStatus());
 }

@@ -13,7 +13,7 @@
 #include "tests/transport/device/delegating_device.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/link/peer_host.h"
+#include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/send_queue.h"
 #include "verbena/transport/link/transfers.h"
 #include "verbena/transport/soft/soft_device.h"

@@ -1,7 +1,7 @@
 // Shows that links to one address share a source as long as one of them is there, and that a name
 // that stands for many peers is another source than an address of the same name.
 
-#include "verbena/transport/link/peer_host.h"
+#include "verbena/transport/link/peer_source.h"
 
 #include <gtest/gtest.h>
 

@@ -2,8 +2,8 @@
 //
 // Part of the endpoint's LinkSupplies; one thread. At most one for each link.
 
-#ifndef VERBENA_TRANSPORT_LINK_PEER_HOST_H_
-#define VERBENA_TRANSPORT_LINK_PEER_HOST_H_
+#ifndef VERBENA_TRANSPORT_LINK_PEER_SOURCE_H_
+#define VERBENA_TRANSPORT_LINK_PEER_SOURCE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -77,4 +77,4 @@ class PeerSources {
 
 }  // namespace verbena::internal
 
-#endif  // VERBENA_TRANSPORT_LINK_PEER_HOST_H_
+#endif  // VERBENA_TRANSPORT_LINK_PEER_SOURCE_H_

@@ -1,5 +1,5 @@
 // The headers of the frames that the RPC layer sends, one factory for each kind (proto/WIRE.md);
-// CallId, the id of a call in them; and CallStep, at which a test may cut the link.
+// and CallId, the id of a call in them.
 //
 // Pure functions. A call's frames carry its id, so that late ones are told apart; the frames of a
 // grant carry its slot.
@@ -8,7 +8,6 @@
 #define VERBENA_RPC_CALL_FRAMES_H_
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 
@@ -16,7 +15,6 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/link/link.h"
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
@@ -128,49 +126,6 @@ inline FrameHeader GoAwayFrame() {
   FrameHeader frame;
   frame.kind = FrameKind::kGoAway;
   return frame;
-}
-
-// CallStep: the steps of a call at which a test may cut its link, or end its process.
-//
-// AtStep() calls the hook that a test has set, with the call's link, on the executor's thread. The
-// hook may break the link's queue pair, but must not close the link itself. Programs compiled with
-// NDEBUG have no hook, and pay nothing.
-enum class CallStep : uint8_t {
-  // The client's.
-  kRequestBegins,    // it has a slot, and nothing is in the link yet
-  kRequestAppended,  // it will leave with the next post
-  kLandingGiven,
-  kResponseArrived,  // and nobody has looked at it
-  // The server's.
-  kRequestArrived,    // and nobody has looked at it
-  kHandlerStarts,     // its payload has arrived
-  kHandlerEnded,      // and nothing of its result is in the link yet
-  kLandingAsked,      // for a response
-  kResponseAppended,  // it will leave with the next post
-  // Steps of streams alone, on either side.
-  kMessageAppended,  // or a part of one: it will leave with the next post
-  kMessageArrived,   // and nobody has looked at it
-  kWindowAppended,
-  kWindowArrived,
-  kEndAppended,  // the client's
-  kEndArrived,
-};
-// The steps of calls that are no streams.
-inline constexpr int kCallSteps = 9;
-// The steps of all calls, streams included.
-inline constexpr int kAllSteps = 15;
-
-using StepHook = void (*)(CallStep step, Link& link);
-
-inline std::atomic<StepHook> step_hook = nullptr;
-
-// `link` is null once the link is lost.
-inline void AtStep([[maybe_unused]] CallStep step, [[maybe_unused]] Link* link) {
-#ifndef NDEBUG
-  const StepHook hook = step_hook.load(std::memory_order_acquire);
-  if (hook != nullptr && link != nullptr) [[unlikely]]
-    hook(step, *link);
-#endif
 }
 
 // The time that a call has left, as it travels in its request.

@@ -60,14 +60,12 @@ bool ClientCall::AwaitInFrame(PromiseBase& caller) {
   stage_ = Stage::kSent;
   if (session_.times_call()) [[unlikely]]
     TimeForTally();
-  AtStep(CallStep::kRequestBegins, &link);
   FrameHeader frame = RequestFrame(id_, method_number_);
   if (has_deadline) SetDeadlineOf(frame);
   if (char* body = link.Append(frame, request_bytes_)) [[likely]] {
     if (request_bytes_ > 0)
       request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
     sent_ = true;
-    AtStep(CallStep::kRequestAppended, &link);
   } else {
     body_bytes = request_bytes_;
     link.AwaitWritable(*this);
@@ -98,7 +96,6 @@ bool ClientCall::Begin() {
   if (session_.times_call()) [[unlikely]]
     TimeForTally();
   stage_ = Stage::kSent;
-  AtStep(CallStep::kRequestBegins, session_.link());
   if (bulk_ == nullptr || !bulk_->StartWrite(session_, *this)) SendRequest();
   if (deadline_.is_set()) scheduler_.StartTimer(*this, deadline_.when());
   return true;
@@ -131,7 +128,6 @@ void ClientCall::SendRequest() {
   if (bulk_ != nullptr) invalidated = bulk_->RequestKey(link);
   if (char* body = link.Append(RequestHeader(), body_bytes, invalidated)) {
     WriteRequest(body);
-    AtStep(CallStep::kRequestAppended, &link);
   } else {
     link.AwaitWritable(*this);
   }
@@ -190,7 +186,6 @@ void ClientCall::SendLanding(const RemoteRange& landing) {
   LimitAnswer();
   if (char* body = link().Append(LandingFrame(id_), body_bytes)) {
     EncodeLanding(*landing_, body);
-    AtStep(CallStep::kLandingGiven, &link());
   } else {
     link().AwaitWritable(*this);
   }
@@ -302,7 +297,6 @@ void ClientCall::SetFailure(const FrameHeader& frame, const char* body, size_t s
 absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) {
   if (!sent_) [[unlikely]]
     return Unasked(frame);
-  AtStep(CallStep::kResponseArrived, session_.link());
   if (timed_) [[unlikely]]
     session_.tally()->OnTimed(scheduler_.now() - started_);
   size_t skip = 0;

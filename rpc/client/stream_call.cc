@@ -140,7 +140,6 @@ void StreamCall::Refuse(absl::Status status) {
 
 void StreamCall::SendRequest() {
   Link& link = *session_->link();
-  AtStep(CallStep::kRequestBegins, &link);
   const size_t context_bytes = ContextInFrame(link);
   const size_t all = context_bytes + request_.size();
   body_bytes = all <= link.max_body_bytes() ? all : context_bytes;
@@ -195,7 +194,6 @@ void StreamCall::OnWritable(Link& link) {
     return;
   }
   sent_ = true;
-  AtStep(CallStep::kRequestAppended, &link);
   if (context_bytes != 0) WriteContext(link, body);
   context_.reset();
   if (apart) {
@@ -250,7 +248,6 @@ absl::Status StreamCall::SetFailure(const FrameHeader& frame, const char* body, 
 }
 
 absl::Status StreamCall::OnResponse(const FrameHeader& frame, const char* body) {
-  AtStep(CallStep::kResponseArrived, session_->link());
   if (!sent_)
     return absl::InvalidArgumentError("a response to a stream whose request has not left");
   if ((frame.flags & kFrameHasBulk) != 0) {

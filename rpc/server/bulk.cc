@@ -273,7 +273,6 @@ void AskedLanding::Ask(Link& link, const LandingRequest& wanted) {
   body_bytes = LandingRequest::kEncodedBytes;
   if (char* body = link.Append(LandingNeededFrame(call_.id), body_bytes)) {
     wanted_.Encode(body);
-    AtStep(CallStep::kLandingAsked, &link);
   } else {
     link.AwaitWritable(*this);
   }

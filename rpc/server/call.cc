@@ -442,7 +442,6 @@ void ServerCall::SetTrace() {
 Task<absl::Status> ServerCall::RunFetched() {
   if (cancel_->requested()) co_return cancel_->status();
   step_ = Step::kHandler;
-  AtStep(CallStep::kHandlerStarts, call_link_->link());
   Task<absl::Status> handler = Invoke();
   if (!handler) co_return NoTask();
   co_return co_await std::move(handler);
@@ -674,7 +673,6 @@ void ServerCall::SetCall(CallLink& call_link, CallId id, const FrameHeader& fram
   VERBENA_DCHECK(step_ == Step::kHandler && !has_parts()) << method_name();
   call_link_ = &call_link;
   id_ = id;
-  AtStep(CallStep::kRequestArrived, call_link.link());
   deadline_ =
       frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), state_.executor().now());
 }
@@ -713,7 +711,6 @@ void ServerCall::BeginContext() {
 
 // A handler need not be a coroutine, so it may throw before there is a Task to hold what it threw.
 void ServerCall::RunHandler() {
-  AtStep(CallStep::kHandlerStarts, call_link_->link());
   try {
     task_ = Invoke();
   } catch (...) {
@@ -772,7 +769,6 @@ void ServerCall::OnTaskDone() {
   VERBENA_DCHECK(call_link_ != nullptr && context_.has_value()) << method_name();
   if (state_.admission() != nullptr) [[unlikely]]
     EndTurn();
-  AtStep(CallStep::kHandlerEnded, call_link_->link());
   absl::Status status;
   Outcome outcome = Outcome::kExecuted;
   try {

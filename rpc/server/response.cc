@@ -45,7 +45,6 @@ bool ServerResponse::SendInFrame(CallLink& call_link, CallId id, TimePoint deadl
     return false;
   }
   messages_.reply().SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
-  AtStep(CallStep::kResponseAppended, &link);
   link.SendNowIfAlone();
   return true;
 }
@@ -141,7 +140,6 @@ bool ServerResponse::Append() {
     return false;
   }
   Write(body);
-  AtStep(CallStep::kResponseAppended, &link);
   link.SendNowIfAlone();
   return true;
 }

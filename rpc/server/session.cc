@@ -66,7 +66,6 @@ absl::Status ServerSession::OnStreamRequest(const FrameHeader& frame, const char
 absl::Status ServerSession::OnStreamFrame(Link& link, const FrameHeader& frame, const char* body) {
   streams_.Attach(link, client_->streams());
   if ((frame.flags & kFrameOfLink) != 0) return streams_.OnWindow(frame);
-  if (frame.kind == FrameKind::kStreamEnd) AtStep(CallStep::kEndArrived, &link);
   const bool is_message = frame.kind == FrameKind::kStreamMessage;
   if (is_message) VERBENA_RETURN_IF_ERROR(streams_.OnReceived(frame));
   ServerCall* call = by_slot_.Find(frame.call_slot);

@@ -273,7 +273,6 @@ absl::Status StreamReceiver::CheckFirstPart(const FrameHeader& frame, Part& part
 }
 
 absl::Status StreamReceiver::OnMessage(const FrameHeader& frame, const char* body) {
-  AtStep(CallStep::kMessageArrived, &stream_link_->link());
   if (ended_) return absl::InvalidArgumentError("a message on a stream that its sender has ended");
   if (frame.outcome == kCountsInStreamAlone && !BeginsInOwnWindow(window_.left())) {
     return absl::InvalidArgumentError(
@@ -541,7 +540,6 @@ void StreamReceiver::SendLimit() {
   } else {
     window_.Move();
     IntrusiveNode<UntoldStream>::Unlink();
-    AtStep(CallStep::kWindowAppended, &link);
   }
 }
 

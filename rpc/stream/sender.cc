@@ -112,8 +112,6 @@ char* StreamSender::Reserve(FrameHeader frame, uint32_t bytes) {
     body_bytes = bytes;
     SetWait(Wait::kRoom);
     stream_link_->link().AwaitWritable(*this);
-  } else {
-    AtStep(CallStep::kMessageAppended, &stream_link_->link());
   }
   return body;
 }
@@ -133,7 +131,6 @@ void StreamSender::Advance() {
         return;
       }
       end_sent_ = true;
-      AtStep(CallStep::kEndAppended, &stream_link_->link());
     } else {
       return;
     }
@@ -269,7 +266,6 @@ void StreamSender::OnLinkWindow() {
 }
 
 absl::Status StreamSender::OnWindow(const FrameHeader& frame) {
-  AtStep(CallStep::kWindowArrived, &stream_link_->link());
   if (frame.body_bytes != 0) return absl::InvalidArgumentError("a window frame has a body");
   VERBENA_RETURN_IF_ERROR(window_.Open(frame.argument));
   // A window that opens by a byte at a time costs no look at the message.

@@ -17,8 +17,10 @@ DOWNLOADS = re.compile(r"\bhttps?:[/]/")
 _ATTRIBUTES = r"(?:\[\[.*?\]\] |alignas\(.*?\) )*"
 CLASS = re.compile(rf"(?<!>\n)^(?:class|struct|enum class) {_ATTRIBUTES}(\w+)(?: final)?(?: :.*| \{{.*)?(?<!;)$",
                    re.MULTILINE)
-# Switches and doors that only tests use. Text of tests/mutants says what is to break.
-FOR_TESTS = re.compile(r"ForTest|friend class \w*Test\b|FRIEND_TEST|VERBENA_MUTANT|VERBENA_FAULT")
+# Switches and doors that only tests use, among them a hook that is a variable of the program. Text
+# of tests/mutants says what is to break.
+FOR_TESTS = re.compile(r"ForTest|friend class \w*Test\b|FRIEND_TEST|VERBENA_MUTANT|VERBENA_FAULT|"
+                       r"\binline (?:constinit )?(?:std::atomic<)?\w*Hook>? \w+ ?[=;{]")
 # Its fakes take the names of what generated code calls.
 FAKES = "tests/rpc/codegen/generated_code_test.cc"
 
@@ -90,6 +92,12 @@ class PatternsTest(unittest.TestCase):
 
     def test_an_unfinished_mark_is_recognised(self):
         self.assertTrue(UNFINISHED.search("// TO" + "DO: later"))
+
+    def test_a_door_for_tests_is_recognised(self):
+        for line in ("void PauseForTest();", "inline std::atomic<StepHook> step_hook = nullptr;",
+                     "inline constinit StepHook step_hook = nullptr;"):
+            self.assertTrue(FOR_TESTS.search(line), line)
+        self.assertFalse(FOR_TESTS.search("class TurnPacer final : private FlushHook {"))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@
 #include "tests/rpc/any_handler.h"
 #include "tests/rpc/dedupe_testing.verbena.pb.h"
 #include "tests/rpc/held_port.h"
+#include "tests/rpc/link_breaker.h"
 #include "tests/rpc/runtime_pair.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/dedupe.h"
@@ -71,12 +72,17 @@ class CounterService final : public testing::Counter::Service {
 
 class CounterTest : public RuntimePair {
  protected:
+  ~CounterTest() override {
+    stub_.reset();
+    StopAll();
+  }
+
   void StartServer(DedupeOptions dedupe = {}) {
-    server_runtime_ = StartRuntime();
+    server_runtime_ = StartRuntime(breaker_.Watched());
     ServeWith(service_, {.address = port_.address(), .dedupe = dedupe});
   }
   void StartClient() {
-    client_runtime_ = StartRuntime();
+    client_runtime_ = StartRuntime(breaker_.Watched());
     channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
     stub_ = std::make_unique<testing::Counter::Stub>(*channel_);
   }
@@ -119,6 +125,7 @@ class CounterTest : public RuntimePair {
 
   ServerDedupe kept() { return server_->stats().dedupe; }
 
+  internal::LinkBreaker breaker_;
   HeldPort port_;
   CounterService service_;
   std::unique_ptr<testing::Counter::Stub> stub_;

@@ -11,8 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/rpc/counter_service.h"
-#include "tests/rpc/link_breaker.h"
-#include "verbena/rpc/call/frames.h"
+#include "tests/rpc/watched_device.h"
 #include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/task.h"
@@ -72,9 +71,8 @@ TEST_F(DedupeLifetimeTest, AHandlerMakesItsPayloadAlsoAfterItsLinkIsLost) {
     context.SetResponsePayload(std::move(data));
     co_return absl::OkStatus();
   };
-  LinkBreaker breaker;
   const Token token(*this);
-  LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerStarts), 1);
+  breaker_.Arm(CallEvent::kRequestArrived);
   EXPECT_TRUE(absl::IsUnavailable(Run(Swap(*token)).status()));
   EXPECT_TRUE(Run(AwaitLink()).ok());
   const absl::StatusOr<std::string> second = Run(Swap(*token));

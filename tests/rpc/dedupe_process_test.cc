@@ -1,7 +1,7 @@
-// Clients that repeat their calls until they are answered, while the server is killed at every step
-// of a call and links are lost: each call is counted once, and each answer is true. The service's
-// store lies in memory that outlives its process. VERBENA_DEDUPE_REQUESTS in the environment says
-// how many calls to make.
+// Clients that repeat their calls until they are answered, while the server is killed at every
+// event of a call and links are lost: each call is counted once, and each answer is true. The
+// service's store lies in memory that outlives its process. VERBENA_DEDUPE_REQUESTS in the
+// environment says how many calls to make.
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -28,8 +28,9 @@
 #include "tests/rpc/held_port.h"
 #include "tests/rpc/link_breaker.h"
 #include "tests/rpc/runtime_pair.h"
-#include "verbena/rpc/call/frames.h"
+#include "tests/rpc/watched_device.h"
 #include "verbena/rpc/dedupe.h"
+#include "verbena/rpc/interceptor.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/sleep.h"
@@ -82,10 +83,10 @@ class Disk {
   const std::string address_;
 };
 
-// The places where a server dies: the steps that each call comes to, and around its commit.
-constexpr std::array kSteps = {CallStep::kRequestArrived, CallStep::kHandlerStarts,
-                               CallStep::kHandlerEnded, CallStep::kResponseAppended};
-constexpr int kBeforeCommit = static_cast<int>(kSteps.size());
+// The places where a server dies: the events that each call comes to, and around its commit.
+constexpr std::array kEvents = {CallEvent::kRequestArrived, CallEvent::kHandlerBegins,
+                                CallEvent::kHandlerEnds, CallEvent::kResponsePosted};
+constexpr int kBeforeCommit = static_cast<int>(kEvents.size());
 constexpr int kWithinCommit = kBeforeCommit + 1;
 constexpr int kAfterCommit = kBeforeCommit + 2;
 constexpr int kPlaces = kBeforeCommit + 3;
@@ -98,11 +99,20 @@ void ComeTo(int place) {
   if (place == place_to_die_at && visits_left.fetch_sub(1) == 1) kill(getpid(), SIGKILL);
 }
 
-void ComeToStep(CallStep step, Link&) {
-  for (size_t i = 0; i < kSteps.size(); ++i) {
-    if (kSteps[i] == step) ComeTo(static_cast<int>(i));
+void ComeToEvent(CallEvent event) {
+  for (size_t i = 0; i < kEvents.size(); ++i) {
+    if (kEvents[i] == event) ComeTo(static_cast<int>(i));
   }
 }
+
+// Sees the end of a handler whose result the server has kept.
+class WatchesHandlers final : public ServerInterceptor {
+  Task<absl::Status> Intercept(ServerCallView&, ServerNext next) override {
+    absl::Status status = co_await next();
+    ComeToEvent(CallEvent::kHandlerEnds);
+    co_return status;
+  }
+};
 
 class DurableCounter final : public testing::Counter::Service, public DedupeStore {
  public:
@@ -115,6 +125,7 @@ class DurableCounter final : public testing::Counter::Service, public DedupeStor
 
   Task<absl::Status> Add(ServerContext& context, const testing::AddRequest& request,
                          testing::AddReply& reply) override {
+    ComeToEvent(CallEvent::kHandlerBegins);
     if (request.call() % 2 == 0) VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
     ComeTo(kBeforeCommit);
     if (disk_.full()) co_return absl::OutOfRangeError("calls were counted twice");
@@ -184,12 +195,15 @@ class ImmortalServer {
 
   [[noreturn]] static void Serve(const Disk& disk, int out) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    step_hook = &ComeToStep;
     DurableCounter counter(disk);
-    auto runtime = Runtime::Start();
+    auto runtime =
+        Runtime::Start({.open_device = OpenerOfWatched([](CallEvent event, WatchedDevice&,
+                                                          uint32_t) { ComeToEvent(event); })});
     if (!runtime.ok()) _exit(1);
     auto server = Server::Start(**runtime, {&counter},
-                                {.address = disk.address(), .dedupe = {.store = &counter}});
+                                {.address = disk.address(),
+                                 .interceptors = {std::make_shared<WatchesHandlers>()},
+                                 .dedupe = {.store = &counter}});
     if (!server.ok()) _exit(1);
     if (out >= 0 && write(out, "r", 1) != 1) _exit(1);
     while (true) pause();
@@ -205,7 +219,7 @@ class DedupeProcessTest : public RuntimePair {
         disk_(requests_ + requests_ / 10 + 100, port_.address()),
         server_process_(disk_, requests_),
         answers_(requests_) {
-    client_runtime_ = StartRuntime();
+    client_runtime_ = StartRuntime(breaker_.Watched());
     channel_ = std::make_unique<Channel>(*client_runtime_, disk_.address());
   }
   ~DedupeProcessTest() override {
@@ -222,9 +236,9 @@ class DedupeProcessTest : public RuntimePair {
   }
 
   void LoseALink() {
-    constexpr std::array kClientSteps = {CallStep::kRequestBegins, CallStep::kRequestAppended,
-                                         CallStep::kResponseArrived};
-    LinkBreaker::Arm(static_cast<int>(kClientSteps[next_step_++ % kClientSteps.size()]), 30);
+    constexpr std::array kEventsOfClients = {CallEvent::kRequestPosted,
+                                             CallEvent::kResponseArrived};
+    breaker_.Arm(kEventsOfClients[next_event_++ % kEventsOfClients.size()], 30);
   }
 
   Task<absl::Status> CallUntilAnswered(uint64_t call) {
@@ -252,15 +266,15 @@ class DedupeProcessTest : public RuntimePair {
   const HeldPort port_;
   const Disk disk_;
   const ImmortalServer server_process_;
+  LinkBreaker breaker_;
   std::vector<uint64_t> answers_;  // by call: where it was counted
   uint64_t retries_ = 0;
-  size_t next_step_ = 0;
+  size_t next_event_ = 0;
 };
 
 TEST_F(DedupeProcessTest, EachCallIsCountedOnceThoughServersAreKilledAndLinksAreLost) {
-  const LinkBreaker breaker;
   ASSERT_EQ(Run(CallAll()), absl::OkStatus());
-  LinkBreaker::Arm(0, 0);
+  breaker_.Disarm();
   EXPECT_EQ(disk_.committed(), requests_);
   std::vector<bool> counted(requests_);
   for (uint64_t i = 0; i < disk_.committed(); ++i) {
@@ -271,7 +285,7 @@ TEST_F(DedupeProcessTest, EachCallIsCountedOnceThoughServersAreKilledAndLinksAre
     ASSERT_EQ(answers_[call], i + 1) << "call " << call << " got another's answer";
   }
   EXPECT_GT(disk_.lives(), kPlaces) << "the server was not killed at every place";
-  EXPECT_GT(LinkBreaker::broken(), 0);
+  EXPECT_GT(breaker_.broken(), 0);
   EXPECT_GT(retries_, 0u);
 }
 

@@ -12,9 +12,8 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/counter_service.h"
-#include "tests/rpc/link_breaker.h"
 #include "tests/rpc/moved_clock.h"
-#include "verbena/rpc/call/frames.h"
+#include "tests/rpc/watched_device.h"
 #include "verbena/rpc/retry.h"
 #include "verbena/rpc/service_config.h"
 #include "verbena/transport/base/status.h"
@@ -28,7 +27,7 @@ class DedupeRetryTest : public CounterTest {
  protected:
   void StartClientOf(const std::string& target, Duration attempt_timeout = {},
                      RuntimeOptions runtime = {}) {
-    client_runtime_ = StartRuntime(std::move(runtime));
+    client_runtime_ = StartRuntime(breaker_.Watched(std::move(runtime)));
     const MethodConfig config = {.retry = RetryPolicy{.max_attempts = 5,
                                                       .initial_backoff = 1ms,
                                                       .max_backoff = 10ms,
@@ -56,8 +55,7 @@ class DedupeRetryTest : public CounterTest {
 TEST_F(DedupeRetryTest, AResultThatWasLostOnItsWayComesWithTheNextAttempt) {
   StartServer();
   StartClientOf(server_->address());
-  LinkBreaker breaker;
-  LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerEnded), 1);
+  breaker_.Arm(CallEvent::kResponsePosted);
   EXPECT_EQ(Run(AddWith({})).value(), 1u);
   EXPECT_EQ(service_.runs, 1u);
   EXPECT_EQ(kept().repeated, 1u);
@@ -67,9 +65,8 @@ TEST_F(DedupeRetryTest, AResultThatWasLostOnItsWayComesWithTheNextAttempt) {
 TEST_F(DedupeRetryTest, ACallersTokenIsThatOfAllAttempts) {
   StartServer();
   StartClientOf(server_->address());
-  LinkBreaker breaker;
   const Token token(*this);
-  LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerEnded), 1);
+  breaker_.Arm(CallEvent::kResponsePosted);
   EXPECT_EQ(Add(*token).value(), 1u);
   EXPECT_EQ(Add(*token).value(), 1u) << "as the caller repeats it";
   EXPECT_EQ(service_.last_name, token->id());
@@ -143,9 +140,8 @@ TEST_F(TwoServersTest, ACallThatMayHaveRunStaysWithItsServer) {
   other_server_ = *Server::Start(*server_runtime_, {&other_});
   StartClientOf("static:" + server_->address() + "," + other_server_->address());
   Eventually([this] { return Run(ReadyServers()).value_or(0) == 2; }, "both servers are ready");
-  LinkBreaker breaker;
   for (uint64_t call = 1; call <= 4; ++call) {
-    LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerEnded), 1);
+    breaker_.Arm(CallEvent::kResponsePosted);
     const absl::Status status = Run(AddWith({}, call)).status();
     EXPECT_EQ(status, absl::OkStatus()) << call;
     EXPECT_EQ(service_.runs + other_.runs, call);

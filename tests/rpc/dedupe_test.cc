@@ -14,8 +14,7 @@
 
 #include "absl/strings/cord.h"
 #include "tests/rpc/counter_service.h"
-#include "tests/rpc/link_breaker.h"
-#include "verbena/rpc/call/frames.h"
+#include "tests/rpc/watched_device.h"
 #include "verbena/rpc/task.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/sync.h"
@@ -148,9 +147,8 @@ TEST_F(DedupeTest, ACallerWhoGivesUpAnAttemptLetsTheCallGoOn) {
 TEST_F(DedupeTest, ACallOutlivesItsLinkAndIsJoinedOverAnother) {
   StartBoth();
   HoldHandlers();
-  LinkBreaker breaker;
   const Token token(*this);
-  LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerStarts), 1);
+  breaker_.Arm(CallEvent::kRequestArrived);
   const absl::Status lost = Add(*token).status();
   EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
   EXPECT_EQ(OutcomeOf(lost), Outcome::kMaybeExecuted);
@@ -166,9 +164,8 @@ TEST_F(DedupeTest, ACallOutlivesItsLinkAndIsJoinedOverAnother) {
 
 TEST_F(DedupeTest, AResultThatWasLostOnItsWayIsThereForTheNextAttempt) {
   StartBoth();
-  LinkBreaker breaker;
   const Token token(*this);
-  LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerEnded), 1);
+  breaker_.Arm(CallEvent::kResponsePosted);
   EXPECT_TRUE(absl::IsUnavailable(Add(*token).status()));
   EXPECT_TRUE(Run(AwaitLink()).ok());
   EXPECT_EQ(Add(*token).value(), 1u);
@@ -178,9 +175,8 @@ TEST_F(DedupeTest, AResultThatWasLostOnItsWayIsThereForTheNextAttempt) {
 TEST_F(DedupeTest, ARequestThatWasLostOnItsWayRuns) {
   StartBoth();
   EXPECT_TRUE(Run(AwaitLink()).ok());
-  LinkBreaker breaker;
   const Token token(*this);
-  LinkBreaker::Arm(static_cast<int>(CallStep::kRequestAppended), 1);
+  breaker_.Arm(CallEvent::kRequestPosted);
   EXPECT_EQ(OutcomeOf(Add(*token).status()), Outcome::kMaybeExecuted);
   EXPECT_TRUE(Run(AwaitLink()).ok());
   EXPECT_EQ(Add(*token).value(), 1u);
@@ -391,9 +387,8 @@ TEST_F(DedupeTest, AServerThatRestartedProvesNothingOfEarlierAttempts) {
 
 TEST_F(DedupeTest, ALaterAttemptThatIsNotSentLeavesItOpenWhetherTheCallRan) {
   StartBoth();
-  LinkBreaker breaker;
   const Token token(*this);
-  LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerEnded), 1);
+  breaker_.Arm(CallEvent::kResponsePosted);
   EXPECT_FALSE(Add(*token).ok());
   server_.reset();
   const absl::Status unsent = Add(*token).status();

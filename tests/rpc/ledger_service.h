@@ -1,4 +1,5 @@
 // LedgerService: notes which of its calls began and ended, in memory that outlives its process.
+// NotedCall: one call of it.
 // LedgerClient: calls of every kind, whose outcomes are compared with those notes.
 
 #ifndef VERBENA_TESTS_RPC_LEDGER_SERVICE_H_
@@ -8,14 +9,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/cord.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/ledger.verbena.pb.h"
+#include "tests/rpc/watched_device.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server_context.h"
@@ -27,7 +29,7 @@ namespace verbena {
 // Notes of each call, by its id. Shared with processes that are forked later.
 class Ledger {
  public:
-  static constexpr uint64_t kMaxCalls = 1 << 18;
+  static constexpr uint64_t kMaxCalls = 1 << 19;
   enum Mark : uint8_t { kBegun = 1, kEnded = 2, kRefused = 4 };
 
   Ledger()
@@ -37,11 +39,17 @@ class Ledger {
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
+  // An id that no call of this process had.
+  uint64_t NewId() {
+    EXPECT_LT(next_id_, kMaxCalls);
+    return next_id_++;
+  }
   void Set(uint64_t id, Mark mark) { marks_[id].fetch_or(mark); }
   bool Has(uint64_t id, Mark mark) const { return (marks_[id].load() & mark) != 0; }
 
  private:
   std::atomic<uint8_t>* const marks_;
+  uint64_t next_id_ = 0;
 };
 
 inline Ledger& TheLedger() {
@@ -49,12 +57,33 @@ inline Ledger& TheLedger() {
   return ledger;
 }
 
+// Told of kHandlerBegins and kHandlerEnds, after the ledger has noted it.
+using HandlerWatcher = std::function<void(internal::CallEvent)>;
+
+// A call in its handler: notes in the ledger that it begins, and that it has ended.
+class NotedCall {
+ public:
+  NotedCall(uint64_t id, const HandlerWatcher& watcher) : id_(id), watcher_(watcher) {
+    TheLedger().Set(id_, Ledger::kBegun);
+    if (watcher_) watcher_(internal::CallEvent::kHandlerBegins);
+  }
+  ~NotedCall() {
+    TheLedger().Set(id_, Ledger::kEnded);
+    if (watcher_) watcher_(internal::CallEvent::kHandlerEnds);
+  }
+  NotedCall(const NotedCall&) = delete;
+  NotedCall& operator=(const NotedCall&) = delete;
+
+ private:
+  const uint64_t id_;
+  const HandlerWatcher& watcher_;
+};
+
 class LedgerService final : public testing::Ledger::Service {
  public:
   Task<absl::Status> Note(ServerContext& context, const testing::EntryRequest& request,
                           testing::EntryReply& reply) override {
-    TheLedger().Set(request.id(), Ledger::kBegun);
-    absl::Cleanup ended = [id = request.id()] { TheLedger().Set(id, Ledger::kEnded); };
+    const NotedCall noted(request.id(), watcher);
     if (request.yields()) VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
     if (request.refuses()) {
       TheLedger().Set(request.id(), Ledger::kRefused);
@@ -72,8 +101,7 @@ class LedgerService final : public testing::Ledger::Service {
 
   Task<absl::Status> Enter(ServerContext& context, const testing::EntryRequest& request,
                            testing::EntryReply& reply) override {
-    TheLedger().Set(request.id(), Ledger::kBegun);
-    absl::Cleanup ended = [id = request.id()] { TheLedger().Set(id, Ledger::kEnded); };
+    const NotedCall noted(request.id(), watcher);
     reply.set_filler(std::string(request.reply_bytes(), 'r'));
     if (request.payload_bytes() == 0) co_return absl::OkStatus();
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer data,
@@ -81,6 +109,8 @@ class LedgerService final : public testing::Ledger::Service {
     context.SetResponsePayload(std::move(data));
     co_return absl::OkStatus();
   }
+
+  HandlerWatcher watcher;  // set before the service serves
 };
 
 // How one call ended, as its caller was told.

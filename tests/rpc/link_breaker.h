@@ -1,48 +1,92 @@
-// LinkBreaker: breaks a link when one of its calls comes to a given step.
+// LinkBreaker: breaks a link when one of its calls comes to a given event.
+//
+//   LinkBreaker breaker;
+//   runtime = StartRuntime(breaker.Watched());
+//   breaker.Arm(CallEvent::kResponsePosted);
 
 #ifndef VERBENA_TESTS_RPC_LINK_BREAKER_H_
 #define VERBENA_TESTS_RPC_LINK_BREAKER_H_
 
-#include <atomic>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
 
-#include "gtest/gtest.h"
-#include "verbena/rpc/call/frames.h"
-#include "verbena/transport/link/endpoint.h"
+#include "tests/rpc/watched_device.h"
+#include "verbena/rpc/runtime.h"
 
 namespace verbena::internal {
 
-// All members are static: the hook of steps is one for the process.
+// Safe from any thread. Must outlive the runtimes that it watches.
 class LinkBreaker {
  public:
-  LinkBreaker() { step_hook = &Visit; }
-  ~LinkBreaker() { step_hook = nullptr; }
+  LinkBreaker() = default;
   LinkBreaker(const LinkBreaker&) = delete;
   LinkBreaker& operator=(const LinkBreaker&) = delete;
 
-  // The link breaks that comes to `step` as the `visits`th from now.
-  static void Arm(int step, int visits) {
-    step_ = step;
-    visits_left_ = visits;
+  // `options`, with a device whose links it breaks.
+  RuntimeOptions Watched(RuntimeOptions options = {}) {
+    options.open_device = OpenerOfWatched(
+        [this](CallEvent event, WatchedDevice& at, uint32_t qpn) { Visit(event, at, qpn); });
+    return options;
   }
-  static int broken() { return broken_; }
-  static void Reset() { broken_ = 0; }
+
+  // The link breaks that comes to `event` as the `visits`th from now.
+  void Arm(CallEvent event, int visits = 1) { Set(event, visits); }
+  // The link breaks that comes to any event as the `visits`th from now.
+  void ArmAny(int visits) { Set(std::nullopt, visits); }
+  void Disarm() { Set(std::nullopt, 0); }
+
+  // A handler of the test's service comes to `event`: of the link whose request came last.
+  void OfHandler(CallEvent event) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    WatchedDevice* const device = server_;
+    const uint32_t qpn = server_qpn_;
+    lock.unlock();
+    if (device != nullptr) Visit(event, *device, qpn);
+  }
+
+  // Links that were broken, and those of them at that event.
+  int broken() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return broken_;
+  }
+  int broken_at(CallEvent event) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return broken_at_[static_cast<size_t>(event)];
+  }
 
  private:
-  // As a device that fails does: the link hears of it later.
-  static void Visit(CallStep step, Link& link) {
-    if (static_cast<int>(step) != step_.load()) return;
-    if (visits_left_.fetch_sub(1) != 1 || link.qp().get() == nullptr) return;
-    ibv_qp_attr attributes{};
-    attributes.qp_state = IBV_QPS_ERR;
-    absl::Status broken =
-        link.endpoint().device().ModifyQp(link.qp().get(), attributes, IBV_QP_STATE);
-    EXPECT_TRUE(broken.ok()) << broken;
-    ++broken_;
+  void Set(std::optional<CallEvent> event, int visits) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    event_ = event;
+    visits_left_ = visits;
   }
 
-  inline static std::atomic<int> step_ = 0;
-  inline static std::atomic<int> visits_left_ = 0;
-  inline static std::atomic<int> broken_ = 0;
+  void Visit(CallEvent event, WatchedDevice& device, uint32_t qpn) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (event == CallEvent::kRequestArrived) {
+        server_ = &device;
+        server_qpn_ = qpn;
+      }
+      if (event_.value_or(event) != event || visits_left_ == 0 || --visits_left_ > 0) return;
+    }
+    if (!device.Break(qpn)) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++broken_;
+    ++broken_at_[static_cast<size_t>(event)];
+  }
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::optional<CallEvent> event_;
+  int visits_left_ = 0;
+  int broken_ = 0;
+  std::array<int, kCallEvents> broken_at_ = {};
+  // Where the last request arrived.
+  WatchedDevice* server_ = nullptr;
+  uint32_t server_qpn_ = 0;
 };
 
 }  // namespace verbena::internal

@@ -59,6 +59,14 @@ class RuntimePair : public ::testing::Test {
     co_return absl::OkStatus();
   }
 
+  // Ends all of these, for a fixture with members that they use until then.
+  void StopAll() {
+    channel_.reset();
+    client_runtime_.reset();
+    server_.reset();
+    server_runtime_.reset();
+  }
+
   std::unique_ptr<Runtime> server_runtime_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<Runtime> client_runtime_;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -21,13 +22,16 @@ namespace verbena {
 template <typename Service>
 class ServerProcess {
  public:
-  explicit ServerProcess(const std::string& address) {
+  // Called in the server's process before the server starts.
+  using Prepare = std::function<void(Service& service, RuntimeOptions& options)>;
+
+  explicit ServerProcess(const std::string& address, const Prepare& prepare = {}) {
     int fds[2];
     EXPECT_EQ(pipe(fds), 0);
     pid_ = fork();
     if (pid_ == 0) {
       close(fds[0]);
-      Serve(address, fds[1]);
+      Serve(address, prepare, fds[1]);
     }
     close(fds[1]);
     char c;
@@ -51,11 +55,13 @@ class ServerProcess {
   }
 
  private:
-  [[noreturn]] static void Serve(const std::string& address, int out) {
+  [[noreturn]] static void Serve(const std::string& address, const Prepare& prepare, int out) {
     Service service;
     // If one host has two devices, each process takes its own.
     const char* device = std::getenv("VERBENA_PEER_DEVICE");
-    auto runtime = Runtime::Start({.device = device == nullptr ? "auto" : device});
+    RuntimeOptions options{.device = device == nullptr ? "auto" : device};
+    if (prepare) prepare(service, options);
+    auto runtime = Runtime::Start(std::move(options));
     if (!runtime.ok()) _exit(1);
     auto server = Server::Start(**runtime, {&service}, {.address = address});
     if (!server.ok()) _exit(1);

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/cleanup/cleanup.h"
 #include "tests/rpc/ledger_service.h"
 #include "verbena/transport/base/status.h"
 
@@ -18,8 +17,7 @@ class StreamLedgerService final : public testing::StreamLedger::Service {
  public:
   Task<absl::Status> Scan(ServerContext& context, const testing::EntryRequest& request,
                           ServerWriter<testing::EntryReply>& writer) override {
-    TheLedger().Set(request.id(), Ledger::kBegun);
-    absl::Cleanup ended = [id = request.id()] { TheLedger().Set(id, Ledger::kEnded); };
+    const NotedCall noted(request.id(), watcher);
     if (request.refuses()) {
       TheLedger().Set(request.id(), Ledger::kRefused);
       co_return context.NotExecuted(absl::UnavailableError("not the leader"));
@@ -36,15 +34,12 @@ class StreamLedgerService final : public testing::StreamLedger::Service {
   Task<absl::Status> Upload(ServerContext&, ServerReader<testing::EntryRequest>& reader,
                             testing::EntryReply& reply) override {
     testing::EntryRequest request;
-    std::optional<uint64_t> id;
-    absl::Cleanup ended = [&id] {
-      if (id.has_value()) TheLedger().Set(*id, Ledger::kEnded);
-    };
+    std::optional<NotedCall> noted;  // from the first message on, which has the id
     uint32_t reply_bytes = 0;
     for (;;) {
       VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await reader.Read(request));
       if (!read) break;
-      if (!id.has_value()) TheLedger().Set(*(id = request.id()), Ledger::kBegun);
+      if (!noted.has_value()) noted.emplace(request.id(), watcher);
       reply_bytes = request.reply_bytes();
     }
     reply.set_filler(std::string(reply_bytes, 'r'));
@@ -55,19 +50,18 @@ class StreamLedgerService final : public testing::StreamLedger::Service {
       ServerContext&,
       ServerReaderWriter<testing::EntryRequest, testing::EntryReply>& stream) override {
     testing::EntryRequest request;
-    std::optional<uint64_t> id;
-    absl::Cleanup ended = [&id] {
-      if (id.has_value()) TheLedger().Set(*id, Ledger::kEnded);
-    };
+    std::optional<NotedCall> noted;  // from the first message on, which has the id
     testing::EntryReply reply;
     for (;;) {
       VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.Read(request));
       if (!read) co_return absl::OkStatus();
-      if (!id.has_value()) TheLedger().Set(*(id = request.id()), Ledger::kBegun);
+      if (!noted.has_value()) noted.emplace(request.id(), watcher);
       reply.set_filler(std::string(request.reply_bytes(), 'r'));
       VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(reply));
     }
   }
+
+  HandlerWatcher watcher;  // set before the service serves
 };
 
 class StreamLedgerClient {

@@ -25,7 +25,6 @@ TEST(ExecutorGateTest, AFunctionOfAnotherThreadRunsOnTheExecutor) {
     }));
   }).join();
   while (!ran) executor->Poll();
-  gate.Close();
 }
 
 TEST(ExecutorGateTest, AFunctionThatRunsAfterTheEndFindsTheGateClosed) {

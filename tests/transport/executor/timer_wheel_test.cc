@@ -29,8 +29,6 @@ constexpr TimePoint kStart{seconds(1000)};
 class NotedTimer final : public Timer {
  public:
   NotedTimer(std::vector<int>& fired, int name) : fired_(fired), name_(name) {}
-  // Many tests end while it runs.
-  ~NotedTimer() override { Unlink(); }
   void OnTimer() override {
     fired_.push_back(name_);
     if (then) then();

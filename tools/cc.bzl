@@ -70,7 +70,7 @@ def verbena_test(name, srcs = None, size = "small", deps = [], **kwargs):
 
     Args:
       name: the target's name, <what>_test.
-      srcs: sources, if there is more than <name>.cc.
+      srcs: sources, if they are others than <name>.cc; none if a library in deps has the cases.
       size: as in cc_test; small tests end within a minute.
       deps: what it tests, and the support that it takes (tests/README.md).
       **kwargs: passed to cc_test; tags say threads, processes or time if it uses these.
@@ -78,7 +78,7 @@ def verbena_test(name, srcs = None, size = "small", deps = [], **kwargs):
     cc_test(
         name = name,
         size = size,
-        srcs = srcs or [name + ".cc"],
+        srcs = [name + ".cc"] if srcs == None else srcs,
         deps = deps + ["@gtest//:gtest_main"],
         **kwargs
     )

@@ -142,8 +142,7 @@ size_t RequestBulk::encoded_bytes() const {
 }
 
 void RequestBulk::Encode(char* to) const {
-  VERBENA_DCHECK(source_count <= kMaxBulkSources && (grant == kNoGrant || grant < kMaxGrantSlots))
-      << source_count << " sources, grant " << grant;
+  VERBENA_DCHECK(source_count <= kMaxBulkSources) << source_count << " sources";
   const WireRequest request{.payload_bytes = payload_bytes,
                             .message_bytes = message_bytes,
                             .checksum = checksum,

@@ -43,11 +43,6 @@ std::unique_ptr<MessageLite> CopyOf(const MessageLite& message) {
   return copy;
 }
 
-bool HasPayloads(const CallOptions& options) {
-  return options.request_payload.present() || options.response_payload_into ||
-         options.max_response_payload != 0;
-}
-
 // The scope of a wait for a link, which ends with the await that needs the link, and with the call.
 class ConnectScope final : private CancelNode {
  public:
@@ -63,7 +58,7 @@ class ConnectScope final : private CancelNode {
 
 }  // namespace
 
-class ChannelStream final : public StreamCall, private StreamBeginner {
+class ChannelStream final : public StreamCall {
  public:
   ChannelStream(Channel& channel, const MethodDescriptor& method, const MessageLite& request,
                 const MessageLite& reply, CallOptions& options)
@@ -182,7 +177,7 @@ void ChannelStream::Intercept(Scheduler& scheduler, CallContext context,
   const ChannelOptions& options = channel_.options();
   interception_ = std::make_unique<InterceptedStream>(
       InterceptedChannel{channel_.target(), options.interceptors, options.max_metadata_bytes},
-      static_cast<StreamBeginner&>(*this), *this, std::move(seen_));
+      *this, std::move(seen_));
   interception_->Start(scheduler, std::move(context), trace);
 }
 

@@ -8,10 +8,7 @@
 #define VERBENA_RPC_CLIENT_FULL_CALL_H_
 
 #include <cstddef>
-#include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
@@ -48,10 +45,14 @@ struct CallSpec {
 // may not be sent; RESOURCE_EXHAUSTED if the metadata takes more than `max_metadata_bytes`.
 absl::Status CheckContext(const CallContext& context, size_t max_metadata_bytes);
 
-// Whether `options` name a payload, or `method` has payloads.
+// Whether `options` name a payload, or room for one.
+inline bool HasPayloads(const CallOptions& options) {
+  return options.request_payload.present() || options.response_payload_into ||
+         options.max_response_payload != 0;
+}
+// The same, or whether `method` has payloads.
 inline bool HasPayloads(const MethodDescriptor& method, const CallOptions& options) {
-  return method.payloads != Payloads::kNone || options.request_payload.present() ||
-         options.response_payload_into || options.max_response_payload != 0;
+  return method.payloads != Payloads::kNone || HasPayloads(options);
 }
 
 // FullCall: one attempt of the call over `connection`, which it keeps. It connects if it must,
@@ -71,13 +72,6 @@ absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink r
 // The end of a plain call whose server asks for a landing for the response. `call` is
 // landing_needed(), has leased nothing for the response yet, and outlives the Task.
 Task<absl::Status> FinishInLanding(ClientCall& call);
-
-// The members of a call's channel that interceptors need, which outlive the call.
-struct InterceptedChannel {
-  const std::string& target;
-  const std::vector<std::shared_ptr<ClientInterceptor>>& interceptors;
-  size_t max_metadata_bytes;
-};
 
 // ClientChain: the interceptors of one call or stream of a channel, and what is known of the call
 // when one of them ends it.

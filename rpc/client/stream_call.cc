@@ -380,7 +380,7 @@ class InterceptedStream::Chain final : public ClientChain {
       call.Refuse(std::move(checked));
     } else if (task.cancel == nullptr || !task.cancel->requested()) {
       call.set_context(std::move(context));
-      co_await stream_.beginner_.BeginOnceConnected();
+      co_await stream_.call_.BeginOnceConnected();
     }
     stream_.begun_.Set();
     co_await StreamEndAwaiter(call);
@@ -396,9 +396,9 @@ class InterceptedStream::Chain final : public ClientChain {
   InterceptedStream& stream_;
 };
 
-InterceptedStream::InterceptedStream(InterceptedChannel channel, StreamBeginner& beginner,
-                                     StreamCall& call, StreamMessages messages)
-    : channel_(channel), beginner_(beginner), call_(call), messages_(std::move(messages)) {}
+InterceptedStream::InterceptedStream(InterceptedChannel channel, StreamCall& call,
+                                     StreamMessages messages)
+    : channel_(channel), call_(call), messages_(std::move(messages)) {}
 
 void InterceptedStream::Start(Scheduler& scheduler, CallContext context,
                               const TraceContext* trace) {

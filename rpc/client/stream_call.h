@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -60,14 +61,6 @@ class ReplyBuffers final : public StreamBuffers {
 };
 
 class StreamCall;
-
-// Begins a stream's call once there is a link for it. After the await the call has begun, or has
-// ended, unless the await was cancelled.
-class StreamBeginner {
- public:
-  virtual ~StreamBeginner() = default;
-  virtual Task<void> BeginOnceConnected() = 0;
-};
 
 // Waits for the response of a stream. co_await gives nothing: the call knows its status.
 class StreamEndAwaiter final : public Suspension {
@@ -131,6 +124,9 @@ class StreamCall : private RegisteredCall,
 
   // Whether it has begun; then it may have ended, too.
   bool begun() const { return stage_ != Stage::kNew; }
+  // Begins the call once there is a link for it. After the await the call has begun, or has ended,
+  // unless the await was cancelled.
+  virtual Task<void> BeginOnceConnected() = 0;
   // Begins the call over `connection`, unless it has begun. False if there is no usable link.
   bool Begin(Connection& connection);
   // Ends a call that has not begun, and now cannot: as `status` says, or not_executed.
@@ -224,6 +220,13 @@ struct StreamMessages {
   std::unique_ptr<google::protobuf::MessageLite> reply;
 };
 
+// The members of a stream's channel that interceptors need, which outlive the stream.
+struct InterceptedChannel {
+  const std::string& target;
+  const std::vector<std::shared_ptr<ClientInterceptor>>& interceptors;
+  size_t max_metadata_bytes;
+};
+
 // InterceptedStream: the interceptors of one stream of a channel, from the stream's first await to
 // its end.
 //
@@ -234,8 +237,7 @@ struct StreamMessages {
 class InterceptedStream final : private TaskListener {
  public:
   // All references outlive this object. Precondition: call.clock_started(), !call.begun().
-  InterceptedStream(InterceptedChannel channel, StreamBeginner& beginner, StreamCall& call,
-                    StreamMessages messages);
+  InterceptedStream(InterceptedChannel channel, StreamCall& call, StreamMessages messages);
   InterceptedStream(const InterceptedStream&) = delete;
   InterceptedStream& operator=(const InterceptedStream&) = delete;
   ~InterceptedStream() override = default;
@@ -266,7 +268,6 @@ class InterceptedStream final : private TaskListener {
   Task<void> AwaitDone();
 
   const InterceptedChannel channel_;
-  StreamBeginner& beginner_;
   StreamCall& call_;
   const StreamMessages messages_;
   CallInfo own_info_;  // interceptors read trailing metadata even if the caller does not

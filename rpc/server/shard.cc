@@ -1,15 +1,16 @@
 #include "verbena/rpc/server/shard.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <limits>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/rpc/server/dedupe.h"
-#include "verbena/transport/base/list.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/executor/spawn.h"

@@ -6,42 +6,28 @@
 #ifndef VERBENA_RPC_SERVER_SHARD_H_
 #define VERBENA_RPC_SERVER_SHARD_H_
 
-#include <array>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/rpc/admission.h"
-#include "verbena/rpc/call/memory.h"
-#include "verbena/rpc/call_context.h"
-#include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/call.h"
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/rpc/server/server_source.h"
 #include "verbena/rpc/server/session.h"
 #include "verbena/rpc/server/state.h"
-#include "verbena/rpc/service.h"
 #include "verbena/rpc/shard/shard.h"
-#include "verbena/transport/base/check.h"
-#include "verbena/transport/base/list.h"
-#include "verbena/transport/base/log.h"
-#include "verbena/transport/connect/handshake.h"
+#include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
-
-class DedupeTable;
 
 class ServerShard final : private ServerSession::Owner {
  public:

@@ -107,7 +107,7 @@ void FileService::Stop() {
     close(operation->request.fd);
     Recycle(*operation);
   }
-  backend_->Stop();
+  backend_->Stop(in_flight_);
 }
 
 FileOperation& FileService::Take() {

@@ -165,8 +165,9 @@ class FileBackend {
   virtual void OnOpened(OpenFile&) {}
   virtual void OnClosing(OpenFile&) {}
   // Blocks until every operation has completed, or its completion is in the executor's inbox.
-  // Operations that have not begun may be dropped, except closes.
-  virtual void Stop() = 0;
+  // Operations that have not begun may be dropped, except closes. `in_flight` counts those that
+  // have not completed, and falls as they complete.
+  virtual void Stop(const size_t& in_flight) = 0;
 };
 
 }  // namespace verbena::internal

@@ -11,7 +11,6 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/file/file_service.h"
 
 namespace verbena::internal {
 namespace {
@@ -130,9 +129,8 @@ void RingBackend::Cancel(FileOperation& operation) {
   IoRing::BindToNobody(*sqe);
 }
 
-void RingBackend::Stop() {
-  FileService& service = *static_cast<FileService*>(executor_.file_service());
-  while (service.in_flight() > 0) {
+void RingBackend::Stop(const size_t& in_flight) {
+  while (in_flight > 0) {
     ring_.SubmitAndWait(Duration(-1));
     ring_.Reap();
   }

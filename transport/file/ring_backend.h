@@ -32,7 +32,7 @@ class RingBackend final : public FileBackend, private RegionRegistrar {
   void Cancel(FileOperation& operation) override;
   void OnOpened(OpenFile& file) override;
   void OnClosing(OpenFile& file) override;
-  void Stop() override;
+  void Stop(const size_t& in_flight) override;
 
   size_t registered_files() const { return files_.size() - free_files_.size(); }
   size_t registered_buffers() const { return regions_.size() - free_regions_.size(); }

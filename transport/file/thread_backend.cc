@@ -13,7 +13,6 @@
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/file/file_service.h"
 
 namespace verbena::internal {
 namespace {
@@ -107,7 +106,7 @@ absl::StatusOr<std::unique_ptr<FileBackend>> ThreadBackend::Create(Executor& exe
   return std::unique_ptr<FileBackend>(std::move(backend));
 }
 
-ThreadBackend::~ThreadBackend() { Stop(); }
+ThreadBackend::~ThreadBackend() { EndThreads(); }
 
 bool ThreadBackend::AddThread() {
   // std::thread has no other way to say that the system starts no thread.
@@ -152,7 +151,9 @@ void ThreadBackend::Serve() {
   }
 }
 
-void ThreadBackend::Stop() {
+void ThreadBackend::Stop(const size_t&) { EndThreads(); }
+
+void ThreadBackend::EndThreads() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;

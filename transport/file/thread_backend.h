@@ -35,9 +35,11 @@ class ThreadBackend final : public FileBackend {
   size_t bound() const override;
   void Start(FileOperation& operation) override;
   void Cancel(FileOperation& operation) override;
-  void Stop() override;
+  void Stop(const size_t& in_flight) override;
 
  private:
+  // Once all that was begun has ended.
+  void EndThreads();
   explicit ThreadBackend(Executor& executor) : executor_(executor) {}
   // False if the system has no more threads.
   bool AddThread();

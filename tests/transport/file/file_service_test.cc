@@ -42,7 +42,7 @@ class AnsweringBackend final : public FileBackend {
     }
   }
   void Cancel(FileOperation&) override {}
-  void Stop() override {
+  void Stop(const size_t&) override {
     for (FileOperation* operation : held_) executor_.Post(*operation);
   }
 

@@ -88,8 +88,9 @@ Task<absl::Status> InterceptedCall(const Channel& channel, Connection& connectio
   co_return chain.Marked(std::move(status));
 }
 
+// `spec` is taken. Moving one costs a hundred instructions, so functions hand it on by reference.
 VERBENA_CORO_WRAPPER Task<absl::Status> AttemptOver(const Channel& channel, Connection& connection,
-                                                    CallSpec spec) {
+                                                    CallSpec&& spec) {
   return channel.options().interceptors.empty()
              ? FullCall(connection, std::move(spec))
              : InterceptedCall(channel, connection, std::move(spec));
@@ -117,7 +118,7 @@ Task<absl::Status> RoutedCall(Channel& channel, CallSpec spec, TriedServers* tri
 
 // One attempt over `connection`; if it is null, over one that the channel finds.
 VERBENA_CORO_WRAPPER Task<absl::Status> OneAttempt(Channel& channel, Connection* connection,
-                                                   CallSpec spec) {
+                                                   CallSpec&& spec) {
   return connection == nullptr ? RoutedCall(channel, std::move(spec), nullptr)
                                : AttemptOver(channel, *connection, std::move(spec));
 }
@@ -144,8 +145,8 @@ class ChannelAttempts final : public AttemptMaker {
   Channel& channel_;
 };
 
-VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(Channel& channel, CallRoute route, CallSpec spec,
-                                                   ChannelAttempts& attempts) {
+VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(Channel& channel, CallRoute route,
+                                                   CallSpec&& spec, ChannelAttempts& attempts) {
   if (route.policy == nullptr) return OneAttempt(channel, route.connection, std::move(spec));
   RetryAccount& account = channel.policies()->account(channel.ShardHere()->index());
   return route.policy->retry.has_value()

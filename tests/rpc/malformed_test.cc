@@ -270,6 +270,8 @@ class RogueServerTest : public RpcTest {
       rogue.Send(answer(request));
       dropped_ = rogue.IsDropped();
     });
+    // Over a link that is there the call is a plain one.
+    EXPECT_EQ(Run(channel_->Connect()), absl::OkStatus());
     absl::Status status = Run(EchoOnce(1, "hello"));
     channel_.reset();
     client_runtime_.reset();

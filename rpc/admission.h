@@ -12,7 +12,7 @@
 // once.
 //
 // A refusal is RESOURCE_EXHAUSTED with a retry_after (retry_after.h) and the outcome not_executed.
-// It never closes a link. ServerStats counts refusals by their bound.
+// A refusal never closes a link. ServerStats counts refusals by their bound.
 //
 //   Server::Start(runtime, {&kv}, {.admission = {.max_running = 64,
 //                                                .max_queue_age = 2ms,

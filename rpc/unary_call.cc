@@ -21,8 +21,8 @@
 
 namespace verbena::internal {
 
-// Where a call's attempts go: over `connection`; if it is null, over one that the channel finds;
-// with `policy`, over one connection after another, or over several at once.
+// CallRoute says where a call's attempts go: over `connection`; if that is null, over one that the
+// channel finds; with `policy`, over one connection after another, or over several at once.
 struct CallRoute {
   Connection* connection = nullptr;
   const MethodConfig* policy = nullptr;

@@ -112,7 +112,7 @@ class StoreWork final : public CopyWork {
   Tree& tree_;
 };
 
-// What ReadWork does with the bytes that it reads back.
+// ReadInto says what ReadWork does with the bytes that it reads back.
 enum class ReadInto {
   kNothing,     // nothing
   kComparison,  // each file's SHA-256 is compared with the tree's

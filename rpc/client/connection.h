@@ -171,7 +171,7 @@ class Connection final : private ClientSession::Listener {
   bool closed_ = false;
   bool draining_ = false;  // closed, and its links drain
   bool connecting_ = false;
-  // Of the attempt while one runs. The connection outlives it.
+  // The scope of the attempt while one runs. The connection outlives the attempt.
   std::optional<CancelScope> attempt_;
   Event attempt_ended_;
   Event state_changed_;

@@ -59,9 +59,9 @@ inline bool HasPayloads(const MethodDescriptor& method, const CallOptions& optio
 // chooses what travels in the frame and what one-sided, takes memory and leases, sends, and gives
 // the caller its buffers back, once each.
 //
-// It waits if memory or windows are short: for memory at most kMaxMemoryWait, for windows until the
-// call's deadline. INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the method, the
-// channel or the link does not take a part of the call.
+// The call waits if memory or windows are short: for memory at most kMaxMemoryWait, for windows
+// until its deadline. INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the method,
+// the channel or the link does not take a part of the call.
 Task<absl::Status> FullCall(Connection& connection, CallSpec spec);
 
 // Gives the caller of a call that never began its buffers back.

@@ -351,8 +351,9 @@ struct CallOffer {
 // CallPool: the calls of a server on one executor: those that run, and those that are kept, with
 // their messages, for calls to come.
 //
-// It admits a request, or says why not. Owned by the ServerShard, on its executor's thread. Bounded
-// by ServerOptions::max_concurrent_calls, or by Admission, and by kMaxIdleCalls.
+// The pool admits a request, or says why not. The ServerShard owns the pool, on its executor's
+// thread. The pool is bounded by ServerOptions::max_concurrent_calls, or by Admission, and by
+// kMaxIdleCalls.
 class CallPool {
  public:
   // The most calls of one method that are kept. A burst of more leaves no more behind.

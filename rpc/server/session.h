@@ -107,7 +107,7 @@ class ServerSession final : public LinkListener,
   // share (ServerSource).
   static constexpr size_t kOwnQueuedRefusals = 4096;
 
-  // What owns all sessions of an executor.
+  // The owner of all sessions of an executor hears of each session here.
   class Owner {
    public:
     // The link is down. The session is freed once it is idle().

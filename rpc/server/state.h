@@ -93,7 +93,7 @@ class ServerState {
   MemoryHolders& receive_holders() { return *receive_; }
   const std::shared_ptr<MemoryHolders>& shared_receive_holders() const { return receive_; }
   MemoryHolders& send_holders() { return send_; }
-  // Of landings that are granted ahead, counted by the links (landings.h).
+  // The bytes of landings that are granted ahead. The links count them (landings.h).
   size_t granted_bytes() const { return receive_->grants; }
 
   // --- refusals

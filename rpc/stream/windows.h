@@ -203,8 +203,8 @@ class StreamLink final : private SendWaiter, private Timer {
     --waits_;
   }
   bool has_waits() const { return waits_ > 0; }
-  // Of these waits, one for room in the link begins or ends. One timer looks after all of them,
-  // once in each room_grace.
+  // A wait for room in the link begins or ends; it is one of the waits above. One timer looks after
+  // all waits for room, once in each room_grace.
   void BeginRoomWait() {
     if (++room_waits_ == 1 && room_grace_.has_value()) WatchRoom();
   }

@@ -288,7 +288,7 @@ TEST_F(HostileServerTest, AServerThatLosesEachLinkIsConnectedToLessAndLessOften)
             LeastOfPauses(kLinks - 2));
 }
 
-// What is no answer to a call does not make a link one of use.
+// A frame that does not answer the call leaves the link useless.
 TEST_F(HostileServerTest, AServerThatAnswersACallAsAStreamIsConnectedToLessAndLessOften) {
   constexpr int kLinks = 5;
   StartClientOn(standing_);

@@ -84,7 +84,7 @@ class LinkBreaker {
   int visits_left_ = 0;
   int broken_ = 0;
   std::array<int, kCallEvents> broken_at_ = {};
-  // Where the last request arrived.
+  // The device and the queue pair at which the last request arrived.
   WatchedDevice* server_ = nullptr;
   uint32_t server_qpn_ = 0;
 };

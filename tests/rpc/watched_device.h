@@ -45,14 +45,14 @@ enum class CallEvent : uint8_t {
   kHandlerEnds,
   kResponsePosted,
   kResponseArrived,
-  // Of payloads.
+  // Calls with payloads have these.
   kLandingNeededPosted,
   kLandingNeededArrived,
   kLandingPosted,
   kLandingArrived,
   kOneSidedPosted,
   kOneSidedDone,
-  // Of streams.
+  // Streams have these.
   kMessagePosted,
   kMessageArrived,
   kWindowPosted,
@@ -271,7 +271,7 @@ class WatchedDevice final : private OwnerOfWatched, public DelegatingDevice {
     std::lock_guard<std::mutex> lock(mutex_);
     for (; wr != nullptr; wr = wr->next) receives_[{queue, wr->wr_id}] = wr->sg_list[0].addr;
   }
-  // Where a receive's bytes lie. nullptr if its queue pair is gone.
+  // Returns the bytes of a completed receive; nullptr if its queue pair is gone.
   const char* BytesOf(const ibv_wc& completion) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto qp = qps_.find(completion.qp_num);

@@ -1,8 +1,8 @@
 // LinkHost: what a link needs of the endpoint that owns it.
 //
-// It has as members what all links of the endpoint share, so that a link takes them without a
-// virtual call. What is virtual is rare. Endpoint derives from it, and outlives its links. On the
-// thread of the endpoint's executor.
+// The host has as members what all links of the endpoint share, so that a link reaches these
+// without a virtual call. Only rare steps are virtual. Endpoint derives from LinkHost, and outlives
+// its links. On the thread of the endpoint's executor.
 
 #ifndef VERBENA_TRANSPORT_LINK_HOST_H_
 #define VERBENA_TRANSPORT_LINK_HOST_H_

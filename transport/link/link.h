@@ -396,7 +396,7 @@ class Link final : public LinkSender::Owner {
   LinkQp qp_;
   LinkState state_ = LinkState::kConnecting;
   bool alone_ = false;  // the frame that the listener handles is all that this turn brought
-  // What both ends know of the link since their handshake. Fixed while it is open.
+  // The terms of the link: both ends know them since the handshake, and they stay while it is open.
   std::string peer_;       // by the name that its bootstrap connection has
   uint64_t features_ = 0;  // that both have
   uint64_t identity_ = 0;

@@ -1,7 +1,7 @@
-// Those above a link who hear of it: LinkListener of its frames and its end, SendWaiter and
+// Listeners of a link: a LinkListener hears of its frames and its end, a SendWaiter and a
 // LeaseWaiter of room for what could not go at once.
 //
-// Implemented by RPC, and called on the thread of the link's executor.
+// RPC implements them. The link calls them on the thread of the link's executor.
 
 #ifndef VERBENA_TRANSPORT_LINK_LISTENER_H_
 #define VERBENA_TRANSPORT_LINK_LISTENER_H_

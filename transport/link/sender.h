@@ -63,7 +63,7 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   // The link whose sending half this is, as far as its sender knows it. What is virtual is rare.
   class Owner : public WatchedLink, public RecallableLink {
    public:
-    // What SendWaiters are given; the sender calls nothing of it.
+    // The sender hands this link to SendWaiters, and calls nothing of it.
     Link& link() const { return link_; }
     LinkListener& listener() const { return listener_; }
 

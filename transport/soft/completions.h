@@ -1,6 +1,6 @@
 // Completions: the lower half of a CQ: its lock, its queue of completions, and whether it is armed.
 //
-// It is what queue pairs and lanes know of their CQ; the upper half, CompletionQueue, polls them.
+// Queue pairs and lanes know no more of their CQ; the upper half, CompletionQueue, polls lanes.
 // While nobody polls, completions wait in a queue of `cqe`; one more is an overrun, which breaks
 // the CQ and its QPs, as on hardware.
 //

@@ -305,7 +305,8 @@ absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
   internal::ClientSession* session = connection->usable_session();
   if (session == nullptr) {
     return absl::FailedPreconditionError(
-        "the link that the memory was lent over is lost, or its server is shutting down");
+        "the link that the memory was lent over is lost, or its server is shutting down: ask a "
+        "server for a new handle by another call");
   }
   absl::StatusOr<RemoteMemory> memory = internal::RemoteOver(*session->link(), handle);
   if (memory.ok()) session->NoteRemoteMemory();

@@ -363,13 +363,13 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
   {
     return internal::ClientWrite(*stream_, message.message, internal::PayloadOf(message));
   }
-  // Ends the messages, which the handler learns from its Read. Finish() ends them, too, unless a
+  // Ends the writes, which the handler learns from its Read. Finish() ends them, too, unless a
   // message is missing. WritesDone() says that the messages are whole, also after a Write that
   // failed.
   VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() {
     return internal::EndWrites(internal::StreamRef(*stream_));
   }
-  // Ends the messages, waits for the end of the call, and gives the reply. If a Write has failed
+  // Ends the writes, waits for the end of the call, and gives the reply. If a Write has failed
   // since WritesDone(), gives the call up instead, with the Write's status.
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<Reply>> Finish() {
     return internal::FinishWithReply<Reply>(internal::StreamRef(*stream_));
@@ -411,9 +411,9 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
   VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() {
     return internal::EndWrites(internal::StreamRef(*stream_));
   }
-  // Ends the messages, drops those that were not read, and waits for the end of the call. Does not
-  // cancel the handler. If a Write has failed since WritesDone(), gives the call up instead, with
-  // the Write's status.
+  // Ends the writes, drops the replies that were not read, and waits for the end of the call. Does
+  // not cancel the handler. If a Write has failed since WritesDone(), gives the call up instead,
+  // with the Write's status.
   VERBENA_CORO_WRAPPER Task<absl::Status> Finish() {
     return internal::FinishStream(internal::StreamRef(*stream_));
   }

@@ -17,11 +17,11 @@
 //
 // Streams: interceptors run once for each stream. A channel's interceptors begin with the stream's
 // first await. The stream begins when the last of them awaits next(), and next() ends when the
-// stream has ended. They run in a Task of their own, which is destroyed when the stream's owner
-// destroys the stream. If they end before the stream, the stream is given up. At a server, next()
-// ends when the handler has ended. On both sides, request() or reply() of a side that streams is an
-// empty message of its type. A channel's interceptors see the reply of a client streaming method if
-// it fits a frame.
+// stream has ended. A channel's interceptors run in a Task of their own, which is destroyed when
+// the stream's owner destroys the stream. If these interceptors end before the stream, the stream
+// is given up. At a server, next() ends when the handler has ended. On both sides, request() or
+// reply() of a side that streams is an empty message of its type. A channel's interceptors see the
+// reply of a client streaming method if it fits a frame.
 //
 // An interceptor whose sees_messages() is true also hears of each message of a side that streams,
 // as it was written or as it is read, without its payload. It cannot change or hold up a message.

@@ -71,7 +71,7 @@ class InPlaceCall {
   enum class Stage : uint8_t {
     kNew,
     kNewWithOptions,  // storage_ holds all CallOptions: the call has more than messages
-    kNewWithPolicy,   // storage_ too; the channel has a MethodConfig for the method
+    kNewWithPolicy,   // as kNewWithOptions; the channel has a MethodConfig for the method
     kEager,           // storage_ holds an Eager; task_ too if the server asked for a landing
     kTask,            // task_ makes the call
     kMovedFrom,

@@ -51,7 +51,8 @@ No list: `other`.
 
     def test_an_include_that_points_up_is_refused(self):
         self.assertEqual(
-            ["transport/link/ids.h: includes limits.h, which stands above it in transport/link/README.md"],
+            ["transport/link/ids.h: includes limits.h, which comes after it in the list of "
+             "transport/link/README.md: drop the include, or move one of the two in it"],
             self.found(ids_h="transport/link/limits.h", limits_h="a.h", link_h="a.h"))
 
     def test_rooms_in_parentheses_know_each_other(self):

@@ -196,7 +196,8 @@ def check_order(folder, readme, files):
         for include in _INCLUDE.findall(text):
             used, name = os.path.split(include.removeprefix("verbena/"))
             if used == folder and room in below and os.path.splitext(name)[0] not in below[room]:
-                found.append(f"{path}: includes {name}, which stands above it in {folder}/README.md")
+                found.append(f"{path}: includes {name}, which comes after it in the list of "
+                             f"{folder}/README.md: drop the include, or move one of the two in it")
     return found
 
 

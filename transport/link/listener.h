@@ -1,7 +1,8 @@
 // Listeners of a link: a LinkListener hears of its frames and its end, a SendWaiter and a
 // LeaseWaiter of room for what could not go at once.
 //
-// RPC implements them. The link calls them on the thread of the link's executor.
+// RPC implements the first two, one_sided_awaits.h the third. The link calls them on the thread of
+// the link's executor.
 
 #ifndef VERBENA_TRANSPORT_LINK_LISTENER_H_
 #define VERBENA_TRANSPORT_LINK_LISTENER_H_

@@ -232,6 +232,7 @@ void LinkSender::CompletedUnposted(uint16_t position) {
 // --- control frames
 
 void LinkSender::Recall() {
+  VERBENA_DCHECK(open()) << "a lost link is asked for credits";
   issued_.Recall();
   control_.recall = true;
   ScheduleFlush();

@@ -11,9 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "tests/transport/link/links_fixture.h"
 #include "tests/transport/link/stream_to.h"
+#include "verbena/transport/base/list.h"
 #include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/link/credits.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
@@ -92,6 +95,16 @@ TEST_F(CreditShareTest, AnAddressThatComesLaterGetsCreditsOfTheFirst) {
   const Link* late = FloodFrom("rack-8", kWithoutEnd);
   ASSERT_NE(late, nullptr);
   PollUntil([&] { return late->receives_held() > 2 * kInitialCredits + kReserveCredits; });
+}
+
+TEST_F(CreditShareTest, ALostLinkIsNotAskedForItsCredits) {
+  Link* link = FloodFrom("rack-7", kWithoutEnd);
+  ASSERT_NE(link, nullptr);
+  const IntrusiveNode<RecallableLink>& may_be_asked = *link;
+  PollUntil([&] { return may_be_asked.linked(); });
+  link->Close(absl::UnavailableError("the test closes it"));
+  // The endpoint frees it later.
+  EXPECT_FALSE(may_be_asked.linked());
 }
 
 }  // namespace

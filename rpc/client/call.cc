@@ -313,6 +313,7 @@ absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) 
     SetUnparsed(frame.body_bytes);
   }
   if (bulk_ != nullptr) bulk_->OnFinal(session_);
+  session_.NoteAnswered();
   End();
   Wake();
   return absl::OkStatus();

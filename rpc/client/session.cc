@@ -150,7 +150,6 @@ absl::Status ClientSession::OnResponse(const FrameHeader& frame, const char* bod
   RegisteredCall* const call = InFlight(frame);
   if (call == nullptr) [[unlikely]]
     return OnLateResponse(frame);
-  answered_ = true;
   if (tally_ != nullptr) tally_->OnResponse(frame.status_code, frame.outcome);
   return call->OnResponse(frame, body);
 }

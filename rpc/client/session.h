@@ -191,6 +191,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
   bool idle() const;
   // True once a call over it has had a response, or a stream a frame from the server.
   bool answered() const { return answered_; }
+  // For calls: the response was what the protocol allows.
+  void NoteAnswered() { answered_ = true; }
 
   // The number that requests call `method` by; 0 if the server has no such method. Precondition:
   // !down().

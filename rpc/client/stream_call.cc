@@ -274,6 +274,7 @@ absl::Status StreamCall::OnResponse(const FrameHeader& frame, const char* body) 
     if (bytes > 0) reply_.assign(body, bytes);
     NoteReply(bytes);
   }
+  session_->NoteAnswered();
   End();
   return absl::OkStatus();
 }

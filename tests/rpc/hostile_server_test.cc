@@ -289,18 +289,20 @@ TEST_F(HostileServerTest, AServerThatLosesEachLinkIsConnectedToLessAndLessOften)
 }
 
 // A frame that does not answer the call leaves the link useless.
-TEST_F(HostileServerTest, AServerThatAnswersACallAsAStreamIsConnectedToLessAndLessOften) {
+TEST_F(HostileServerTest, AServerThatAnswersWronglyIsConnectedToLessAndLessOften) {
   constexpr int kLinks = 5;
   StartClientOn(standing_);
   script_ = std::thread([this] {
     for (int i = 0; i < kLinks; ++i) {
       RoguePeer& peer = hostile_.Accept();
       const FrameHeader request = peer.Receive()[0].header;
-      RogueFrame end;
-      end.header.kind = FrameKind::kStreamEnd;
-      end.header.call_slot = request.call_slot;
-      end.header.call_generation = request.call_generation;
-      peer.Send(EncodeSend(kCorrect, {end}));
+      RogueFrame wrong;
+      // The end of a stream for a call that is none, or a response without the bulk it tells of.
+      wrong.header.kind = i % 2 == 0 ? FrameKind::kStreamEnd : FrameKind::kResponse;
+      if (i % 2 != 0) wrong.header.flags = kFrameHasBulk;
+      wrong.header.call_slot = request.call_slot;
+      wrong.header.call_generation = request.call_generation;
+      peer.Send(EncodeSend(kCorrect, {wrong}));
       EXPECT_TRUE(peer.IsDropped());
       hostile_.peers.pop_back();
       ++lost_;

@@ -70,6 +70,7 @@ class KilledCalls : public RuntimePair {
   }
 
   // How many links to kill: what that variable of the environment says, or else `otherwise`.
+  // One for each event is the least.
   static int KillsWanted(const char* variable, int otherwise) {
     const char* asked = std::getenv(variable);
     return asked == nullptr ? otherwise : std::atoi(asked);

@@ -72,11 +72,16 @@ class LinkBreaker {
         server_qpn_ = qpn;
       }
       if (event_.value_or(event) != event || visits_left_ == 0 || --visits_left_ > 0) return;
+      // Before the link breaks: a call that has lost it finds it counted.
+      Count(event, 1);
     }
-    if (!device.Break(qpn)) return;
+    if (device.Break(qpn)) return;
     std::lock_guard<std::mutex> lock(mutex_);
-    ++broken_;
-    ++broken_at_[static_cast<size_t>(event)];
+    Count(event, -1);
+  }
+  void Count(CallEvent event, int links) {
+    broken_ += links;
+    broken_at_[static_cast<size_t>(event)] += links;
   }
 
   mutable std::mutex mutex_;  // guards what follows

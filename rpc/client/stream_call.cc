@@ -377,7 +377,9 @@ class InterceptedStream::Chain final : public ClientChain {
     const TaskContext task = co_await CurrentContext();
     CallContext context = ClientChain::Start();
     absl::Status checked = CheckContext(context, stream_.channel_.max_metadata_bytes);
-    if (!checked.ok()) {
+    if (call.ended()) {
+      // Its Finish() was cancelled.
+    } else if (!checked.ok()) {
       call.Refuse(std::move(checked));
     } else if (task.cancel == nullptr || !task.cancel->requested()) {
       call.set_context(std::move(context));
@@ -462,6 +464,8 @@ Task<absl::Status> InterceptedStream::Finish() {
   const absl::Status waited = co_await done_.Wait();
   if (!waited.ok()) {
     scope_.Request(waited.code());
+    // Interceptors may go on without the scope; the call does not.
+    call_.GiveUp(CancelStatus(waited.code()));
     co_await AwaitDone().In(nullptr);
   }
   // The last message may have turned out not to parse after the response came.

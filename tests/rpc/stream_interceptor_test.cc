@@ -211,6 +211,38 @@ TEST_F(StreamContextTest, ACancelledFinishEndsTheInterceptorsFirst) {
   Eventually([&] { return service_.waiting == 0; }, "the handler has ended");
 }
 
+// Nor if an interceptor goes on without the scope of its Task.
+TEST_F(StreamContextTest, AStreamWhoseFinishWasCancelledDoesNotBegin) {
+  Watched<int> begun;
+  Event may_begin;
+  absl::Status next_status;
+  Start({[&](ClientCallView&, ClientNext next) -> Task<absl::Status> {
+    ++begun;
+    const auto wait = [&]() -> Task<absl::Status> { co_return co_await may_begin.Wait(); };
+    (void)co_await wait().In(nullptr);
+    next_status = co_await next().In(nullptr);
+    co_return next_status;
+  }});
+  const auto run = [&]() -> Task<absl::Status> {
+    CancelScope scope;
+    ClientReaderWriter<StreamItem, StreamItem> stream = stub_->Echo();
+    const auto finish = [&]() -> Task<absl::Status> { co_return co_await stream.Finish(); };
+    const auto cancel = [&]() -> Task<absl::Status> {
+      (void)co_await begun.Until(1);
+      scope.Request();
+      (void)co_await Yield();
+      may_begin.Set();
+      co_return absl::OkStatus();
+    };
+    const auto both = [&]() -> Task<absl::Status> { co_return co_await finish().In(&scope); };
+    auto [finished, cancelled] = co_await WhenAll(both(), cancel());
+    co_return finished;
+  };
+  EXPECT_EQ(Run(run()).code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(next_status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(server_->stats().calls, 0u);
+}
+
 // The Task of the interceptors is destroyed, as that of a unary call is.
 TEST_F(StreamContextTest, AStreamThatIsDestroyedTakesItsInterceptorsAlong) {
   Watched<int> begun;

@@ -5,7 +5,7 @@
 // lock is taken. A stub keeps a pointer to it, so it must outlive its stubs and their calls.
 //
 // A target that names a set of servers ("static:a:4000,b:4000") makes each executor connect to all
-// of them on its first call, or to a subset, and choose one for each call (balancing.h). A server
+// of them on its first call, or to a subset, and choose one for each call (policy.h). A server
 // that joins the set is connected ahead. One that leaves takes no new call, and the calls on it run
 // to their end. One set takes at most three quarters of an executor's links
 // (LinkLimits::max_links); servers beyond that are not connected, and Servers() and the log say so.
@@ -26,16 +26,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/rpc/balancing.h"
-#include "verbena/rpc/deadline.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/loan.h"
-#include "verbena/rpc/metadata.h"
-#include "verbena/rpc/remote_memory.h"
+#include "verbena/rpc/memory.h"
+#include "verbena/rpc/policy.h"
 #include "verbena/rpc/resolver.h"
-#include "verbena/rpc/retry.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/rpc/service_config.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -71,7 +67,7 @@ struct ChannelOptions {
   // Run around each call of the channel, the first outermost (interceptor.h). Empty by default;
   // none may be null.
   std::vector<std::shared_ptr<ClientInterceptor>> interceptors = {};
-  // How a call finds its server, if the target names a set (balancing.h). Otherwise ignored.
+  // How a call finds its server, if the target names a set (policy.h). Otherwise ignored.
   Balancing balancing = Balancing::kRoundRobin;
   // Not empty: while servers of this zone (ResolvedServer::zone) are ready, calls go to these
   // alone. "" by default: zones do not matter.
@@ -92,9 +88,9 @@ struct ChannelOptions {
   // server; clients agree if they set the same number. More than 1 needs server_executor and
   // server_key to be unset. For servers that keep state per executor. Each costs a link.
   uint32_t executors_per_server = 1;
-  // Which servers of a set take no calls for a while, and when (balancing.h). By default none.
+  // Which servers of a set take no calls for a while, and when (policy.h). By default none.
   EjectionOptions ejection = {};
-  // Retries, hedging, time limits and wait_for_ready, by method (service_config.h). Empty by
+  // Retries, hedging, time limits and wait_for_ready, by method (policy.h). Empty by
   // default: each call has one attempt.
   ServiceConfig service_config = {};
 };
@@ -153,11 +149,11 @@ class Channel {
   Task<absl::StatusOr<std::string>> DeviceName();
 
   // Lends memory of AllocateBuffer() or Runtime::RegisterMemory() to the server's executor that
-  // this one is connected with; connects if need be (loan.h). Waits for a memory window until the
+  // this one is connected with; connects if need be (memory.h). Waits for a memory window until the
   // deadline of the Task that awaits it. A loan belongs to one server, so FAILED_PRECONDITION if
   // the target names a set: make a channel to one of Servers().
   Task<absl::StatusOr<Loan>> Lend(BufferView view, LeaseAccess access);
-  // Memory that the server lends to this executor, by a handle of a reply (remote_memory.h).
+  // Memory that the server lends to this executor, by a handle of a reply (memory.h).
   // INVALID_ARGUMENT for a handle that names nothing, FAILED_PRECONDITION if this executor no
   // longer has the link over which the memory was lent, or if the target names a set.
   absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle);

@@ -1,4 +1,4 @@
-#include "verbena/rpc/client_stream.h"
+#include "verbena/rpc/stream.h"
 
 #include <cstdint>
 #include <memory>
@@ -12,9 +12,9 @@
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/client/stream_call.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/service_config.h"
+#include "verbena/rpc/policy.h"
 #include "verbena/rpc/shard/shard.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"

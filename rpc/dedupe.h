@@ -19,7 +19,6 @@
 #ifndef VERBENA_RPC_DEDUPE_H_
 #define VERBENA_RPC_DEDUPE_H_
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -27,38 +26,17 @@
 #include <optional>
 #include <string>
 
-#include "absl/container/btree_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
-#include "verbena/rpc/call_context.h"
+#include "verbena/rpc/call.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {
 
 namespace internal {
-
 class DedupeAttempt;
-
-// The names that a channel gives its calls on one executor. Shared by the channel and its tokens;
-// on that executor's thread. Bounded by the tokens.
-class DedupeClient {
- public:
-  explicit DedupeClient(const std::array<uint8_t, 16>& random_bits) : bits_(random_bits) {}
-
-  const std::array<uint8_t, 16>& bits() const { return bits_; }
-  // A fresh number, which is open until Close().
-  uint64_t Open();
-  void Close(uint64_t number) { open_.erase(number); }
-  // No number below it is open, or will be.
-  uint64_t acknowledged_below() const { return open_.empty() ? next_ : *open_.begin(); }
-
- private:
-  const std::array<uint8_t, 16> bits_;
-  uint64_t next_ = 1;
-  absl::btree_set<uint64_t> open_;
-};
-
+class DedupeClient;
 }  // namespace internal
 
 // One logical call, for all its attempts. They must have the same request, and go through the same

@@ -10,7 +10,7 @@
 // Intercept() is a coroutine around the rest of the call: later interceptors, then the call or the
 // handler. next() returns the Task of that rest, which runs once it is awaited. Intercept() must
 // call next() at most once, otherwise a check aborts: an interceptor cannot retry. If the channel
-// makes several attempts at a call (retry.h), its interceptors run around each. Intercept() may
+// makes several attempts at a call (policy.h), its interceptors run around each. Intercept() may
 // return another status than next() gave. It sees no payloads; a server's interceptor must leave
 // TakeRequestPayload() to the handler. All references are valid until its Task ends. A call without
 // interceptors pays one branch for them.
@@ -55,11 +55,8 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
-#include "verbena/rpc/call_context.h"
-#include "verbena/rpc/deadline.h"
-#include "verbena/rpc/metadata.h"
-#include "verbena/rpc/method.h"
-#include "verbena/rpc/server_context.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/service.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/trace.h"
@@ -67,25 +64,8 @@
 namespace verbena {
 
 namespace internal {
-
 template <typename Interceptor, typename View>
-class InterceptorChain;
-
-// The rest of an intercepted call.
-template <typename Interceptor, typename View>
-class InterceptorNext {
- public:
-  InterceptorNext(InterceptorChain<Interceptor, View>& chain, size_t index)
-      : chain_(&chain), index_(index) {}
-
-  // The rest of the call, which runs when the Task is awaited. At most once.
-  VERBENA_CORO_WRAPPER Task<absl::Status> operator()() const { return chain_->Next(index_); }
-
- private:
-  InterceptorChain<Interceptor, View>* chain_;
-  size_t index_;
-};
-
+class InterceptorNext;
 }  // namespace internal
 
 class ClientInterceptor;
@@ -203,6 +183,24 @@ class ServerCallView {
 };
 
 namespace internal {
+
+template <typename Interceptor, typename View>
+class InterceptorChain;
+
+// The rest of an intercepted call.
+template <typename Interceptor, typename View>
+class InterceptorNext {
+ public:
+  InterceptorNext(InterceptorChain<Interceptor, View>& chain, size_t index)
+      : chain_(&chain), index_(index) {}
+
+  // The rest of the call, which runs when the Task is awaited. At most once.
+  VERBENA_CORO_WRAPPER Task<absl::Status> operator()() const { return chain_->Next(index_); }
+
+ private:
+  InterceptorChain<Interceptor, View>* chain_;
+  size_t index_;
+};
 
 // The interceptors of one call, and what lies behind the last one. Lives in the frame of the
 // coroutine that makes or serves the call.

@@ -1,4 +1,4 @@
-#include "verbena/rpc/loan.h"
+#include "verbena/rpc/memory.h"
 
 #include "fmt/format.h"
 #include "verbena/rpc/call/memory.h"

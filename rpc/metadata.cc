@@ -1,4 +1,4 @@
-#include "verbena/rpc/metadata.h"
+#include "verbena/rpc/call.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "verbena/rpc/method.h"
+#include "verbena/rpc/call.h"
 
 namespace verbena::internal {
 

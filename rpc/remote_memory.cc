@@ -1,4 +1,4 @@
-#include "verbena/rpc/remote_memory.h"
+#include "verbena/rpc/memory.h"
 
 #include <limits>
 #include <string>

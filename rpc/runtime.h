@@ -1,16 +1,13 @@
 // Runtime: what a process needs to make and serve calls: executors, devices, and a way to find
 // peers.
 //
-// Start() opens the devices, starts one thread per executor, and gives each an endpoint (a shared
-// receive queue, a completion queue, links) on every device that it uses. Channels and servers are
-// made on it. Servers must be destroyed before it. Channels must not be used after it is destroyed,
-// but may be destroyed then. The runtime is usable from any thread; what runs on its executors
-// stays there.
-//
-// An embedding program that has an event loop asks for no threads, and drives executor(i) itself
-// (Executor::Poll, Arm and fd; examples/host_loop). Then one thread at a time uses the runtime, and
-// counts as the thread of all its executors. examples/host_loop/README.md names the threads that
-// remain.
+//   Runtime, RuntimeOptions, MemoryOptions   all of it; memory of the program's own
+//   LinkLimits and its parts                 bounds (docs/tuning.md explains each)
+//   Bootstrap and its kinds                  how two processes find each other: over TCP, in a
+//                                            directory that all hosts share, within one process
+//   Executor, ExecutorThread, BlockOn        the loop of each core, for programs that drive it
+//   DeviceStats, EndpointStats, LinkStats    counters of a runtime's links
+//   ExecutorStats                            counters of an executor
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, Runtime::Start({.executors = 2}));
 //   absl::Status status = runtime->BlockOn(Main(*runtime));
@@ -18,6 +15,7 @@
 #ifndef VERBENA_RPC_RUNTIME_H_
 #define VERBENA_RPC_RUNTIME_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -28,20 +26,22 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/rpc/reopen_backoff.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/connect/bootstrap.h"        // IWYU pragma: export
+#include "verbena/transport/connect/file_bootstrap.h"   // IWYU pragma: export
+#include "verbena/transport/connect/local_bootstrap.h"  // IWYU pragma: export
+#include "verbena/transport/connect/tcp_bootstrap.h"    // IWYU pragma: export
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/executor/blocking.h"
-#include "verbena/transport/executor/options.h"
-#include "verbena/transport/executor/spawn.h"
-#include "verbena/transport/link/limits.h"
-#include "verbena/transport/link/stats.h"
+#include "verbena/transport/executor/blocking.h"      // IWYU pragma: export
+#include "verbena/transport/executor/executor.h"      // IWYU pragma: export
+#include "verbena/transport/executor/options.h"       // IWYU pragma: export
+#include "verbena/transport/executor/spawn.h"         // IWYU pragma: export
+#include "verbena/transport/link/limits.h"            // IWYU pragma: export
+#include "verbena/transport/link/stats.h"             // IWYU pragma: export
+#include "verbena/transport/memory/memory_budgets.h"  // IWYU pragma: export
 #include "verbena/transport/memory/registered_memory.h"
 
 namespace verbena {
-
-class Bootstrap;
-class Executor;
 
 namespace internal {
 class Connections;
@@ -50,6 +50,18 @@ class Shard;
 
 using DeviceOpener = std::function<absl::StatusOr<std::unique_ptr<Device>>()>;
 }  // namespace internal
+
+// How often a device that has failed is opened again: the pauses before attempts, give or take a
+// fifth, each twice the one before. Unless 0 < first <= longest, Runtime::Start() returns
+// INVALID_ARGUMENT.
+//
+//   Runtime::Start({.reopen = {.longest = std::chrono::minutes(2)}});
+struct ReopenBackoff {
+  Duration first = std::chrono::milliseconds(100);
+  // The longest pause. If a device served for this long before it failed again, the pauses begin
+  // with `first` anew.
+  Duration longest = std::chrono::seconds(30);
+};
 
 struct RuntimeOptions {
   // 1 to 1024: one for each core that should serve or make calls.
@@ -111,6 +123,17 @@ struct MemoryOptions {
   // (registered_memory.h). Then only that executor may deregister it.
   bool for_files = false;
 };
+
+// Start() opens the devices, starts one thread per executor, and gives each an endpoint (a shared
+// receive queue, a completion queue, links) on every device that it uses. Channels and servers are
+// made on it. Servers must be destroyed before it. Channels must not be used after it is destroyed,
+// but may be destroyed then. The runtime is usable from any thread; what runs on its executors
+// stays there.
+//
+// An embedding program that has an event loop asks for no threads, and drives executor(i) itself
+// (Executor::Poll, Arm and fd; examples/host_loop). Then one thread at a time uses the runtime, and
+// counts as the thread of all its executors. examples/host_loop/README.md names the threads that
+// remain.
 
 class Runtime {
  public:

@@ -1,21 +1,14 @@
 // Server: serves services on every executor of a runtime.
 //
-// Start() listens at once; address() tells where, with the port that was bound. Each link goes to
-// the executor with the fewest links, unless the client asks for another (ChannelOptions).
-// Shutdown() takes no new link and tells the clients (GOAWAY). During its grace running calls may
-// end. Calls that a client had sent before it heard of the GOAWAY still begin. Then Shutdown()
-// refuses new calls, cancels the running ones, and closes every link. It does not wait for a
-// handler that ignores its cancellation: the destructor does. Start, Shutdown and the destructor
-// must be called on a thread that runs no executor. The runtime and the services must outlive the
-// server.
+//   HandshakeLimits    bounds of what clients may take by connecting
+//   AdmissionOptions   which calls a server starts, and when
+//   ServerOptions      these, and all other bounds
+//   ServerStats        counts
+//   Server
 //
 //   MyStore store;
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
 //                            Server::Start(*runtime, {&store}, {.address = "0.0.0.0:4000"}));
-//   …
-//   for (const RunningHandler& left : server->Shutdown(std::chrono::seconds(5))) {
-//     … left.count handlers of left.method still run …
-//   }
 
 #ifndef VERBENA_RPC_SERVER_H_
 #define VERBENA_RPC_SERVER_H_
@@ -23,22 +16,129 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "verbena/rpc/admission.h"
 #include "verbena/rpc/dedupe.h"
-#include "verbena/rpc/handshake_limits.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/registration.h"
+#include "verbena/rpc/resolver.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/rpc/server_context.h"
 #include "verbena/rpc/service.h"
 #include "verbena/transport/base/clock.h"
 
 namespace verbena {
+
+// HandshakeLimits: how much of a server its clients may take by connecting.
+//
+// Owned by the caller of Server::Start(), which copies it. Each bound holds for one server, over
+// all its executors. Each number is in [1, 2^32 - 1], except that links_per_source may be 0. For
+// any other 0, Server::Start() returns INVALID_ARGUMENT and names the field. Over a bound of
+// handshakes, the server closes one of those under way (docs/peers.md says which). Over a bound of
+// links, it refuses the new link with RESOURCE_EXHAUSTED. Over offers_per_source, it refuses the
+// new offer in the same way while the source's oldest offer is younger than a second.
+
+// A server's policy for a client over RoCE version 2 or TCP whose GID, an IP address, is not the
+// one that it connects from (docs/peers.md).
+enum class ClaimedAddress : uint8_t {
+  kIgnore,  // not compared
+  kLog,     // serves it, and warns in the log, once in ten minutes
+  kRefuse,  // PERMISSION_DENIED
+};
+
+struct HandshakeLimits {
+  // Handshakes under way. Also never more than a quarter of the descriptors that the process may
+  // have (RLIMIT_NOFILE). (start)
+  uint32_t handshakes = 1024;
+  uint32_t handshakes_per_source = 128;
+  // Handshakes whose Hello has come, so that a queue pair is made for them. (start)
+  uint32_t offers = 256;
+  // offers_per_source is no bound for clients of a FileBootstrap, which names no hosts.
+  uint32_t offers_per_source = 64;
+  // Open links of one runtime, per source address that it has. (start)
+  uint32_t links_per_client = 256;
+  // Links of one source address, pending ones included. 0, the default: three quarters of
+  // LinkLimits::max_links on each executor, and at most half of the descriptors that the process
+  // may have (each link keeps one descriptor). The rest is for other addresses. The default does
+  // not bound processes of the server's own host, which share everything else with it anyway, nor
+  // clients of a FileBootstrap, whose addresses it does not know. Any other value bounds these,
+  // too, over all executors together. Set it if many clients share one address behind a NAT, or one
+  // /64 of IPv6.
+  uint32_t links_per_source = 0;
+  // By default the server only warns, since hosts may have a network for storage beside the one
+  // that they connect by. kRefuse suits a site where clients connect by the network of their RDMA
+  // devices. kRefuse does not stop a client from making the server send to another host if the two
+  // addresses cannot be compared: one is IPv4 and the other IPv6, or one is a loopback or
+  // link-local address.
+  ClaimedAddress claimed_address = ClaimedAddress::kLog;
+};
+
+// AdmissionOptions: which calls a server starts, and when, if more come than it can serve.
+//
+// Owned by the caller of Server::Start(), which copies it. Each bound holds on each executor by
+// itself. Without any bound set, each call starts when it arrives, and pays nothing.
+//
+// With max_running, calls that arrive wait in a queue. The executor starts a few of them, polls for
+// more calls, and starts the next few. So it sees how long its queue is, even if handlers never
+// suspend. Source addresses take turns, each with one call, and so do the clients of each. Calls of
+// the priorities control, normal and background wait in queues of their own. A call that has waited
+// for longer than max_queue_age is refused. A call that would wait for longer is refused when it
+// arrives. So an overloaded server answers what it can in good time, and refuses the other calls at
+// once.
+//
+// A refusal is RESOURCE_EXHAUSTED with a retry_after (status.h) and the outcome not_executed.
+// A refusal never closes a link. ServerStats counts refusals by their bound.
+//
+//   Server::Start(runtime, {&kv}, {.admission = {.max_running = 64,
+//                                                .max_queue_age = 2ms,
+//                                                .methods = {{"kv.Kv/Scan", {.max_calls = 4}}}}});
+
+// Bounds of one method; 0 is no bound. A call counts from its arrival to its end.
+struct MethodLimits {
+  uint32_t max_calls = 0;
+  // Bytes of the calls' requests: payloads, and messages that do not fit a frame. A larger request
+  // is accepted while no other one counts.
+  size_t max_pinned_bytes = 0;
+};
+
+struct AdmissionOptions {
+  // Handlers that run at once; further calls wait in the queue. 0, the default: no queue. If no
+  // handler ever suspends, one runs at a time anyway, and any number will do. A stream waits in the
+  // queue, but does not count once its handler runs. Control calls do not count. The next four need
+  // max_running: setting one of them without it is INVALID_ARGUMENT.
+  uint32_t max_running = 0;
+  // Handlers of one client that run at once. 0, the default: half of max_running, rounded up.
+  uint32_t max_running_per_client = 0;
+  // Handlers of all clients of one source address that run at once. 0, the default: three quarters
+  // of max_running, rounded up, or max_running_per_client if that is more; no bound for clients of
+  // a FileBootstrap.
+  uint32_t max_running_per_source = 0;
+  // Places in the queue, 1 to 65536. Background calls take half of them at most. A client gets a
+  // further place while it has fewer places than are free. The clients of one source have three
+  // quarters of the places at most; clients of a FileBootstrap have this bound only if
+  // max_running_per_source is set. So neither a client nor a source fills the queue.
+  uint32_t max_queued = 1024;
+  // The longest wait of a call in the queue, at least 1 us. (start)
+  Duration max_queue_age = std::chrono::milliseconds(5);
+  // Bytes of the requests of one client, and of all clients, counted as in MethodLimits. 0, the
+  // default: no bound. A call beyond them is refused at once. A call within them may still wait for
+  // memory, as ServerOptions says.
+  size_t max_pinned_bytes_per_client = 0;
+  size_t max_pinned_bytes = 0;
+  // Places for control calls beyond all bounds of calls except their method's. As in the queue, a
+  // client gets a further place while it has fewer than are free, and one source has three quarters
+  // at most. Further control calls count as normal ones. With 0, all do. Has an effect only if some
+  // other bound is set. Control streams count as normal ones.
+  uint32_t control_places = 64;
+  // The wait that refusals ask of their callers. Holds for refusals by the bounds of calls in
+  // ServerOptions, too.
+  Duration retry_after = std::chrono::milliseconds(10);
+  // By full name, "package.Service/Method". Server::Start() fails with NOT_FOUND if it serves no
+  // such method.
+  std::map<std::string, MethodLimits> methods = {};
+};
 
 struct ServerOptions {
   // Host and port; port 0 takes a free one.
@@ -98,12 +198,12 @@ struct ServerOptions {
   // Run around each call that the server admits, the first outermost (interceptor.h). Empty by
   // default; none may be null.
   std::vector<std::shared_ptr<ServerInterceptor>> interceptors = {};
-  // A queue ahead of the handlers, priorities, and bounds by method (admission.h). Without any, the
-  // default, each call starts when it arrives.
+  // A queue ahead of the handlers, priorities, and bounds by method (AdmissionOptions). Without
+  // any, the default, each call starts when it arrives.
   AdmissionOptions admission = {};
   // Results of methods marked `dedupe` that are kept for repeated requests (dedupe.h).
   DedupeOptions dedupe = {};
-  // Enters the server into a directory, where channels find it (registration.h). By default it does
+  // Enters the server into a directory, where channels find it (resolver.h). By default it does
   // not register. Start() does not wait until it is there: ServerStats::registered tells.
   RegistrationOptions registration = {};
 };
@@ -164,6 +264,18 @@ struct RunningHandler {
   uint32_t count = 0;
 };
 
+// Start() listens at once; address() tells where, with the port that was bound. Each link goes to
+// the executor with the fewest links, unless the client asks for another (ChannelOptions).
+// Shutdown() takes no new link and tells the clients (GOAWAY). During its grace running calls may
+// end. Calls that a client had sent before it heard of the GOAWAY still begin. Then Shutdown()
+// refuses new calls, cancels the running ones, and closes every link. It does not wait for a
+// handler that ignores its cancellation: the destructor does. Start, Shutdown and the destructor
+// must be called on a thread that runs no executor. The runtime and the services must outlive the
+// server.
+//
+//   for (const RunningHandler& left : server->Shutdown(std::chrono::seconds(5))) {
+//     … left.count handlers of left.method still run …
+//   }
 class Server {
  public:
   // `services` are borrowed, and must outlive the server. ALREADY_EXISTS: a service is given twice,

@@ -1,4 +1,4 @@
-#include "verbena/rpc/service_config.h"
+#include "verbena/rpc/policy.h"
 
 #include <set>
 

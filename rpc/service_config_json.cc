@@ -18,7 +18,7 @@
 #include "absl/functional/function_ref.h"
 #include "fmt/format.h"
 #include "verbena/rpc/naming/located_json.h"
-#include "verbena/rpc/service_config.h"
+#include "verbena/rpc/policy.h"
 #include "verbena/transport/base/status.h"
 
 namespace verbena {

@@ -1,17 +1,28 @@
-// Tasks: coroutines, ways to run several at once or elsewhere, and how to cancel them.
+// Tasks: coroutines, ways to run several at once or elsewhere, how to cancel them, and time.
 //
-// A Task runs when it is awaited. A Generator gives items one by one. TaskScope, WhenAll, WhenAny
-// and ForEach run several Tasks on one executor. RunOn runs a Task on another executor. Spawn
-// starts a Task on any executor and returns a JoinHandle. RunBlocking runs a callable that blocks,
-// on a thread of a pool. CancelScope asks Tasks to stop. The status macros return errors to the
-// caller.
+//   Task, Generator                            a coroutine; one that gives items one by one
+//   WhenAll, WhenAny, ForEach, TaskScope       several Tasks on one executor
+//   Spawn, RunOn                               a Task on any executor; on another one, awaited
+//   RunBlocking                                a callable that blocks, on a thread of a pool
+//   CancelScope                                asks Tasks to stop
+//   Sleep, WithDeadline, DeadlineScope         time; the deadline of a call is in CallOptions
+//   Mutex, Semaphore, Event, Queue             how coroutines of one executor wait for each other
+//   VERBENA_CO_RETURN_IF_ERROR and its like    return errors to the caller
+//
+// The headers below say who owns what, and on which thread.
 //
 //   auto [a, b] = co_await WhenAll(SizeOf(channel, "a"), SizeOf(channel, "b"));
 //   VERBENA_CO_RETURN_IF_ERROR(co_await RunBlocking([&] { return Remove(path); }));
+//   VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(std::chrono::milliseconds(5)));
+//
+//   Semaphore in_flight(16);
+//   VERBENA_CO_RETURN_IF_ERROR(co_await in_flight.Acquire());
+//   const SemaphoreHold hold(in_flight);  // releases the permit
 
 #ifndef VERBENA_RPC_TASK_H_
 #define VERBENA_RPC_TASK_H_
 
+#include "verbena/transport/base/clock.h"         // IWYU pragma: export
 #include "verbena/transport/base/status.h"        // IWYU pragma: export
 #include "verbena/transport/coro/cancel.h"        // IWYU pragma: export
 #include "verbena/transport/coro/combinators.h"   // IWYU pragma: export
@@ -20,6 +31,7 @@
 #include "verbena/transport/coro/scheduler.h"     // IWYU pragma: export
 #include "verbena/transport/coro/scope.h"         // IWYU pragma: export
 #include "verbena/transport/coro/sleep.h"         // IWYU pragma: export
+#include "verbena/transport/coro/sync.h"          // IWYU pragma: export
 #include "verbena/transport/coro/task.h"          // IWYU pragma: export
 #include "verbena/transport/coro/trace.h"         // IWYU pragma: export
 #include "verbena/transport/executor/blocking.h"  // IWYU pragma: export

@@ -1,4 +1,4 @@
-#include "verbena/rpc/unary_call.h"
+#include "verbena/rpc/call.h"
 
 #include <algorithm>
 #include <memory>
@@ -13,7 +13,7 @@
 #include "verbena/rpc/client/dedupe.h"
 #include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/dedupe.h"
-#include "verbena/rpc/service_config.h"
+#include "verbena/rpc/policy.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/cancel.h"

@@ -25,7 +25,6 @@
 #include "verbena/benchmarks/harness/server_process.h"
 #include "verbena/benchmarks/rpc/drive.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/executor.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
 

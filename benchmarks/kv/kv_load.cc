@@ -7,9 +7,8 @@
 #include "examples/kv/kv.pb.h"
 #include "fmt/format.h"
 #include "verbena/benchmarks/rpc/drive.h"
-#include "verbena/rpc/buffer.h"
-#include "verbena/rpc/payload.h"
-#include "verbena/rpc/with_payload.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/memory.h"
 
 namespace verbena::benchmarks {
 namespace {

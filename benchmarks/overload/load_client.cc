@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "verbena/benchmarks/rpc/drive.h"
-#include "verbena/rpc/retry_after.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/turn_pacer.h"

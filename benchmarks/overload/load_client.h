@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "benchmarks/overload/overload.verbena.pb.h"
 #include "verbena/benchmarks/harness/latency_histogram.h"
-#include "verbena/rpc/call_context.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/transport/coro/scope.h"

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "verbena/benchmarks/harness/server_process.h"
 #include "verbena/rpc/server.h"
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/task.h"
 
 namespace verbena::benchmarks {
 

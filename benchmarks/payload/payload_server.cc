@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "benchmarks/payload/payload_bench.verbena.pb.h"
 #include "verbena/benchmarks/harness/stamps.h"
-#include "verbena/rpc/loan.h"
+#include "verbena/rpc/memory.h"
 #include "verbena/rpc/server.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/executor/executor.h"

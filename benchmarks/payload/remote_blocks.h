@@ -15,7 +15,7 @@
 #include "benchmarks/payload/payload_bench.verbena.pb.h"
 #include "verbena/benchmarks/harness/stamps.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/remote_memory.h"
+#include "verbena/rpc/memory.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 

@@ -19,8 +19,8 @@
 
 #include "absl/strings/str_join.h"
 #include "examples/balanced/balanced.verbena.pb.h"
-#include "verbena/rpc/balancing.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/policy.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/task.h"

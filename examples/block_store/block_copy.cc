@@ -20,7 +20,6 @@
 #include "examples/common/signals.h"
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/executor.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/task.h"
 

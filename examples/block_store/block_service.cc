@@ -7,10 +7,9 @@
 #include "absl/status/statusor.h"
 #include "examples/block_store/limits.h"
 #include "examples/common/sha256.h"
-#include "verbena/rpc/buffer.h"
-#include "verbena/rpc/payload.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/memory.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/with_payload.h"
 
 namespace block_store {
 

@@ -16,10 +16,10 @@
 #include "examples/block_store/block_store.pb.h"
 #include "examples/block_store/block_store.verbena.pb.h"
 #include "examples/block_store/volume_store.h"
-#include "verbena/rpc/server_context.h"
-#include "verbena/rpc/server_stream.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/service.h"
+#include "verbena/rpc/stream.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/with_payload.h"
 
 namespace block_store {
 

@@ -17,7 +17,6 @@
 #include "examples/common/mode.h"
 #include "examples/common/signals.h"
 #include "fmt/format.h"
-#include "verbena/rpc/executor.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/task.h"

@@ -10,7 +10,6 @@
 #include "fmt/format.h"
 #include "verbena/rpc/file.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace block_store {
 

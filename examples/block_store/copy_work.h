@@ -23,9 +23,8 @@
 #include "examples/block_store/volume_client.h"
 #include "examples/common/phase.h"
 #include "examples/common/sha256.h"
-#include "verbena/rpc/buffer.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/sync.h"
+#include "verbena/rpc/memory.h"
 #include "verbena/rpc/task.h"
 
 namespace block_store {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "examples/block_store/tree_copy.h"
-#include "verbena/rpc/executor.h"
+#include "verbena/rpc/runtime.h"
 
 namespace block_store {
 

@@ -22,8 +22,8 @@
 #include "absl/status/statusor.h"
 #include "examples/block_store/block_store.pb.h"
 #include "examples/block_store/block_store.verbena.pb.h"
-#include "verbena/rpc/buffer.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/memory.h"
 #include "verbena/rpc/task.h"
 
 namespace block_store {

@@ -42,10 +42,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "examples/block_store/catalog.h"
-#include "verbena/rpc/buffer.h"
-#include "verbena/rpc/executor.h"
 #include "verbena/rpc/file.h"
-#include "verbena/rpc/sync.h"
+#include "verbena/rpc/memory.h"
+#include "verbena/rpc/runtime.h"
 #include "verbena/rpc/task.h"
 
 namespace block_store {

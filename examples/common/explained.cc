@@ -1,8 +1,7 @@
 #include "examples/common/explained.h"
 
 #include "fmt/format.h"
-#include "verbena/rpc/annotate.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 
 namespace examples {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "verbena/rpc/executor.h"
+#include "verbena/rpc/runtime.h"
 
 namespace examples {
 

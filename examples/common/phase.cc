@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "verbena/rpc/stats.h"
+#include "verbena/rpc/runtime.h"
 #include "verbena/rpc/task.h"
 
 namespace examples {

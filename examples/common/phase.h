@@ -26,7 +26,6 @@
 #include "examples/common/signals.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace examples {
 

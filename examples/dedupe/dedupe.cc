@@ -15,11 +15,10 @@
 #include "examples/dedupe/dedupe.verbena.pb.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/dedupe.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace dedupe {
 namespace {

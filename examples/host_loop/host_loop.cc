@@ -14,9 +14,9 @@
 
 #include "examples/hello/hello.verbena.pb.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/executor.h"
+#include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/task.h"
 
 namespace {
 

@@ -11,8 +11,8 @@
 #include "examples/interceptors/interceptors.verbena.pb.h"
 #include "examples/interceptors/logging.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/status.h"
 
 namespace interceptors {
 namespace {

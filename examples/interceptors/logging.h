@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/status.h"
+#include "verbena/rpc/task.h"
 
 namespace interceptors {
 

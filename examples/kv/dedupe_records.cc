@@ -7,7 +7,7 @@
 #include "absl/types/span.h"
 #include "examples/kv/limits.h"
 #include "fmt/format.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 
 namespace kv {
 

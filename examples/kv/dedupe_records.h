@@ -33,7 +33,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "examples/kv/store.h"
-#include "verbena/rpc/call_context.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/task.h"
 

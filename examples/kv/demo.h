@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "examples/kv/open_store.h"
-#include "verbena/rpc/executor.h"
+#include "verbena/rpc/runtime.h"
 
 namespace kv {
 

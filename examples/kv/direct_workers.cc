@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "fmt/format.h"
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/task.h"
 
 namespace kv {
 

@@ -16,7 +16,7 @@
 #include "examples/kv/corpus.h"
 #include "examples/kv/demo.h"
 #include "fmt/format.h"
-#include "verbena/rpc/executor.h"
+#include "verbena/rpc/runtime.h"
 
 ABSL_FLAG(int, in_flight, 64, "Calls that are under way at once.");
 ABSL_FLAG(uint64_t, rounds, 1, "How often everything is put and read back.");

@@ -20,7 +20,6 @@
 #include "examples/kv/open_store.h"
 #include "examples/kv/store.h"
 #include "fmt/format.h"
-#include "verbena/rpc/executor.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
 

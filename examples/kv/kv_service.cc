@@ -14,10 +14,10 @@
 
 #include "absl/status/statusor.h"
 #include "examples/kv/limits.h"
-#include "verbena/rpc/buffer.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/payload.h"
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/memory.h"
+#include "verbena/rpc/status.h"
+#include "verbena/rpc/task.h"
 
 namespace kv {
 

@@ -26,9 +26,9 @@
 #include "examples/kv/kv.pb.h"
 #include "examples/kv/kv.verbena.pb.h"
 #include "examples/kv/store.h"
-#include "verbena/rpc/buffer.h"
-#include "verbena/rpc/server_context.h"
-#include "verbena/rpc/server_stream.h"
+#include "verbena/rpc/memory.h"
+#include "verbena/rpc/service.h"
+#include "verbena/rpc/stream.h"
 #include "verbena/rpc/task.h"
 
 namespace kv {

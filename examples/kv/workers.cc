@@ -12,10 +12,9 @@
 #include "examples/kv/kv.pb.h"
 #include "examples/kv/kv.verbena.pb.h"
 #include "fmt/format.h"
-#include "verbena/rpc/buffer.h"
-#include "verbena/rpc/payload.h"
-#include "verbena/rpc/time.h"
-#include "verbena/rpc/with_payload.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/memory.h"
+#include "verbena/rpc/task.h"
 
 namespace kv {
 

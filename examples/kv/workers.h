@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "examples/common/phase.h"
 #include "examples/kv/corpus.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/payload.h"
 #include "verbena/rpc/task.h"
 
 namespace kv {

@@ -13,11 +13,9 @@
 #include "examples/common/latencies.h"
 #include "examples/overload/overload.verbena.pb.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/retry_after.h"
 #include "verbena/rpc/server.h"
-#include "verbena/rpc/sync.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace {
 

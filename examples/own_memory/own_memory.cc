@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "examples/own_memory/own_memory.verbena.pb.h"
-#include "verbena/rpc/buffer.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/memory.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/task.h"
 

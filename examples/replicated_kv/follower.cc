@@ -4,7 +4,7 @@
 #include "examples/replicated_kv/primary.h"
 #include "examples/replicated_kv/replicated_kv.verbena.pb.h"
 #include "fmt/format.h"
-#include "verbena/rpc/client_stream.h"
+#include "verbena/rpc/stream.h"
 
 namespace replicated_kv {
 

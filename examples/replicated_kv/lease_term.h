@@ -18,7 +18,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/task.h"
 
 namespace replicated_kv {
 

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstddef>
 
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/task.h"
 
 namespace replicated_kv {
 

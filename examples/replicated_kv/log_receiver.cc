@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "examples/replicated_kv/limits.h"
 #include "examples/replicated_kv/shard_state.h"
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/task.h"
 
 namespace replicated_kv {
 

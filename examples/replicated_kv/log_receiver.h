@@ -12,8 +12,7 @@
 #include "examples/replicated_kv/replica_log.h"
 #include "examples/replicated_kv/replica_store.h"
 #include "examples/replicated_kv/replicated_kv.pb.h"
-#include "verbena/rpc/server_stream.h"
-#include "verbena/rpc/sync.h"
+#include "verbena/rpc/stream.h"
 #include "verbena/rpc/task.h"
 
 namespace replicated_kv {

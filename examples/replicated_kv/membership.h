@@ -24,9 +24,7 @@
 #include "examples/replicated_kv/shard_directory.h"
 #include "examples/replicated_kv/shard_state.h"
 #include "fmt/format.h"
-#include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace replicated_kv {
 

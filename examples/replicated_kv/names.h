@@ -31,7 +31,7 @@
 #include "examples/replicated_kv/limits.h"
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "fmt/format.h"
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/task.h"
 
 namespace replicated_kv {
 

@@ -28,11 +28,9 @@
 #include "examples/replicated_kv/replica_store.h"
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "examples/replicated_kv/shard_directory.h"
-#include "verbena/rpc/call_context.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace replicated_kv {
 

@@ -31,10 +31,8 @@
 #include "examples/replicated_kv/replicated_kv.verbena.pb.h"
 #include "examples/replicated_kv/shard_directory.h"
 #include "verbena/rpc/etcd.h"
-#include "verbena/rpc/server_context.h"
-#include "verbena/rpc/sync.h"
+#include "verbena/rpc/service.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace replicated_kv {
 

@@ -21,7 +21,6 @@
 #include "examples/replicated_kv/shard_state.h"
 #include "fmt/format.h"
 #include "verbena/rpc/log.h"
-#include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
 
 namespace replicated_kv {

@@ -20,7 +20,7 @@
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "examples/replicated_kv/replicated_kv.verbena.pb.h"
 #include "verbena/rpc/dedupe.h"
-#include "verbena/rpc/server_context.h"
+#include "verbena/rpc/service.h"
 #include "verbena/rpc/task.h"
 
 namespace replicated_kv {

@@ -22,7 +22,6 @@
 #include "fmt/format.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace replicated_kv {
 

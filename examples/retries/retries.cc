@@ -17,16 +17,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "examples/retries/retries.verbena.pb.h"
-#include "verbena/rpc/balancing.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/retry.h"
-#include "verbena/rpc/retry_after.h"
+#include "verbena/rpc/policy.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
-#include "verbena/rpc/service_config.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace retries {
 namespace {

@@ -29,9 +29,8 @@
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "examples/rolling/history.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace rolling {
 

@@ -23,13 +23,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "examples/rolling_restart/rolling_restart.verbena.pb.h"
-#include "verbena/rpc/balancing.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/policy.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 extern char** environ;
 

@@ -33,12 +33,10 @@
 #include "examples/common/sha256.h"
 #include "examples/common/signals.h"
 #include "fmt/format.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
-#include "verbena/rpc/with_payload.h"
 
 ABSL_FLAG(uint64_t, megabytes, 64, "The size of the volume, 1 to 4096.");
 ABSL_FLAG(int, readers, 8, "Coroutines that read single blocks meanwhile, 0 to 256.");

@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "verbena/rpc/payload.h"
+#include "verbena/rpc/call.h"
 #include "verbena/transport/link/transfers.h"
 #include "verbena/transport/memory/buffer.h"
 #include "verbena/transport/memory/crc32c.h"

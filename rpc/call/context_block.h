@@ -13,8 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/rpc/call_context.h"
-#include "verbena/rpc/metadata.h"
+#include "verbena/rpc/call.h"
 #include "verbena/transport/coro/trace.h"
 
 namespace verbena::internal {

@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/link/wire_format.h"

@@ -10,8 +10,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
-#include "verbena/rpc/annotate.h"
-#include "verbena/rpc/retry_after.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scope.h"

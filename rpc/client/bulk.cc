@@ -6,11 +6,10 @@
 
 #include "absl/container/inlined_vector.h"
 #include "fmt/format.h"
-#include "verbena/rpc/annotate.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/client/landings.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/link/endpoint.h"

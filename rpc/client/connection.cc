@@ -6,8 +6,8 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/client/landings.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/shard/shard.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"

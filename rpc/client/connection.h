@@ -20,9 +20,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/client/session.h"
-#include "verbena/rpc/deadline.h"
-#include "verbena/rpc/retry.h"
+#include "verbena/rpc/policy.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/connect/bootstrap.h"

@@ -2,13 +2,30 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "verbena/rpc/call/status_codec.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 
-namespace verbena::internal {
+namespace verbena {
+
+DedupeToken::~DedupeToken() {
+  if (number_ != 0) client_->Close(number_);
+}
+
+std::optional<RequestId> DedupeToken::id() const {
+  if (number_ == 0) return std::nullopt;
+  return RequestId{.client = client_->bits(), .number = number_};
+}
+
+namespace internal {
+
+uint64_t DedupeClient::Open() {
+  open_.insert(next_);
+  return next_++;
+}
 
 absl::Status DedupeAttempt::Bind(DedupeToken& token, const std::shared_ptr<DedupeClient>& client) {
   if (token.client_ == nullptr) token.client_ = client;
@@ -74,4 +91,5 @@ absl::Status StatusOfCall(const DedupeToken& token, absl::Status last) {
   return WithOutcome(std::move(last), Outcome::kMaybeExecuted);
 }
 
-}  // namespace verbena::internal
+}  // namespace internal
+}  // namespace verbena

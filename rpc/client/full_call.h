@@ -12,17 +12,13 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/status_codec.h"
-#include "verbena/rpc/call_options.h"
 #include "verbena/rpc/client/call.h"
 #include "verbena/rpc/client/connection.h"
-#include "verbena/rpc/deadline.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/metadata.h"
-#include "verbena/rpc/method.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/with_payload.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {

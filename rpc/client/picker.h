@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "verbena/rpc/balancing.h"
+#include "verbena/rpc/policy.h"
 
 namespace verbena::internal {
 

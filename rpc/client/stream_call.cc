@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/annotate.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/client/call.h"
@@ -13,8 +12,8 @@
 #include "verbena/rpc/client/landings.h"
 #include "verbena/rpc/client/session.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/shard/shard.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"

@@ -16,12 +16,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "verbena/rpc/balancing.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/client/picker.h"
 #include "verbena/rpc/client/server_feed.h"
 #include "verbena/rpc/client/session.h"
+#include "verbena/rpc/policy.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/connect/peer.h"

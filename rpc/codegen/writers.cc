@@ -453,15 +453,9 @@ void WriteHeader(const FileDescriptor& file, const Parameters& parameters, Print
   if (file.service_count() > 0) {
     printer.Print(
         "#include \"absl/base/attributes.h\"\n"
-        "#include \"verbena/rpc/call_options.h\"\n"
-        "#include \"verbena/rpc/client_stream.h\"\n"
-        "#include \"verbena/rpc/server_context.h\"\n"
-        "#include \"verbena/rpc/server_stream.h\"\n"
-        "#include \"verbena/rpc/service.h\"\n");
-    if (HasStreams(file)) printer.Print("#include \"verbena/rpc/stream_interface.h\"\n");
-    printer.Print(
-        "#include \"verbena/rpc/unary_call.h\"\n"
-        "#include \"verbena/rpc/with_payload.h\"\n");
+        "#include \"verbena/rpc/call.h\"\n"
+        "#include \"verbena/rpc/service.h\"\n"
+        "#include \"verbena/rpc/stream.h\"\n");
   }
   printer.Print("// @@protoc_insertion_point(includes)\n");
   if (file.service_count() > 0) {
@@ -608,7 +602,7 @@ void WriteMocks(const FileDescriptor& file, const Parameters& parameters, Printe
   }
   printer.Print(vars, "#include \"$base$.verbena.pb.h\"\n");
   if (file.service_count() > 0) {
-    printer.Print("#include \"verbena/rpc/call_options.h\"\n");
+    printer.Print("#include \"verbena/rpc/call.h\"\n");
     if (HasStreams(file)) printer.Print("#include \"verbena/rpc/testing/mock_stream.h\"\n");
     printer.Print("#include \"verbena/rpc/testing/mocked_call.h\"\n");
   }

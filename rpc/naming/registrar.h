@@ -16,7 +16,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/naming/target.h"
-#include "verbena/rpc/registration.h"
 #include "verbena/rpc/resolver.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/task.h"

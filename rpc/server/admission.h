@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/admission.h"
-#include "verbena/rpc/call_context.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/server.h"
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/list.h"

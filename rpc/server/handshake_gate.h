@@ -23,7 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/rpc/handshake_limits.h"
+#include "verbena/rpc/server.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/peer.h"
 

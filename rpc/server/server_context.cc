@@ -1,7 +1,7 @@
 // ServerContext: how a handler reaches its call. ServerCall uses this file, so every program with a
 // server links it, and libraries of handlers are linked in any order.
 
-#include "verbena/rpc/server_context.h"
+#include "verbena/rpc/service.h"
 
 #include <algorithm>
 #include <atomic>
@@ -14,8 +14,8 @@
 #include "absl/strings/cord.h"
 #include "fmt/format.h"
 #include "verbena/rpc/call/status_codec.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/call.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/link/endpoint.h"
 

@@ -15,8 +15,8 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/call/frames.h"
-#include "verbena/rpc/method.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/call.h"
 #include "verbena/rpc/server/call_link.h"

@@ -5,9 +5,9 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/call/status_codec.h"
-#include "verbena/rpc/retry_after.h"
 #include "verbena/rpc/server/dedupe.h"
 #include "verbena/rpc/shard/shard_device.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/wire_format.h"
 

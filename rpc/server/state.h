@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/admission.h"
 #include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/interceptor.h"
+#include "verbena/rpc/server.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/shard/shard.h"

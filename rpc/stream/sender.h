@@ -18,9 +18,9 @@
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/stream/awaits.h"
 #include "verbena/rpc/stream/stream_listener.h"
 #include "verbena/rpc/stream/windows.h"
-#include "verbena/rpc/stream_awaits.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer.h"
 

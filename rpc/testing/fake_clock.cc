@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <coroutine>
 
-#include "verbena/rpc/executor.h"
+#include "verbena/rpc/runtime.h"
 #include "verbena/rpc/task.h"
 
 namespace verbena::testing {

@@ -16,7 +16,7 @@
 #include <atomic>
 
 #include "verbena/rpc/runtime.h"
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/task.h"
 
 namespace verbena::testing {
 

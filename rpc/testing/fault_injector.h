@@ -23,9 +23,8 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace verbena::testing {
 

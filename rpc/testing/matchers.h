@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 
 namespace verbena {
 namespace internal {

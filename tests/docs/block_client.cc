@@ -6,13 +6,10 @@
 
 #include "tests/docs/blocks.pb.h"
 #include "tests/docs/blocks.verbena.pb.h"
-#include "verbena/rpc/buffer.h"
-#include "verbena/rpc/call_options.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/retry_after.h"
-#include "verbena/rpc/sync.h"
-#include "verbena/rpc/time.h"
-#include "verbena/rpc/with_payload.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/memory.h"
+#include "verbena/rpc/status.h"
+#include "verbena/rpc/task.h"
 
 namespace guide {
 

@@ -14,11 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "tests/docs/blocks.pb.h"
 #include "tests/docs/blocks.verbena.pb.h"
-#include "verbena/rpc/buffer.h"
-#include "verbena/rpc/server_context.h"
-#include "verbena/rpc/server_stream.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/memory.h"
+#include "verbena/rpc/service.h"
+#include "verbena/rpc/stream.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/with_payload.h"
 
 namespace guide {
 

@@ -18,11 +18,10 @@
 #include "tests/docs/blocks.pb.h"
 #include "tests/docs/blocks.verbena.pb.h"
 #include "tests/docs/slow_clock.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/with_payload.h"
 #include "verbena/testing.h"
 
 namespace guide {

@@ -16,10 +16,9 @@
 #include "tests/docs/blocks.verbena.pb.h"
 #include "tests/docs/blocks_mock.verbena.pb.h"
 #include "tests/docs/slow_clock.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/rpc/stream_interface.h"
-#include "verbena/rpc/sync.h"
+#include "verbena/rpc/status.h"
+#include "verbena/rpc/stream.h"
 #include "verbena/rpc/task.h"
 #include "verbena/testing.h"
 

@@ -10,12 +10,11 @@
 #include "absl/status/statusor.h"
 #include "tests/docs/blocks.pb.h"
 #include "tests/docs/blocks.verbena.pb.h"
-#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/client_stream.h"
 #include "verbena/rpc/runtime.h"
+#include "verbena/rpc/stream.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace guide {
 

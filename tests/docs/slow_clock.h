@@ -9,7 +9,7 @@
 
 #include <utility>
 
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/task.h"
 #include "verbena/testing.h"
 
 namespace guide {

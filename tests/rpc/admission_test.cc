@@ -15,8 +15,8 @@
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/stream_service.h"
 #include "tests/rpc/testing.verbena.pb.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/sync.h"
+#include "verbena/rpc/status.h"
+#include "verbena/rpc/task.h"
 
 namespace verbena::internal {
 namespace {

@@ -12,7 +12,6 @@
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/testing_service.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace verbena::internal {
 namespace {

@@ -20,7 +20,7 @@
 #include "tests/rpc/server_set.h"
 #include "tests/support/watched.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/sleep.h"
 

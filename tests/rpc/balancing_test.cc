@@ -2,7 +2,7 @@
 // says. No call fails because a server restarts; if none can be reached, calls fail at once or
 // wait.
 
-#include "verbena/rpc/balancing.h"
+#include "verbena/rpc/policy.h"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "tests/rpc/server_set.h"
 #include "tests/transport/base/captured_log.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/context.h"
 

@@ -15,8 +15,8 @@
 #include "tests/rpc/server_process.h"
 #include "tests/rpc/stream_payload_service.h"
 #include "tests/rpc/testing_service.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/metadata.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/combinators.h"
 

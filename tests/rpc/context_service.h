@@ -14,8 +14,8 @@
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/testing.verbena.pb.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/status.h"
 
 namespace verbena {
 

@@ -11,11 +11,11 @@
 #include "tests/rpc/context_service.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/with_payload.h"
 
 namespace verbena::internal {
 namespace {

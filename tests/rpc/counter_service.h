@@ -20,8 +20,8 @@
 #include "tests/rpc/runtime_pair.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/dedupe.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
 
 namespace verbena {

@@ -14,8 +14,7 @@
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/watched_device.h"
-#include "verbena/rpc/retry.h"
-#include "verbena/rpc/service_config.h"
+#include "verbena/rpc/policy.h"
 #include "verbena/transport/base/status.h"
 
 namespace verbena::internal {

@@ -7,9 +7,8 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/retry_after.h"
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/status.h"
+#include "verbena/rpc/task.h"
 
 namespace verbena::internal {
 

@@ -8,9 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "tests/rpc/testing_service.h"
-#include "verbena/rpc/annotate.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/retry_after.h"
+#include "verbena/rpc/status.h"
 
 namespace verbena::internal {
 namespace {

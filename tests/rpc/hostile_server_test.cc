@@ -15,11 +15,11 @@
 #include "tests/rpc/rogue_peer.h"
 #include "tests/support/turn.h"
 #include "tests/support/watched.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/testing/fake_clock.h"
-#include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {

@@ -15,9 +15,9 @@
 #include "tests/rpc/context_service.h"
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
-#include "verbena/rpc/retry_after.h"
-#include "verbena/rpc/time.h"
-#include "verbena/rpc/with_payload.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/status.h"
+#include "verbena/rpc/task.h"
 
 namespace verbena::internal {
 namespace {

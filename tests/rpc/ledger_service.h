@@ -19,8 +19,8 @@
 #include "tests/rpc/ledger.verbena.pb.h"
 #include "tests/rpc/watched_device.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/server_context.h"
+#include "verbena/rpc/service.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
 

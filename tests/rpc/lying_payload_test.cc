@@ -9,8 +9,8 @@
 
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/with_payload.h"
 
 namespace verbena::internal {
 namespace {

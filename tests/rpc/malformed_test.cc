@@ -11,8 +11,8 @@
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/transport/base/captured_log.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/unary_call.h"
 
 namespace verbena::internal {
 namespace {

@@ -14,8 +14,7 @@
 
 #include "tests/rpc/memory_testing.verbena.pb.h"
 #include "tests/rpc/payload_service.h"
-#include "verbena/rpc/loan.h"
-#include "verbena/rpc/remote_memory.h"
+#include "verbena/rpc/memory.h"
 #include "verbena/rpc/server.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"

@@ -1,7 +1,7 @@
 // Metadata refuses what may not be sent, and keeps the rest in order. A context block survives its
 // encoding; no malformed one is read, and none makes its reader leave the block.
 
-#include "verbena/rpc/metadata.h"
+#include "verbena/rpc/call.h"
 
 #include <cstddef>
 #include <string>

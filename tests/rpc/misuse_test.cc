@@ -1,8 +1,8 @@
 // Misuse that the program could have seen aborts the process, and the message says what was wrong.
 
 #include "gtest/gtest.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/client/landings.h"
-#include "verbena/rpc/payload.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {

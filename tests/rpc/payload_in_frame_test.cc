@@ -10,9 +10,9 @@
 
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/memory.h"
-#include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {

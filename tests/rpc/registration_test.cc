@@ -1,7 +1,7 @@
 // A server enters itself into the directory that its options name, and leaves it before it ends the
 // calls that it has; options that are wrong fail its start. The directory is the test's own.
 
-#include "verbena/rpc/registration.h"
+#include "verbena/rpc/resolver.h"
 
 #include <gtest/gtest.h>
 
@@ -18,8 +18,8 @@
 #include "tests/rpc/server_set.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/naming/registrar.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena {

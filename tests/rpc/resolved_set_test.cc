@@ -15,8 +15,8 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/server_set.h"
-#include "verbena/rpc/balancing.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/policy.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/testing/fake_clock.h"
 
 namespace verbena {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "verbena/rpc/method.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/shard/open_device.h"
 #include "verbena/rpc/shard/shard.h"

@@ -20,7 +20,7 @@
 #include "tests/rpc/stream_service.h"
 #include "tests/support/watched.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/task.h"
 
 namespace verbena::internal {
 

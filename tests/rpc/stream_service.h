@@ -16,9 +16,9 @@
 #include "tests/rpc/stream_testing.verbena.pb.h"
 #include "tests/support/watched.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
-#include "verbena/rpc/sync.h"
+#include "verbena/rpc/status.h"
+#include "verbena/rpc/task.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
 

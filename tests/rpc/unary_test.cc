@@ -8,7 +8,7 @@
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/transport/base/captured_log.h"
-#include "verbena/rpc/unary_call.h"
+#include "verbena/rpc/call.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"

@@ -1,7 +1,7 @@
 // A stub's reply carries its payload in every shape of a call: absent, empty and full payloads are
 // told apart, failed and abandoned calls leave nothing behind, and the caller's memory comes back.
 
-#include "verbena/rpc/with_payload.h"
+#include "verbena/rpc/call.h"
 
 #include <atomic>
 #include <concepts>
@@ -13,9 +13,9 @@
 
 #include "tests/rpc/payload_service.h"
 #include "tests/transport/coro/counted_new.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/context_block.h"
-#include "verbena/rpc/metadata.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/scope.h"
 

@@ -9,7 +9,7 @@
 #include "verbena/rpc/etcd.h"
 #include "verbena/rpc/naming/etcd/http.h"
 #include "verbena/rpc/naming/etcd/messages.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/blocking.h"

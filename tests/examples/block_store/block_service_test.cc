@@ -22,8 +22,8 @@
 #include "examples/block_store/volume_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "verbena/rpc/buffer.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/memory.h"
 #include "verbena/rpc/task.h"
 #include "verbena/testing.h"
 

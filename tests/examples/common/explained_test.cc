@@ -6,7 +6,7 @@
 
 #include "absl/strings/cord.h"
 #include "gtest/gtest.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 
 namespace examples {
 namespace {

@@ -19,12 +19,11 @@
 #include "examples/kv/kv.verbena.pb.h"
 #include "examples/kv/kv_service.h"
 #include "tests/examples/kv/store_fixture.h"
-#include "verbena/rpc/call_context.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/dedupe.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/payload.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
 
 namespace kv {

@@ -21,8 +21,8 @@
 #include "examples/kv/kv.verbena.pb.h"
 #include "examples/kv/limits.h"
 #include "examples/kv/memory_store.h"
-#include "verbena/rpc/buffer.h"
-#include "verbena/rpc/payload.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/memory.h"
 #include "verbena/testing.h"
 
 namespace kv {

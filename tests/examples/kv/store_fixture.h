@@ -17,7 +17,6 @@
 #include "absl/status/statusor.h"
 #include "examples/kv/store.h"
 #include "gtest/gtest.h"
-#include "verbena/rpc/executor.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/task.h"
 

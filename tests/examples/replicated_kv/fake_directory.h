@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "examples/replicated_kv/shard_directory.h"
-#include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
 
 namespace replicated_kv {

@@ -23,10 +23,8 @@
 #include "examples/replicated_kv/shard_state.h"
 #include "gtest/gtest.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/server_context.h"
-#include "verbena/rpc/sync.h"
+#include "verbena/rpc/service.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 #include "verbena/testing.h"
 
 namespace replicated_kv {

@@ -22,7 +22,6 @@
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "gtest/gtest.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 
 namespace replicated_kv {

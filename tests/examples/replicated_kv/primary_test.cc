@@ -19,7 +19,6 @@
 #include "gtest/gtest.h"
 #include "tests/examples/replicated_kv/fake_directory.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 
 namespace replicated_kv {

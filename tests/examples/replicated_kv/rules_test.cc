@@ -14,7 +14,7 @@
 #include "examples/replicated_kv/lease_term.h"
 #include "examples/replicated_kv/shard_state.h"
 #include "gtest/gtest.h"
-#include "verbena/rpc/time.h"
+#include "verbena/rpc/task.h"
 
 namespace replicated_kv {
 namespace {

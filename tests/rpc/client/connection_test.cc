@@ -16,8 +16,8 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/testing_service.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/shard/shard.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/local_bootstrap.h"

@@ -14,10 +14,8 @@
 #include "tests/rpc/client/scripted_attempts.h"
 #include "tests/rpc/testing.pb.h"
 #include "tests/transport/coro/started.h"
-#include "verbena/rpc/call_options.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/payload.h"
-#include "verbena/rpc/retry_after.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 

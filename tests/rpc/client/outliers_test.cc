@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/client/session.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 
 namespace verbena::internal {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/client/scripted_attempts.h"
-#include "verbena/rpc/retry_after.h"
-#include "verbena/rpc/service_config.h"
+#include "verbena/rpc/policy.h"
+#include "verbena/rpc/status.h"
 
 namespace verbena::internal {
 namespace {

@@ -9,11 +9,11 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/testing.pb.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/client/attempts.h"
 #include "verbena/rpc/client/full_call.h"
-#include "verbena/rpc/method.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/retry.h"
+#include "verbena/rpc/policy.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
 

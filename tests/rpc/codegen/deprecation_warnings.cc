@@ -4,7 +4,7 @@
 #include "absl/status/statusor.h"
 #include "testdata/deprecated.pb.h"
 #include "testdata/deprecated.verbena.pb.h"
-#include "verbena/rpc/unary_call.h"
+#include "verbena/rpc/call.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::testing::deprecated::v1 {

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "testdata/unary.verbena.pb.h"
-#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/service.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/task.h"

@@ -13,11 +13,10 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/testing/notes.verbena.pb.h"
 #include "tests/rpc/testing/notes_service.h"
-#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 #include "verbena/testing.h"
 
 namespace verbena::testing::notes {

@@ -13,12 +13,9 @@
 #include "tests/rpc/testing/notes.verbena.pb.h"
 #include "tests/rpc/testing/notes_mock.verbena.pb.h"
 #include "tests/rpc/testing/notes_service.h"
-#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
-#include "verbena/rpc/unary_call.h"
-#include "verbena/rpc/with_payload.h"
 #include "verbena/testing.h"
 
 namespace verbena::testing::notes {

@@ -9,9 +9,8 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/testing/notes.verbena.pb.h"
 #include "tests/rpc/testing/notes_service.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/payload.h"
-#include "verbena/rpc/with_payload.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/status.h"
 #include "verbena/testing.h"
 
 namespace verbena::testing::notes {

@@ -18,13 +18,12 @@
 #include "tests/rpc/testing/notes.verbena.pb.h"
 #include "tests/rpc/testing/notes_mock.verbena.pb.h"
 #include "tests/rpc/testing/notes_service.h"
-#include "verbena/rpc/buffer.h"
+#include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/outcome.h"
-#include "verbena/rpc/stream_interface.h"
+#include "verbena/rpc/memory.h"
+#include "verbena/rpc/status.h"
+#include "verbena/rpc/stream.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
-#include "verbena/rpc/with_payload.h"
 #include "verbena/testing.h"
 
 namespace verbena::testing::notes {

@@ -14,12 +14,11 @@
 #include "absl/strings/string_view.h"
 #include "tests/rpc/testing/notes.pb.h"
 #include "tests/rpc/testing/notes.verbena.pb.h"
-#include "verbena/rpc/buffer.h"
-#include "verbena/rpc/server_context.h"
-#include "verbena/rpc/server_stream.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/memory.h"
+#include "verbena/rpc/service.h"
+#include "verbena/rpc/stream.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
-#include "verbena/rpc/with_payload.h"
 
 namespace verbena::testing::notes {
 

@@ -27,7 +27,7 @@
 #include "tests/rpc/naming/etcd/canned_server.h"
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "verbena/rpc/etcd.h"
-#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/task.h"
 

@@ -19,8 +19,8 @@
 #include "tests/rpc/server_set.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/etcd.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/status.h"
 
 namespace verbena {
 namespace {

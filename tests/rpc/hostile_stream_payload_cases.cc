@@ -12,6 +12,7 @@
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/stream_payload_service.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/memory.h"
 
 namespace verbena::internal {
@@ -167,18 +168,27 @@ INSTANTIATE_TEST_SUITE_P(All, StreamPayloadViolationTest,
                            return std::string(ViolationsOfAClient()[info.param].name);
                          });
 
-// A rogue in place of a server, which answers the client's stream with one message.
+// A rogue in place of a server, which answers the client's stream with one frame.
 struct Answer {
   const char* name;
   bool has_payloads;  // the method
   RogueFrame frame;
 };
 
+RogueFrame LandingNeeded() {
+  RogueFrame frame;
+  frame.header.kind = FrameKind::kLandingNeeded;
+  frame.body.resize(LandingRequest::kEncodedBytes);
+  LandingRequest{.message_bytes = 64 << 10}.Encode(frame.body.data());
+  return frame;
+}
+
 std::vector<Answer> AnswersOfAServer() {
   return {
       {"PayloadLongerThanItsMessage", true, Message("abc", 5)},
       {"PayloadBeyondAllBounds", true, Message("abc", kMost + 2, kMost + 1)},
       {"PayloadOfAMethodWithout", false, Message("", 1)},
+      {"ALandingForAStream", true, LandingNeeded()},
   };
 }
 

@@ -1,12 +1,14 @@
 // Calls: what a caller may say about a call, and the call itself.
 //
-//   Priority, RequestId, Inherit   what a call carries beside its messages
+//   Priority, RequestId            how urgent a call is; a name for it
+//   Inherit                        what a call takes over from the Task that makes it
 //   Deadline                       the time by which it must have ended
 //   Metadata                       keys and values beside the messages
 //   Payload, WithPayload           bulk bytes beside a message
-//   CallOptions, CallInfo          all of these in one aggregate; time and sizes
-//   MethodDescriptor               what both sides know about a method
-//   UnaryCall                      one call, as a stub's method returns it
+//   CallInfo                       a call's time, sizes and trailing metadata
+//   CallOptions                    all that a caller may say, in one aggregate
+//   MethodDescriptor               what both sides know about a method; Idempotency, Payloads,
+//   Streams UnaryCall                      one call, as a stub's method returns it
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(GetReply reply, co_await stub.Get(request, {.deadline = 5ms}));
 
@@ -147,7 +149,6 @@ class Deadline {
 //   co_await stub.Get(request, {.metadata = {{"tenant", "blue"}, {"token-bin", token}}});
 //
 //   if (std::optional<std::string_view> tenant = context.metadata().Get("tenant")) …
-
 class Metadata {
  public:
   // A key and its value.
@@ -244,6 +245,12 @@ inline Metadata::Iterator Metadata::begin() const {
 }
 inline Metadata::Iterator Metadata::end() const { return {}; }
 
+// A part of a Buffer, within its size.
+struct PayloadSlice {
+  size_t offset;
+  size_t bytes;
+};
+
 // Payload: bulk bytes beside a message: Buffers, or parts of them, sent in order and never
 // serialized.
 //
@@ -252,13 +259,6 @@ inline Metadata::Iterator Metadata::end() const { return {}; }
 //
 //   Payload block = std::move(buffer);                    // all of it
 //   Payload ends; ends.Add(std::move(buffer), {{0, 4096}, {61440, 4096}});
-
-// A part of a Buffer, within its size.
-struct PayloadSlice {
-  size_t offset;
-  size_t bytes;
-};
-
 class Payload {
  public:
   Payload() = default;
@@ -344,7 +344,9 @@ class Payload {
 //   Use(got->message, got->payload.view());
 //
 //   WithPayload<Part> part;
-//   while (co_await reader.Read(part)) co_await writer.Write(part);
+//   while (co_await reader.Read(part)) {
+//     if (!(co_await writer.Write(part)).ok()) break;  // Finish() says why
+//   }
 template <typename Message>
 struct WithPayload {
   // The message's members: `(*got)->version()`.
@@ -431,15 +433,10 @@ struct CallOptions {
   // pass, such as INVALID_ARGUMENT for the target.
   bool wait_for_ready = false;
   // The token of the call, the same in each attempt, for methods marked `dedupe` (dedupe.h). Null,
-  // the default: the call is one attempt, with a token of its own. It must outlive the attempt.
+  // the default: the call has a token of its own, for all attempts that a RetryPolicy makes. A
+  // token that is given must outlive them.
   DedupeToken* dedupe = nullptr;
 };
-
-// MethodDescriptor: what both sides know about a method, generated from its .proto.
-//
-// Generated code defines descriptors as constants, which live for ever. Any thread.
-//
-//   Log(context.method().full_name);  // in a handler: "storage.Store/Get"
 
 // google.protobuf.MethodOptions.IdempotencyLevel.
 enum class Idempotency : uint8_t { kUnknown, kNoSideEffects, kIdempotent };
@@ -486,6 +483,10 @@ class MethodIndex {
 
 }  // namespace internal
 
+// What both sides know about a method, generated from its .proto. Generated code defines
+// descriptors as constants, which live for ever. Any thread.
+//
+//   Log(LogLevel::kInfo, context.method().full_name);  // in a handler: "storage.Store/Get"
 struct MethodDescriptor {
   constexpr MethodDescriptor(const char* name, Idempotency level, Payloads its_payloads = {},
                              Streams its_streams = {}, bool is_deduplicated = false)
@@ -520,18 +521,6 @@ struct MethodDescriptor {
 };
 
 namespace internal {
-
-// The entries of a Metadata as bytes, and back. Pure functions.
-class MetadataCodec {
- public:
-  // The entries in the form in which they travel, bytes() long.
-  static std::string_view EntriesOf(const Metadata& metadata) {
-    return metadata.rep_ == nullptr ? std::string_view() : metadata.rep_->entries;
-  }
-  // Reads entries from a peer, which must fill `bytes` exactly. INVALID_ARGUMENT if they do not, or
-  // if an entry may not be sent.
-  static absl::Status Read(std::string_view bytes, Metadata& metadata);
-};
 
 // The members of a WithPayload of any message; null for methods without response payloads.
 struct PayloadSink {
@@ -740,6 +729,22 @@ class [[nodiscard("a call begins when it is awaited: co_await it")]] UnaryCall {
   std::conditional_t<kBorrowsReply, Reply, absl::StatusOr<Reply>> reply_;
   internal::InPlaceCall call_;
 };
+
+namespace internal {
+
+// The entries of a Metadata as bytes, and back. Pure functions.
+class MetadataCodec {
+ public:
+  // The entries in the form in which they travel, bytes() long.
+  static std::string_view EntriesOf(const Metadata& metadata) {
+    return metadata.rep_ == nullptr ? std::string_view() : metadata.rep_->entries;
+  }
+  // Reads entries from a peer, which must fill `bytes` exactly. INVALID_ARGUMENT if they do not, or
+  // if an entry may not be sent.
+  static absl::Status Read(std::string_view bytes, Metadata& metadata);
+};
+
+}  // namespace internal
 
 }  // namespace verbena
 

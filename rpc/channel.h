@@ -50,6 +50,8 @@ class Shard;
 class TriedServers;
 }  // namespace internal
 
+// What holds for all calls of one channel, which takes a copy. Shares the ownership of the resolver
+// and of the interceptors.
 struct ChannelOptions {
   // The server's executor to call, by number, modulo how many the server has. -1: server_key
   // decides. If server_key is 0, the server chooses its executor with the fewest links.
@@ -90,8 +92,8 @@ struct ChannelOptions {
   uint32_t executors_per_server = 1;
   // Which servers of a set take no calls for a while, and when (policy.h). By default none.
   EjectionOptions ejection = {};
-  // Retries, hedging, time limits and wait_for_ready, by method (policy.h). Empty by
-  // default: each call has one attempt.
+  // Retries, hedging, time limits and wait_for_ready, by method (policy.h). Empty by default: each
+  // call has one attempt.
   ServiceConfig service_config = {};
 };
 
@@ -132,7 +134,7 @@ class Channel {
   // first that answers, and the others may follow (Servers()). UNAVAILABLE: nobody answers.
   // INVALID_ARGUMENT: the target does not parse. RESOURCE_EXHAUSTED or PERMISSION_DENIED: the
   // server refuses. FAILED_PRECONDITION: this thread runs no executor of the runtime. Errors of
-  // this and the next three functions have Outcome::kNotExecuted.
+  // Connect(), AllocateBuffer(), DeviceName() and Lend() have Outcome::kNotExecuted.
   Task<absl::Status> Connect();
 
   // Memory for payloads of calls on this channel, which it connects if need be: `bytes` of it,
@@ -183,7 +185,9 @@ class Channel {
   const std::string& target() const { return target_; }
   const ChannelOptions& options() const { return options_; }
 
-  // For generated calls; users call Connect(). The connection that a call with that key takes now;
+  // What follows is for Verbena and generated code alone.
+  //
+  // The connection that a call with that key takes now;
   // nullptr if no server of a set is ready, or this thread runs no executor of the runtime. Its
   // link may still be unusable: then Route() finds another one.
   internal::Connection* ConnectionHere(std::optional<uint64_t> route_key = {});

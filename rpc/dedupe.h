@@ -7,7 +7,8 @@
 // since, cannot prove that the call has not run. It refuses the request with ABORTED and
 // Outcome::kMaybeExecuted, unless the service stores names with its data (DedupeStore).
 //
-// A call without a token is one attempt. A caller who repeats a call gives all attempts one token:
+// A call that is given no token has one of its own, which all attempts of a RetryPolicy (policy.h)
+// share. A caller who repeats a call by hand gives all its attempts one token:
 //
 //   DedupeToken token;
 //   absl::Status status;
@@ -119,7 +120,7 @@ struct DedupeOptions {
   // The server keeps no larger result, but only that the call has run: a repeated request fails
   // with RESOURCE_EXHAUSTED and Outcome::kExecuted. At most max_bytes.
   size_t max_result_bytes = size_t{1} << 20;
-  // A result that nobody acknowledged is dropped after this long: more than 0. (start)
+  // A result that nobody acknowledged is dropped after this long: more than 0.
   Duration keep_for = std::chrono::minutes(5);
   // The names that the service stores with its data; null: it stores none.
   DedupeStore* store = nullptr;

@@ -31,6 +31,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/task.h"
@@ -161,6 +162,8 @@ class EtcdWatch {
   const std::unique_ptr<internal::EtcdExchange> exchange_;
 };
 
+// A client of one etcd. The top of this header says how long it must live, on which threads it may
+// be used, and how its requests fail.
 class EtcdClient {
  public:
   // Bytes that an answer, or one message of a watch, may have. A larger one fails the request.

@@ -72,6 +72,7 @@ class ClientInterceptor;
 class ServerInterceptor;
 class ClientCallView;
 class ServerCallView;
+// The type of next(): next() returns the Task of the rest of the call. Call it at most once.
 using ClientNext = internal::InterceptorNext<ClientInterceptor, ClientCallView>;
 using ServerNext = internal::InterceptorNext<ServerInterceptor, ServerCallView>;
 
@@ -79,8 +80,8 @@ class ClientInterceptor {
  public:
   virtual ~ClientInterceptor() = default;
   // The caller, or the interceptor before this one, hears the returned status. If the call itself
-  // has not begun by then, a failure is not_executed unless it has an outcome; with OK the caller
-  // gets the reply as the interceptor filled it.
+  // has not begun by then, a failure has Outcome::kNotExecuted unless it has an outcome already;
+  // with OK the caller gets the reply as the interceptor filled it.
   virtual Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) = 0;
 
   // Whether OnMessageSent() and OnMessageReceived() are called. Each call must give the same
@@ -97,8 +98,8 @@ class ClientInterceptor {
 class ServerInterceptor {
  public:
   virtual ~ServerInterceptor() = default;
-  // The client gets the returned status. If the handler has not run by then, a failure is
-  // not_executed; with OK the client gets the reply as the interceptor filled it.
+  // The client gets the returned status. If the handler has not run by then, a failure has
+  // Outcome::kNotExecuted; with OK the client gets the reply as the interceptor filled it.
   virtual Task<absl::Status> Intercept(ServerCallView& call, ServerNext next) = 0;
 
   // As those of ClientInterceptor: the handler's Writes are sent, its Reads receive.

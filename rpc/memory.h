@@ -1,9 +1,9 @@
 // Memory: where the bytes of payloads lie, and memory that one side lends to the other.
 //
-//   Buffer             memory that a device reads and writes (transport/memory/buffer.h)
+//   Buffer             owns memory that a device reads and writes; BufferView: a part of it
 //   RegisteredMemory   an application's own memory, of Runtime::RegisterMemory()
-//   MemoryBudgets      how much of it a runtime takes
-//   Loan               memory that the other side may read or write while handlers run
+//   MemoryBudgets      how much of it each executor may pin on each device
+//   Loan               memory lent to the other side until Loan::End(); LeaseAccess says for what
 //   RemoteMemory       the other side's memory, by the handle of its Loan
 //
 // One-sided transfers move payloads and lent memory; no processor copies them. Buffers come from
@@ -134,7 +134,7 @@ class Loan {
 //
 // ServerContext::Remote() and Channel::Remote() make one of a handle that a message brought. It is
 // a small value, usable beyond the call, on the executor of its link, for as long as that link and
-// the lender's Loan last. The runtime outlives it. The peer's processor has no part in the
+// the lender's Loan last. The runtime must outlive it. The peer's processor has no part in the
 // operations.
 //
 // An operation that does not fit the handle is refused here. OUT_OF_RANGE: beyond the memory.

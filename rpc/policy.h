@@ -1,7 +1,8 @@
 // Policies of a channel: how it chooses among the servers of a set, and when it tries again.
 //
-//   RetryPolicy, HedgingPolicy, RetryBudget   further attempts at a call
+//   RetryPolicy, HedgingPolicy, RetryBudget   further attempts at a call; RetryStats counts them
 //   MethodConfig, ServiceConfig               policies by method, also from gRPC's JSON
+//                                             (ParseServiceConfig)
 //   Balancing                                 how a call finds its server
 //   EjectionOptions                           which servers take no calls for a while
 //   ChannelServer                             what a channel knows of one server
@@ -39,15 +40,12 @@ namespace verbena {
 // .proto is NO_SIDE_EFFECTS or IDEMPOTENT, or if it is deduplicated (dedupe.h). A call is hedged
 // only if its method is NO_SIDE_EFFECTS, and not deduplicated. No policy can lift this. Values; a
 // channel takes a copy of them (ServiceConfig).
-//
-//   Channel channel(*runtime, target,
-//                   {.service_config = {.methods = {{.retry = RetryPolicy{.max_attempts = 4}}}}});
 
-// One attempt after another. A further attempt follows if the last one failed with a code of
-// retryable_codes or passed attempt_timeout, the rule above allows it, the budget
-// has tokens, and the pause ends before the call's deadline. Otherwise the caller gets the last
-// attempt's Status at once. A server's retry_after (status.h) is obeyed: the pause lasts at
-// least that long.
+// RetryPolicy: one attempt after another. A further attempt follows if the last one failed with a
+// code of retryable_codes or passed attempt_timeout, a further attempt cannot run a mutation twice,
+// the RetryBudget has tokens, and the pause ends before the call's deadline. Otherwise the caller
+// gets the last attempt's Status at once. A server's retry_after (status.h) is obeyed: the pause
+// lasts at least that long.
 //
 // Each attempt goes to a server that the call has not tried yet, if another one is ready. A
 // deduplicated call that may have run stays with its server, which alone knows whether it has run.
@@ -75,9 +73,9 @@ struct RetryPolicy {
   Duration attempt_timeout = std::chrono::seconds(0);
 };
 
-// Further attempts while the first one has not ended; the first good answer wins, and the others
-// are cancelled. For methods that are NO_SIDE_EFFECTS; calls of other methods, and calls with
-// request_payload or response_payload_into, have one attempt.
+// HedgingPolicy: further attempts while the first one has not ended; the first good answer wins,
+// and the others are cancelled. For methods that are NO_SIDE_EFFECTS; calls of other methods, and
+// calls with request_payload or response_payload_into, have one attempt.
 //
 // A failed attempt whose code is in non_fatal_codes makes the next one begin at once. A failure
 // with any other code ends the call. A server's retry_after, or a budget without tokens, stops
@@ -132,6 +130,8 @@ struct RetryStats {
 //       "retryPolicy": {"maxAttempts": 3, "initialBackoff": "0.01s", "maxBackoff": "1s",
 //                       "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]})"));
 //   Channel channel(*runtime, target, {.service_config = std::move(config)});
+
+// The policies of one method, of one service, or of all others: a part of ServiceConfig.
 struct MethodConfig {
   // "package.Service/Method", or "package.Service" for its other methods, or "" for all others.
   // Only the MethodConfig with the longest name that fits a method applies to it. A name that no
@@ -148,6 +148,7 @@ struct MethodConfig {
   bool wait_for_ready = false;
 };
 
+// The policies of a channel's methods, and the budget that they share.
 struct ServiceConfig {
   // The most entries of `methods`.
   static constexpr size_t kMaxMethods = 1024;
@@ -164,15 +165,7 @@ struct ServiceConfig {
 // the call.
 absl::StatusOr<ServiceConfig> ParseServiceConfig(std::string_view json);
 
-namespace internal {
-
-// INVALID_ARGUMENT if a field is out of its range; the message names the field and the range.
-absl::Status CheckServiceConfig(const ServiceConfig& config);
-
-}  // namespace internal
-
-// Balancing: how a channel to a set of servers chooses the server of a call; EjectionOptions: when
-// it stops calling one; ChannelServer: one of these servers, as an executor sees it.
+// Balancing: how a channel to a set of servers chooses the server of a call.
 //
 // Each executor chooses by itself, among the servers that it has a link to (ready). A stream
 // chooses once, when it begins.
@@ -231,6 +224,7 @@ struct EjectionOptions {
   uint32_t max_ejected_percent = 50;
 };
 
+// One server of a channel's set, as one executor sees it (Channel::Servers()). A value.
 struct ChannelServer {
   enum class State : uint8_t {
     kIdle,        // no link is wanted yet
@@ -251,6 +245,12 @@ struct ChannelServer {
   absl::Status last_error = {};
 };
 
+namespace internal {
+
+// INVALID_ARGUMENT if a field is out of its range; the message names the field and the range.
+absl::Status CheckServiceConfig(const ServiceConfig& config);
+
+}  // namespace internal
 }  // namespace verbena
 
 #endif  // VERBENA_RPC_POLICY_H_

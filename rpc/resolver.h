@@ -25,26 +25,6 @@ namespace internal {
 class ServerFeed;
 }  // namespace internal
 
-// Resolver: tells a channel which servers stand behind its target, and when that changes.
-//
-// Channels make one by themselves for targets static:, dns:, file: and etcd: (channel.h). A program
-// that finds its servers elsewhere implements Resolver and gives it to ChannelOptions::resolver. A
-// resolver serves one channel, which shares its ownership; a check aborts if it is given to a
-// second one. One executor of the channel's runtime calls it, and never has two Tasks of Next() at
-// once; the others hear of each set from there. It may be destroyed on any thread, after its last
-// Task has ended.
-//
-//   class Directory final : public Resolver {
-//    public:
-//     Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() override {
-//       const uint64_t revision = co_await client_.Changed(seen_);   // at once the first time
-//       seen_ = revision;
-//       co_return std::vector<ResolvedServer>{
-//           {.addresses = {"10.0.0.7:4000"}, .name = "storage-7", .zone = "a"}};
-//     }
-//     ...
-//   };
-
 // One server of a set. Its name, zone and addresses are of at most 255 bytes each: printable ASCII,
 // without blanks.
 struct ResolvedServer {
@@ -66,6 +46,25 @@ struct ResolvedServer {
   bool operator==(const ResolvedServer&) const = default;
 };
 
+// Resolver: tells a channel which servers stand behind its target, and when that changes.
+//
+// Channels make one by themselves for targets static:, dns:, file: and etcd: (channel.h). A program
+// that finds its servers elsewhere implements Resolver and gives it to ChannelOptions::resolver. A
+// resolver serves one channel, which shares its ownership; a check aborts if it is given to a
+// second one. One executor of the channel's runtime calls it, and never has two Tasks of Next() at
+// once; the others hear of each set from there. It may be destroyed on any thread, after its last
+// Task has ended.
+//
+//   class Directory final : public Resolver {
+//    public:
+//     Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() override {
+//       const uint64_t revision = co_await client_.Changed(seen_);   // at once the first time
+//       seen_ = revision;
+//       co_return std::vector<ResolvedServer>{
+//           {.addresses = {"10.0.0.7:4000"}, .name = "storage-7", .zone = "a"}};
+//     }
+//     ...
+//   };
 class Resolver {
  public:
   // The most servers in a set.

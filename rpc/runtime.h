@@ -2,9 +2,11 @@
 // peers.
 //
 //   Runtime, RuntimeOptions, MemoryOptions   all of it; memory of the program's own
+//   ReopenBackoff                            when a failed device is opened again
 //   LinkLimits and its parts                 bounds (docs/tuning.md explains each)
 //   Bootstrap and its kinds                  how two processes find each other: over TCP, in a
-//                                            directory that all hosts share, within one process
+//                                            directory that all hosts share, within one process,
+//                                            by fixed names
 //   Executor, ExecutorThread, BlockOn        the loop of each core, for programs that drive it
 //   DeviceStats, EndpointStats, LinkStats    counters of a runtime's links
 //   ExecutorStats                            counters of an executor
@@ -24,7 +26,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/bootstrap.h"        // IWYU pragma: export
@@ -120,21 +121,22 @@ struct MemoryOptions {
   // lie in memory of its link's device: ServerContext::device_name(), Channel::DeviceName().
   std::string device = "";
   // True: files with O_DIRECT of the calling executor use it as a fixed buffer of its io_uring
-  // (registered_memory.h). Then only that executor may deregister it.
+  // (RegisteredMemory). Then only that executor may deregister it.
   bool for_files = false;
 };
 
+// The executors and devices of a process, on which it makes channels and servers.
+//
 // Start() opens the devices, starts one thread per executor, and gives each an endpoint (a shared
-// receive queue, a completion queue, links) on every device that it uses. Channels and servers are
-// made on it. Servers must be destroyed before it. Channels must not be used after it is destroyed,
-// but may be destroyed then. The runtime is usable from any thread; what runs on its executors
-// stays there.
+// receive queue, a completion queue, links) on every device that it uses. The program owns the
+// runtime. Servers must be destroyed before the runtime. Channels must not be used after the
+// runtime is destroyed, but may be destroyed then. The runtime is usable from any thread; what runs
+// on its executors stays there.
 //
 // An embedding program that has an event loop asks for no threads, and drives executor(i) itself
 // (Executor::Poll, Arm and fd; examples/host_loop). Then one thread at a time uses the runtime, and
 // counts as the thread of all its executors. examples/host_loop/README.md names the threads that
 // remain.
-
 class Runtime {
  public:
   // INVALID_ARGUMENT: an option is out of range or contradicts another, or names a way of
@@ -167,7 +169,7 @@ class Runtime {
   }
 
   // From any thread: starts `task` on an executor and returns a handle, to wait for its end, take
-  // its result or ask it to stop (spawn.h). Dropping the handle lets the task run on alone.
+  // its result or ask it to stop (JoinHandle). Dropping the handle lets the task run on alone.
   // The runtime's destructor cancels the task and waits until it has ended; the handle may live
   // longer. A task that one of these tasks spawns while the destructor runs is destroyed and never
   // begins: its handle gives CANCELLED. An exception is counted, and logged if nobody takes it from

@@ -2,9 +2,10 @@
 //
 //   HandshakeLimits    bounds of what clients may take by connecting
 //   AdmissionOptions   which calls a server starts, and when
-//   ServerOptions      these, and all other bounds
-//   ServerStats        counts
-//   Server
+//   ServerOptions      these, the address, other bounds, interceptors, dedupe, registration
+//   ServerStats        counts of calls, refusals, links and memory
+//   Server             starts, tells its address, shuts down
+//   RunningHandler     what Shutdown() left running
 //
 //   MyStore store;
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
@@ -31,15 +32,6 @@
 
 namespace verbena {
 
-// HandshakeLimits: how much of a server its clients may take by connecting.
-//
-// Owned by the caller of Server::Start(), which copies it. Each bound holds for one server, over
-// all its executors. Each number is in [1, 2^32 - 1], except that links_per_source may be 0. For
-// any other 0, Server::Start() returns INVALID_ARGUMENT and names the field. Over a bound of
-// handshakes, the server closes one of those under way (docs/peers.md says which). Over a bound of
-// links, it refuses the new link with RESOURCE_EXHAUSTED. Over offers_per_source, it refuses the
-// new offer in the same way while the source's oldest offer is younger than a second.
-
 // A server's policy for a client over RoCE version 2 or TCP whose GID, an IP address, is not the
 // one that it connects from (docs/peers.md).
 enum class ClaimedAddress : uint8_t {
@@ -48,16 +40,24 @@ enum class ClaimedAddress : uint8_t {
   kRefuse,  // PERMISSION_DENIED
 };
 
+// HandshakeLimits: how much of a server its clients may take by connecting.
+//
+// Owned by the caller of Server::Start(), which copies it. Each bound holds for one server, over
+// all its executors. Each number is in [1, 2^32 - 1], except that links_per_source may be 0. For
+// any other 0, Server::Start() returns INVALID_ARGUMENT and names the field. Over a bound of
+// handshakes, the server closes one of those under way (docs/peers.md says which). Over a bound of
+// links, it refuses the new link with RESOURCE_EXHAUSTED. Over offers_per_source, it refuses the
+// new offer in the same way while the source's oldest offer is younger than a second.
 struct HandshakeLimits {
   // Handshakes under way. Also never more than a quarter of the descriptors that the process may
-  // have (RLIMIT_NOFILE). (start)
+  // have (RLIMIT_NOFILE).
   uint32_t handshakes = 1024;
   uint32_t handshakes_per_source = 128;
-  // Handshakes whose Hello has come, so that a queue pair is made for them. (start)
+  // Handshakes whose Hello has come, so that a queue pair is made for them.
   uint32_t offers = 256;
   // offers_per_source is no bound for clients of a FileBootstrap, which names no hosts.
   uint32_t offers_per_source = 64;
-  // Open links of one runtime, per source address that it has. (start)
+  // Open links of one runtime, per source address that it has.
   uint32_t links_per_client = 256;
   // Links of one source address, pending ones included. 0, the default: three quarters of
   // LinkLimits::max_links on each executor, and at most half of the descriptors that the process
@@ -75,6 +75,14 @@ struct HandshakeLimits {
   ClaimedAddress claimed_address = ClaimedAddress::kLog;
 };
 
+// Bounds of one method; 0 is no bound. A call counts from its arrival to its end.
+struct MethodLimits {
+  uint32_t max_calls = 0;
+  // Bytes of the calls' requests: payloads, and messages that do not fit a frame. A larger request
+  // is accepted while no other one counts.
+  size_t max_pinned_bytes = 0;
+};
+
 // AdmissionOptions: which calls a server starts, and when, if more come than it can serve.
 //
 // Owned by the caller of Server::Start(), which copies it. Each bound holds on each executor by
@@ -88,21 +96,12 @@ struct HandshakeLimits {
 // arrives. So an overloaded server answers what it can in good time, and refuses the other calls at
 // once.
 //
-// A refusal is RESOURCE_EXHAUSTED with a retry_after (status.h) and the outcome not_executed.
+// A refusal is RESOURCE_EXHAUSTED with a retry_after and Outcome::kNotExecuted (status.h).
 // A refusal never closes a link. ServerStats counts refusals by their bound.
 //
 //   Server::Start(runtime, {&kv}, {.admission = {.max_running = 64,
 //                                                .max_queue_age = 2ms,
 //                                                .methods = {{"kv.Kv/Scan", {.max_calls = 4}}}}});
-
-// Bounds of one method; 0 is no bound. A call counts from its arrival to its end.
-struct MethodLimits {
-  uint32_t max_calls = 0;
-  // Bytes of the calls' requests: payloads, and messages that do not fit a frame. A larger request
-  // is accepted while no other one counts.
-  size_t max_pinned_bytes = 0;
-};
-
 struct AdmissionOptions {
   // Handlers that run at once; further calls wait in the queue. 0, the default: no queue. If no
   // handler ever suspends, one runs at a time anyway, and any number will do. A stream waits in the
@@ -120,7 +119,7 @@ struct AdmissionOptions {
   // quarters of the places at most; clients of a FileBootstrap have this bound only if
   // max_running_per_source is set. So neither a client nor a source fills the queue.
   uint32_t max_queued = 1024;
-  // The longest wait of a call in the queue, at least 1 us. (start)
+  // The longest wait of a call in the queue, at least 1 us.
   Duration max_queue_age = std::chrono::milliseconds(5);
   // Bytes of the requests of one client, and of all clients, counted as in MethodLimits. 0, the
   // default: no bound. A call beyond them is refused at once. A call within them may still wait for
@@ -140,6 +139,8 @@ struct AdmissionOptions {
   std::map<std::string, MethodLimits> methods = {};
 };
 
+// Owned by the caller of Server::Start(), which copies it. Shares the ownership of the
+// interceptors. The service of dedupe.store is not owned, and must outlive the server.
 struct ServerOptions {
   // Host and port; port 0 takes a free one.
   std::string address = "127.0.0.1:0";
@@ -264,6 +265,8 @@ struct RunningHandler {
   uint32_t count = 0;
 };
 
+// Serves a list of services at one address until it is destroyed. Its user owns it.
+//
 // Start() listens at once; address() tells where, with the port that was bound. Each link goes to
 // the executor with the fewest links, unless the client asks for another (ChannelOptions).
 // Shutdown() takes no new link and tells the clients (GOAWAY). During its grace running calls may
@@ -278,13 +281,14 @@ struct RunningHandler {
 //   }
 class Server {
  public:
-  // `services` are borrowed, and must outlive the server. ALREADY_EXISTS: a service is given twice,
-  // or two methods have the same id. FAILED_PRECONDITION: the port is taken. INVALID_ARGUMENT: the
-  // address is no host:port, a field of ServerOptions::handshakes other than links_per_source is 0,
-  // max_metadata_bytes or a field of ServerOptions::admission or dedupe is out of its range, or an
-  // interceptor is null; or ServerOptions::registration is wrong. NOT_FOUND:
-  // AdmissionOptions::methods names a method that no service has. FAILED_PRECONDITION also if the
-  // server should register in etcd, and the program does not link @verbena//rpc:etcd.
+  // `services` are borrowed, and must outlive the server.
+  //   ALREADY_EXISTS: a service is given twice, or two methods have the same id.
+  //   FAILED_PRECONDITION: the port is taken; or the server should register in etcd, and the
+  //   program
+  //     does not link @verbena//rpc:etcd.
+  //   INVALID_ARGUMENT: the address is no host:port; a field of `options` is out of its range (in
+  //     handshakes: 0, except links_per_source); an interceptor is null; or registration is wrong.
+  //   NOT_FOUND: AdmissionOptions::methods names a method that no service has.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Runtime& runtime,
                                                        const std::vector<Service*>& services,
                                                        const ServerOptions& options = {});

@@ -28,6 +28,7 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/memory.h"
 #include "verbena/rpc/stream.h"
+#include "verbena/rpc/stream/awaits.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/trace.h"
@@ -65,8 +66,7 @@ class ServerContext {
   const std::string& peer() const { return *peer_; }
   const MethodDescriptor& method() const { return *method_; }
 
-  // The metadata that came with the request (call.h). Views of it are valid as long as this
-  // object.
+  // The metadata that came with the request (call.h). Views of it are valid as long as this object.
   const Metadata& metadata() const;
   // The call's place in a trace; null if the caller has none. Calls that the handler makes belong
   // to the same trace by themselves.
@@ -155,7 +155,21 @@ class ServerContext {
   uint64_t mark_ = 0;  // of NotExecuted() and MaybeExecuted(); 0 before
 };
 
-class Service;
+struct ServerMethod;
+
+// Service: what a server offers; the base of every generated service class.
+//
+// An implementation belongs to its user, is given to Server::Start() and must outlive the server.
+// Its handlers run on every executor of the server, possibly at once: state that they share is
+// theirs to guard, or to keep per executor.
+class Service {
+ public:
+  virtual ~Service() = default;
+
+  // "package.Service".
+  virtual const char* full_name() const = 0;
+  virtual absl::Span<const ServerMethod> methods() const = 0;
+};
 
 // How the runtime calls one method: generated code fills in a static table of these.
 struct ServerMethod {
@@ -167,21 +181,6 @@ struct ServerMethod {
   Task<absl::Status> (*invoke)(Service& service, ServerContext& context,
                                const google::protobuf::MessageLite& request,
                                google::protobuf::MessageLite& reply);
-};
-
-// Service: what a server offers; the base of every generated service class.
-//
-// An implementation belongs to its user, is given to Server::Start() and must outlive the server.
-// Its handlers run on every executor of the server, possibly at once: state that they share is
-// theirs to guard, or to keep per executor.
-
-class Service {
- public:
-  virtual ~Service() = default;
-
-  // "package.Service".
-  virtual const char* full_name() const = 0;
-  virtual absl::Span<const ServerMethod> methods() const = 0;
 };
 
 namespace internal {

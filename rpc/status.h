@@ -1,7 +1,7 @@
 // Status: what is known about a call that failed, beside its code and its message.
 //
-// Verbena's functions return absl::Status. What this page adds travels as details of the Status, so
-// it survives being passed up and annotated. Pure functions; any thread.
+// Verbena's functions return absl::Status. The outcome and the delay travel as details of the
+// Status, so they survive being passed up and annotated. Pure functions; any thread.
 //
 //   OutcomeOf, WithOutcome          did the call run?
 //   Annotate                        more text, and everything else as it was
@@ -52,9 +52,9 @@ const char* OutcomeName(Outcome outcome);
 //   if (!status.ok()) return Annotate(status, "Write of volume 'db'");
 absl::Status Annotate(const absl::Status& status, std::string_view what);
 
-// `status` with the word that its caller should wait for `delay` before the next attempt. The delay
-// is rounded up to microseconds, and replaces any that `status` had. OK stays OK. A check aborts if
-// `delay` is negative.
+// `status` which also says that its caller should wait for `delay` before the next attempt. The
+// delay is rounded up to microseconds, and replaces any that `status` had. OK stays OK. A check
+// aborts if `delay` is negative.
 //
 //   co_return context.NotExecuted(WithRetryAfter(absl::UnavailableError("rebuilding"), 50ms));
 absl::Status WithRetryAfter(absl::Status status, Duration delay);

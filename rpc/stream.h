@@ -7,16 +7,14 @@
 //   ClientReader<Entry> entries = stub.Scan(request, {.deadline = 5s});
 //   Entry entry;
 //   while (co_await entries.Read(entry)) Use(entry);
+//   // Why Read returned false: the end, or a failure.
 //   absl::Status status = co_await entries.Finish();
 
 #ifndef VERBENA_RPC_STREAM_H_
 #define VERBENA_RPC_STREAM_H_
 
-#include <concepts>
-#include <coroutine>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -24,7 +22,6 @@
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/stream/awaits.h"
-#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -54,12 +51,6 @@ class Channel;
 // the Outcome is kMaybeExecuted, or kExecuted if the handler had ended well already. To say that
 // the messages are complete without the failed one, call WritesDone() after that Write: if it
 // succeeds, Finish() waits for the end as always.
-//
-//   ClientReader<Entry> entries = stub.Scan(request, {.deadline = 5s});
-//   Entry entry;
-//   while (co_await entries.Read(entry)) Use(entry);
-//   // Why Read returned false: the end, or a failure.
-//   absl::Status status = co_await entries.Finish();
 //
 //   ClientWriter<Chunk, UploadReply> upload = stub.Upload();
 //   for (const Chunk& chunk : chunks) {
@@ -134,7 +125,8 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
   // The message is borrowed until then. If the await is cancelled or abandoned, the message may
   // have been sent. Only the Outcome of Finish() counts: an error that ends no stream has none.
   // After an error Finish() fails, too, with two exceptions: a WritesDone() has succeeded since
-  // (see the top), or the error only says that the server has ended the stream well.
+  // (see the comment on ClientReader), or the error only says that the server has ended the stream
+  // well.
   //   RESOURCE_EXHAUSTED: the message is larger than LinkLimits::max_payload_bytes, or does not fit
   //     a frame and too much memory of the server's streams is in use. It was not sent, and the
   //     stream goes on without it.
@@ -234,8 +226,8 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
 //   }
 //
 // If the messages of a stream have payloads, its type says WithPayload, as at the client:
-// Read() gives payloads, and Write() takes them. The memory of payloads that
-// were read counts in the bound of their client (ServerOptions::max_bytes_per_client) until their
+// Read() gives payloads, and Write() takes them. The memory of payloads that were read
+// counts in the bound of their client (ServerOptions::max_bytes_per_client) until their
 // Buffers are destroyed.
 template <typename Request>
 class ServerReader {
@@ -322,29 +314,6 @@ class ServerReaderWriter {
   internal::StreamSender& sender_;
 };
 
-// ClientReaderInterface, ClientWriterInterface, ClientReaderWriterInterface: a client's end of a
-// stream as virtual functions, for code whose tests put a mock in the place of the stream.
-//
-// The streaming methods of a generated StubInterface return one. A StubAdapter returns one that
-// wraps the real stream. A mock returns a MockClientReader and so on, or one
-// that plays messages (verbena/testing.h). Each function returns a Task, which costs a coroutine's
-// frame, and there is no TryRead. All else is as with ClientReader, ClientWriter and
-// ClientReaderWriter. Arguments are borrowed until the Task ends, and the object must outlive its
-// Tasks. Destroying it before the end abandons the call. All awaits and the destruction are on one
-// executor.
-//
-//   Task<absl::StatusOr<int>> CountEntries(Store::StubInterface& store) {
-//     std::unique_ptr<ClientReaderInterface<Entry>> entries = store.Scan(ScanRequest());
-//     int count = 0;
-//     Entry entry;
-//     while (co_await entries->Read(entry)) ++count;
-//     VERBENA_CO_RETURN_IF_ERROR(co_await entries->Finish());
-//     co_return count;
-//   }
-//
-// If the messages of a stream have payloads, its type says WithPayload, as with the real streams:
-// Read() fills one, and Write() also takes a payload, or what a Read gave.
-
 namespace internal {
 
 // The Writes of a client that streams.
@@ -376,6 +345,28 @@ class WritesInterface<WithPayload<Message>> {
 
 }  // namespace internal
 
+// ClientReaderInterface, ClientWriterInterface, ClientReaderWriterInterface: a client's end of a
+// stream as virtual functions, for code whose tests put a mock in the place of the stream.
+//
+// The streaming methods of a generated StubInterface return one. A StubAdapter returns one that
+// wraps the real stream. A mock returns a MockClientReader and so on, or one
+// that plays messages (verbena/testing.h). Each function returns a Task, which costs a coroutine's
+// frame, and there is no TryRead. All else is as with ClientReader, ClientWriter and
+// ClientReaderWriter. Arguments are borrowed until the Task ends, and the object must outlive its
+// Tasks. Destroying it before the end abandons the call. All awaits and the destruction are on one
+// executor.
+//
+//   Task<absl::StatusOr<int>> CountEntries(Store::StubInterface& store) {
+//     std::unique_ptr<ClientReaderInterface<Entry>> entries = store.Scan(ScanRequest());
+//     int count = 0;
+//     Entry entry;
+//     while (co_await entries->Read(entry)) ++count;
+//     VERBENA_CO_RETURN_IF_ERROR(co_await entries->Finish());
+//     co_return count;
+//   }
+//
+// If the messages of a stream have payloads, its type says WithPayload, as with the real streams:
+// Read() fills one, and Write() also takes a payload, or what a Read gave.
 template <typename Reply>
 class ClientReaderInterface {
  public:

@@ -9,7 +9,7 @@
 //   Mutex, Semaphore, Event, Queue             how coroutines of one executor wait for each other
 //   VERBENA_CO_RETURN_IF_ERROR and its like    return errors to the caller
 //
-// The headers below say who owns what, and on which thread.
+// Each included header says who owns what, on which thread, and how it fails.
 //
 //   auto [a, b] = co_await WhenAll(SizeOf(channel, "a"), SizeOf(channel, "b"));
 //   VERBENA_CO_RETURN_IF_ERROR(co_await RunBlocking([&] { return Remove(path); }));

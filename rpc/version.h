@@ -1,8 +1,8 @@
 // The version of Verbena that these headers belong to.
 //
-// Macros, because generated code compares them in an #if: protoc-gen-verbena writes its own version
-// into each header that it generates, and such a header does not compile with another Verbena.
-// CHANGELOG.md says what changed from version to version.
+// These are macros because generated code compares them in an #if: protoc-gen-verbena writes its
+// own version into each header that it generates, and such a header does not compile with another
+// Verbena. CHANGELOG.md says what changed from version to version.
 //
 //   #if VERBENA_VERSION >= 200  // 0.2.0
 

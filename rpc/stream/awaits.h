@@ -1,5 +1,6 @@
 // The awaits behind the streams of rpc/stream.h: StreamRead and StreamWrite of either side, and the
-// client's ClientRead and ClientWrite, which begin their stream first.
+// client's ClientRead, ClientReadMessage and ClientWrite, which begin their stream first. Users
+// name none of these. StreamHandle owns a client's stream.
 //
 // Each lives in the frame of the coroutine that awaits it, which may be destroyed at any time. If a
 // Read is destroyed after its message has come, the next Read gets that message. One thread.
@@ -20,11 +21,13 @@
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena {
 
+class Channel;
 class ServerContext;
 
 namespace internal {
@@ -347,7 +350,7 @@ VERBENA_CORO_WRAPPER Task<bool> ReadInto(ChannelStream& stream, WithPayload<Mess
   return ReadWithPayload(StreamRef(stream), into.message, SinkOf(into));
 }
 
-// WritesDone() and Finish() of the three kinds of stream.
+// WritesDone() and Finish() of a client's three kinds of stream.
 Task<absl::Status> EndWrites(StreamRef stream);
 Task<absl::Status> FinishStream(StreamRef stream);
 // FinishStream(), which also parses the reply.
@@ -360,7 +363,7 @@ Task<absl::StatusOr<Reply>> FinishWithReply(StreamRef stream) {
   co_return reply;
 }
 
-// The halves of a call's stream. Precondition: the call has one.
+// The handler's halves of its call's stream. Precondition: the call has a stream.
 class StreamOf {
  public:
   static StreamReceiver& Receiver(ServerContext& context);
@@ -410,8 +413,8 @@ Task<absl::StatusOr<std::optional<Message>>> NextWithPayload(StreamReceiver& rec
   co_return next;
 }
 
-// Read() and Read(into) of both kinds of stream. A WithPayload takes a coroutine, which may wait
-// for memory.
+// Read() and Read(into) of ServerReader and ServerReaderWriter. A WithPayload takes a coroutine,
+// which may wait for memory.
 template <typename Message>
 ServerReadMessage<Message> NextOf(StreamReceiver& receiver) {
   return ServerReadMessage<Message>(receiver);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <exception>
@@ -11,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/process.h"
 
 namespace verbena::internal {
 
@@ -20,22 +20,15 @@ IoThread::IoThread() : context_(1), work_(boost::asio::make_work_guard(context_)
 IoThread::~IoThread() { Stop(); }
 
 absl::StatusOr<std::shared_ptr<IoThread>> IoThread::Start() {
-  // The program's signals are for its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  absl::StatusOr<std::shared_ptr<IoThread>> started;
   try {
     std::shared_ptr<IoThread> io(new IoThread());
-    io->thread_ = std::thread([raw = io.get()] { raw->context_.run(); });
+    io->thread_ = StartQuietThread([raw = io.get()] { raw->context_.run(); });
     pthread_setname_np(io->thread_.native_handle(), "verbena-connect");
-    started = std::move(io);
+    return io;
   } catch (const std::exception& error) {
-    started = absl::ResourceExhaustedError(
+    return absl::ResourceExhaustedError(
         fmt::format("no thread or descriptor for the bootstrap: {}", error.what()));
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
 }
 
 void IoThread::Stop() {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +12,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/process.h"
 
 namespace verbena::internal {
 namespace {
@@ -111,7 +111,7 @@ ThreadBackend::~ThreadBackend() { EndThreads(); }
 bool ThreadBackend::AddThread() {
   // std::thread has no other way to say that the system starts no thread.
   try {
-    threads_.emplace_back([this] { Serve(); });
+    threads_.push_back(StartQuietThread([this] { Serve(); }));
     return true;
   } catch (const std::system_error&) {
     return false;
@@ -134,10 +134,6 @@ void ThreadBackend::Cancel(FileOperation& operation) {
 }
 
 void ThreadBackend::Serve() {
-  // The program's signal handlers belong on its own threads.
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
   pthread_setname_np(pthread_self(), "verbena-files");
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {

@@ -28,8 +28,7 @@ constexpr uint16_t kDefaultPkey = 0xffff;
 // the lock. 0 or an errno.
 int BindSocket(CmId& id, const sockaddr& address) {
   CmId::Guarded& guarded = id.guarded();
-  soft::UniqueFd made(
-      socket(address.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  UniqueFd made(socket(address.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!made) return errno;
   const int on = 1;
   // A port is free as soon as its id is gone: RDMA's ports have no TIME_WAIT. With port 0 the

@@ -20,9 +20,9 @@
 #include <optional>
 #include <vector>
 
+#include "verbena/transport/base/process.h"
 #include "verbena/transport/preload/cm_loop.h"
 #include "verbena/transport/preload/cm_message.h"
-#include "verbena/transport/soft/control_socket.h"
 
 namespace verbena::internal::preload {
 
@@ -126,7 +126,7 @@ class CmId final : public rdma_cm_id, public CmStreamOwner, public CmRequestList
     // Events that the program has and did not acknowledge.
     int unacknowledged = 0;
     // Its socket from rdma_bind_addr until it listens or connects.
-    soft::UniqueFd bound;
+    UniqueFd bound;
     bool address_family_only = false;
     bool reuse_address = false;
     std::unique_ptr<CmAcceptor> acceptor;

@@ -3,7 +3,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -128,15 +127,9 @@ void CmLoop::Forget(uint64_t watch) {
 void CmLoop::Start() {
   if (started_) return;
   started_ = true;
-  // The program's signals are for its own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread([this] { Run(); });
+  std::thread thread = StartQuietThread([this] { Run(); });
   pthread_setname_np(thread.native_handle(), "verbena_rdma_cm");
   thread.detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void CmLoop::Wake() {
@@ -186,14 +179,14 @@ void CmLoop::Run() {
   }
 }
 
-CmStream::CmStream(soft::UniqueFd socket, CmStreamOwner& owner)
+CmStream::CmStream(UniqueFd socket, CmStreamOwner& owner)
     : socket_(std::move(socket)),
       owner_(&owner),
       watch_(CmLoop::Instance().Watch(socket_.get(), EPOLLIN, *this)) {
   SetOptions(socket_.get());
 }
 
-CmStream::CmStream(soft::UniqueFd socket, const sockaddr& peer, CmStreamOwner& owner)
+CmStream::CmStream(UniqueFd socket, const sockaddr& peer, CmStreamOwner& owner)
     : socket_(std::move(socket)), owner_(&owner), watch_(CmLoop::Instance().Watch(-1, 0, *this)) {
   attempt_ = CmAttempt{};
   std::memcpy(&attempt_->peer, &peer, AddressBytes(peer));
@@ -241,8 +234,8 @@ bool CmStream::ReplaceSocket() {
   auto* const address = reinterpret_cast<sockaddr*>(&bound);
   if (getsockname(socket_.get(), address, &bytes) != 0) return false;
   socket_ = {};
-  socket_ = soft::UniqueFd(
-      socket(bound.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  socket_ =
+      UniqueFd(socket(bound.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
   return socket_ && bind(socket_.get(), address, bytes) == 0;
 }
 
@@ -317,7 +310,7 @@ void CmStream::Read() {
   owner_->OnStreamMessage(*message);
 }
 
-CmAcceptor::Silent::Silent(CmAcceptor& acceptor, uint64_t id, soft::UniqueFd socket)
+CmAcceptor::Silent::Silent(CmAcceptor& acceptor, uint64_t id, UniqueFd socket)
     : acceptor_(acceptor), id_(id), stream_(std::make_unique<CmStream>(std::move(socket), *this)) {
   stream_->SetTimeLimit(acceptor.request_time_);
 }
@@ -330,7 +323,7 @@ void CmAcceptor::Silent::OnStreamMessage(const CmMessage& message) {
 
 void CmAcceptor::Silent::OnStreamLost(int /*error*/) { acceptor_.silent_.erase(id_); }
 
-CmAcceptor::CmAcceptor(soft::UniqueFd socket, CmRequestListener& listener,
+CmAcceptor::CmAcceptor(UniqueFd socket, CmRequestListener& listener,
                        std::chrono::milliseconds request_time)
     : socket_(std::move(socket)),
       listener_(listener),
@@ -341,7 +334,7 @@ CmAcceptor::~CmAcceptor() { CmLoop::Instance().Forget(watch_); }
 
 // One connection each time: epoll reports the next.
 void CmAcceptor::OnReady(uint32_t /*events*/) {
-  soft::UniqueFd accepted(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  UniqueFd accepted(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!accepted) {
     if (OutOfResources(errno)) {
       CmLoop::Instance().Change(watch_, 0);

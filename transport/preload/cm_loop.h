@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "verbena/transport/base/process.h"
 #include "verbena/transport/preload/cm_message.h"
-#include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal::preload {
@@ -128,9 +128,9 @@ class CmStream final : private CmReadyListener {
   static constexpr std::chrono::milliseconds kPatience = std::chrono::milliseconds(500);
 
   // Takes a socket that is connected and does not block.
-  CmStream(soft::UniqueFd socket, CmStreamOwner& owner);
+  CmStream(UniqueFd socket, CmStreamOwner& owner);
   // Connects a bound socket that does not block to `peer`.
-  CmStream(soft::UniqueFd socket, const sockaddr& peer, CmStreamOwner& owner);
+  CmStream(UniqueFd socket, const sockaddr& peer, CmStreamOwner& owner);
   ~CmStream();
   CmStream(const CmStream&) = delete;
   CmStream& operator=(const CmStream&) = delete;
@@ -158,7 +158,7 @@ class CmStream final : private CmReadyListener {
   // A new socket, bound as the last one was. Returns whether that worked.
   bool ReplaceSocket();
 
-  soft::UniqueFd socket_;
+  UniqueFd socket_;
   CmStreamOwner* owner_;
   uint64_t watch_;
   // While it connects.
@@ -190,7 +190,7 @@ class CmAcceptor final : private CmReadyListener {
   static constexpr std::chrono::milliseconds kRequestTime = std::chrono::seconds(10);
 
   // Takes a socket that listens and does not block.
-  CmAcceptor(soft::UniqueFd socket, CmRequestListener& listener,
+  CmAcceptor(UniqueFd socket, CmRequestListener& listener,
              std::chrono::milliseconds request_time = kRequestTime);
   ~CmAcceptor();
   CmAcceptor(const CmAcceptor&) = delete;
@@ -200,7 +200,7 @@ class CmAcceptor final : private CmReadyListener {
   // A connection that has not sent its request.
   class Silent final : public CmStreamOwner {
    public:
-    Silent(CmAcceptor& acceptor, uint64_t id, soft::UniqueFd socket);
+    Silent(CmAcceptor& acceptor, uint64_t id, UniqueFd socket);
 
    private:
     void OnStreamConnected() override {}
@@ -216,7 +216,7 @@ class CmAcceptor final : private CmReadyListener {
   void OnDeadline() override;
   void MakeRoomFor(const ibv_gid& newcomer);
 
-  const soft::UniqueFd socket_;
+  const UniqueFd socket_;
   CmRequestListener& listener_;
   const std::chrono::milliseconds request_time_;
   uint64_t watch_;

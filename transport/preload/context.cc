@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/process.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/preload/objects.h"
-#include "verbena/transport/soft/control_socket.h"
 
 namespace verbena::internal::preload {
 namespace {
@@ -311,7 +311,7 @@ ProcessDevice::ProcessDevice(std::unique_ptr<SoftDevice> device, uint16_t lid, i
   const absl::StatusOr<ibv_port_attr> port = device_->QueryPort(1);
   addressed_by_lid_ = port.ok() && port->lid != 0;
   if (addressed_by_lid_) lid_ = port->lid;
-  events_ = soft::StartQuietThread([this] { HandOnEvents(); });
+  events_ = StartQuietThread([this] { HandOnEvents(); });
 }
 
 ProcessDevice::~ProcessDevice() {

@@ -7,7 +7,7 @@
 
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/base/process.h"
 #include "verbena/transport/soft/tcp_socket.h"
 
 namespace verbena::internal::preload {
@@ -55,7 +55,7 @@ in_port_t AddressPort(const sockaddr& address) {
 
 int SourceAddressFor(const sockaddr& destination, sockaddr_storage& source) {
   // Connecting a datagram socket sends nothing; it asks the routing tables.
-  const soft::UniqueFd probe(socket(destination.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const UniqueFd probe(socket(destination.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!probe) return errno;
   sockaddr_storage target = {};
   // Port 0 is refused by some kernels.

@@ -41,15 +41,6 @@ constexpr Duration kRetryDelay = std::chrono::milliseconds(100);
 
 }  // namespace
 
-UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-UniqueFd::~UniqueFd() {
-  if (fd_ >= 0) close(fd_);
-}
-
 ControlSocket::ControlSocket(UniqueFd fd, UniqueFd pid_fd, pid_t pid)
     : fd_(std::move(fd)), pid_fd_(std::move(pid_fd)), pid_(pid) {}
 

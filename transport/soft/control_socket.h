@@ -1,16 +1,13 @@
 // Unix sockets between the engines of two processes: ControlSocket, ControlListener, and the
 // messages on them.
 //
-// UniqueFd owns a descriptor; BlockedSignals keeps signals from a thread that starts. Each object
-// is used by one thread, its engine's. Queues of unsent messages, and what one turn accepts, are
-// bounded.
+// Each object is used by one thread, its engine's. Queues of unsent messages, and what one turn
+// accepts, are bounded.
 
 #ifndef VERBENA_TRANSPORT_SOFT_CONTROL_SOCKET_H_
 #define VERBENA_TRANSPORT_SOFT_CONTROL_SOCKET_H_
 
 #include <infiniband/verbs.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/types.h>
 
 #include <array>
@@ -19,7 +16,6 @@
 #include <deque>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,30 +23,10 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/process.h"
 #include "verbena/transport/soft/address.h"
 
 namespace verbena::internal::soft {
-
-// Owns a descriptor.
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(other.Release()) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept;
-  ~UniqueFd();
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  int Release() {
-    const int fd = fd_;
-    fd_ = -1;
-    return fd;
-  }
-
- private:
-  int fd_ = -1;
-};
 
 struct ControlMessage {
   enum Kind : uint32_t {
@@ -180,36 +156,6 @@ class ControlListener {
   ThrottledLog refused_{{}};
   ThrottledLog starved_{{}};
 };
-
-// StartQuietThread: a thread of the device, which takes none of the program's signals.
-//
-// Libraries for RDMA NICs have no threads. So a program that blocks a signal in its own threads, to
-// take it by sigwait, must find it there, and a handler must run where the program expects it.
-//
-//   thread_ = StartQuietThread([this] { Run(); });
-
-// A thread has the mask of the one that starts it. Restores that one's, also if there is no thread
-// to be had.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
-
-template <typename Body>
-std::thread StartQuietThread(Body body) {
-  const BlockedSignals blocked;
-  return std::thread(std::move(body));
-}
 
 }  // namespace verbena::internal::soft
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "verbena/transport/base/check.h"
-#include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/base/process.h"
 
 namespace verbena::internal::soft {
 

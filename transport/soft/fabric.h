@@ -22,8 +22,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/process.h"
 #include "verbena/transport/soft/address.h"
-#include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/objects.h"
 #include "verbena/transport/soft/peer.h"

@@ -19,8 +19,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/process.h"
 #include "verbena/transport/soft/address.h"
-#include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/memory_table.h"
 #include "verbena/transport/soft/shared_memory.h"
 

@@ -19,9 +19,9 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/process.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/address.h"
-#include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/copies_under_way.h"
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/events.h"

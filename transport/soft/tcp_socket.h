@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/process.h"
 #include "verbena/transport/soft/address.h"
-#include "verbena/transport/soft/control_socket.h"
 
 namespace verbena::internal::soft {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/process.h"
 #include "verbena/transport/soft/address.h"
-#include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/ring.h"

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "tests/transport/preload/rdma_cm_ends.h"
+#include "verbena/transport/base/process.h"
 #include "verbena/transport/preload/cm_loop.h"
 #include "verbena/transport/preload/cm_message.h"
-#include "verbena/transport/soft/control_socket.h"
 
 namespace verbena::internal::preload {
 namespace {
@@ -48,7 +48,7 @@ class Stranger {
     EXPECT_EQ(connect(socket_.get(), AsAddress(peer), sizeof(peer)), 0);
     LimitWaits();
   }
-  explicit Stranger(soft::UniqueFd socket) : socket_(std::move(socket)) { LimitWaits(); }
+  explicit Stranger(UniqueFd socket) : socket_(std::move(socket)) { LimitWaits(); }
 
   void Send(const std::string& bytes) {
     EXPECT_EQ(send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
@@ -86,7 +86,7 @@ class Stranger {
     setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   }
 
-  soft::UniqueFd socket_;
+  UniqueFd socket_;
 };
 
 class RdmaCmStrangersTest : public RdmaCmEnds {
@@ -225,7 +225,7 @@ class NoRequests final : public CmRequestListener {
 };
 
 TEST(RdmaCmSilenceTest, SilenceIsLimitedInTime) {
-  soft::UniqueFd listening(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd listening(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_in address = Loopback(0);
   socklen_t bytes = sizeof(address);
   ASSERT_EQ(bind(listening.get(), AsAddress(address), bytes), 0);
@@ -251,7 +251,7 @@ TEST(RdmaCmSilenceTest, SilenceIsLimitedInTime) {
 class RdmaCmStrangeServerTest : public RdmaCmEnds {
  protected:
   RdmaCmStrangeServerTest() {
-    listening_ = soft::UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    listening_ = UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address = Loopback(0);
     socklen_t bytes = sizeof(address);
     EXPECT_EQ(bind(listening_.get(), AsAddress(address), bytes), 0);
@@ -265,13 +265,13 @@ class RdmaCmStrangeServerTest : public RdmaCmEnds {
 
   // The connection of `client`, once its request is read.
   Stranger Accept() {
-    Stranger stranger(soft::UniqueFd(accept(listening_.get(), nullptr, nullptr)));
+    Stranger stranger(UniqueFd(accept(listening_.get(), nullptr, nullptr)));
     EXPECT_EQ(stranger.Receive().kind, CmKind::kRequest);
     return stranger;
   }
 
  private:
-  soft::UniqueFd listening_;
+  UniqueFd listening_;
 };
 
 TEST_F(RdmaCmStrangeServerTest, GarbageIsAnError) {

@@ -24,8 +24,8 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/soft/qp_end.h"
+#include "verbena/transport/base/process.h"
 #include "verbena/transport/soft/address.h"
-#include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/tcp_format.h"
 

@@ -1,9 +1,7 @@
 #include "verbena/rpc/naming/resolvers.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,6 +19,7 @@
 #include "verbena/rpc/naming/registrar.h"
 #include "verbena/rpc/naming/resolved_text.h"
 #include "verbena/rpc/naming/target.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
@@ -46,14 +45,8 @@ class SystemLookup final : public NameLookup {
     absl::Cleanup free = [found] { freeaddrinfo(found); };
     std::vector<std::string> addresses;
     for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-      char text[INET6_ADDRSTRLEN];
-      const void* address =
-          each->ai_family == AF_INET6
-              ? static_cast<const void*>(&reinterpret_cast<sockaddr_in6*>(each->ai_addr)->sin6_addr)
-              : static_cast<const void*>(&reinterpret_cast<sockaddr_in*>(each->ai_addr)->sin_addr);
-      if (inet_ntop(each->ai_family, address, text, sizeof text) != nullptr) {
-        addresses.emplace_back(text);
-      }
+      const SocketAddress address(*each->ai_addr);
+      if (address.has_value()) addresses.push_back(address.host());
     }
     return addresses;
   }

@@ -1,14 +1,11 @@
 #include "verbena/rpc/shard/open_device.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
 #include <string_view>
 #include <system_error>
@@ -46,12 +43,10 @@ absl::StatusOr<std::unique_ptr<Device>> OpenTcp(const TcpWireOptions& tcp) {
       std::unique_ptr<SoftDevice> device,
       SoftDevice::Create({.name = kTcpDeviceName, .shared_memory = false, .tcp = tcp}));
   VERBENA_ASSIGN_OR_RETURN(const ibv_gid gid, device->QueryGid(1, 0));
-  IpAddress address{};
-  std::memcpy(address.data(), gid.raw, address.size());
   Log(LogLevel::kInfo,
       fmt::format("links over TCP are taken at port {} of {}; peers are told {}",
                   device->tcp_port(), tcp.address.empty() ? "every address" : tcp.address,
-                  FormatIp(address)));
+                  FormatIp(std::to_array(gid.raw))));
   return std::unique_ptr<Device>(std::move(device));
 }
 
@@ -141,13 +136,6 @@ std::optional<uint16_t> PortOf(std::string_view digits) {
   return port;
 }
 
-bool IsNumeric(const std::string& host) {
-  in_addr ipv4{};
-  in6_addr ipv6{};
-  return inet_pton(AF_INET, host.c_str(), &ipv4) == 1 ||
-         inet_pton(AF_INET6, host.c_str(), &ipv6) == 1;
-}
-
 // `rest` is what follows "soft:tcp:".
 absl::StatusOr<TcpWireOptions> ParseTcp(const std::string& name, const std::string& rest) {
   if (const std::optional<uint16_t> port = PortOf(rest))
@@ -157,7 +145,7 @@ absl::StatusOr<TcpWireOptions> ParseTcp(const std::string& name, const std::stri
   }
   const absl::StatusOr<HostPort> parsed = ParseHostPort(rest);
   if (!parsed.ok()) return BadName(name, std::string(parsed.status().message()));
-  if (!IsNumeric(parsed->host)) {
+  if (!ParseIp(parsed->host).has_value()) {
     return BadName(name, fmt::format("\"{}\" is no numeric IP address", parsed->host));
   }
   return TcpWireOptions{.address = parsed->host, .port = parsed->port};

@@ -1,16 +1,16 @@
 #include "tools/verbena/device_facts.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/verbena/small_files.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/verbs/rdma_device.h"
 
 namespace verbena::doctor {
@@ -25,13 +25,8 @@ std::string AfterColon(const std::string& text) {
 bool IsZero(const std::string& gid) { return gid.find_first_not_of("0:") == std::string::npos; }
 
 std::string AsAddress(const std::string& gid) {
-  in6_addr address = {};
-  if (::inet_pton(AF_INET6, gid.c_str(), &address) != 1) return "";
-  char text[INET6_ADDRSTRLEN] = {};
-  if (IN6_IS_ADDR_V4MAPPED(&address)) {
-    return ::inet_ntop(AF_INET, &address.s6_addr[12], text, sizeof(text));
-  }
-  return ::inet_ntop(AF_INET6, &address, text, sizeof(text));
+  const std::optional<internal::IpAddress> ip = internal::ParseIp(gid);
+  return ip.has_value() ? internal::FormatIp(*ip) : "";
 }
 
 std::vector<GidFacts> ReadGids(const std::string& port) {

@@ -2,67 +2,43 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "absl/status/status.h"
 
 namespace verbena::internal {
 namespace {
 
-constexpr int kTcpFlags = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+constexpr std::array<uint8_t, 12> kMappedPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+IpAddress Mapped(const void* ipv4) {
+  IpAddress ip{};
+  std::ranges::copy(kMappedPrefix, ip.begin());
+  std::memcpy(&ip[kMappedPrefix.size()], ipv4, sizeof(in_addr));
+  return ip;
+}
+
+std::string TextOf(int family, const void* address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  inet_ntop(family, address, text, sizeof(text));
+  return text;
+}
 
 void SetOption(int fd, int level, int option, int value) {
   // Only tuning: a kernel without one of these still serves.
   (void)setsockopt(fd, level, option, &value, sizeof(value));
-}
-
-void TuneConnection(int fd) {
-  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdleSeconds);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveIntervalSeconds);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
-  // Keepalive rests while data is unacknowledged, so that case has a limit of its own.
-  constexpr int kSilenceSeconds =
-      kKeepaliveIdleSeconds + kKeepaliveProbes * kKeepaliveIntervalSeconds;
-  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kSilenceSeconds * 1000);
-}
-
-std::string AddressName(const sockaddr_storage& address) {
-  char host[INET6_ADDRSTRLEN] = "";
-  if (address.ss_family == AF_INET6) {
-    const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
-    inet_ntop(AF_INET6, &ipv6.sin6_addr, host, sizeof(host));
-    return FormatHostPort(host, ntohs(ipv6.sin6_port));
-  }
-  const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(address);
-  inet_ntop(AF_INET, &ipv4.sin_addr, host, sizeof(host));
-  return FormatHostPort(host, ntohs(ipv4.sin_port));
-}
-
-absl::Status ListenError(int error, const std::string& name) {
-  switch (error) {
-    case EADDRINUSE:
-      return absl::FailedPreconditionError(fmt::format(
-          "{} is in use (EADDRINUSE): choose another port or stop the other server", name));
-    case EACCES:
-      return absl::PermissionDeniedError(
-          fmt::format("{} needs privileges (EACCES): choose a port of 1024 or above", name));
-    case EADDRNOTAVAIL:
-      return absl::InvalidArgumentError(
-          fmt::format("{} is no address of this host (EADDRNOTAVAIL)", name));
-    default:
-      return SocketStatus(error, "listen on " + name);
-  }
 }
 
 // The longest name that DNS allows; longer texts are no host names, and are not repeated in
@@ -81,78 +57,54 @@ bool IsHostCharacter(char c) { return c > ' ' && c < 0x7f && c != '[' && c != ']
 
 }  // namespace
 
-absl::Status SocketStatus(int error, const std::string& what) {
-  const char* name = strerrorname_np(error);
-  const std::string message = name == nullptr
-                                  ? fmt::format("{}: error {}", what, error)
-                                  : fmt::format("{}: {} ({})", what, strerrordesc_np(error), name);
-  switch (error) {
-    case EMFILE:
-    case ENFILE:
-    case ENOBUFS:
-    case ENOMEM:
-      return absl::ResourceExhaustedError(message);
-    case EACCES:
-    case EPERM:
-      return absl::PermissionDeniedError(message);
-    case ECANCELED:
-      return absl::CancelledError(message);
-    case EAFNOSUPPORT:
-    case EINVAL:
-      return absl::InvalidArgumentError(message);
-    default:
-      return absl::UnavailableError(message);
-  }
+std::optional<IpAddress> ParseIp(const std::string& text) {
+  in_addr ipv4{};
+  if (inet_pton(AF_INET, text.c_str(), &ipv4) == 1) return Mapped(&ipv4);
+  IpAddress ip{};
+  if (inet_pton(AF_INET6, text.c_str(), ip.data()) == 1) return ip;
+  return std::nullopt;
 }
 
-absl::StatusOr<int> OpenTcpSocket(int family, const std::string& what) {
-  const int fd = socket(family, kTcpFlags, IPPROTO_TCP);
-  if (fd < 0) return SocketStatus(errno, what);
-  TuneConnection(fd);
-  return fd;
+std::string FormatIp(const IpAddress& ip) {
+  return IsIpv4(ip) ? TextOf(AF_INET, &ip[kMappedPrefix.size()]) : TextOf(AF_INET6, ip.data());
 }
 
-absl::StatusOr<int> ListenTcp(const sockaddr* address, socklen_t bytes, const std::string& name) {
-  const int fd = socket(address->sa_family, kTcpFlags, IPPROTO_TCP);
-  if (fd < 0) return ListenError(errno, name);
-  SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-  if (address->sa_family == AF_INET6) SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  if (bind(fd, address, bytes) != 0 || listen(fd, SOMAXCONN) != 0) {
-    const int error = errno;
-    close(fd);
-    return ListenError(error, name);
-  }
-  return fd;
+bool IsIpv4(const IpAddress& ip) {
+  return std::equal(kMappedPrefix.begin(), kMappedPrefix.end(), ip.begin());
 }
 
-absl::StatusOr<AcceptedSocket> AcceptTcp(int listener) {
-  sockaddr_storage peer{};
-  socklen_t bytes = sizeof(peer);
-  const int fd =
-      accept4(listener, reinterpret_cast<sockaddr*>(&peer), &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  if (fd >= 0) {
-    TuneConnection(fd);
-    return AcceptedSocket{fd, AddressName(peer)};
+bool IsLoopback(const IpAddress& ip) {
+  static constexpr IpAddress kIpv6 = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+  return IsIpv4(ip) ? ip[kMappedPrefix.size()] == IN_LOOPBACKNET : ip == kIpv6;
+}
+
+bool IsLinkLocal(const IpAddress& ip) { return ip[0] == 0xfe && (ip[1] & 0xc0) == 0x80; }
+
+bool IsWildcard(const IpAddress& ip) {
+  const in_addr any{};
+  return ip == IpAddress{} || ip == Mapped(&any);
+}
+
+IpAddress RangeOf(const IpAddress& ip) {
+  IpAddress range = ip;
+  if (!IsIpv4(ip)) std::fill(range.begin() + 8, range.end(), 0);
+  return range;
+}
+
+std::vector<IpAddress> HostAddresses(bool reachable) {
+  std::vector<IpAddress> addresses;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return addresses;
+  for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr) continue;
+    const SocketAddress address(*each->ifa_addr);
+    if (!address.has_value()) continue;
+    const bool usable = (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_LOOPBACK) == 0 &&
+                        !IsLinkLocal(address.ip());
+    if (usable || !reachable) addresses.push_back(address.ip());
   }
-  switch (errno) {
-    case EAGAIN:
-      return absl::UnavailableError("no connection waits");
-    // The new connection's own error, which accept(2) returns in its place.
-    case ECONNABORTED:
-    case EHOSTDOWN:
-    case EHOSTUNREACH:
-    case EINTR:
-    case ENETDOWN:
-    case ENETUNREACH:
-    case ENONET:
-    case ENOPROTOOPT:
-    case EPERM:
-    case EPROTO:
-      return absl::CancelledError("the connection ended before it was accepted");
-    default:
-      return absl::ResourceExhaustedError(
-          std::string(SocketStatus(errno, "accept a connection").message()));
-  }
+  freeifaddrs(all);
+  return addresses;
 }
 
 absl::StatusOr<HostPort> ParseHostPort(const std::string& text) {
@@ -181,30 +133,179 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& text) {
   return HostPort{std::move(host), port};
 }
 
-std::string SourceOf(const std::string& peer) {
-  const absl::StatusOr<HostPort> parsed = ParseHostPort(peer);
-  if (!parsed.ok()) return peer;
-  in_addr ipv4{};
-  if (inet_pton(AF_INET, parsed->host.c_str(), &ipv4) == 1) return parsed->host;
-  // A link-local address may have its interface behind it.
-  in6_addr ipv6{};
-  if (inet_pton(AF_INET6, parsed->host.substr(0, parsed->host.find('%')).c_str(), &ipv6) != 1) {
-    return peer;
-  }
-  char text[INET6_ADDRSTRLEN] = "";
-  if (IN6_IS_ADDR_V4MAPPED(&ipv6)) {
-    inet_ntop(AF_INET, &ipv6.s6_addr[12], text, sizeof(text));
-    return text;
-  }
-  if (IN6_IS_ADDR_LOOPBACK(&ipv6)) return parsed->host;
-  std::memset(&ipv6.s6_addr[8], 0, 8);
-  inet_ntop(AF_INET6, &ipv6, text, sizeof(text));
-  return fmt::format("{}/64", text);
-}
-
 std::string FormatHostPort(const std::string& host, uint16_t port) {
   const bool ipv6 = host.find(':') != std::string::npos;
   return ipv6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
+std::string SourceOf(const std::string& peer) {
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(peer);
+  if (!parsed.ok()) return peer;
+  // A link-local address may have its interface behind it.
+  const std::optional<IpAddress> ip = ParseIp(parsed->host.substr(0, parsed->host.find('%')));
+  if (!ip.has_value()) return peer;
+  return IsIpv4(*ip) || IsLoopback(*ip) ? FormatIp(*ip) : FormatIp(RangeOf(*ip)) + "/64";
+}
+
+SocketAddress::SocketAddress(const IpAddress& ip, uint16_t port) {
+  if (IsIpv4(ip)) {
+    auto& ipv4 = reinterpret_cast<sockaddr_in&>(storage_);
+    ipv4.sin_family = AF_INET;
+    std::memcpy(&ipv4.sin_addr, &ip[kMappedPrefix.size()], sizeof(ipv4.sin_addr));
+  } else {
+    auto& ipv6 = reinterpret_cast<sockaddr_in6&>(storage_);
+    ipv6.sin6_family = AF_INET6;
+    std::memcpy(&ipv6.sin6_addr, ip.data(), ip.size());
+  }
+  set_port(port);
+}
+
+SocketAddress::SocketAddress(const sockaddr& address) {
+  storage_.ss_family = address.sa_family;
+  std::memcpy(&storage_, &address, size());
+}
+
+SocketAddress SocketAddress::OfSocket(int fd) {
+  SocketAddress address;
+  socklen_t bytes = sizeof(address.storage_);
+  if (getsockname(fd, address.get(), &bytes) != 0) return {};
+  return address;
+}
+
+SocketAddress SocketAddress::OfPeer(int fd) {
+  SocketAddress address;
+  socklen_t bytes = sizeof(address.storage_);
+  if (getpeername(fd, address.get(), &bytes) != 0) return {};
+  return address;
+}
+
+socklen_t SocketAddress::size() const {
+  if (family() == AF_INET) return sizeof(sockaddr_in);
+  return family() == AF_INET6 ? sizeof(sockaddr_in6) : 0;
+}
+
+IpAddress SocketAddress::ip() const {
+  if (family() == AF_INET) return Mapped(&reinterpret_cast<const sockaddr_in&>(storage_).sin_addr);
+  IpAddress ip{};
+  std::memcpy(ip.data(), &reinterpret_cast<const sockaddr_in6&>(storage_).sin6_addr, ip.size());
+  return ip;
+}
+
+// Both families have the port at the same place.
+static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
+
+uint16_t SocketAddress::port() const {
+  return ntohs(reinterpret_cast<const sockaddr_in&>(storage_).sin_port);
+}
+
+void SocketAddress::set_port(uint16_t port) {
+  reinterpret_cast<sockaddr_in&>(storage_).sin_port = htons(port);
+}
+
+std::string SocketAddress::host() const {
+  return family() == AF_INET ? FormatIp(ip()) : TextOf(AF_INET6, ip().data());
+}
+
+std::optional<TcpSource> TcpSource::Of(int fd) {
+  const SocketAddress there = SocketAddress::OfPeer(fd);
+  const SocketAddress here = SocketAddress::OfSocket(fd);
+  if (!there.has_value() || !here.has_value()) return std::nullopt;
+  const IpAddress ip = there.ip();
+  return TcpSource{.address = ip, .this_host = IsLoopback(ip) || ip == here.ip()};
+}
+
+bool TcpSource::MayHave(const IpAddress& named) const {
+  if (named == address) return true;
+  if (!this_host) return false;
+  const std::vector<IpAddress> own = HostAddresses(/*reachable=*/false);
+  return IsLoopback(named) || std::ranges::find(own, named) != own.end();
+}
+
+UniqueFd OpenTcpSocket(int family) {
+  UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  if (fd) SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  return fd;
+}
+
+bool BindTcpSocket(int fd, const SocketAddress& at, BindOptions options) {
+  if (options.reuse) SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (at.family() == AF_INET6) {
+    SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, options.both_families ? 0 : 1);
+  }
+  return bind(fd, at.get(), at.size()) == 0;
+}
+
+int StartConnect(int fd, const SocketAddress& to) {
+  return connect(fd, to.get(), to.size()) == 0 || errno == EINPROGRESS ? 0 : errno;
+}
+
+int ConnectResult(int fd) {
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
+}
+
+absl::StatusOr<AcceptedSocket> AcceptSocket(int listener, const std::string& what) {
+  sockaddr_storage peer{};
+  socklen_t bytes = sizeof(peer);
+  auto* const address = reinterpret_cast<sockaddr*>(&peer);
+  UniqueFd fd(accept4(listener, address, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (fd) {
+    AcceptedSocket accepted{std::move(fd), SocketAddress(*address)};
+    if (accepted.peer.has_value()) SetOption(accepted.fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    return accepted;
+  }
+  switch (errno) {
+    case EAGAIN:
+      return absl::UnavailableError("no connection waits");
+    // The new connection's own error, which accept(2) returns in its place.
+    case ECONNABORTED:
+    case EHOSTDOWN:
+    case EHOSTUNREACH:
+    case EINTR:
+    case ENETDOWN:
+    case ENETUNREACH:
+    case ENONET:
+    case ENOPROTOOPT:
+    case EPERM:
+    case EPROTO:
+      return absl::CancelledError("the connection ended before it was accepted");
+    default:
+      return absl::ResourceExhaustedError(std::string(SocketStatus(errno, what).message()));
+  }
+}
+
+void DetectDeadHost(int fd, SilenceLimits limits) {
+  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, limits.idle_seconds);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, limits.interval_seconds);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, SilenceLimits::kProbes);
+  // Keepalive rests while data is unacknowledged, so that case has a limit of its own.
+  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, limits.limit_seconds * 1000);
+}
+
+absl::Status SocketStatus(int error, const std::string& what) {
+  const char* name = strerrorname_np(error);
+  const std::string message = name == nullptr
+                                  ? fmt::format("{}: error {}", what, error)
+                                  : fmt::format("{}: {} ({})", what, strerrordesc_np(error), name);
+  switch (error) {
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+      return absl::ResourceExhaustedError(message);
+    case EACCES:
+    case EPERM:
+      return absl::PermissionDeniedError(message);
+    case ECANCELED:
+      return absl::CancelledError(message);
+    case EAFNOSUPPORT:
+    case EINVAL:
+      return absl::InvalidArgumentError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
 }
 
 }  // namespace verbena::internal

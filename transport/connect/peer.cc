@@ -1,35 +1,31 @@
 #include "verbena/transport/connect/peer.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/random.h>
 
 #include <cerrno>
-#include <cstring>
 #include <optional>
 
 #include "absl/status/statusor.h"
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
-#include "verbena/transport/base/socket.h"
 
 namespace verbena::internal {
 namespace {
 
-constexpr uint8_t kIpv4Loopback = 127;
-
-bool IsComparable(const in6_addr& address) {
-  return !IsLoopback(address) && !IN6_IS_ADDR_LINKLOCAL(&address);
+bool IsComparable(const IpAddress& address) {
+  return !IsLoopback(address) && !IsLinkLocal(address);
 }
 
-std::string TextOf(const in6_addr& address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (IN6_IS_ADDR_V4MAPPED(&address)) {
-    inet_ntop(AF_INET, &address.s6_addr[12], text, sizeof(text));
-  } else {
-    inet_ntop(AF_INET6, &address, text, sizeof(text));
-  }
-  return text;
+// None if `peer` is no IP address with a port, or an address that only counts on one interface
+// ("fe80::1%eth0").
+std::optional<IpAddress> PeerAddress(const std::string& peer) {
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(peer);
+  return parsed.ok() ? ParseIp(parsed->host) : std::nullopt;
+}
+
+// 0.0.0.0/8, also mapped, and ::.
+bool IsUnspecified(const IpAddress& address) {
+  return IsWildcard(address) || (IsIpv4(address) && address[12] == 0);  // "this host"
 }
 
 }  // namespace
@@ -51,64 +47,32 @@ std::string RuntimeId::ToString() const {
   return text;
 }
 
-std::optional<in6_addr> PeerAddress(const std::string& peer) {
-  const absl::StatusOr<HostPort> parsed = ParseHostPort(peer);
-  if (!parsed.ok()) return std::nullopt;
-  in_addr ipv4{};
-  in6_addr address{};
-  if (inet_pton(AF_INET, parsed->host.c_str(), &ipv4) == 1) {
-    address.s6_addr[10] = address.s6_addr[11] = 0xff;
-    std::memcpy(&address.s6_addr[12], &ipv4, sizeof(ipv4));
-    return address;
-  }
-  if (inet_pton(AF_INET6, parsed->host.c_str(), &address) == 1) return address;
-  return std::nullopt;
-}
-
-bool IsLoopback(const in6_addr& address) {
-  if (IN6_IS_ADDR_V4MAPPED(&address)) return address.s6_addr[12] == kIpv4Loopback;
-  return IN6_IS_ADDR_LOOPBACK(&address);
-}
-
-bool IsUnspecified(const in6_addr& address) {
-  if (!IN6_IS_ADDR_V4MAPPED(&address)) return IN6_IS_ADDR_UNSPECIFIED(&address);
-  return address.s6_addr[12] == 0;  // 0.0.0.0/8: "this host"
-}
-
 bool IsBeyondLoopback(const std::string& peer) {
-  const std::optional<in6_addr> address = PeerAddress(peer);
+  const std::optional<IpAddress> address = PeerAddress(peer);
   return address.has_value() && !IsLoopback(*address) && !IsUnspecified(*address);
 }
 
-std::array<uint8_t, 16> ReachableAddress(const std::array<uint8_t, 16>& announced,
-                                         const std::string& peer) {
-  in6_addr address{};
-  std::memcpy(&address, announced.data(), announced.size());
-  const bool useless = IsLoopback(address) || IsUnspecified(address);
+IpAddress ReachableAddress(const IpAddress& announced, const std::string& peer) {
+  const bool useless = IsLoopback(announced) || IsUnspecified(announced);
   if (!useless || !IsBeyondLoopback(peer)) return announced;
-  const in6_addr reached = *PeerAddress(peer);
-  std::array<uint8_t, 16> taken{};
-  std::memcpy(taken.data(), &reached, taken.size());
-  return taken;
+  return *PeerAddress(peer);
 }
 
 absl::Status CheckClaimedAddress(const std::string& peer, const LinkParameters& offer) {
   const bool tcp = offer.kind == LinkKind::kTcp;
   if (offer.kind != LinkKind::kRoce && !tcp) return absl::OkStatus();
-  const std::optional<in6_addr> from = PeerAddress(peer);
-  in6_addr claimed{};
-  std::memcpy(&claimed, offer.gid.data(), sizeof(claimed));
+  const std::optional<IpAddress> from = PeerAddress(peer);
+  const IpAddress& claimed = offer.gid;
   // This side would connect to a port of its own host, whichever the peer has named.
   const bool own_host = IsLoopback(claimed) || IsUnspecified(claimed);
   if (tcp && own_host && IsBeyondLoopback(peer)) {
     return absl::PermissionDeniedError(
-        fmt::format("{} claims the GID of {}, an address of this host", peer, TextOf(claimed)));
+        fmt::format("{} claims the GID of {}, an address of this host", peer, FormatIp(claimed)));
   }
   if (!from.has_value() || !IsComparable(*from) || !IsComparable(claimed)) return absl::OkStatus();
-  if (IN6_IS_ADDR_V4MAPPED(&*from) != IN6_IS_ADDR_V4MAPPED(&claimed)) return absl::OkStatus();
-  if (std::memcmp(&*from, &claimed, sizeof(claimed)) == 0) return absl::OkStatus();
+  if (IsIpv4(*from) != IsIpv4(claimed) || *from == claimed) return absl::OkStatus();
   return absl::PermissionDeniedError(fmt::format(
-      "{} claims the GID of {}, but connects from another address", peer, TextOf(claimed)));
+      "{} claims the GID of {}, but connects from another address", peer, FormatIp(claimed)));
 }
 
 }  // namespace verbena::internal

@@ -7,17 +7,15 @@
 #ifndef VERBENA_TRANSPORT_CONNECT_PEER_H_
 #define VERBENA_TRANSPORT_CONNECT_PEER_H_
 
-#include <netinet/in.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/socket.h"
 
 namespace verbena::internal {
 
@@ -70,8 +68,8 @@ inline constexpr size_t kMaxMethods = 4096;
 
 // The address of a server's connection manager, and the token that its client shows there.
 struct RdmaCmService {
-  std::array<uint8_t, 16> address{};  // IPv6, or IPv4 mapped
-  uint16_t port = 0;                  // 0: there is none
+  IpAddress address{};
+  uint16_t port = 0;  // 0: there is none
   uint64_t token = 0;
 };
 
@@ -127,18 +125,7 @@ struct LinkParameters {
   uint64_t features = 0;
 };
 
-// PeerAddress: the IP address of a bootstrap connection's peer, and the use of the addresses that
-// peers announce. Pure functions.
-
-// `peer` is MessageStream::peer(). An IPv4 address is mapped into IPv6, as in a GID. None if `peer`
-// is no IP address with a port, or an address that only counts on one interface ("fe80::1%eth0").
-std::optional<in6_addr> PeerAddress(const std::string& peer);
-
-// 127.0.0.0/8, also mapped, and ::1.
-bool IsLoopback(const in6_addr& address);
-
-// 0.0.0.0/8, also mapped, and ::.
-bool IsUnspecified(const in6_addr& address);
+// The use of the addresses that peers announce. Pure functions; `peer` is MessageStream::peer().
 
 // True if the peer has an IP address that other hosts can have a route to: neither loopback nor
 // unspecified.
@@ -148,8 +135,7 @@ bool IsBeyondLoopback(const std::string& peer);
 // `announced`: that address, or the one by which the client reached the server's bootstrap (`peer`)
 // if the server announces a loopback address or none. So a server behind a wildcard address needs
 // no configuration, and no server makes a client connect to the client's own host.
-std::array<uint8_t, 16> ReachableAddress(const std::array<uint8_t, 16>& announced,
-                                         const std::string& peer);
+IpAddress ReachableAddress(const IpAddress& announced, const std::string& peer);
 
 // CheckClaimedAddress: compares the GID that a peer claims with the address that it connects from.
 //
@@ -158,11 +144,11 @@ std::array<uint8_t, 16> ReachableAddress(const std::array<uint8_t, 16>& announce
 // own, so that the server reaches for a third host. Or its host has a network for storage beside
 // the one that it connects by.
 
-// `peer` is MessageStream::peer(). PERMISSION_DENIED, with both addresses, if `offer` claims
-// another address than the peer has. OK if the addresses are equal, or cannot be compared: the link
-// is neither RoCE version 2 nor TCP, `peer` is not an IP address, the families differ, or one of
-// the addresses is loopback or link-local. Over TCP a peer beyond loopback may claim neither a
-// loopback address nor none: each would be an address of the server's own host.
+// PERMISSION_DENIED, with both addresses, if `offer` claims another address than the peer has. OK
+// if the addresses are equal, or cannot be compared: the link is neither RoCE version 2 nor TCP,
+// `peer` is not an IP address, the families differ, or one of the addresses is loopback or
+// link-local. Over TCP a peer beyond loopback may claim neither a loopback address nor none: each
+// would be an address of the server's own host.
 absl::Status CheckClaimedAddress(const std::string& peer, const LinkParameters& offer);
 
 }  // namespace verbena::internal

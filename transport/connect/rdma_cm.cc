@@ -1,6 +1,5 @@
 #include "verbena/transport/connect/rdma_cm.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
@@ -21,7 +20,6 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
@@ -29,23 +27,6 @@ namespace verbena::internal {
 using boost::system::error_code;
 
 namespace {
-
-constexpr std::array<uint8_t, 12> kMappedPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-
-std::optional<IpAddress> ReadIp(const sockaddr& address) {
-  IpAddress ip{};
-  if (address.sa_family == AF_INET) {
-    std::copy(kMappedPrefix.begin(), kMappedPrefix.end(), ip.begin());
-    std::memcpy(ip.data() + kMappedPrefix.size(),
-                &reinterpret_cast<const sockaddr_in&>(address).sin_addr, 4);
-    return ip;
-  }
-  if (address.sa_family != AF_INET6) return std::nullopt;
-  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-  if (IN6_IS_ADDR_LINKLOCAL(&v6)) return std::nullopt;
-  std::memcpy(ip.data(), &v6, ip.size());
-  return ip;
-}
 
 // IPoIB's hardware address ends with the port's GID. An iWARP port's GID begins with the hardware
 // address of its interface.
@@ -217,7 +198,7 @@ absl::StatusOr<uint64_t> NewToken() {
 }
 
 std::string Describe(const RdmaCmService& service) {
-  return FormatHostPort(FormatIp(service.address), service.port);
+  return SocketAddress(service.address, service.port).text();
 }
 
 }  // namespace
@@ -236,9 +217,11 @@ std::vector<HostAddress> ListAddresses() {
       hardware[each->ifa_name].assign(bytes, bytes + link.sll_halen);
       continue;
     }
+    const SocketAddress address(*each->ifa_addr);
+    const IpAddress ip = address.ip();
     const bool usable = (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_LOOPBACK) == 0;
-    const std::optional<IpAddress> ip = ReadIp(*each->ifa_addr);
-    if (usable && ip) addresses.push_back({.interface = each->ifa_name, .hardware = {}, .ip = *ip});
+    if (!usable || !address.has_value() || IsLinkLocal(ip)) continue;
+    addresses.push_back({.interface = each->ifa_name, .hardware = {}, .ip = ip});
   }
   freeifaddrs(list);
   for (HostAddress& address : addresses) address.hardware = hardware[address.interface];
@@ -256,36 +239,6 @@ std::vector<HostAddress> RankAddresses(const std::vector<HostAddress>& all, Link
     }
   }
   return likely.empty() ? all : likely;
-}
-
-bool IsIpv4(const IpAddress& ip) {
-  return std::equal(kMappedPrefix.begin(), kMappedPrefix.end(), ip.begin());
-}
-
-sockaddr_storage SocketAddress(const IpAddress& ip, uint16_t port) {
-  sockaddr_storage storage{};
-  if (IsIpv4(ip)) {
-    auto& v4 = reinterpret_cast<sockaddr_in&>(storage);
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(port);
-    std::memcpy(&v4.sin_addr, ip.data() + kMappedPrefix.size(), 4);
-  } else {
-    auto& v6 = reinterpret_cast<sockaddr_in6&>(storage);
-    v6.sin6_family = AF_INET6;
-    v6.sin6_port = htons(port);
-    std::memcpy(&v6.sin6_addr, ip.data(), ip.size());
-  }
-  return storage;
-}
-
-std::string FormatIp(const IpAddress& ip) {
-  char text[INET6_ADDRSTRLEN] = {};
-  if (IsIpv4(ip)) {
-    inet_ntop(AF_INET, ip.data() + kMappedPrefix.size(), text, sizeof(text));
-  } else {
-    inet_ntop(AF_INET6, ip.data(), text, sizeof(text));
-  }
-  return text;
 }
 
 CmChannel::CmChannel(std::shared_ptr<IoThread> io, rdma_event_channel* channel)
@@ -489,10 +442,9 @@ void CmConnection::Resolve(const IpAddress& from, const RdmaCmService& to) {
   absl::StatusOr<rdma_cm_id*> id = channel_->CreateId(*this);
   if (!id.ok()) return End(id.status());
   id_ = *id;
-  sockaddr_storage source = SocketAddress(from, 0);
-  sockaddr_storage target = SocketAddress(to.address, to.port);
-  if (rdma_resolve_addr(id_, reinterpret_cast<sockaddr*>(&source),
-                        reinterpret_cast<sockaddr*>(&target), kResolveTimeoutMs) != 0) {
+  SocketAddress source(from, 0);
+  SocketAddress target(to.address, to.port);
+  if (rdma_resolve_addr(id_, source.get(), target.get(), kResolveTimeoutMs) != 0) {
     End(RdmaCmCallStatus("rdma_resolve_addr", errno, what_));
   }
 }
@@ -700,8 +652,8 @@ bool RdmaCm::IsOnPort(const IpAddress& ip) {
   absl::StatusOr<rdma_cm_id*> created = channel_->CreateId(*this);
   if (!created.ok()) return false;
   const TemporaryId id(*channel_, *created);
-  sockaddr_storage address = SocketAddress(ip, 0);
-  if (rdma_bind_addr(id.get(), reinterpret_cast<sockaddr*>(&address)) != 0) return false;
+  SocketAddress address(ip, 0);
+  if (rdma_bind_addr(id.get(), address.get()) != 0) return false;
   return id.get()->verbs != nullptr && id.get()->port_num == options_.port &&
          options_.device == ibv_get_device_name(id.get()->verbs->device);
 }
@@ -718,17 +670,17 @@ absl::StatusOr<RdmaCmService> RdmaCm::Listen() {
   absl::StatusOr<uint16_t> port = ListenOnce(ip);
   for (int tries = 1; !port.ok() && tries < kListenTries; ++tries) port = ListenOnce(ip);
   VERBENA_RETURN_IF_ERROR(port.status());
-  Log(LogLevel::kInfo, fmt::format("rdma_cm listens at {} on {}",
-                                   FormatHostPort(FormatIp(ip), *port), options_.device));
+  Log(LogLevel::kInfo,
+      fmt::format("rdma_cm listens at {} on {}", SocketAddress(ip, *port).text(), options_.device));
   return RdmaCmService{.address = ip, .port = *port};
 }
 
 absl::StatusOr<uint16_t> RdmaCm::ListenOnce(const IpAddress& ip) {
   VERBENA_ASSIGN_OR_RETURN(rdma_cm_id * created, channel_->CreateId(*this));
   TemporaryId id(*channel_, created);
-  sockaddr_storage address = SocketAddress(ip, 0);
+  SocketAddress address(ip, 0);
   const std::string what = fmt::format("rdma_cm at {}", FormatIp(ip));
-  if (rdma_bind_addr(id.get(), reinterpret_cast<sockaddr*>(&address)) != 0) {
+  if (rdma_bind_addr(id.get(), address.get()) != 0) {
     return RdmaCmCallStatus("rdma_bind_addr", errno, what);
   }
   if (rdma_listen(id.get(), kBacklog) != 0) return RdmaCmCallStatus("rdma_listen", errno, what);

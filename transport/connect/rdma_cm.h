@@ -9,9 +9,7 @@
 #define VERBENA_TRANSPORT_CONNECT_RDMA_CM_H_
 
 #include <infiniband/verbs.h>
-#include <netinet/in.h>
 #include <rdma/rdma_cma.h>
-#include <sys/socket.h>
 
 #include <array>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -30,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/connect/qp_connector.h"
@@ -41,9 +40,6 @@ namespace verbena::internal {
 //
 // The choice is a pure function of the interfaces' addresses and the port's GID; ListAddresses()
 // reads them from the kernel. Only rdma_bind_addr tells whether the port really has the address.
-
-// IPv6, or IPv4 mapped.
-using IpAddress = std::array<uint8_t, 16>;
 
 struct HostAddress {
   std::string interface;
@@ -60,11 +56,6 @@ std::vector<HostAddress> ListAddresses();
 // all.
 std::vector<HostAddress> RankAddresses(const std::vector<HostAddress>& all, LinkKind kind,
                                        const ibv_gid& gid);
-
-bool IsIpv4(const IpAddress& ip);
-sockaddr_storage SocketAddress(const IpAddress& ip, uint16_t port);
-// "10.0.0.1" or "fd00::1".
-std::string FormatIp(const IpAddress& ip);
 
 // The content of an rdma_cm_event.
 struct CmEvent {

@@ -3,12 +3,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <boost/asio/error.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -83,8 +83,10 @@ class TcpAcceptor final : public IoObject, public std::enable_shared_from_this<T
  public:
   using Accepted = Mailbox<std::unique_ptr<MessageStream>>;
 
-  // From any thread. Takes the listening descriptor `fd`.
-  static absl::StatusOr<std::shared_ptr<TcpAcceptor>> Adopt(std::shared_ptr<IoThread> io, int fd);
+  // From any thread. `fd` listens.
+  static absl::StatusOr<std::shared_ptr<TcpAcceptor>> Adopt(std::shared_ptr<IoThread> io,
+                                                            boost::asio::ip::tcp family,
+                                                            UniqueFd fd);
 
   // For the executor.
   std::shared_ptr<Accepted> StartAccept();
@@ -92,7 +94,6 @@ class TcpAcceptor final : public IoObject, public std::enable_shared_from_this<T
   const std::string& address() const { return address_; }
 
   void CloseOnThread() override;
-  ~TcpAcceptor() override;
 
  private:
   explicit TcpAcceptor(std::shared_ptr<IoThread> io);
@@ -104,7 +105,6 @@ class TcpAcceptor final : public IoObject, public std::enable_shared_from_this<T
   void OnStarved(const absl::Status& why);
   size_t Shed();
   void Reserve();
-  void ReleaseReserve();
   void Take(AcceptedSocket accepted);
 
   const std::shared_ptr<IoThread> io_;
@@ -116,7 +116,7 @@ class TcpAcceptor final : public IoObject, public std::enable_shared_from_this<T
   boost::asio::steady_timer retry_;
   bool waiting_ = false;
   bool closed_ = false;
-  int reserve_ = -1;   // a descriptor to give up when there is no other; -1 while there is none
+  UniqueFd reserve_;   // a descriptor to give up when there is no other; may be none
   uint64_t shed_ = 0;  // connections closed for want of descriptors
   ThrottledLog log_{{.lines = 1}};
 };
@@ -185,6 +185,22 @@ absl::StatusOr<tcp::endpoint> ResolveHere(internal::IoThread& io,
   return found.begin()->endpoint();
 }
 
+absl::Status ListenError(int error, const std::string& name) {
+  switch (error) {
+    case EADDRINUSE:
+      return absl::FailedPreconditionError(fmt::format(
+          "{} is in use (EADDRINUSE): choose another port or stop the other server", name));
+    case EACCES:
+      return absl::PermissionDeniedError(
+          fmt::format("{} needs privileges (EACCES): choose a port of 1024 or above", name));
+    case EADDRNOTAVAIL:
+      return absl::InvalidArgumentError(
+          fmt::format("{} is no address of this host (EADDRNOTAVAIL)", name));
+    default:
+      return internal::SocketStatus(error, "listen on " + name);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TcpBootstrap>> TcpBootstrap::Create() {
@@ -203,11 +219,13 @@ VERBENA_CORO_WRAPPER Task<StreamOr> TcpBootstrap::Connect(std::string target) {
 absl::StatusOr<std::unique_ptr<MessageListener>> TcpBootstrap::Listen(const std::string& address) {
   VERBENA_ASSIGN_OR_RETURN(internal::HostPort parsed, internal::ParseHostPort(address));
   VERBENA_ASSIGN_OR_RETURN(tcp::endpoint endpoint, ResolveHere(*io_, parsed));
-  VERBENA_ASSIGN_OR_RETURN(
-      int fd,
-      internal::ListenTcp(endpoint.data(), static_cast<socklen_t>(endpoint.size()), address));
+  internal::UniqueFd fd = internal::OpenTcpSocket(endpoint.protocol().family());
+  if (!fd || !internal::BindTcpSocket(fd.get(), internal::SocketAddress(*endpoint.data())) ||
+      listen(fd.get(), SOMAXCONN) != 0) {
+    return ListenError(errno, address);
+  }
   VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<internal::TcpAcceptor> acceptor,
-                           internal::TcpAcceptor::Adopt(io_, fd));
+                           internal::TcpAcceptor::Adopt(io_, endpoint.protocol(), std::move(fd)));
   return std::make_unique<internal::TcpListener>(std::move(acceptor));
 }
 
@@ -231,13 +249,6 @@ constexpr auto kRetryDelay = std::chrono::milliseconds(100);
 constexpr size_t kShedAtOnce = 64;
 
 absl::Status Closed() { return absl::CancelledError("the listener was closed"); }
-
-tcp FamilyOf(int fd) {
-  sockaddr_storage address{};
-  socklen_t bytes = sizeof(address);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes);
-  return address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4();
-}
 
 Task<StreamOr> AcceptFrom(std::shared_ptr<TcpAcceptor> acceptor) {
   co_return co_await acceptor->StartAccept()->Pop();
@@ -290,18 +301,19 @@ void TcpConnector::Resolve() {
 void TcpConnector::ConnectNext() {
   while (next_ < addresses_.size()) {
     const tcp::endpoint& address = addresses_[next_++];
-    absl::StatusOr<int> fd = OpenTcpSocket(address.protocol().family(), What());
-    if (!fd.ok()) {
-      last_error_ = fd.status();
+    UniqueFd fd = OpenTcpSocket(address.protocol().family());
+    if (!fd) {
+      last_error_ = SocketStatus(errno, What());
       continue;
     }
+    DetectDeadHost(fd.get());
     error_code error;
-    socket_.assign(address.protocol(), *fd, error);
+    socket_.assign(address.protocol(), fd.get(), error);
     if (error) {
-      close(*fd);
       last_error_ = SocketStatus(error.value(), What());
       continue;
     }
+    fd.Release();
     return socket_.async_connect(address, [self = shared_from_this()](const error_code& error) {
       self->OnConnected(error);
     });
@@ -344,17 +356,13 @@ TcpAcceptor::TcpAcceptor(std::shared_ptr<IoThread> io)
   Reserve();
 }
 
-TcpAcceptor::~TcpAcceptor() { ReleaseReserve(); }
-
 absl::StatusOr<std::shared_ptr<TcpAcceptor>> TcpAcceptor::Adopt(std::shared_ptr<IoThread> io,
-                                                                int fd) {
+                                                                tcp family, UniqueFd fd) {
   std::shared_ptr<TcpAcceptor> acceptor(new TcpAcceptor(std::move(io)));
   error_code error;
-  acceptor->acceptor_.assign(FamilyOf(fd), fd, error);
-  if (error) {
-    close(fd);
-    return SocketStatus(error.value(), "listen");
-  }
+  acceptor->acceptor_.assign(family, fd.get(), error);
+  if (error) return SocketStatus(error.value(), "listen");
+  fd.Release();
   const tcp::endpoint bound = acceptor->acceptor_.local_endpoint(error);
   acceptor->address_ = FormatHostPort(bound.address().to_string(), bound.port());
   const bool posted = acceptor->io_->Post([acceptor] { acceptor->io_->Register(acceptor); });
@@ -384,14 +392,15 @@ void TcpAcceptor::CloseOnThread() {
   accepted_->Abort(Closed());
   error_code ignored;
   acceptor_.close(ignored);
-  ReleaseReserve();
+  reserve_ = {};
   retry_.cancel();
   io_->Unregister(shared_from_this());
 }
 
 void TcpAcceptor::AcceptNext() {
   while (!closed_ && !waiting_ && accepted_->size() < kTcpAcceptedAhead) {
-    absl::StatusOr<AcceptedSocket> accepted = AcceptTcp(acceptor_.native_handle());
+    absl::StatusOr<AcceptedSocket> accepted =
+        AcceptSocket(acceptor_.native_handle(), "accept a connection");
     if (accepted.ok()) {
       Reserve();
       Take(*std::move(accepted));
@@ -413,13 +422,12 @@ void TcpAcceptor::OnStarved(const absl::Status& why) {
 }
 
 size_t TcpAcceptor::Shed() {
-  if (reserve_ < 0) return 0;
-  ReleaseReserve();
+  if (!reserve_) return 0;
+  reserve_ = {};
   size_t count = 0;
-  for (; count < kShedAtOnce; ++count) {
-    absl::StatusOr<AcceptedSocket> accepted = AcceptTcp(acceptor_.native_handle());
-    if (!accepted.ok()) break;
-    close(accepted->fd);
+  while (count < kShedAtOnce &&
+         AcceptSocket(acceptor_.native_handle(), "accept a connection").ok()) {
+    ++count;
   }
   Reserve();
   return count;
@@ -427,11 +435,7 @@ size_t TcpAcceptor::Shed() {
 
 // Another thread may have taken the last descriptor meanwhile: then there is no reserve for now.
 void TcpAcceptor::Reserve() {
-  if (reserve_ < 0) reserve_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
-}
-
-void TcpAcceptor::ReleaseReserve() {
-  if (reserve_ >= 0) close(std::exchange(reserve_, -1));
+  if (!reserve_) reserve_ = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
 }
 
 void TcpAcceptor::TryAgainWhenReadable() {
@@ -456,13 +460,12 @@ void TcpAcceptor::TryAgainLater() {
 void TcpAcceptor::Take(AcceptedSocket accepted) {
   tcp::socket socket(io_->context());
   error_code error;
-  socket.assign(acceptor_.local_endpoint(error).protocol(), accepted.fd, error);
-  if (error) {
-    close(accepted.fd);
-    return TryAgainLater();
-  }
+  socket.assign(acceptor_.local_endpoint(error).protocol(), accepted.fd.get(), error);
+  if (error) return TryAgainLater();
+  accepted.fd.Release();
+  DetectDeadHost(socket.native_handle());
   accepted_->Push(std::make_unique<TcpStream>(
-      TcpConnection::Adopt(io_, std::move(socket), std::move(accepted.peer))));
+      TcpConnection::Adopt(io_, std::move(socket), accepted.peer.text())));
 }
 
 TcpListener::TcpListener(std::shared_ptr<TcpAcceptor> acceptor) : acceptor_(std::move(acceptor)) {}

@@ -12,9 +12,9 @@
 #include <mutex>
 #include <utility>
 
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/preload/cm_connect.h"
 #include "verbena/transport/preload/cm_id.h"
-#include "verbena/transport/preload/rdma_cm_addresses.h"
 
 // Ids and their addresses, as programs call them: from rdma_create_id to rdma_resolve_route.
 
@@ -26,60 +26,58 @@ constexpr uint16_t kDefaultPkey = 0xffff;
 
 // Binds the id's socket to `address`, whose port may be 0, and stores what it is bound to. Under
 // the lock. 0 or an errno.
-int BindSocket(CmId& id, const sockaddr& address) {
+int BindId(CmId& id, const SocketAddress& address) {
   CmId::Guarded& guarded = id.guarded();
-  UniqueFd made(socket(address.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
-  if (!made) return errno;
-  const int on = 1;
+  UniqueFd made = OpenTcpSocket(address.family());
   // A port is free as soon as its id is gone: RDMA's ports have no TIME_WAIT. With port 0 the
   // option would hand out ports that others are bound to.
-  if (AddressPort(address) != 0 || guarded.reuse_address) {
-    setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  }
-  if (address.sa_family == AF_INET6) {
-    const int six_only = guarded.address_family_only ? 1 : 0;
-    setsockopt(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, &six_only, sizeof(six_only));
-  }
-  if (bind(made.get(), &address, AddressBytes(address)) != 0) return errno;
-  socklen_t bytes = sizeof(id.route.addr.src_storage);
-  if (getsockname(made.get(), &id.route.addr.src_addr, &bytes) != 0) return errno;
+  const BindOptions options{.reuse = address.port() != 0 || guarded.reuse_address,
+                            .both_families = !guarded.address_family_only};
+  if (!made || !BindTcpSocket(made.get(), address, options)) return errno;
+  const SocketAddress bound = SocketAddress::OfSocket(made.get());
+  std::memcpy(&id.route.addr.src_storage, bound.get(), bound.size());
   guarded.bound = std::move(made);
   return 0;
 }
 
-// Finds the source address, and binds the id to it and to a device. Under the lock. 0 or an errno.
-int ResolveSource(CmId& id, const sockaddr* source, const sockaddr& destination) {
-  sockaddr_storage routed = {};
-  if (source == nullptr || IsAnyAddress(*source)) {
-    if (const int error = SourceAddressFor(destination, routed); error != 0) return error;
+// The address from which this host reaches `destination`, without a port. 0 or an errno.
+int SourceAddressFor(SocketAddress destination, SocketAddress& source) {
+  // Connecting a datagram socket sends nothing; it asks the routing tables.
+  const UniqueFd probe(socket(destination.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  // Port 0 is refused by some kernels.
+  destination.set_port(1);
+  if (!probe || connect(probe.get(), destination.get(), destination.size()) != 0) return errno;
+  source = SocketAddress::OfSocket(probe.get());
+  source.set_port(0);
+  return 0;
+}
+
+// Finds the source address, and binds the id to it and to a device; `source` may have none. Under
+// the lock. 0 or an errno.
+int ResolveSource(CmId& id, SocketAddress source, const SocketAddress& destination) {
+  if (!source.has_value() || IsWildcard(source.ip())) {
+    const SocketAddress given = source;
+    if (const int error = SourceAddressFor(destination, source); error != 0) return error;
     // A port that the program chose stays.
-    if (source != nullptr && routed.ss_family == source->sa_family) {
-      if (source->sa_family == AF_INET) {
-        reinterpret_cast<sockaddr_in&>(routed).sin_port = AddressPort(*source);
-      } else {
-        reinterpret_cast<sockaddr_in6&>(routed).sin6_port = AddressPort(*source);
-      }
-    }
-    source = reinterpret_cast<const sockaddr*>(&routed);
+    if (source.family() == given.family()) source.set_port(given.port());
   }
-  if (source->sa_family != destination.sa_family) return EAFNOSUPPORT;
-  return BindSocket(id, *source);
+  if (source.family() != destination.family()) return EAFNOSUPPORT;
+  return BindId(id, source);
 }
 
 // The work of rdma_resolve_addr; an event tells how it went. Under the lock.
-void ResolveAddress(CmId& id, const sockaddr* source, const sockaddr& destination) {
+void ResolveAddress(CmId& id, const SocketAddress& source, const SocketAddress& destination) {
   CmId::Guarded& guarded = id.guarded();
   int error = 0;
-  const sockaddr_storage bound_to = id.route.addr.src_storage;
-  const auto& bound = reinterpret_cast<const sockaddr&>(bound_to);
+  const SocketAddress bound(id.route.addr.src_addr);
   if (guarded.state == CmState::kIdle) {
     error = ResolveSource(id, source, destination);
-  } else if (IsAnyAddress(bound)) {
+  } else if (IsWildcard(bound.ip())) {
     guarded.bound = {};
-    error = ResolveSource(id, &bound, destination);
+    error = ResolveSource(id, bound, destination);
   }
   if (error != 0) return id.Post(RDMA_CM_EVENT_ADDR_ERROR, -error);
-  std::memcpy(&id.route.addr.dst_storage, &destination, AddressBytes(destination));
+  std::memcpy(&id.route.addr.dst_storage, destination.get(), destination.size());
   CmDevices::Get().Bind(id);
   guarded.state = CmState::kAddressResolved;
   id.Post(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
@@ -267,6 +265,8 @@ int CompleteCmCall(CmId& id) {
 extern "C" {
 
 using namespace verbena::internal::preload;
+using verbena::internal::IsWildcard;
+using verbena::internal::SocketAddress;
 
 int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context,
                    rdma_port_space space) {
@@ -309,11 +309,12 @@ void rdma_destroy_ep(rdma_cm_id* id) {
 
 int rdma_bind_addr(rdma_cm_id* visible, sockaddr* address) {
   CmId& id = Behind(visible);
-  if (address == nullptr || AddressBytes(*address) == 0) return CmFail(EINVAL);
+  const SocketAddress to = address != nullptr ? SocketAddress(*address) : SocketAddress();
+  if (!to.has_value()) return CmFail(EINVAL);
   const std::scoped_lock lock(CmLoop::Instance().mutex());
   if (id.guarded().state != CmState::kIdle) return CmFail(EINVAL);
-  if (const int error = BindSocket(id, *address); error != 0) return CmFail(error);
-  if (!IsAnyAddress(*address)) CmDevices::Get().Bind(id);
+  if (const int error = BindId(id, to); error != 0) return CmFail(error);
+  if (!IsWildcard(to.ip())) CmDevices::Get().Bind(id);
   id.guarded().state = CmState::kBound;
   return 0;
 }
@@ -321,15 +322,14 @@ int rdma_bind_addr(rdma_cm_id* visible, sockaddr* address) {
 int rdma_resolve_addr(rdma_cm_id* visible, sockaddr* source, sockaddr* destination,
                       int /*timeout_ms*/) {
   CmId& id = Behind(visible);
-  if (destination == nullptr || AddressBytes(*destination) == 0 ||
-      (source != nullptr && AddressBytes(*source) == 0)) {
-    return CmFail(EINVAL);
-  }
+  const SocketAddress from = source != nullptr ? SocketAddress(*source) : SocketAddress();
+  const SocketAddress to = destination != nullptr ? SocketAddress(*destination) : SocketAddress();
+  if (!to.has_value() || (source != nullptr && !from.has_value())) return CmFail(EINVAL);
   {
     const std::scoped_lock lock(CmLoop::Instance().mutex());
     const CmState state = id.guarded().state;
     if (state != CmState::kIdle && state != CmState::kBound) return CmFail(EINVAL);
-    ResolveAddress(id, source, *destination);
+    ResolveAddress(id, from, to);
   }
   return CompleteCmCall(id);
 }
@@ -373,9 +373,13 @@ int rdma_migrate_id(rdma_cm_id* visible, rdma_event_channel* channel) {
   return 0;
 }
 
-in_port_t rdma_get_src_port(rdma_cm_id* id) { return AddressPort(id->route.addr.src_addr); }
+in_port_t rdma_get_src_port(rdma_cm_id* id) {
+  return htons(SocketAddress(id->route.addr.src_addr).port());
+}
 
-in_port_t rdma_get_dst_port(rdma_cm_id* id) { return AddressPort(id->route.addr.dst_addr); }
+in_port_t rdma_get_dst_port(rdma_cm_id* id) {
+  return htons(SocketAddress(id->route.addr.dst_addr).port());
+}
 
 using namespace verbena::internal::preload;
 

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "verbena/transport/preload/cm_id.h"
-#include "verbena/transport/preload/rdma_cm_addresses.h"
 
 namespace verbena::internal::preload {
 namespace {
@@ -82,7 +81,8 @@ void StartConnecting(CmId& id, const CmMessage& request) {
   guarded.terms.initiator_depth = request.initiator_depth;
   guarded.terms.retry_count = request.retry_count;
   guarded.unsent_request = request;
-  guarded.stream = std::make_unique<CmStream>(std::move(guarded.bound), id.route.addr.dst_addr, id);
+  guarded.stream = std::make_unique<CmStream>(std::move(guarded.bound),
+                                              SocketAddress(id.route.addr.dst_addr), id);
   guarded.stream->SetTimeLimit(kAnswerTime);
 }
 

@@ -7,14 +7,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
+#include <optional>
 #include <random>
+#include <string>
 #include <utility>
 
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/preload/rdma_cm_addresses.h"
+#include "verbena/transport/base/socket.h"
 
 namespace verbena::internal::preload {
 namespace {
@@ -44,6 +49,37 @@ void StoreSocketAddresses(int fd, rdma_addr& address) {
   getsockname(fd, &address.src_addr, &bytes);
   bytes = sizeof(address.dst_storage);
   getpeername(fd, &address.dst_addr, &bytes);
+}
+
+// The GID of a device without a TCP wire, which is reached on this host alone (context.cc).
+bool IsLocalGid(const IpAddress& gid) {
+  static constexpr std::array<uint8_t, 4> kPrefix = {0xfd, 'v', 'b', 'n'};
+  return std::equal(kPrefix.begin(), kPrefix.end(), gid.begin());
+}
+
+bool IsAddress(const IpAddress& gid) {
+  constexpr uint8_t kLinkLocal = 0xfe;
+  return IsIpv4(gid) || (gid[0] >= 0x20 && gid[0] < kLinkLocal && !IsLocalGid(gid));
+}
+
+bool AnySource() {
+  const char* any = std::getenv("VERBENA_SOFT_ANY_SOURCE");
+  return any != nullptr && std::string(any) == "1";
+}
+
+// Whether the peer at the other end of the connected socket `fd` may name the GID `named`, to which
+// our device, whose GID is `own`, would connect. If ours is an IP address, so is the peer's: the
+// one that it connects from. VERBENA_SOFT_ANY_SOURCE=1 allows others.
+bool MayNameGid(int fd, const IpAddress& own, const IpAddress& named) {
+  static ThrottledLog& refused = *new ThrottledLog({});
+  if (!IsAddress(own) || AnySource()) return true;
+  const std::optional<TcpSource> source = TcpSource::Of(fd);
+  if (!source.has_value()) return false;
+  if (source->MayHave(named) || (source->this_host && IsLocalGid(named))) return true;
+  refused.Write(LogLevel::kWarning, Clock::Real().Now(),
+                "rdma_cm: a request from " + FormatIp(source->address) + " names the GID of " +
+                    FormatIp(named) + "; VERBENA_SOFT_ANY_SOURCE=1 allows it");
+  return false;
 }
 
 constexpr uint8_t kPort = 1;
@@ -183,12 +219,9 @@ void CmId::OnStreamLost(int error) {
 
 bool CmId::OnRequest(std::unique_ptr<CmStream>& stream, const CmMessage& message) {
   if (guarded_.waiting_requests >= guarded_.backlog) return false;
-  ibv_gid named = {};
-  std::ranges::copy(message.gid, named.raw);
   // The program's device would connect to whatever address a stranger names.
-  if (!MayNameGid(stream->fd(), CmDevices::Get().devices().front().gid, named)) {
-    return false;
-  }
+  const ibv_gid& own = CmDevices::Get().devices().front().gid;
+  if (!MayNameGid(stream->fd(), std::to_array(own.raw), message.gid)) return false;
   // The program owns it once it has the event.
   auto* const request = new CmId(ps);
   request->channel = channel;

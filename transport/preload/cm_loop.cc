@@ -1,7 +1,5 @@
 #include "verbena/transport/preload/cm_loop.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -11,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,8 +17,6 @@
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
-#include "verbena/transport/preload/rdma_cm_addresses.h"
-#include "verbena/transport/soft/tcp_socket.h"
 
 namespace verbena::internal::preload {
 namespace {
@@ -33,28 +28,7 @@ constexpr auto kNoDeadline = CmLoop::Clock::time_point::max();
 constexpr size_t kMostOutgoing = 4;
 
 // A host that died without a word is found after about a minute (start).
-constexpr int kIdleSeconds = 30;
-constexpr int kProbeSeconds = 10;
-constexpr int kProbes = 3;
-
-void SetOption(int fd, int level, int name, int value) {
-  // All are improvements only: a socket without one still works.
-  setsockopt(fd, level, name, &value, sizeof(value));
-}
-
-void SetOptions(int fd) {
-  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
-}
-
-int SocketError(int fd) {
-  int error = 0;
-  socklen_t bytes = sizeof(error);
-  return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
-}
+constexpr SilenceLimits kSilence{.idle_seconds = 30, .interval_seconds = 10, .limit_seconds = 0};
 
 constexpr auto kBetweenAttempts = std::chrono::milliseconds(20);
 
@@ -68,10 +42,6 @@ bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || e
 
 // How long it leaves connections waiting when the process has no descriptors left.
 constexpr auto kPause = std::chrono::milliseconds(100);
-
-bool OutOfResources(int error) {
-  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-}
 
 }  // namespace
 
@@ -183,14 +153,12 @@ CmStream::CmStream(UniqueFd socket, CmStreamOwner& owner)
     : socket_(std::move(socket)),
       owner_(&owner),
       watch_(CmLoop::Instance().Watch(socket_.get(), EPOLLIN, *this)) {
-  SetOptions(socket_.get());
+  DetectDeadHost(socket_.get(), kSilence);
 }
 
-CmStream::CmStream(UniqueFd socket, const sockaddr& peer, CmStreamOwner& owner)
+CmStream::CmStream(UniqueFd socket, const SocketAddress& peer, CmStreamOwner& owner)
     : socket_(std::move(socket)), owner_(&owner), watch_(CmLoop::Instance().Watch(-1, 0, *this)) {
-  attempt_ = CmAttempt{};
-  std::memcpy(&attempt_->peer, &peer, AddressBytes(peer));
-  attempt_->patient_until = CmLoop::Clock::now() + kPatience;
+  attempt_ = CmAttempt{.peer = peer, .patient_until = CmLoop::Clock::now() + kPatience};
   Connect();
 }
 
@@ -208,11 +176,8 @@ void CmStream::ClearTimeLimit() { CmLoop::Instance().ClearDeadline(watch_); }
 void CmStream::Connect() {
   CmLoop& loop = CmLoop::Instance();
   loop.Forget(watch_);
-  SetOptions(socket_.get());
-  const auto& peer = reinterpret_cast<const sockaddr&>(attempt_->peer);
-  const bool failed =
-      connect(socket_.get(), &peer, AddressBytes(peer)) != 0 && errno != EINPROGRESS;
-  attempt_->error = failed ? errno : 0;
+  DetectDeadHost(socket_.get(), kSilence);
+  attempt_->error = StartConnect(socket_.get(), attempt_->peer);
   watch_ = loop.Watch(socket_.get(), EPOLLOUT, *this);
   if (attempt_->time_limit != CmLoop::Clock::time_point::max()) {
     loop.SetDeadline(watch_, attempt_->time_limit - CmLoop::Clock::now());
@@ -229,14 +194,10 @@ void CmStream::ConnectAgainSoon() {
 }
 
 bool CmStream::ReplaceSocket() {
-  sockaddr_storage bound = {};
-  socklen_t bytes = sizeof(bound);
-  auto* const address = reinterpret_cast<sockaddr*>(&bound);
-  if (getsockname(socket_.get(), address, &bytes) != 0) return false;
+  const SocketAddress bound = SocketAddress::OfSocket(socket_.get());
   socket_ = {};
-  socket_ =
-      UniqueFd(socket(bound.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
-  return socket_ && bind(socket_.get(), address, bytes) == 0;
+  socket_ = OpenTcpSocket(bound.family());
+  return socket_ && bind(socket_.get(), bound.get(), bound.size()) == 0;
 }
 
 bool CmStream::Send(const CmMessage& message) {
@@ -267,7 +228,7 @@ bool CmStream::Flush(int* error) {
 
 void CmStream::OnReady(uint32_t events) {
   if (attempt_.has_value()) {
-    const int error = attempt_->error != 0 ? attempt_->error : SocketError(socket_.get());
+    const int error = attempt_->error != 0 ? attempt_->error : ConnectResult(socket_.get());
     if (error == ECONNREFUSED && CmLoop::Clock::now() < attempt_->patient_until) {
       return ConnectAgainSoon();
     }
@@ -334,23 +295,21 @@ CmAcceptor::~CmAcceptor() { CmLoop::Instance().Forget(watch_); }
 
 // One connection each time: epoll reports the next.
 void CmAcceptor::OnReady(uint32_t /*events*/) {
-  UniqueFd accepted(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!accepted) {
-    if (OutOfResources(errno)) {
-      CmLoop::Instance().Change(watch_, 0);
-      CmLoop::Instance().SetDeadline(watch_, kPause);
-    }
-    return;
+  absl::StatusOr<AcceptedSocket> accepted = AcceptSocket(socket_.get(), "rdma_cm");
+  if (absl::IsResourceExhausted(accepted.status())) {
+    CmLoop::Instance().Change(watch_, 0);
+    CmLoop::Instance().SetDeadline(watch_, kPause);
   }
-  const absl::StatusOr<soft::TcpSource> source = soft::SourceOf(accepted.get());
-  if (!source.ok()) return;
+  if (!accepted.ok()) return;
+  const std::optional<TcpSource> source = TcpSource::Of(accepted->fd.get());
+  if (!source.has_value()) return;
   MakeRoomFor(source->address);
   const uint64_t id = ++last_id_;
   sources_.Add(id, source->address);
-  silent_.try_emplace(id, *this, id, std::move(accepted));
+  silent_.try_emplace(id, *this, id, std::move(accepted->fd));
 }
 
-void CmAcceptor::MakeRoomFor(const ibv_gid& newcomer) {
+void CmAcceptor::MakeRoomFor(const IpAddress& newcomer) {
   if (sources_.size() < kMostSilent) return;
   sources_.Forget([this](uint64_t id) { return !silent_.contains(id); });
   if (sources_.size() < kMostSilent) return;

@@ -7,9 +7,6 @@
 #ifndef VERBENA_TRANSPORT_PRELOAD_CM_LOOP_H_
 #define VERBENA_TRANSPORT_PRELOAD_CM_LOOP_H_
 
-#include <infiniband/verbs.h>
-#include <sys/socket.h>
-
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -22,6 +19,7 @@
 #include <vector>
 
 #include "verbena/transport/base/process.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/preload/cm_message.h"
 #include "verbena/transport/soft/tcp_wire.h"
 
@@ -107,7 +105,7 @@ class CmStreamOwner {
 
 // An attempt to connect: where to, and until when it is repeated.
 struct CmAttempt {
-  sockaddr_storage peer;
+  SocketAddress peer;
   CmLoop::Clock::time_point patient_until;
   CmLoop::Clock::time_point time_limit = CmLoop::Clock::time_point::max();
   // The errno of a connect() that failed at once, or 0.
@@ -130,7 +128,7 @@ class CmStream final : private CmReadyListener {
   // Takes a socket that is connected and does not block.
   CmStream(UniqueFd socket, CmStreamOwner& owner);
   // Connects a bound socket that does not block to `peer`.
-  CmStream(UniqueFd socket, const sockaddr& peer, CmStreamOwner& owner);
+  CmStream(UniqueFd socket, const SocketAddress& peer, CmStreamOwner& owner);
   ~CmStream();
   CmStream(const CmStream&) = delete;
   CmStream& operator=(const CmStream&) = delete;
@@ -214,7 +212,7 @@ class CmAcceptor final : private CmReadyListener {
 
   void OnReady(uint32_t events) override;
   void OnDeadline() override;
-  void MakeRoomFor(const ibv_gid& newcomer);
+  void MakeRoomFor(const IpAddress& newcomer);
 
   const UniqueFd socket_;
   CmRequestListener& listener_;

@@ -9,16 +9,23 @@
 
 #include <infiniband/verbs.h>
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <cstring>
 #include <string>
+
+#include "verbena/transport/base/socket.h"
 
 namespace verbena::internal::soft {
 
 struct DeviceAddress {
   ibv_gid gid{};
   uint16_t lid = 0;
+
+  // The GID as an IP address, which it is over TCP; the LID is the port then.
+  IpAddress ip() const { return std::to_array(gid.raw); }
+  SocketAddress tcp() const { return SocketAddress(ip(), lid); }
 
   // By the bytes of the GID, then by LID. Both ends of a TCP wire order devices in this way.
   friend std::strong_ordering operator<=>(const DeviceAddress& a, const DeviceAddress& b) {

@@ -14,6 +14,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 
@@ -69,21 +70,9 @@ absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Connect(const Devi
 }
 
 absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Accept(int listener) {
-  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (fd) return Adopt(std::move(fd));
-  switch (errno) {
-    case EAGAIN:
-      return absl::UnavailableError("no connection waits");
-    // The new connection's own error, which accept(2) returns in its place.
-    case ECONNABORTED:
-    case EINTR:
-    case EPERM:
-    case EPROTO:
-      return absl::CancelledError("the connection ended before it was accepted");
-    default:
-      return absl::ResourceExhaustedError(
-          ErrnoStatus(errno, "accepting another soft device").message());
-  }
+  VERBENA_ASSIGN_OR_RETURN(AcceptedSocket accepted,
+                           AcceptSocket(listener, "accepting another soft device"));
+  return Adopt(std::move(accepted.fd));
 }
 
 absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Adopt(UniqueFd fd) {

@@ -29,7 +29,6 @@
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/shared_wire.h"
 #include "verbena/transport/soft/state.h"
-#include "verbena/transport/soft/tcp_socket.h"
 #include "verbena/transport/soft/tcp_wire.h"
 #include "verbena/transport/soft/wire.h"
 

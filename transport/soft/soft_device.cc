@@ -26,7 +26,6 @@
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/state.h"
 #include "verbena/transport/soft/tcp_format.h"
-#include "verbena/transport/soft/tcp_socket.h"
 #include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal {

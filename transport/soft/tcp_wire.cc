@@ -1,5 +1,6 @@
 #include "verbena/transport/soft/tcp_wire.h"
 
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -19,12 +20,12 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/tcp_lane.h"
-#include "verbena/transport/soft/tcp_socket.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -77,8 +78,6 @@ const char* NameOf(TcpShares::Kind kind) {
   return "";
 }
 
-DeviceAddress SourceOfRange(const ibv_gid& address) { return {.gid = RangeOf(address), .lid = 0}; }
-
 // From accepting, or from dialing, until the other side's greeting. (start)
 constexpr Duration kGreetingPatience = std::chrono::seconds(5);
 // Without descriptors: long enough not to spin, short for who connects.
@@ -95,7 +94,109 @@ size_t MaxSilent() {
   return std::clamp<size_t>(limit.rlim_cur / 8, 1, TcpWire::kMaxSilent);
 }
 
+// Connections that the kernel keeps for us until we accept them.
+constexpr int kBacklog = 256;
+
+absl::StatusOr<IpAddress> ParseOwnAddress(const std::string& text) {
+  const std::optional<IpAddress> ip = ParseIp(text);
+  if (!ip.has_value()) {
+    return absl::InvalidArgumentError(
+        fmt::format("the TCP wire's address \"{}\" is no numeric IPv4 or IPv6 address: name one "
+                    "of this host, or none for all of them",
+                    text));
+  }
+  if (IsLinkLocal(*ip)) {
+    return absl::InvalidArgumentError(
+        fmt::format("the TCP wire's address {} is link-local, and means nothing on other hosts: "
+                    "name another one",
+                    text));
+  }
+  return *ip;
+}
+
+// IPv4 goes before IPv6.
+IpAddress FirstAddress() {
+  const std::vector<IpAddress> all = HostAddresses(/*reachable=*/true);
+  if (all.empty()) return *ParseIp("127.0.0.1");
+  const auto ipv4 = std::ranges::find_if(all, IsIpv4);
+  return ipv4 != all.end() ? *ipv4 : all.front();
+}
+
+absl::Status ListenError(int error, const SocketAddress& at) {
+  const std::string host = IsWildcard(at.ip()) ? "every address" : FormatIp(at.ip());
+  const std::string name = at.port() == 0 ? "any TCP port of " + host
+                                          : fmt::format("TCP port {} of {}", at.port(), host);
+  switch (error) {
+    case EADDRINUSE:
+      return absl::FailedPreconditionError(fmt::format(
+          "{} is in use (EADDRINUSE): name another port, or 0 for any that is free", name));
+    case EACCES:
+      return absl::PermissionDeniedError(
+          fmt::format("{} needs privileges (EACCES): name a port of 1024 or above", name));
+    case EADDRNOTAVAIL:
+      return absl::InvalidArgumentError(
+          fmt::format("{}: this host has no such address (EADDRNOTAVAIL); name one of its own, or "
+                      "none for all of them",
+                      name));
+    default:
+      return ErrnoStatus(error, "listening on " + name);
+  }
+}
+
+absl::StatusOr<UniqueFd> ListenAt(const SocketAddress& at, bool both_families) {
+  UniqueFd fd = OpenTcpSocket(at.family());
+  if (!fd) return ErrnoStatus(errno, "the TCP socket of a soft device");
+  if (!BindTcpSocket(fd.get(), at, {.both_families = both_families}) ||
+      listen(fd.get(), kBacklog) != 0) {
+    return ListenError(errno, at);
+  }
+  return fd;
+}
+
+// `from` is our own address: a device that listens on one address dials from it.
+absl::StatusOr<UniqueFd> DialTcp(const DeviceAddress& to, const DeviceAddress* from) {
+  if (to.lid == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} names no TCP port: the device there has no TCP wire", AddressText(to)));
+  }
+  const SocketAddress target = to.tcp();
+  UniqueFd fd = OpenTcpSocket(target.family());
+  if (!fd) return ErrnoStatus(errno, "a TCP socket to another soft device");
+  if (from != nullptr && from->tcp().family() == target.family()) {
+    // Best effort: without it the kernel chooses.
+    const SocketAddress source(from->ip(), 0);
+    const int on = 1;
+    setsockopt(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
+    std::ignore = bind(fd.get(), source.get(), source.size());
+  }
+  if (const int error = StartConnect(fd.get(), target); error != 0) {
+    return ErrnoStatus(error, "connecting to " + AddressText(to));
+  }
+  return fd;
+}
+
 }  // namespace
+
+absl::StatusOr<TcpWireListener> ListenTcp(const std::string& address, uint16_t port) {
+  IpAddress ip{};
+  if (!address.empty()) {
+    VERBENA_ASSIGN_OR_RETURN(ip, ParseOwnAddress(address));
+  }
+  TcpWireListener listener{.everywhere = IsWildcard(ip)};
+  if (listener.everywhere) ip = {};
+  absl::StatusOr<UniqueFd> socket = ListenAt(SocketAddress(ip, port), listener.everywhere);
+  // A kernel without IPv6. If somebody has the port, it is theirs over IPv4, too.
+  if (listener.everywhere && !socket.ok() && !absl::IsFailedPrecondition(socket.status())) {
+    auto v4 = ListenAt(SocketAddress(*ParseIp("0.0.0.0"), port), false);
+    if (v4.ok()) socket = std::move(v4);
+  }
+  VERBENA_RETURN_IF_ERROR(socket.status());
+  listener.socket = *std::move(socket);
+  std::ranges::copy(listener.everywhere ? FirstAddress() : ip, listener.address.gid.raw);
+  listener.address.lid = SocketAddress::OfSocket(listener.socket.get()).port();
+  if (listener.address.lid == 0) return ErrnoStatus(errno, "getsockname");
+  return listener;
+}
 
 // TcpWire: what a peer may claim: its name, and its share of what the device has.
 
@@ -108,7 +209,7 @@ uint64_t TcpWire::NewTcpSecret() {
 }
 
 absl::StatusOr<TcpShares::Share> TcpWire::TakeShare(
-    const ibv_gid& source, std::initializer_list<TcpShares::Wanted> wanted) {
+    const IpAddress& source, std::initializer_list<TcpShares::Wanted> wanted) {
   absl::StatusOr<TcpShares::Share> share = shares_.Take(source, wanted);
   if (!share.ok() && now_ >= sweep_again_) {
     // Lanes that are over hold their memory until somebody looks.
@@ -124,16 +225,16 @@ absl::StatusOr<TcpShares::Share> TcpWire::TakeShare(
   return share;
 }
 
-absl::StatusOr<TcpShares::Share> TcpWire::TakePeer(const ibv_gid& source) {
+absl::StatusOr<TcpShares::Share> TcpWire::TakePeer(const IpAddress& source) {
   return TakeShare(source, {{.kind = TcpShares::Kind::kPeers, .limit = kMaxSessions},
                             {.kind = TcpShares::Kind::kSockets, .limit = MaxSockets()}});
 }
 
-absl::StatusOr<TcpShares::Share> TcpWire::TakeSocket(const ibv_gid& source) {
+absl::StatusOr<TcpShares::Share> TcpWire::TakeSocket(const IpAddress& source) {
   return TakeShare(source, {{.kind = TcpShares::Kind::kSockets, .limit = MaxSockets()}});
 }
 
-absl::StatusOr<TcpShares::Share> TcpWire::TakeLanes(const ibv_gid& source, uint64_t cq,
+absl::StatusOr<TcpShares::Share> TcpWire::TakeLanes(const IpAddress& source, uint64_t cq,
                                                     const LaneGeometry& theirs) {
   const uint64_t bytes = BytesOf(TcpLaneGeometryOf(state_.options())) + BytesOf(theirs);
   return TakeShare(source, {{.kind = TcpShares::Kind::kSockets, .limit = MaxSockets()},
@@ -145,14 +246,14 @@ absl::StatusOr<TcpShares::Share> TcpWire::TakeLanes(const ibv_gid& source, uint6
 
 bool TcpWire::MayHaveThatName(const TcpWireConnection& connection, const TcpGreeting& greeting) {
   if (state_.options().tcp->any_source.value_or(false) ||
-      MayHaveName(connection.source, greeting.sender.gid)) {
+      connection.source.MayHave(greeting.sender.ip())) {
     return true;
   }
-  logs_.refused.Write(
-      LogLevel::kWarning, now_,
-      fmt::format("{} refuses a device at {} that claims the GID of {}; "
-                  "VERBENA_SOFT_ANY_SOURCE=1 allows it",
-                  state_.name(), IpText(connection.source.address), IpText(greeting.sender.gid)));
+  logs_.refused.Write(LogLevel::kWarning, now_,
+                      fmt::format("{} refuses a device at {} that claims the GID of {}; "
+                                  "VERBENA_SOFT_ANY_SOURCE=1 allows it",
+                                  state_.name(), FormatIp(connection.source.address),
+                                  FormatIp(greeting.sender.ip())));
   return false;
 }
 
@@ -180,7 +281,7 @@ absl::Status TcpWire::OnProbed(TcpSession& session, TcpWireConnection& connectio
   EndSession(address, absl::AbortedError("another device listens under its name"));
   connection.address = address;
   connection.share.reset();
-  VERBENA_ASSIGN_OR_RETURN(TcpShares::Share share, TakePeer(address.gid));
+  VERBENA_ASSIGN_OR_RETURN(TcpShares::Share share, TakePeer(address.ip()));
   TcpSession& owners = AddSession(address, std::move(share));
   owners.our_secret = connection.secret;
   owners.dialed = true;
@@ -207,7 +308,7 @@ void TcpWire::StartRequest(const ConnectRequest& request) {
   if (!host_.SendCqOf(request.qpn).has_value()) return;
   TcpSession* session = FindSession(request.address);
   if (session == nullptr) {
-    absl::StatusOr<TcpShares::Share> share = TakePeer(request.address.gid);
+    absl::StatusOr<TcpShares::Share> share = TakePeer(request.address.ip());
     if (!share.ok()) {
       host_.FinishConnect(request, nullptr, 0);
       return;
@@ -244,7 +345,7 @@ void TcpWire::Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs) {
   const bool probe = kind == TcpGreeting::Kind::kControl && session.control != 0;
   TcpShares::Share share;
   if (kind == TcpGreeting::Kind::kLanes || probe) {
-    absl::StatusOr<TcpShares::Share> taken = TakeSocket(session.address.gid);
+    absl::StatusOr<TcpShares::Share> taken = TakeSocket(session.address.ip());
     if (!taken.ok()) {
       if (!probe) FailLanes(session, cqs);
       return;
@@ -335,8 +436,12 @@ absl::Status TcpWire::OpenSession(TcpSession& session, TcpWireConnection& connec
   session.deadline = kNever;
   session.probe_again = SaturatingAdd(now_, kProbePause);
   session.their_secret = their_secret;
+  // Probes in the second half of the time, if nothing was heard in the first.
+  const auto silence = static_cast<int>(state_.options().tcp->silence_limit.count());
   DetectDeadHost(connection.socket.get(),
-                 static_cast<int>(state_.options().tcp->silence_limit.count()));
+                 {.idle_seconds = std::max(1, silence / 2),
+                  .interval_seconds = std::max(1, silence / 2 / SilenceLimits::kProbes),
+                  .limit_seconds = silence});
   VERBENA_ASSIGN_OR_RETURN(session.peer, MakeTcpPeer(session.address));
   std::vector<ConnectRequest> waiting;
   waiting.swap(session.waiting);
@@ -510,7 +615,7 @@ absl::Status TcpWire::OpenDialedLanes(TcpSession& session, TcpWireConnection& co
   UniqueFd socket = Release(connection);
   // The next one has the socket, too.
   connection.share.reset();
-  absl::StatusOr<TcpShares::Share> share = TakeLanes(session.address.gid, cqs.ours, theirs);
+  absl::StatusOr<TcpShares::Share> share = TakeLanes(session.address.ip(), cqs.ours, theirs);
   if (share.ok()) {
     return OpenLanes(session, cqs, std::move(socket), theirs, *share);
   }
@@ -585,7 +690,7 @@ void TcpWire::EndSession(const DeviceAddress& address, const absl::Status& reaso
 struct TcpShares::Held {
   struct Resource {
     uint64_t all = 0;
-    std::map<DeviceAddress, uint64_t> by_source;
+    std::map<IpAddress, uint64_t> by_source;
   };
   using Key = std::pair<Kind, uint64_t>;  // and the CQ
 
@@ -593,8 +698,8 @@ struct TcpShares::Held {
   std::map<Key, Resource> resources;  // only those that are held
 
   // Under the mutex.
-  bool MayTake(const DeviceAddress& source, const Wanted& wanted) const;
-  uint64_t Of(const DeviceAddress& source, const Wanted& wanted) const;
+  bool MayTake(const IpAddress& source, const Wanted& wanted) const;
+  uint64_t Of(const IpAddress& source, const Wanted& wanted) const;
   uint64_t All(const Wanted& wanted) const;
 };
 
@@ -603,14 +708,14 @@ uint64_t TcpShares::Held::All(const Wanted& wanted) const {
   return found == resources.end() ? 0 : found->second.all;
 }
 
-uint64_t TcpShares::Held::Of(const DeviceAddress& source, const Wanted& wanted) const {
+uint64_t TcpShares::Held::Of(const IpAddress& source, const Wanted& wanted) const {
   auto found = resources.find({wanted.kind, wanted.cq});
   if (found == resources.end()) return 0;
   auto one = found->second.by_source.find(source);
   return one == found->second.by_source.end() ? 0 : one->second;
 }
 
-bool TcpShares::Held::MayTake(const DeviceAddress& source, const Wanted& wanted) const {
+bool TcpShares::Held::MayTake(const IpAddress& source, const Wanted& wanted) const {
   const uint64_t all = All(wanted);
   if (all > wanted.limit || wanted.amount > wanted.limit - all) return false;
   const uint64_t left = wanted.limit - all - wanted.amount;
@@ -620,7 +725,7 @@ bool TcpShares::Held::MayTake(const DeviceAddress& source, const Wanted& wanted)
 // Held by whoever has the share.
 class TcpShares::Taken {
  public:
-  Taken(std::shared_ptr<Held> held, const DeviceAddress& source, std::vector<Wanted> wanted)
+  Taken(std::shared_ptr<Held> held, const IpAddress& source, std::vector<Wanted> wanted)
       : held_(std::move(held)), source_(source), wanted_(std::move(wanted)) {}
   Taken(const Taken&) = delete;
   Taken& operator=(const Taken&) = delete;
@@ -638,21 +743,21 @@ class TcpShares::Taken {
 
  private:
   const std::shared_ptr<Held> held_;
-  const DeviceAddress source_;
+  const IpAddress source_;
   const std::vector<Wanted> wanted_;
 };
 
 TcpShares::TcpShares() : held_(std::make_shared<Held>()) {}
 
-absl::StatusOr<TcpShares::Share> TcpShares::Take(const ibv_gid& source,
+absl::StatusOr<TcpShares::Share> TcpShares::Take(const IpAddress& source,
                                                  std::initializer_list<Wanted> wanted) {
-  const DeviceAddress range{.gid = RangeOf(source), .lid = 0};
+  const IpAddress range = RangeOf(source);
   std::lock_guard<std::mutex> lock(held_->mutex);
   for (const Wanted& one : wanted) {
     if (held_->MayTake(range, one)) continue;
     const uint64_t all = held_->All(one);
     return absl::ResourceExhaustedError(
-        fmt::format("{} holds {} of {} {}, {} are free, and it wants {} more", IpText(source),
+        fmt::format("{} holds {} of {} {}, {} are free, and it wants {} more", FormatIp(source),
                     held_->Of(range, one), one.limit, NameOf(one.kind),
                     one.limit - std::min(all, one.limit), one.amount));
   }
@@ -664,16 +769,16 @@ absl::StatusOr<TcpShares::Share> TcpShares::Take(const ibv_gid& source,
   return Share(std::make_shared<Taken>(held_, range, std::vector<Wanted>(wanted)));
 }
 
-void TcpSilent::Add(uint64_t id, const ibv_gid& source) {
-  const DeviceAddress range = SourceOfRange(source);
+void TcpSilent::Add(uint64_t id, const IpAddress& source) {
+  const IpAddress range = RangeOf(source);
   sockets_.push_back({.id = id, .source = range});
   ++counts_[range];
 }
 
-uint64_t TcpSilent::TakeOldestOfMost(const ibv_gid& newcomer) {
-  const DeviceAddress range = SourceOfRange(newcomer);
+uint64_t TcpSilent::TakeOldestOfMost(const IpAddress& newcomer) {
+  const IpAddress range = RangeOf(newcomer);
   // With the newcomer's.
-  const auto count_of = [&](const DeviceAddress& source) {
+  const auto count_of = [&](const IpAddress& source) {
     auto found = counts_.find(source);
     return (found == counts_.end() ? 0 : found->second) + (source == range ? 1 : 0);
   };
@@ -687,7 +792,7 @@ uint64_t TcpSilent::TakeOldestOfMost(const ibv_gid& newcomer) {
   return taken.id;
 }
 
-void TcpSilent::Uncount(const DeviceAddress& source) {
+void TcpSilent::Uncount(const IpAddress& source) {
   auto found = counts_.find(source);
   if (--found->second == 0) counts_.erase(found);
 }
@@ -699,8 +804,8 @@ TcpWire::TcpWire(SoftState& state, WireHost& host, TcpWireListener listener)
       host_(host),
       listener_(std::move(listener)),
       // A host often has several IPv6 addresses, of which the kernel may choose another one.
-      dial_from_own_address_(!listener_.everywhere || (!IsIpv4Gid(listener_.address.gid) &&
-                                                       !IsLoopbackGid(listener_.address.gid))),
+      dial_from_own_address_(!listener_.everywhere || (!IsIpv4(listener_.address.ip()) &&
+                                                       !IsLoopback(listener_.address.ip()))),
       epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 
 TcpWire::~TcpWire() {
@@ -764,7 +869,8 @@ void TcpWire::TakeRequests() {
 void TcpWire::AcceptSome() {
   accept_again_ = kNever;
   for (size_t i = 0; i < kAcceptsAtOnce; ++i) {
-    absl::StatusOr<UniqueFd> socket = AcceptTcp(listener_.socket.get());
+    absl::StatusOr<AcceptedSocket> socket =
+        AcceptSocket(listener_.socket.get(), "accepting another soft device");
     if (absl::IsUnavailable(socket.status())) break;
     if (absl::IsCancelled(socket.status())) continue;
     if (!socket.ok()) {
@@ -776,10 +882,10 @@ void TcpWire::AcceptSome() {
                                     state_.name(), socket.status().ToString()));
       break;
     }
-    const absl::StatusOr<TcpSource> source = SourceOf(socket->get());
-    if (!source.ok()) continue;
+    const std::optional<TcpSource> source = TcpSource::Of(socket->fd.get());
+    if (!source.has_value()) continue;
     MakeRoomForSilent(source->address);
-    TcpWireConnection& connection = Add(*std::move(socket));
+    TcpWireConnection& connection = Add(std::move(socket->fd));
     connection.source = *source;
     connection.deadline = SaturatingAdd(now_, kGreetingPatience);
     Until(connection.deadline);
@@ -790,7 +896,7 @@ void TcpWire::AcceptSome() {
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.socket.get(), &event);
 }
 
-void TcpWire::MakeRoomForSilent(const ibv_gid& newcomer) {
+void TcpWire::MakeRoomForSilent(const IpAddress& newcomer) {
   if (silent_.size() < MaxSilent()) return;
   silent_.Forget([&](uint64_t id) {
     const TcpWireConnection* one = Find(id);
@@ -833,9 +939,10 @@ void TcpWire::OnReady(TcpWireConnection& connection) {
 }
 
 absl::Status TcpWire::Dialed(TcpWireConnection& connection) {
-  absl::Status result = DialResult(connection.socket.get());
-  // Not UNAVAILABLE, which means that nothing waits.
-  if (!result.ok()) return absl::AbortedError(result.message());
+  if (const int error = ConnectResult(connection.socket.get()); error != 0) {
+    // Not UNAVAILABLE, which means that nothing waits.
+    return absl::AbortedError(ErrnoStatus(error, "connecting to a soft device").message());
+  }
   TcpSession* session = FindSession(connection.address);
   if (session == nullptr) return absl::AbortedError("nobody wants it any more");
   connection.phase = Phase::kGreeting;
@@ -985,7 +1092,7 @@ void TcpWire::End(TcpWireConnection& connection, const absl::Status& reason) {
   logs_.ended.Write(LogLevel::kInfo, now_,
                     fmt::format("{}: a TCP connection {} ended: {}", state_.name(),
                                 connection.dialed ? "to " + AddressText(connection.address)
-                                                  : "from " + IpText(connection.source.address),
+                                                  : "from " + FormatIp(connection.source.address),
                                 reason.ToString()));
   if (connection.dialed) OnDialFailed(connection);
 }

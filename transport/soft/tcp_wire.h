@@ -21,6 +21,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -30,13 +31,13 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/process.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/state.h"
 #include "verbena/transport/soft/tcp_format.h"
 #include "verbena/transport/soft/tcp_lane.h"
-#include "verbena/transport/soft/tcp_socket.h"
 #include "verbena/transport/soft/wire.h"
 
 namespace verbena::internal::soft {
@@ -47,6 +48,21 @@ namespace verbena::internal::soft {
 constexpr uint64_t LaneBytesOf(uint64_t machine_bytes) {
   return std::max(machine_bytes / 4, uint64_t{4} << 30);
 }
+
+// A listening socket, and the address by which others reach it.
+struct TcpWireListener {
+  UniqueFd socket{};
+  DeviceAddress address{};
+  bool everywhere = false;  // it listens on every address
+};
+
+// `address`: numeric, IPv4 or IPv6. Empty, 0.0.0.0 or ::: listens on every address, and announces
+// that of the first interface that is up and not loopback, or loopback if there is none. `port` 0:
+// any.
+// INVALID_ARGUMENT for an address that is none, is link-local, or is not of this host;
+// FAILED_PRECONDITION for a port in use; PERMISSION_DENIED for one that needs privileges; otherwise
+// the errors of socket(2) and bind(2). Each message names the address and the port.
+absl::StatusOr<TcpWireListener> ListenTcp(const std::string& address, uint16_t port);
 
 // TcpShares: the bounds of what peers take of a device by connecting over TCP, and of what one
 // source may have of it.
@@ -82,7 +98,7 @@ class TcpShares {
   ~TcpShares() = default;
 
   // All that is wanted, or nothing: RESOURCE_EXHAUSTED says what the source may not have.
-  absl::StatusOr<Share> Take(const ibv_gid& source, std::initializer_list<Wanted> wanted);
+  absl::StatusOr<Share> Take(const IpAddress& source, std::initializer_list<Wanted> wanted);
 
  private:
   struct Held;
@@ -179,7 +195,7 @@ struct TcpSession {
 class TcpSilent {
  public:
   size_t size() const { return sockets_.size(); }
-  void Add(uint64_t id, const ibv_gid& source);
+  void Add(uint64_t id, const IpAddress& source);
   // Forgets each socket for which gone(id) is true, because it has greeted or is closed.
   template <typename Gone>
   void Forget(Gone gone) {
@@ -191,18 +207,18 @@ class TcpSilent {
   }
   // Forgets the socket that makes way for one more of `newcomer`, and returns its id.
   // Precondition: size() > 0.
-  uint64_t TakeOldestOfMost(const ibv_gid& newcomer);
+  uint64_t TakeOldestOfMost(const IpAddress& newcomer);
 
  private:
   struct Socket {
     uint64_t id;
-    DeviceAddress source;  // the first address of its range
+    IpAddress source;  // the first address of its range
   };
 
-  void Uncount(const DeviceAddress& source);
+  void Uncount(const IpAddress& source);
 
   std::deque<Socket> sockets_;  // oldest first
-  std::map<DeviceAddress, size_t> counts_;
+  std::map<IpAddress, size_t> counts_;
 };
 
 // TcpWire: the control side of the TCP wire of one device.
@@ -261,7 +277,7 @@ class TcpWire final : public Engine::Wire {
   // Sockets and greetings.
   void TakeRequests();
   void AcceptSome();
-  void MakeRoomForSilent(const ibv_gid& newcomer);
+  void MakeRoomForSilent(const IpAddress& newcomer);
   TcpWireConnection& Add(UniqueFd socket);
   TcpWireConnection* Find(uint64_t id);
   void OnReady(TcpWireConnection& connection);
@@ -308,11 +324,11 @@ class TcpWire final : public Engine::Wire {
 
   // Names and shares.
   // RESOURCE_EXHAUSTED, and in the log, if the source may have no more.
-  absl::StatusOr<TcpShares::Share> TakeShare(const ibv_gid& source,
+  absl::StatusOr<TcpShares::Share> TakeShare(const IpAddress& source,
                                              std::initializer_list<TcpShares::Wanted> wanted);
-  absl::StatusOr<TcpShares::Share> TakePeer(const ibv_gid& source);
-  absl::StatusOr<TcpShares::Share> TakeSocket(const ibv_gid& source);
-  absl::StatusOr<TcpShares::Share> TakeLanes(const ibv_gid& source, uint64_t cq,
+  absl::StatusOr<TcpShares::Share> TakePeer(const IpAddress& source);
+  absl::StatusOr<TcpShares::Share> TakeSocket(const IpAddress& source);
+  absl::StatusOr<TcpShares::Share> TakeLanes(const IpAddress& source, uint64_t cq,
                                              const LaneGeometry& theirs);
   bool MayHaveThatName(const TcpWireConnection& connection, const TcpGreeting& greeting);
   // Dials the name of a session that somebody else claims.

@@ -1,9 +1,9 @@
 #include "verbena/transport/verbs/port.h"
 
-#include <arpa/inet.h>
 #include <net/if.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <optional>
@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
@@ -80,11 +81,11 @@ struct Wish {
 };
 
 std::optional<ibv_gid> ParseAddress(const std::string& text) {
+  const std::optional<IpAddress> ip = ParseIp(text);
+  if (!ip.has_value()) return std::nullopt;
   ibv_gid gid{};
-  if (inet_pton(AF_INET6, text.c_str(), gid.raw) == 1) return gid;
-  gid.raw[10] = gid.raw[11] = 0xff;
-  if (inet_pton(AF_INET, text.c_str(), gid.raw + 12) == 1) return gid;
-  return std::nullopt;
+  std::ranges::copy(*ip, gid.raw);
+  return gid;
 }
 
 std::optional<int> ParseNumber(std::string_view text) {
@@ -167,8 +168,9 @@ bool Matches(const GidInfo& gid, const GidWish& wish) {
 
 // Smaller is better.
 auto Rank(const GidInfo& gid) {
-  return std::tuple(gid.type == GidType::kRoceV1, IsLinkLocal(gid.gid), !IsIpv4(gid.gid),
-                    gid.index);
+  const IpAddress ip = std::to_array(gid.gid.raw);
+  // InfiniBand's default subnet prefix is link-local.
+  return std::tuple(gid.type == GidType::kRoceV1, IsLinkLocal(ip), !IsIpv4(ip), gid.index);
 }
 
 std::string Describe(const GidWish& wish) {
@@ -220,17 +222,7 @@ std::vector<PortInfo> ListPorts() {
   return ports;
 }
 
-std::string FormatGid(const ibv_gid& gid) {
-  in6_addr address;
-  std::memcpy(&address, gid.raw, sizeof(address));
-  char text[INET6_ADDRSTRLEN];
-  if (IN6_IS_ADDR_V4MAPPED(&address)) {
-    inet_ntop(AF_INET, gid.raw + 12, text, sizeof(text));
-  } else {
-    inet_ntop(AF_INET6, &address, text, sizeof(text));
-  }
-  return text;
-}
+std::string FormatGid(const ibv_gid& gid) { return FormatIp(std::to_array(gid.raw)); }
 
 std::string DescribePort(const PortInfo& port) {
   std::string text =
@@ -268,13 +260,6 @@ absl::StatusOr<PortChoice> ChoosePort(const std::vector<PortInfo>& ports, const 
   }
   if (!choice) return why;
   return *choice;
-}
-
-bool IsLinkLocal(const ibv_gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80; }
-
-bool IsIpv4(const ibv_gid& gid) {
-  static constexpr uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return std::memcmp(gid.raw, kPrefix, sizeof(kPrefix)) == 0;
 }
 
 absl::StatusOr<GidInfo> ChooseGid(const PortInfo& port, const GidWish& wish) {

@@ -97,11 +97,6 @@ struct GidWish {
 // network namespaces.
 absl::StatusOr<GidInfo> ChooseGid(const PortInfo& port, const GidWish& wish = {});
 
-// fe80::/10, of which InfiniBand's default subnet prefix is one.
-bool IsLinkLocal(const ibv_gid& gid);
-// ::ffff:0:0/96
-bool IsIpv4(const ibv_gid& gid);
-
 }  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_VERBS_PORT_H_

@@ -15,6 +15,7 @@
 #include <boost/beast/http/field.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/write.hpp>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -332,19 +333,20 @@ void HttpCall::Resolve(uint64_t attempt) {
 void HttpCall::ConnectNext(uint64_t attempt) {
   while (way_.next_address < way_.addresses.size()) {
     const tcp::endpoint& address = way_.addresses[way_.next_address++];
-    const absl::StatusOr<int> fd = OpenTcpSocket(address.protocol().family(), "connect");
-    if (!fd.ok()) {
-      last_error_ = std::string(fd.status().message());
+    UniqueFd fd = OpenTcpSocket(address.protocol().family());
+    if (!fd) {
+      last_error_ = std::string(SocketStatus(errno, "connect").message());
       continue;
     }
+    DetectDeadHost(fd.get());
     auto socket = std::make_shared<tcp::socket>(io_->context());
     Error error;
-    socket->assign(address.protocol(), *fd, error);
+    socket->assign(address.protocol(), fd.get(), error);
     if (error) {
-      close(*fd);
       last_error_ = error.message();
       continue;
     }
+    fd.Release();
     way_.socket = socket;
     return socket->async_connect(address,
                                  [self = shared_from_this(), socket, attempt](const Error& error) {

@@ -248,11 +248,9 @@ TEST_F(RdmaCmTest, ARequestWithoutOurPrivateDataIsRefused) {
   for (const std::string& data : {std::string(), std::string("hello"), std::string(56, 'x')}) {
     rdma_cm_id* id = nullptr;  // without a channel its calls wait
     ASSERT_EQ(rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP), 0);
-    sockaddr_storage from = SocketAddress(cm_->addresses().front(), 0);
-    sockaddr_storage to = SocketAddress(service.address, service.port);
-    ASSERT_EQ(rdma_resolve_addr(id, reinterpret_cast<sockaddr*>(&from),
-                                reinterpret_cast<sockaddr*>(&to), 2000),
-              0);
+    SocketAddress from(cm_->addresses().front(), 0);
+    SocketAddress to(service.address, service.port);
+    ASSERT_EQ(rdma_resolve_addr(id, from.get(), to.get(), 2000), 0);
     ASSERT_EQ(rdma_resolve_route(id, 2000), 0);
     rdma_conn_param parameters{};
     parameters.private_data = data.data();

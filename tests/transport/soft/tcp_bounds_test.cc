@@ -24,8 +24,8 @@
 #include "tests/transport/soft/manual_clock.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/raw_tcp_peer.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/soft/lane.h"
-#include "verbena/transport/soft/tcp_socket.h"
 #include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal::soft {
@@ -277,9 +277,9 @@ class Owner {
   }
   // The device's connection to it.
   UniqueFd Accept() {
-    auto socket = AcceptTcp(listener_.socket.get());
-    EXPECT_TRUE(socket.ok()) << socket.status();
-    return socket.ok() ? *std::move(socket) : UniqueFd();
+    auto accepted = AcceptSocket(listener_.socket.get(), "the device");
+    EXPECT_TRUE(accepted.ok()) << accepted.status();
+    return accepted.ok() ? std::move(accepted->fd) : UniqueFd();
   }
 
  private:
@@ -443,17 +443,6 @@ TEST_F(TcpBoundsTest, PeerThatBreaksConnectionsAgainAndAgainWritesFewLines) {
     Step();
   }
   EXPECT_LE(log.Take().size(), 16u);
-}
-
-TEST(TcpSourceTest, DeviceHasNoAddressButItsOwn) {
-  const ibv_gid here = MappedGidOf("192.0.2.1");
-  const ibv_gid there = MappedGidOf("240.0.0.9");
-  const ibv_gid loopback = MappedGidOf("127.0.0.1");
-  EXPECT_TRUE(MayHaveName({.address = here}, here));
-  EXPECT_FALSE(MayHaveName({.address = here}, there));
-  EXPECT_FALSE(MayHaveName({.address = here}, loopback)) << "which would be this host";
-  EXPECT_TRUE(MayHaveName({.address = loopback, .this_host = true}, MappedGidOf("127.0.0.9")));
-  EXPECT_FALSE(MayHaveName({.address = loopback, .this_host = true}, there));
 }
 
 }  // namespace

@@ -22,7 +22,7 @@
 #include "tests/transport/soft/raw_chunks.h"
 #include "tests/transport/soft/raw_tcp_peer.h"
 #include "tests/transport/soft/two_processes.h"
-#include "verbena/transport/soft/tcp_socket.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal::soft {
@@ -420,7 +420,7 @@ TEST(TcpPatienceTest, PeerThatCannotBeDialedDialsItself) {
   ASSERT_TRUE(victim.ToRtr(victim.qp(), wall.address.gid, RawTcpPeer::kQpn, wall.address.lid).ok());
   pollfd dialed{.fd = wall.socket.get(), .events = POLLIN, .revents = 0};
   ASSERT_EQ(poll(&dialed, 1, 15'000), 1);
-  ASSERT_TRUE(AcceptTcp(wall.socket.get()).ok());  // and closed at once
+  ASSERT_TRUE(AcceptSocket(wall.socket.get(), "wall").ok());  // and closed at once
   RawTcpPeer peer(*device, wall.address.lid);
   const TcpControl resolve = peer.Hear();
   EXPECT_EQ(resolve.kind, TcpControl::Kind::kResolve);

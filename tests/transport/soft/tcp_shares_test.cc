@@ -1,9 +1,6 @@
 // A source holds no more than is left for all others, so that none takes all. What it gives back is
 // there for the next one, and addresses of one range are one source.
 
-#include <arpa/inet.h>
-#include <infiniband/verbs.h>
-
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -11,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal::soft {
@@ -18,19 +16,13 @@ namespace {
 
 using Kind = TcpShares::Kind;
 
-ibv_gid Gid(const std::string& text) {
-  ibv_gid gid{};
-  if (inet_pton(AF_INET6, text.c_str(), gid.raw) == 1) return gid;
-  gid.raw[10] = gid.raw[11] = 0xff;
-  EXPECT_EQ(inet_pton(AF_INET, text.c_str(), gid.raw + 12), 1);
-  return gid;
-}
+IpAddress Ip(const std::string& text) { return ParseIp(text).value(); }
 
 // As many of 16 peers as `source` gets.
 std::vector<TcpShares::Share> TakeAll(TcpShares& shares, const std::string& source) {
   std::vector<TcpShares::Share> taken;
   while (true) {
-    auto share = shares.Take(Gid(source), {{.kind = Kind::kPeers, .limit = 16}});
+    auto share = shares.Take(Ip(source), {{.kind = Kind::kPeers, .limit = 16}});
     if (!share.ok()) return taken;
     taken.push_back(*std::move(share));
   }
@@ -63,7 +55,7 @@ TEST(TcpSharesTest, ReturnedSharesMayBeTakenAgain) {
 
 TEST(TcpSharesTest, ReturnedSharesMayBeTakenAgainWhileAnotherHoldsSome) {
   TcpShares shares;
-  const auto kept = shares.Take(Gid("192.0.2.1"), {{.kind = Kind::kPeers, .limit = 16}}).value();
+  const auto kept = shares.Take(Ip("192.0.2.1"), {{.kind = Kind::kPeers, .limit = 16}}).value();
   for (int round = 0; round < 20; ++round) {
     EXPECT_EQ(TakeAll(shares, "192.0.2.2").size(), 7u) << round;
   }
@@ -73,7 +65,7 @@ TEST(TcpSharesTest, ShareMayOutliveTheBounds) {
   TcpShares::Share kept;
   {
     TcpShares shares;
-    kept = shares.Take(Gid("192.0.2.1"), {{.kind = Kind::kPeers, .limit = 16}}).value();
+    kept = shares.Take(Ip("192.0.2.1"), {{.kind = Kind::kPeers, .limit = 16}}).value();
   }
   kept.reset();
 }
@@ -88,7 +80,7 @@ TEST(TcpSharesTest, RangeOfIpv6AddressesIsOneSource) {
 
 TEST(TcpSharesTest, RefusalTakesNothingAndSaysWhatIsHeld) {
   TcpShares shares;
-  const ibv_gid source = Gid("192.0.2.1");
+  const IpAddress source = Ip("192.0.2.1");
   const auto bytes =
       shares.Take(source, {{.kind = Kind::kLaneBytes, .amount = 400, .limit = 1000}}).value();
   const auto refused =
@@ -103,7 +95,7 @@ TEST(TcpSharesTest, RefusalTakesNothingAndSaysWhatIsHeld) {
 
 TEST(TcpSharesTest, EachCqHasLanesOfItsOwn) {
   TcpShares shares;
-  const ibv_gid source = Gid("192.0.2.1");
+  const IpAddress source = Ip("192.0.2.1");
   const auto one = shares.Take(source, {{.kind = Kind::kLanes, .limit = 2, .cq = 1}});
   EXPECT_TRUE(one.ok());
   EXPECT_FALSE(shares.Take(source, {{.kind = Kind::kLanes, .limit = 2, .cq = 1}}).ok());
@@ -113,8 +105,7 @@ TEST(TcpSharesTest, EachCqHasLanesOfItsOwn) {
 TEST(TcpSharesTest, MoreThanThereIsIsRefusedWhoeverAsks) {
   TcpShares shares;
   EXPECT_FALSE(
-      shares
-          .Take(Gid("192.0.2.1"), {{.kind = Kind::kLaneBytes, .amount = ~uint64_t{0}, .limit = 8}})
+      shares.Take(Ip("192.0.2.1"), {{.kind = Kind::kLaneBytes, .amount = ~uint64_t{0}, .limit = 8}})
           .ok());
 }
 

@@ -3,22 +3,16 @@
 
 #include "verbena/transport/soft/tcp_wire.h"
 
-#include <infiniband/verbs.h>
-
 #include <cstdint>
+#include <string>
 
 #include "gtest/gtest.h"
+#include "verbena/transport/base/socket.h"
 
 namespace verbena::internal::soft {
 namespace {
 
-ibv_gid Host(uint8_t number) {
-  ibv_gid gid{};
-  gid.raw[10] = gid.raw[11] = 0xff;
-  gid.raw[12] = 192;
-  gid.raw[15] = number;
-  return gid;
-}
+IpAddress Host(int number) { return ParseIp("192.0.0." + std::to_string(number)).value(); }
 
 TEST(TcpSilentTest, OldestOfTheSourceThatHasMostMakesWay) {
   TcpSilent silent;

@@ -1,5 +1,4 @@
-// The loop of one thread: Executor, FlushQueue for the work that leaves at the end of its turns,
-// and ExecutorThread, which runs it.
+// The loop of one thread: Executor, and ExecutorThread, which runs it.
 //
 // ExecutorGate is a way to an executor from any thread, and RootTask a Task that no coroutine
 // awaits. The program or its Runtime owns executors. Everything except posting belongs to the
@@ -24,6 +23,7 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/completion_listener.h"
+#include "verbena/transport/executor/flush_queue.h"
 #include "verbena/transport/executor/options.h"
 
 // Declared here so that users of executors do not include verbs' headers.
@@ -31,80 +31,8 @@ struct ibv_cq;
 
 namespace verbena::internal {
 
-// ExecutorService: an object of a higher layer that an executor has at most once, and that ends
-// with the executor.
-//
-// Owned by the executor and used on its thread.
-class ExecutorService {
- public:
-  virtual ~ExecutorService() = default;
-  // The executor is being destroyed, on this thread; its tasks are gone. Blocks until nothing is
-  // under way. The inbox is emptied once more before the service itself is destroyed.
-  virtual void Stop() = 0;
-};
-
-// Something with work to push out at the end of a turn. Queued by Executor::FlushLater for one turn
-// at a time, so that a turn costs nothing for an idle object. Its destructor takes it off the
-// queue.
-class FlushHook : public IntrusiveNode<FlushHook> {
- public:
-  virtual ~FlushHook() = default;
-  // May queue hooks, this one too.
-  virtual void Flush() = 0;
-};
-
-// Receives are reposted before the SENDs that return their credits.
-enum class FlushPriority { kReceives = 0, kSends = 1 };
-
-// FlushQueue: the hooks that want to push work out at the end of this turn.
-//
-// Two intrusive lists, one per priority: receives are reposted before the SENDs that return their
-// credits. It owns no hook; one thread.
-class FlushQueue {
- public:
-  bool empty() const { return receives_.empty() && sends_.empty(); }
-
-  void Push(FlushHook& hook, FlushPriority priority) {
-    if (hook.linked()) return;
-    (priority == FlushPriority::kReceives ? receives_ : sends_).PushBack(hook);
-  }
-
-  // Flushes every hook, and those queued meanwhile, for kMaxRounds rounds; what is queued after
-  // that waits for the next turn. Returns how many were flushed.
-  int Run() {
-    int flushed = 0;
-    for (int round = 0; round < kMaxRounds && !empty(); ++round) {
-      if (!receives_.empty()) flushed += FlushOnce(receives_);
-      if (!sends_.empty()) flushed += FlushOnce(sends_);
-    }
-    return flushed;
-  }
-
- private:
-  // A repost may let a SEND go, and posting that SEND may queue one more repost.
-  static constexpr int kMaxRounds = 4;
-
-  static int FlushOnce(IntrusiveList<FlushHook>& hooks) {
-    FlushHook* hook = hooks.PopFront();
-    if (hooks.empty()) {  // one hook is queued: the common case
-      hook->Flush();
-      return 1;
-    }
-    IntrusiveList<FlushHook> round;
-    round.Append(hooks);
-    int flushed = 0;
-    for (; hook != nullptr; hook = round.PopFront()) {
-      hook->Flush();
-      ++flushed;
-    }
-    return flushed;
-  }
-
-  IntrusiveList<FlushHook> receives_;
-  IntrusiveList<FlushHook> sends_;
-};
-
 class Device;
+class ExecutorService;
 class IoRing;
 class RootTask;
 
@@ -217,6 +145,18 @@ class Executor final : public Scheduler {
 }  // namespace verbena
 
 namespace verbena::internal {
+
+// ExecutorService: an object of a higher layer that an executor has at most once, and that ends
+// with the executor.
+//
+// Owned by the executor and used on its thread.
+class ExecutorService {
+ public:
+  virtual ~ExecutorService() = default;
+  // The executor is being destroyed, on this thread; its tasks are gone. Blocks until nothing is
+  // under way. The inbox is emptied once more before the service itself is destroyed.
+  virtual void Stop() = 0;
+};
 
 // ExecutorGate: a way to an executor that is open as long as its owner lives.
 //

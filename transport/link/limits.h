@@ -28,13 +28,6 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/memory/memory_budgets.h"
 
-namespace verbena::internal {
-
-// READs and atomics outstanding on a link, in each direction; clamped to what both devices can do.
-inline constexpr uint8_t kMaxReads = 16;
-
-}  // namespace verbena::internal
-
 namespace verbena {
 
 // How payloads share a link with small calls. A SEND waits at most for the bytes that were posted
@@ -80,11 +73,81 @@ struct LeaseLimits {
   size_t largest_grant_bytes = 0;
 };
 
+// Whether payloads carry a CRC32C from end to end; used when both sides want it.
+enum class PayloadChecksum : uint8_t {
+  kAuto,  // on, except within one host: there a READ of 1 MiB takes 147 us instead of 31
+  kOn,
+  kOff,
+};
+
+// The bounds of the links of one endpoint.
+struct LinkLimits {
+  // Links of one endpoint (one executor on one device): 1 to 65,536. One more is refused with
+  // RESOURCE_EXHAUSTED.
+  uint32_t max_links = 1024;
+  // Receives of the shared receive queue, each eager_bytes + 64 bytes of pinned memory: 38 MB by
+  // default, and up to 1 MB more for the spare ones. As many are posted as links have credits.
+  uint32_t srq_depth = 8192;
+  // The largest SEND, and the size of one receive buffer, in bytes: 1024 to 2^20, a multiple of 64.
+  // The default has room for a payload of 4 KiB and a message of 424 bytes.
+  uint32_t eager_bytes = 4608;
+  // SENDs that a link may have under way before it has proven that it uses more: 1 to 32,768.
+  uint32_t initial_credits = 4;
+  // The most credits of one link, initial ones included: initial_credits to 32,768.
+  uint32_t max_credits = 512;
+  // WRs posted and not completed, per link: 64 to 4095.
+  uint32_t send_queue_depth = 64;
+  // Send buffers of an endpoint, shared by its links: 16 to 2^20, each eager_bytes + 64
+  // bytes of pinned memory. If there are several source addresses, the links to one
+  // address hold at most as many as stay free. As buffers become scarce, each link may hold fewer
+  // (send_queue.h). With one source and at least 4 × max_links buffers, each link always finds a
+  // first one.
+  uint32_t send_buffers = 1024;
+  // How long a link waits for its QP to drain before it destroys it. 0: it does not wait.
+  Duration teardown_timeout = std::chrono::seconds(1);
+  // A link that expects frames and has heard nothing for this long sends PINGs. If it hears nothing
+  // for three more intervals, it closes: after 8 to 9 s of silence by default, or 6 to 7 s after a
+  // call began on a quiet link. It also closes if its peer leaves a SEND unacknowledged for four
+  // intervals. Must be positive.
+  Duration ping_interval = std::chrono::seconds(2);
+  // A link that carries nothing for this long closes, on either side, unless a call runs on it or
+  // memory is leased over it; the next call connects again. Control frames (PING, PONG, RECALL) do
+  // not count. 0: never. Must not be negative. (start)
+  Duration idle_timeout = std::chrono::minutes(10);
+  // A link that waits for nothing, and has heard nothing for this long, sends a PING, and closes as
+  // above if its peer does not answer. So a peer that vanished without a word is seen before the
+  // next call, and devices between the two keep the path. Either side may do so; it does not keep
+  // an idle link from closing. 0, the default: off. Otherwise at least ping_interval.
+  Duration keep_alive_interval = std::chrono::seconds(0);
+  // The longest time to connect, handshake included. Must be positive.
+  Duration connect_timeout = std::chrono::seconds(10);
+  BulkLimits bulk = {};
+  LeaseLimits leases = {};
+  // Payload memory of one executor on one device.
+  MemoryBudgets memory = {};
+  // The largest payload, and the largest message, of one call in one direction: 1 to 64 MiB.
+  size_t max_payload_bytes = size_t{64} << 20;
+  PayloadChecksum payload_checksum = PayloadChecksum::kAuto;
+  // The largest payload that this side sends in a frame beside its message, if both fit there: it
+  // is copied, but nothing is leased, granted or asked for. 0: as fits the kind of device, today 4
+  // KiB on each. At most eager_bytes. 1 in effect turns it off.
+  uint32_t largest_payload_in_frame = 0;
+  // Receives of one link on a device without shared receive queues (irdma before its third
+  // generation, for example): 8 to 32,768. There each link has its own, of the srq_depth that are
+  // pinned: so srq_depth / receives_per_link links, 256 by default. Its peer has credits for three
+  // quarters of them less 2, 22 by default, and borrows none; fewer if max_credits says so.
+  // Without effect on other devices. (start)
+  uint32_t receives_per_link = 32;
+};
+
 }  // namespace verbena
 
 namespace verbena::internal {
 
 class Device;
+
+// READs and atomics outstanding on a link, in each direction; clamped to what both devices can do.
+inline constexpr uint8_t kMaxReads = 16;
 
 // Receives per link that only SENDs without frames (credit returns) may use, so that two links
 // without ordinary credits can still give each other some.
@@ -174,81 +237,6 @@ inline constexpr uint8_t kRnrRetry = 6;
 inline constexpr uint8_t kMinRnrTimer = 20;
 // Routers that a packet may pass: as many as IP packets by default.
 inline constexpr uint8_t kHopLimit = 64;
-
-}  // namespace verbena::internal
-
-namespace verbena {
-
-// Whether payloads carry a CRC32C from end to end; used when both sides want it.
-enum class PayloadChecksum : uint8_t {
-  kAuto,  // on, except within one host: there a READ of 1 MiB takes 147 us instead of 31
-  kOn,
-  kOff,
-};
-
-// The bounds of the links of one endpoint.
-struct LinkLimits {
-  // Links of one endpoint (one executor on one device): 1 to 65,536. One more is refused with
-  // RESOURCE_EXHAUSTED.
-  uint32_t max_links = 1024;
-  // Receives of the shared receive queue, each eager_bytes + 64 bytes of pinned memory: 38 MB by
-  // default, and up to 1 MB more for the spare ones. As many are posted as links have credits.
-  uint32_t srq_depth = 8192;
-  // The largest SEND, and the size of one receive buffer, in bytes: 1024 to 2^20, a multiple of 64.
-  // The default has room for a payload of 4 KiB and a message of 424 bytes.
-  uint32_t eager_bytes = 4608;
-  // SENDs that a link may have under way before it has proven that it uses more: 1 to 32,768.
-  uint32_t initial_credits = 4;
-  // The most credits of one link, initial ones included: initial_credits to 32,768.
-  uint32_t max_credits = 512;
-  // WRs posted and not completed, per link: 64 to 4095.
-  uint32_t send_queue_depth = 64;
-  // Send buffers of an endpoint, shared by its links: 16 to 2^20, each eager_bytes + 64
-  // bytes of pinned memory. If there are several source addresses, the links to one
-  // address hold at most as many as stay free. As buffers become scarce, each link may hold fewer
-  // (send_queue.h). With one source and at least 4 × max_links buffers, each link always finds a
-  // first one.
-  uint32_t send_buffers = 1024;
-  // How long a link waits for its QP to drain before it destroys it. 0: it does not wait.
-  Duration teardown_timeout = std::chrono::seconds(1);
-  // A link that expects frames and has heard nothing for this long sends PINGs. If it hears nothing
-  // for three more intervals, it closes: after 8 to 9 s of silence by default, or 6 to 7 s after a
-  // call began on a quiet link. It also closes if its peer leaves a SEND unacknowledged for four
-  // intervals. Must be positive.
-  Duration ping_interval = std::chrono::seconds(2);
-  // A link that carries nothing for this long closes, on either side, unless a call runs on it or
-  // memory is leased over it; the next call connects again. Control frames (PING, PONG, RECALL) do
-  // not count. 0: never. Must not be negative. (start)
-  Duration idle_timeout = std::chrono::minutes(10);
-  // A link that waits for nothing, and has heard nothing for this long, sends a PING, and closes as
-  // above if its peer does not answer. So a peer that vanished without a word is seen before the
-  // next call, and devices between the two keep the path. Either side may do so; it does not keep
-  // an idle link from closing. 0, the default: off. Otherwise at least ping_interval.
-  Duration keep_alive_interval = std::chrono::seconds(0);
-  // The longest time to connect, handshake included. Must be positive.
-  Duration connect_timeout = std::chrono::seconds(10);
-  BulkLimits bulk = {};
-  LeaseLimits leases = {};
-  // Payload memory of one executor on one device.
-  MemoryBudgets memory = {};
-  // The largest payload, and the largest message, of one call in one direction: 1 to 64 MiB.
-  size_t max_payload_bytes = size_t{64} << 20;
-  PayloadChecksum payload_checksum = PayloadChecksum::kAuto;
-  // The largest payload that this side sends in a frame beside its message, if both fit there: it
-  // is copied, but nothing is leased, granted or asked for. 0: as fits the kind of device, today 4
-  // KiB on each. At most eager_bytes. 1 in effect turns it off.
-  uint32_t largest_payload_in_frame = 0;
-  // Receives of one link on a device without shared receive queues (irdma before its third
-  // generation, for example): 8 to 32,768. There each link has its own, of the srq_depth that are
-  // pinned: so srq_depth / receives_per_link links, 256 by default. Its peer has credits for three
-  // quarters of them less 2, 22 by default, and borrows none; fewer if max_credits says so.
-  // Without effect on other devices. (start)
-  uint32_t receives_per_link = 32;
-};
-
-}  // namespace verbena
-
-namespace verbena::internal {
 
 // Completions that a CQ must be able to hold for `limits`.
 constexpr uint32_t CompletionQueueEntries(const LinkLimits& limits) {

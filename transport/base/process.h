@@ -52,9 +52,9 @@ class BlockedSignals {
   sigset_t before_;
 };
 
-// A program that blocks a signal in its own threads, to take it by sigwait, must find it there, and
-// a handler must run where the program expects it. So no thread of the library takes any. Throws
-// std::system_error if there is no thread to be had.
+// A thread that takes no signal, for devices, connections and files: a program that blocks a signal
+// in its own threads, to take it by sigwait, must find it there, and a handler must run where the
+// program expects it. Throws std::system_error if there is no thread to be had.
 //
 //   thread_ = StartQuietThread([this] { Run(); });
 template <typename Body>

@@ -168,14 +168,14 @@ SocketAddress::SocketAddress(const sockaddr& address) {
 SocketAddress SocketAddress::OfSocket(int fd) {
   SocketAddress address;
   socklen_t bytes = sizeof(address.storage_);
-  if (getsockname(fd, address.get(), &bytes) != 0) return {};
+  if (getsockname(fd, address.get(), &bytes) != 0 || !address.has_value()) return {};
   return address;
 }
 
 SocketAddress SocketAddress::OfPeer(int fd) {
   SocketAddress address;
   socklen_t bytes = sizeof(address.storage_);
-  if (getpeername(fd, address.get(), &bytes) != 0) return {};
+  if (getpeername(fd, address.get(), &bytes) != 0 || !address.has_value()) return {};
   return address;
 }
 
@@ -217,8 +217,9 @@ std::optional<TcpSource> TcpSource::Of(int fd) {
 bool TcpSource::MayHave(const IpAddress& named) const {
   if (named == address) return true;
   if (!this_host) return false;
+  if (IsLoopback(named)) return true;
   const std::vector<IpAddress> own = HostAddresses(/*reachable=*/false);
-  return IsLoopback(named) || std::ranges::find(own, named) != own.end();
+  return std::ranges::find(own, named) != own.end();
 }
 
 UniqueFd OpenTcpSocket(int family) {
@@ -260,6 +261,7 @@ absl::StatusOr<AcceptedSocket> AcceptSocket(int listener, const std::string& wha
       return absl::UnavailableError("no connection waits");
     // The new connection's own error, which accept(2) returns in its place.
     case ECONNABORTED:
+    case ECONNRESET:
     case EHOSTDOWN:
     case EHOSTUNREACH:
     case EINTR:
@@ -267,8 +269,8 @@ absl::StatusOr<AcceptedSocket> AcceptSocket(int listener, const std::string& wha
     case ENETUNREACH:
     case ENONET:
     case ENOPROTOOPT:
-    case EPERM:
     case EPROTO:
+    case ETIMEDOUT:
       return absl::CancelledError("the connection ended before it was accepted");
     default:
       return absl::ResourceExhaustedError(std::string(SocketStatus(errno, what).message()));

@@ -129,7 +129,7 @@ struct AcceptedSocket {
 };
 // Takes the next connection of a TCP or Unix socket. UNAVAILABLE: none waits. CANCELLED: it was
 // gone again before it could be taken; take the next. RESOURCE_EXHAUSTED, whose message begins with
-// `what`: descriptors or memory are out; try again later.
+// `what`: descriptors or memory are out, or the socket accepts nothing now; try again later.
 absl::StatusOr<AcceptedSocket> AcceptSocket(int listener, const std::string& what);
 
 // How long a host may say nothing before its connection ends.

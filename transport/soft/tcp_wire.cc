@@ -877,8 +877,8 @@ void TcpWire::AcceptSome() {
       accept_again_ = SaturatingAdd(now_, kAcceptDelay);
       Until(accept_again_);
       logs_.ended.Write(LogLevel::kWarning, now_,
-                        fmt::format("{} keeps devices waiting that connect to it: {}; raise "
-                                    "RLIMIT_NOFILE",
+                        fmt::format("{} keeps devices waiting that connect to it: {}; if "
+                                    "descriptors are out, raise RLIMIT_NOFILE",
                                     state_.name(), socket.status().ToString()));
       break;
     }

@@ -4,6 +4,7 @@
 #include "verbena/transport/base/socket.h"
 
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -157,10 +158,12 @@ class SocketTest : public testing::Test {
     EXPECT_EQ(listen(listener_.get(), 1), 0);
     at_ = SocketAddress::OfSocket(listener_.get());
   }
-  // Loopback connects at once, or is refused at once.
+  // Waits until the attempt is over.
   static int Dial(const UniqueFd& socket, const SocketAddress& to) {
-    const int error = StartConnect(socket.get(), to);
-    return error != 0 ? error : ConnectResult(socket.get());
+    if (const int error = StartConnect(socket.get(), to); error != 0) return error;
+    pollfd writable{.fd = socket.get(), .events = POLLOUT, .revents = 0};
+    EXPECT_EQ(poll(&writable, 1, -1), 1);
+    return ConnectResult(socket.get());
   }
 
   UniqueFd listener_;
@@ -170,6 +173,8 @@ class SocketTest : public testing::Test {
 TEST_F(SocketTest, AConnectionHasTwoEndsOfOneHost) {
   const UniqueFd dialed = OpenTcpSocket(AF_INET);
   ASSERT_EQ(Dial(dialed, at_), 0);
+  pollfd readable{.fd = listener_.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&readable, 1, -1), 1);
   absl::StatusOr<AcceptedSocket> accepted = AcceptSocket(listener_.get(), "accept");
   ASSERT_TRUE(accepted.ok()) << accepted.status();
   EXPECT_EQ(accepted->peer.text(), SocketAddress::OfSocket(dialed.get()).text());
@@ -191,8 +196,19 @@ TEST_F(SocketTest, AnErrorOfAcceptingBeginsWithWhatWasTried) {
 }
 
 TEST_F(SocketTest, AnAttemptWhereNobodyListensIsRefused) {
-  listener_ = {};
-  EXPECT_EQ(Dial(OpenTcpSocket(AF_INET), at_), ECONNREFUSED);
+  // Bound, so that nobody else takes the port, but it does not listen.
+  const UniqueFd silent = OpenTcpSocket(AF_INET);
+  ASSERT_TRUE(BindTcpSocket(silent.get(), SocketAddress(Ip("127.0.0.1"), 0)));
+  EXPECT_EQ(Dial(OpenTcpSocket(AF_INET), SocketAddress::OfSocket(silent.get())), ECONNREFUSED);
+}
+
+TEST_F(SocketTest, AUnixSocketHasNoSocketAddress) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  const UniqueFd first(pair[0]);
+  const UniqueFd second(pair[1]);
+  EXPECT_FALSE(SocketAddress::OfSocket(first.get()).has_value());
+  EXPECT_EQ(SocketAddress::OfPeer(first.get()).family(), 0);
 }
 
 TEST_F(SocketTest, ABoundPortIsNotToBeHadTwice) {

@@ -14,17 +14,6 @@ void Semaphore::Awaiter::LeaveQueue() {
   semaphore_.ServeWaiters();
 }
 
-bool Semaphore::TryAcquire(size_t permits) {
-  if (!waiters_.empty() || permits > available_) return false;
-  available_ -= permits;
-  return true;
-}
-
-void Semaphore::Release(size_t permits) {
-  available_ += permits;
-  ServeWaiters();
-}
-
 void Semaphore::ServeWaiters() {
   while (Awaiter* first = waiters_.Front()) {
     if (first->permits_ > available_) return;

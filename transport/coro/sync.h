@@ -124,8 +124,16 @@ class Semaphore {
 
   Awaiter Acquire(size_t permits = 1) { return Awaiter(*this, permits); }
   // False when there are too few permits, or others wait already.
-  bool TryAcquire(size_t permits = 1);
-  void Release(size_t permits = 1);
+  bool TryAcquire(size_t permits = 1) {
+    if (!waiters_.empty() || permits > available_) return false;
+    available_ -= permits;
+    return true;
+  }
+  void Release(size_t permits = 1) {
+    available_ += permits;
+    if (!waiters_.empty()) [[unlikely]]
+      ServeWaiters();
+  }
 
   size_t available() const { return available_; }
 

@@ -11,7 +11,6 @@
 namespace verbena::internal {
 
 StreamMemory::~StreamMemory() {
-  VERBENA_CHECK(used_bytes_ == 0) << used_bytes_ << " bytes of streams' messages are in use";
   while (idle_ != nullptr) {
     StreamChunk* chunk = idle_;
     UnpoisonMemory(chunk->data(), chunk->capacity);
@@ -49,51 +48,27 @@ void StreamMemory::Free(StreamChunk* chunk) {
 
 StreamShare::StreamShare(StreamMemory& memory, size_t max_bytes, std::string whose,
                          std::shared_ptr<StreamShare> above)
-    : memory_(memory), max_bytes_(max_bytes), whose_(std::move(whose)), above_(std::move(above)) {}
+    : memory_(memory),
+      above_(std::move(above)),
+      quota_(max_bytes, above_ == nullptr ? &*memory.quota_ : &above_->quota_,
+             {.whose = std::move(whose), .remedy = ""}) {}
 
 StreamChunk* StreamShare::Allocate(uint32_t bytes) {
   const uint32_t capacity = std::max(bytes, StreamMemory::kChunkBytes);
-  return TryReserve(capacity) ? memory_.NewChunk(capacity) : nullptr;
+  return quota_.TryTake(capacity) ? memory_.NewChunk(capacity) : nullptr;
 }
 
 void StreamShare::Free(StreamChunk* chunk) {
-  EndReservation(chunk->capacity);
+  quota_.Give(chunk->capacity);
   memory_.Free(chunk);
 }
 
-bool StreamShare::TryReserve(size_t bytes) {
-  VERBENA_DCHECK(memory_.used_bytes_ <= memory_.budget_bytes_)
-      << memory_.used_bytes_ << " of " << memory_.budget_bytes_;
-  if (bytes > memory_.budget_bytes_ - memory_.used_bytes_) return false;
-  for (const StreamShare* share = this; share != nullptr; share = share->above_.get()) {
-    if (!share->has(bytes)) return false;
-  }
-  for (StreamShare* share = this; share != nullptr; share = share->above_.get()) {
-    share->used_bytes_ += bytes;
-  }
-  memory_.used_bytes_ += bytes;
-  return true;
-}
-
-void StreamShare::EndReservation(size_t bytes) {
-  for (StreamShare* share = this; share != nullptr; share = share->above_.get()) {
-    VERBENA_CHECK(share->used_bytes_ >= bytes)
-        << share->whose_ << " have " << share->used_bytes_ << " bytes, and give back " << bytes;
-    share->used_bytes_ -= bytes;
-  }
-  memory_.used_bytes_ -= bytes;
-}
-
 absl::Status StreamShare::Exhausted(size_t bytes) const {
-  const StreamShare* full = this;
-  while (full != nullptr && full->has(bytes)) full = full->above_.get();
-  const bool is_shared = full == nullptr;
+  const Quota& full = quota_.Lacking(bytes);
   return absl::ResourceExhaustedError(fmt::format(
       "no memory for {} bytes of a stream's message: {} have {} of {} bytes on this executor that "
       "wait to be read or sent: read them sooner, or send smaller messages, or fewer at once",
-      bytes, is_shared ? "all streams" : full->whose_,
-      is_shared ? memory_.used_bytes_ : full->used_bytes_,
-      is_shared ? memory_.budget_bytes_ : full->max_bytes_));
+      bytes, full.whose(), full.used(), full.limit()));
 }
 
 void EmptyAndKeepLittle(std::string& bytes) {

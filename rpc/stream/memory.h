@@ -4,8 +4,8 @@
 // Three things count. First, parts of messages that wait for their reader, in chunks; free chunks
 // go to a free list of at most kMaxIdleChunks. Second, a message that is put together: the part
 // that has come, and then the whole message until its reader is done with it. Third, a message that
-// leaves in parts. A StreamShare may be a part of another one, as a client's share is of its
-// source's. If a share, or the executor's budget, is used up, the operation fails with
+// leaves in parts. A StreamShare's quota may be a part of another one's, as a client's is of its
+// source's. If one of them, or the executor's, is used up, the operation fails with
 // RESOURCE_EXHAUSTED. Owned by the Shard, which outlives the shares; on its executor's thread.
 
 #ifndef VERBENA_RPC_STREAM_MEMORY_H_
@@ -14,10 +14,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
-#include "verbena/transport/base/check.h"
+#include "verbena/transport/coro/quota.h"
 
 namespace verbena::internal {
 
@@ -41,17 +42,16 @@ class StreamMemory {
   static constexpr uint32_t kChunkBytes = 4096;
   static constexpr uint32_t kMaxIdleChunks = 256;
 
-  explicit StreamMemory(size_t budget_bytes = kBudgetBytes) : budget_bytes_(budget_bytes) {}
+  explicit StreamMemory(size_t budget_bytes = kBudgetBytes) { set_budget_bytes(budget_bytes); }
   StreamMemory(const StreamMemory&) = delete;
   StreamMemory& operator=(const StreamMemory&) = delete;
   ~StreamMemory();
 
-  size_t budget_bytes() const { return budget_bytes_; }
-  size_t used_bytes() const { return used_bytes_; }
+  size_t budget_bytes() const { return quota_->limit(); }
+  size_t used_bytes() const { return quota_->used(); }
   // For tests, before there are shares.
   void set_budget_bytes(size_t bytes) {
-    VERBENA_CHECK(used_bytes_ == 0) << used_bytes_ << " bytes are in use";
-    budget_bytes_ = bytes;
+    quota_.emplace(bytes, nullptr, Quota::Words{.whose = "all streams", .remedy = ""});
   }
 
  private:
@@ -60,8 +60,7 @@ class StreamMemory {
   StreamChunk* NewChunk(uint32_t capacity);
   void Free(StreamChunk* chunk);
 
-  size_t budget_bytes_;
-  size_t used_bytes_ = 0;
+  std::optional<Quota> quota_;
   StreamChunk* idle_ = nullptr;
   uint32_t idle_count_ = 0;
 };
@@ -74,31 +73,19 @@ class StreamShare {
               std::shared_ptr<StreamShare> above = nullptr);
   StreamShare(const StreamShare&) = delete;
   StreamShare& operator=(const StreamShare&) = delete;
-  ~StreamShare() {
-    VERBENA_CHECK(used_bytes_ == 0) << whose_ << " never gave back " << used_bytes_ << " bytes";
-  }
 
-  // An empty chunk for at least `bytes`; nullptr if a budget is used up.
+  // An empty chunk for at least `bytes`; nullptr if a quota is used up.
   StreamChunk* Allocate(uint32_t bytes);
   void Free(StreamChunk* chunk);
-  // For a message that is put together, or leaves in parts. False if a budget is used up.
-  bool TryReserve(size_t bytes);
-  void EndReservation(size_t bytes);
+  // For a message that is put together, or leaves in parts.
+  Quota& quota() { return quota_; }
   // Why there is no memory for `bytes` more.
   [[gnu::cold]] absl::Status Exhausted(size_t bytes) const;
 
-  size_t used_bytes() const { return used_bytes_; }
-
  private:
-  bool has(size_t bytes) const {
-    return used_bytes_ <= max_bytes_ && bytes <= max_bytes_ - used_bytes_;
-  }
-
   StreamMemory& memory_;
-  const size_t max_bytes_;
-  const std::string whose_;
   const std::shared_ptr<StreamShare> above_;
-  size_t used_bytes_ = 0;
+  Quota quota_;
 };
 
 // Empties memory that a message was put together in, or cut from. Only a little stays for the next

@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
 
 namespace verbena::internal {
@@ -14,6 +15,11 @@ namespace {
 
 Task<absl::StatusOr<Buffer>> Wait(BufferPool& pool, size_t bytes) {
   co_return co_await pool.Allocate(bytes);
+}
+
+Task<absl::Status> TakeAll(QuotaHold& hold) {
+  while (hold.missing() != nullptr) VERBENA_CO_RETURN_IF_ERROR(co_await hold.TakeNext());
+  co_return absl::OkStatus();
 }
 
 std::string Holders(const Endpoint& endpoint, const BufferPoolStats& stats,
@@ -75,6 +81,29 @@ Task<absl::StatusOr<Buffer>> AllocateUntil(const Endpoint& endpoint, BufferPool&
   // An earlier deadline is the caller's own.
   if (!absl::IsDeadlineExceeded(buffer.status()) || ended < limit) co_return buffer;
   co_return Exhausted(endpoint, pool, bytes, ended - began, wait.holders);
+}
+
+Task<absl::StatusOr<Buffer>> AllocateWithin(QuotaHold& hold, const Endpoint& endpoint,
+                                            BufferPool& pool, size_t bytes, MemoryWait wait) {
+  // The device may fail meanwhile.
+  [[maybe_unused]] const auto use = endpoint.Use();
+  if (!hold.TryTake()) {
+    const TimePoint began = endpoint.executor().now();
+    const TimePoint limit = WaitLimit(began, wait);
+    const absl::Status waited = co_await WithDeadline(TakeAll(hold), limit);
+    const TimePoint now = endpoint.executor().now();
+    // An earlier deadline is the caller's own.
+    if (absl::IsDeadlineExceeded(waited) && now >= limit) {
+      co_return hold.missing()->Exhausted(hold.wanted(), now - began);
+    }
+    VERBENA_CO_RETURN_IF_ERROR(waited);
+    // One limit for both waits.
+    wait.deadline = kNever;
+    wait.longest = std::max(limit - now, Duration::zero());
+  }
+  absl::StatusOr<Buffer> buffer = pool.TryAllocate(bytes);
+  if (!buffer.ok()) buffer = co_await AllocateUntil(endpoint, pool, bytes, wait);
+  co_return buffer;
 }
 
 }  // namespace verbena::internal

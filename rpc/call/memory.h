@@ -1,4 +1,5 @@
-// AllocateUntil: memory from a pool, or an error in time for the call that needs it.
+// AllocateUntil, AllocateWithin: memory from a pool, and within a quota, or an error in time for
+// the call that needs it.
 //
 // A wait that takes too long ends with RESOURCE_EXHAUSTED, which says which budget is full and who
 // holds it; the log says so too, at most every ten seconds for each executor.
@@ -11,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/buffer_pool.h"
@@ -47,6 +49,12 @@ TimePoint WaitLimit(TimePoint now, const MemoryWait& wait);
 // is cancelled; otherwise fails as BufferPool::Allocate(). `endpoint` and `pool` outlive the Task.
 Task<absl::StatusOr<Buffer>> AllocateUntil(const Endpoint& endpoint, BufferPool& pool, size_t bytes,
                                            MemoryWait wait);
+
+// The same within a quota: takes what `hold` wants, and then memory. One limit holds for both
+// waits. If the first takes too long, the message says who holds how much. On failure `hold` may
+// have a part. It outlives the Task.
+Task<absl::StatusOr<Buffer>> AllocateWithin(QuotaHold& hold, const Endpoint& endpoint,
+                                            BufferPool& pool, size_t bytes, MemoryWait wait);
 
 }  // namespace verbena::internal
 

@@ -177,9 +177,9 @@ void ClientBulk::TakeFromFrame(ClientSession& session, const char* bytes) {
   const size_t size = response_payload_bytes();
   if (landing.size() == 0) {
     Endpoint& endpoint = session.endpoint();
-    absl::StatusOr<Buffer> memory = response_room > 0
-                                        ? endpoint.memory().landing().TryAllocate(size)
-                                        : session.landing_share()->TryAllocate(endpoint, size);
+    absl::StatusOr<Buffer> memory =
+        response_room > 0 ? endpoint.memory().landing().TryAllocate(size)
+                          : TryAllocateLanding(session.landing_quota(), endpoint, size);
     if (!memory.ok()) {
       unplaced_.assign(bytes, size);
       return;

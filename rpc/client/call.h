@@ -111,7 +111,7 @@ class ClientCall : public Suspension,
   CallInfo* info() const { return info_; }
   // Precondition of these two: landing_needed().
   Link& link() const { return *session_.link(); }
-  std::shared_ptr<LandingShare> landing_share() const { return session_.landing_share(); }
+  const std::shared_ptr<Quota>& landing_quota() const { return session_.landing_quota(); }
 
  protected:
   // The server wants a landing: the await returns early.

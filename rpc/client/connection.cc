@@ -31,8 +31,12 @@ Connection::Connection(Shard& shard, std::string target, const ExecutorWish& wis
     : shard_(shard),
       target_(std::move(target)),
       wish_(wish),
-      landing_share_(std::make_shared<LandingShare>(
-          target_, std::max<size_t>(shard.wanted_limits().memory.landing_bytes / 2, 1))),
+      landing_quota_(std::make_shared<Quota>(
+          std::max<size_t>(shard.wanted_limits().memory.landing_bytes / 2, 1), nullptr,
+          Quota::Words{.whose = fmt::format("landings that {} asked for", target_),
+                       .remedy = "Make fewer such calls at once, pass response_payload_into, or "
+                                 "raise LinkLimits::memory.landing_bytes, of which one server may "
+                                 "have half"})),
       stream_share_(std::make_shared<StreamShare>(shard.stream_memory(),
                                                   shard.stream_memory().budget_bytes() / 2,
                                                   fmt::format("the streams of {}", target_))),
@@ -233,7 +237,7 @@ Task<absl::Status> Connection::ConnectOver(size_t device, bool only,
   [[maybe_unused]] const auto use = (*endpoint)->Use();
   auto session =
       std::make_unique<ClientSession>(static_cast<ClientSession::Listener&>(*this), stream_share_);
-  session->set_landing_share(landing_share_);
+  session->set_landing_quota(landing_quota_);
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link,
                               co_await (*endpoint)->Connect(std::move(stream), *session, wish_));
   session->Attach(*link);

@@ -28,13 +28,13 @@
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
 
 class Connection;
-class LandingShare;
 class Shard;
 
 // Hears when a connection gets or loses its usable link. Called on the stack of the code that
@@ -157,7 +157,7 @@ class Connection final : private ClientSession::Listener {
   Shard& shard_;
   const std::string target_;
   const ExecutorWish wish_;
-  const std::shared_ptr<LandingShare> landing_share_;
+  const std::shared_ptr<Quota> landing_quota_;  // landings that the server asks for
   const std::shared_ptr<StreamShare> stream_share_;
   std::unique_ptr<CallTally> tally_;  // null: calls are not counted
   std::unique_ptr<ClientSession> current_;

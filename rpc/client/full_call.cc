@@ -303,9 +303,8 @@ Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, Deadline dead
   absl::Status status = CheckSize("a response", bytes, endpoint.limits().max_payload_bytes);
   Buffer buffer;
   if (status.ok()) {
-    const std::shared_ptr<LandingShare> share = call.landing_share();
-    absl::StatusOr<Buffer> allocated =
-        co_await share->Allocate(endpoint, bytes, {.deadline = deadline.when()});
+    absl::StatusOr<Buffer> allocated = co_await AllocateLanding(
+        call.landing_quota(), endpoint, bytes, {.deadline = deadline.when()});
     status = allocated.status();
     if (allocated.ok()) buffer = *std::move(allocated);
   }
@@ -332,9 +331,9 @@ Task<absl::Status> PlaceResponse(Connection& connection, ClientBulk& bulk, Deadl
   absl::StatusOr<ClientSession*> session =
       co_await SessionWithLeases(connection, 0, deadline.when(), /*wait_for_ready=*/false);
   if (!session.ok()) co_return Executed(session.status());
-  const std::shared_ptr<LandingShare> share = (*session)->landing_share();
-  absl::StatusOr<Buffer> memory = co_await share->Allocate(
-      (*session)->endpoint(), bulk.response_payload_bytes(), {.deadline = deadline.when()});
+  absl::StatusOr<Buffer> memory =
+      co_await AllocateLanding((*session)->landing_quota(), (*session)->endpoint(),
+                               bulk.response_payload_bytes(), {.deadline = deadline.when()});
   if (!memory.ok()) co_return Executed(memory.status());
   bulk.PlaceResponse(*std::move(memory));
   co_return absl::OkStatus();

@@ -1,9 +1,8 @@
 // Landings at the client. GrantsHeld: the landings that a server granted for payloads of requests.
-// LandingShare: the memory that a server may ask for.
+// AllocateLanding: memory that a server asks for.
 //
-// A ClientSession owns a GrantsHeld, and a connection and its calls share a LandingShare, on the
-// executor's thread. kMaxGrantSlots bounds the slots, and each connection has a bound for the
-// memory.
+// A ClientSession owns a GrantsHeld, and a connection and its calls share a quota of the memory, on
+// the executor's thread. kMaxGrantSlots bounds the slots.
 
 #ifndef VERBENA_RPC_CLIENT_LANDINGS_H_
 #define VERBENA_RPC_CLIENT_LANDINGS_H_
@@ -13,7 +12,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -21,8 +19,7 @@
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/memory.h"
 #include "verbena/transport/base/check.h"
-#include "verbena/transport/base/clock.h"
-#include "verbena/transport/coro/sync.h"
+#include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
@@ -84,43 +81,18 @@ class GrantsHeld final : private SendWaiter {
   uint32_t returned_count_ = 0;
 };
 
-// LandingShare: the landing memory that one server may have asked one executor for.
+// A buffer of `bytes` from the landing memory of `endpoint`, which counts in `quota` until its
+// memory is free: also in quarantine, and while the caller keeps the payload in it. Fails as
+// AllocateWithin().
 //
 // A server whose response needs more memory than its call leased asks for a landing, and names its
 // size. A server that asks and never answers would take all of the memory. So each connection has a
-// bound for such landings. A landing counts until its memory is free again: also in quarantine, and
-// while the caller keeps the payload in it. Shared by a connection and its calls; on its executor's
-// thread.
-class LandingShare final : public std::enable_shared_from_this<LandingShare>,
-                           private BlockListener {
- public:
-  // `server` is for error messages.
-  LandingShare(std::string server, size_t max_bytes)
-      : server_(std::move(server)), max_bytes_(max_bytes), bytes_(max_bytes) {}
-  LandingShare(const LandingShare&) = delete;
-  LandingShare& operator=(const LandingShare&) = delete;
-
-  // A buffer of `bytes` from the landing memory of `endpoint`. RESOURCE_EXHAUSTED if `wait` ends
-  // before there is room within the bound, and memory: the message says who holds how much. A
-  // buffer that is larger than the bound takes all of it. The share outlives the Task.
-  Task<absl::StatusOr<Buffer>> Allocate(const Endpoint& endpoint, size_t bytes, MemoryWait wait);
-  // Allocate() without waiting.
-  absl::StatusOr<Buffer> TryAllocate(const Endpoint& endpoint, size_t bytes);
-
- private:
-  void OnBlockHome(size_t capacity) override;
-  size_t ShareOf(size_t capacity) const;
-  // Counts `buffer`, whose share is taken, until its memory is free.
-  void Count(Buffer& buffer);
-  absl::Status Exhausted(size_t bytes, Duration waited) const;
-
-  const std::string server_;
-  const size_t max_bytes_;
-  Semaphore bytes_;
-  // Count the landings; self_ is set while there are any, since they may outlive the connection.
-  size_t landings_ = 0;
-  std::shared_ptr<LandingShare> self_;
-};
+// quota for such landings.
+Task<absl::StatusOr<Buffer>> AllocateLanding(std::shared_ptr<Quota> quota, const Endpoint& endpoint,
+                                             size_t bytes, MemoryWait wait);
+// AllocateLanding() without waiting.
+absl::StatusOr<Buffer> TryAllocateLanding(const std::shared_ptr<Quota>& quota,
+                                          const Endpoint& endpoint, size_t bytes);
 
 }  // namespace verbena::internal
 

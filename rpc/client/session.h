@@ -160,9 +160,9 @@ class ClientSession final : public LinkListener, private SendWaiter {
     link_ = &link;
     streams_.Attach(link, stream_share_);
   }
-  // Set once, before the link is connected: the bound of the landings that the server asks for.
-  void set_landing_share(std::shared_ptr<LandingShare> share) { landing_share_ = std::move(share); }
-  std::shared_ptr<LandingShare> landing_share() const { return landing_share_; }
+  // Set once, before the link is connected: for the landings that the server asks for.
+  void set_landing_quota(std::shared_ptr<Quota> quota) { landing_quota_ = std::move(quota); }
+  const std::shared_ptr<Quota>& landing_quota() const { return landing_quota_; }
   // From now on calls are counted in `tally`, which outlives the session. Null, the default: they
   // are not counted.
   void set_tally(CallTally* tally) { tally_ = tally; }
@@ -287,7 +287,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   absl::flat_hash_map<uint64_t, LeaseList> quarantine_;
   GrantsHeld grants_;
   MethodNumbers numbers_;
-  std::shared_ptr<LandingShare> landing_share_;
+  std::shared_ptr<Quota> landing_quota_;
   ClientSessionStats stats_;
 };
 

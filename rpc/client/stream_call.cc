@@ -30,7 +30,7 @@ absl::Status DeviceLost() { return absl::UnavailableError("the stream's device w
 }  // namespace
 
 void ReplyBuffers::Begin(const ClientSession& session, TimePoint deadline) {
-  share_ = session.landing_share();
+  quota_ = session.landing_quota();
   endpoint_ = &session.endpoint();
   alive_ = endpoint_->alive();
   deadline_ = deadline;
@@ -38,14 +38,12 @@ void ReplyBuffers::Begin(const ClientSession& session, TimePoint deadline) {
 
 absl::StatusOr<Buffer> ReplyBuffers::TryAllocate(size_t bytes) {
   if (alive_.expired()) return DeviceLost();
-  return share_->TryAllocate(*endpoint_, bytes);
+  return TryAllocateLanding(quota_, *endpoint_, bytes);
 }
 
 Task<absl::StatusOr<Buffer>> ReplyBuffers::Allocate(size_t bytes) {
   if (alive_.expired()) co_return DeviceLost();
-  // The stream may be destroyed during the wait.
-  const std::shared_ptr<LandingShare> share = share_;
-  co_return co_await share->Allocate(*endpoint_, bytes, {.deadline = deadline_});
+  co_return co_await AllocateLanding(quota_, *endpoint_, bytes, {.deadline = deadline_});
 }
 
 StreamCall::StreamCall(const MethodDescriptor& method, Deadline deadline, CallInfo* info,

@@ -1,7 +1,7 @@
 // Streams at the client: StreamCall, the awaits of its beginning and end, and its interceptors.
 //
 // The caller's ClientReader, ClientWriter or ClientReaderWriter owns them, on one executor's
-// thread. The stream's windows, and LandingShare for payloads, bound what they hold.
+// thread. The stream's windows, and the server's quota of landings, bound what they hold.
 
 #ifndef VERBENA_RPC_CLIENT_STREAM_CALL_H_
 #define VERBENA_RPC_CLIENT_STREAM_CALL_H_
@@ -29,6 +29,7 @@
 #include "verbena/rpc/stream/sender.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
@@ -37,12 +38,11 @@ namespace verbena::internal {
 
 class ClientSession;
 class Endpoint;
-class LandingShare;
 
 // ReplyBuffers: memory for the payloads of a stream's messages at its client.
 //
-// Landing memory, within the share of the connection's server (landings.h): the server chooses
-// how large its payloads are. Part of a StreamCall, on its executor's thread. Works on once the
+// Landing memory, within the quota of the connection's server (landings.h): the server chooses how
+// large its payloads are. Part of a StreamCall, on its executor's thread. Works on once the
 // link is lost, since what came before can still be read.
 class ReplyBuffers final : public StreamBuffers {
  public:
@@ -53,7 +53,7 @@ class ReplyBuffers final : public StreamBuffers {
   Task<absl::StatusOr<Buffer>> Allocate(size_t bytes) override;
 
  private:
-  std::shared_ptr<LandingShare> share_;
+  std::shared_ptr<Quota> quota_;
   const Endpoint* endpoint_ = nullptr;
   std::weak_ptr<const bool> alive_;  // the endpoint
   TimePoint deadline_ = kNever;

@@ -8,10 +8,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/coro/quota.h"
 
 // verbs' headers stay out of what a user of buffers includes.
 struct ibv_mr;
@@ -140,6 +142,9 @@ struct Block {
   uint32_t lkey;
   std::atomic<uint32_t> references{0};
   BlockListener* listener = nullptr;  // of memory from a pool
+  // Likewise; null: no hold
+  std::shared_ptr<const void> quota_owner;
+  QuotaHold hold;
   // For the owner.
   uint32_t size_class = 0;
   Block* next = nullptr;

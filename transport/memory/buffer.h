@@ -19,9 +19,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/coro/quota.h"
 #include "verbena/transport/memory/block.h"
 
 namespace verbena::internal {
@@ -116,6 +118,13 @@ class Buffer {
   void set_listener(internal::BlockListener& listener) {
     VERBENA_CHECK(block_ != nullptr && block_->listener == nullptr) << "a Buffer has one listener";
     block_->listener = &listener;
+  }
+  // For memory of a pool that counts in a quota: gives `hold`, the first one of this Buffer, back
+  // when the memory is home, and no sooner. The quota lives as long as `owner`, which is not null.
+  void HoldUntilFree(internal::QuotaHold hold, std::shared_ptr<const void> owner) {
+    VERBENA_CHECK(block_ != nullptr && block_->quota_owner == nullptr) << "a Buffer has one hold";
+    block_->hold = std::move(hold);
+    block_->quota_owner = std::move(owner);
   }
   // For owners of blocks: takes over one reference to `block`.
   Buffer(internal::Block& block, size_t size) : block_(&block), size_(size) {}

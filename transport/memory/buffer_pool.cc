@@ -592,6 +592,10 @@ inline void BufferPoolCore::Release(Block& block) {
 inline void BufferPoolCore::TellListener(Block& block) {
   if (block.listener != nullptr)
     std::exchange(block.listener, nullptr)->OnBlockHome(block.capacity);
+  if (block.quota_owner == nullptr) return;
+  // Until the hold is given back.
+  const std::shared_ptr<const void> owner = std::move(block.quota_owner);
+  block.hold.Give();
 }
 
 // --- Waiting -------------------------------------------------------------------------------------

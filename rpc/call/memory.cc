@@ -87,13 +87,14 @@ Task<absl::StatusOr<Buffer>> AllocateWithin(QuotaHold& hold, const Endpoint& end
                                             BufferPool& pool, size_t bytes, MemoryWait wait) {
   // The device may fail meanwhile.
   [[maybe_unused]] const auto use = endpoint.Use();
-  if (!hold.TryTake()) {
+  if (!hold && !hold.TryTake()) {
     const TimePoint began = endpoint.executor().now();
     const TimePoint limit = WaitLimit(began, wait);
     const absl::Status waited = co_await WithDeadline(TakeAll(hold), limit);
     const TimePoint now = endpoint.executor().now();
     // An earlier deadline is the caller's own.
     if (absl::IsDeadlineExceeded(waited) && now >= limit) {
+      if (wait.refused != nullptr) ++*wait.refused;
       co_return hold.missing()->Exhausted(hold.wanted(), now - began);
     }
     VERBENA_CO_RETURN_IF_ERROR(waited);

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
@@ -39,6 +40,8 @@ struct MemoryWait {
   Duration longest = kMaxMemoryWait;
   // nullptr at a client. Read when the wait has failed; outlives the wait.
   const MemoryHolders* holders = nullptr;
+  // Unless it is null, counts the waits that ended without a quota. Outlives the wait.
+  uint64_t* refused = nullptr;
 };
 
 // The latest end of such a wait that begins `now`: after `longest`, or when seven eighths of the
@@ -50,7 +53,8 @@ TimePoint WaitLimit(TimePoint now, const MemoryWait& wait);
 Task<absl::StatusOr<Buffer>> AllocateUntil(const Endpoint& endpoint, BufferPool& pool, size_t bytes,
                                            MemoryWait wait);
 
-// The same within a quota: takes what `hold` wants, and then memory. One limit holds for both
+// The same within a quota: takes what `hold` wants, unless it has that, and then
+// memory. One limit holds for both
 // waits. If the first takes too long, the message says who holds how much. On failure `hold` may
 // have a part. It outlives the Task.
 Task<absl::StatusOr<Buffer>> AllocateWithin(QuotaHold& hold, const Endpoint& endpoint,

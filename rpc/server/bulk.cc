@@ -14,6 +14,7 @@
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/call/status_codec.h"
+#include "verbena/rpc/server/response_memory.h"
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
@@ -417,14 +418,10 @@ absl::Status WrittenResponse::PlanFailure(size_t body_bytes) {
 Task<absl::Status> WrittenResponse::AskForLanding(const google::protobuf::MessageLite& reply) {
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link, call_.OpenLink());
   if (message_bytes_ > 0) {
-    VERBENA_CO_ASSIGN_OR_RETURN(message_,
-                                co_await call_.call_link->client().responses().Allocate(
-                                    link->endpoint(), message_bytes_,
-                                    {.deadline = call_.deadline,
-                                     .longest = call_.state->limits().memory_wait,
-                                     .holders = &call_.state->send_holders()},
-                                    call_.call_link->peer(), call_.state->memory_refused(),
-                                    payload_.empty() ? 0 : payload_.part_count()));
+    VERBENA_CO_ASSIGN_OR_RETURN(
+        message_, co_await AllocateResponse(call_.call_link->client(), link->endpoint(),
+                                            message_bytes_, call_.state->SendWait(call_.deadline),
+                                            payload_.empty() ? 0 : payload_.part_count()));
     // Others may have changed it while this waited.
     if (const size_t now = reply.ByteSizeLong(); now != message_bytes_) {
       co_return absl::InternalError(fmt::format(

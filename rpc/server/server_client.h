@@ -16,10 +16,10 @@
 #include <utility>
 
 #include "verbena/rpc/server/admission.h"
-#include "verbena/rpc/server/response_memory.h"
 #include "verbena/rpc/server/server_source.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/connect/peer.h"
+#include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
@@ -42,7 +42,10 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
         max_calls_(max_calls),
         max_bytes_(max_bytes),
         bytes_(max_bytes),
-        responses_(std::make_shared<ResponseMemory>(source_, max_response_bytes)),
+        responses_(max_response_bytes, &source_->responses(),
+                   {.whose = "responses to this client, and buffers that its handlers keep,",
+                    .remedy = "Take responses faster, or raise "
+                              "ServerOptions::max_response_bytes_per_client"}),
         streams_(std::move(streams)) {}
   ServerClient(const ServerClient&) = delete;
   ServerClient& operator=(const ServerClient&) = delete;
@@ -81,8 +84,8 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
   // all of it.
   Semaphore& bytes() { return bytes_; }
   size_t max_bytes() const { return max_bytes_; }
-  // For its responses.
-  ResponseMemory& responses() const { return *responses_; }
+  // Bytes of its responses (response_memory.h).
+  Quota& responses() { return responses_; }
   // Its part of the queue, and what Admission counts of it.
   ClientQueue& queue() { return queue_; }
   const ClientQueue& queue() const { return queue_; }
@@ -98,7 +101,7 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
   uint32_t calls_ = 0;
   size_t granted_bytes_ = 0;
   Semaphore bytes_;
-  const std::shared_ptr<ResponseMemory> responses_;
+  Quota responses_;
   const std::shared_ptr<StreamShare> streams_;
 };
 

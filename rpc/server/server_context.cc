@@ -15,6 +15,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/server/call.h"
+#include "verbena/rpc/server/response_memory.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/link/endpoint.h"
@@ -147,12 +148,8 @@ Task<absl::StatusOr<Buffer>> ServerContext::AllocateBuffer(size_t bytes) {
     endpoint = call_.state_.AnyEndpoint();
   }
   if (endpoint == nullptr) co_return absl::UnavailableError("the caller's link was lost");
-  co_return co_await call_.call_link_->client().responses().Allocate(
-      *endpoint, bytes,
-      {.deadline = call_.deadline_,
-       .longest = call_.state_.limits().memory_wait,
-       .holders = &call_.state_.send_holders()},
-      call_.call_link_->peer(), call_.state_.memory_refused());
+  co_return co_await internal::AllocateResponse(call_.call_link_->client(), *endpoint, bytes,
+                                                call_.state_.SendWait(call_.deadline_));
 }
 
 std::string ServerContext::device_name() const {

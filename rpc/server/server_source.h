@@ -16,6 +16,7 @@
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/stream/memory.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
@@ -33,10 +34,13 @@ class ServerSource {
         max_calls_(max_calls),
         max_bytes_(max_bytes),
         max_granted_bytes_(max_granted_bytes),
-        max_response_bytes_(max_response_bytes),
         max_queued_refusals_(max_queued_refusals),
         bytes_(max_bytes),
-        response_bytes_(max_response_bytes),
+        responses_(max_response_bytes, nullptr,
+                   {.whose = "responses to this client's address, and buffers that its handlers "
+                             "keep,",
+                    .remedy = "Take responses faster, or raise "
+                              "ServerOptions::max_response_bytes_per_source"}),
         streams_(std::move(streams)) {}
   ServerSource(const ServerSource&) = delete;
   ServerSource& operator=(const ServerSource&) = delete;
@@ -63,23 +67,10 @@ class ServerSource {
   Semaphore& bytes() { return bytes_; }
   size_t max_bytes() const { return max_bytes_; }
 
-  // Memory of responses (response_memory.h). A larger buffer takes all of it.
-  Semaphore& response_bytes() { return response_bytes_; }
-  size_t max_response_bytes() const { return max_response_bytes_; }
-  // The bytes that buffers have. The rest of what is taken is kept for calls that wait.
-  size_t response_buffer_bytes() const { return response_buffer_bytes_; }
-  void AddResponseBuffer(size_t bytes) { response_buffer_bytes_ += bytes; }
-  void RemoveResponseBuffer(size_t bytes) {
-    VERBENA_CHECK(response_buffer_bytes_ >= bytes) << response_buffer_bytes_ << ", " << bytes;
-    response_buffer_bytes_ -= bytes;
-  }
-  // One buffer beyond the bound, for a reply whose call would otherwise wait for itself. False
-  // while another call has it.
-  bool TryTakeExtra() { return !std::exchange(extra_taken_, true); }
-  void GiveExtra() {
-    VERBENA_CHECK(extra_taken_) << "no call has the buffer beyond the bound";
-    extra_taken_ = false;
-  }
+  // Bytes of responses (response_memory.h).
+  Quota& responses() { return responses_; }
+  // One buffer beyond that, for a reply whose call would otherwise wait for itself.
+  Quota& extra_response() { return extra_response_; }
 
   // Takes `bytes` for a landing. False if too many are granted already, or somebody waits.
   bool TryGrant(size_t bytes) {
@@ -109,16 +100,14 @@ class ServerSource {
   const uint32_t max_calls_;
   const size_t max_bytes_;
   const size_t max_granted_bytes_;
-  const size_t max_response_bytes_;
   const size_t max_queued_refusals_;
   uint32_t calls_ = 0;
   size_t queued_refusals_ = 0;
   size_t granted_bytes_ = 0;
   bool reclaimed_ = false;
-  bool extra_taken_ = false;
-  size_t response_buffer_bytes_ = 0;
   Semaphore bytes_;
-  Semaphore response_bytes_;
+  Quota responses_;
+  Quota extra_response_{1};
   const std::shared_ptr<StreamShare> streams_;
 };
 

@@ -93,6 +93,13 @@ class ServerState {
   MemoryHolders& receive_holders() { return *receive_; }
   const std::shared_ptr<MemoryHolders>& shared_receive_holders() const { return receive_; }
   MemoryHolders& send_holders() { return send_; }
+  // A wait for send memory, for a call that ends at `deadline`.
+  MemoryWait SendWait(TimePoint deadline) {
+    return {.deadline = deadline,
+            .longest = limits_.memory_wait,
+            .holders = &send_,
+            .refused = &counts_.memory_refused};
+  }
   // The bytes of landings that are granted ahead. The links count them (landings.h).
   size_t granted_bytes() const { return receive_->grants; }
 

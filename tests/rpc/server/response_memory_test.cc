@@ -12,6 +12,7 @@
 #include "tests/rpc/payload_testing.verbena.pb.h"
 #include "tests/rpc/runtime_pair.h"
 #include "verbena/rpc/server/response_memory.h"
+#include "verbena/rpc/server/server_client.h"
 #include "verbena/rpc/server/server_source.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
@@ -187,15 +188,14 @@ class ResponseMemoryTextTest : public RuntimePair {
     client_runtime_ = StartRuntime({.limits = limits});
   }
 
-  Task<absl::StatusOr<Buffer>> Take(ResponseMemory& memory, size_t bytes,
+  Task<absl::StatusOr<Buffer>> Take(ServerClient& client, size_t bytes,
                                     Duration longest = std::chrono::hours(1)) {
     absl::StatusOr<Endpoint*> endpoint = client_runtime_->shard(0).EndpointOn(0);
     if (!endpoint.ok()) co_return endpoint.status();
-    co_return co_await memory.Allocate(**endpoint, bytes, {.longest = longest}, "10.0.0.1",
-                                       refused_);
+    co_return co_await AllocateResponse(client, **endpoint, bytes, {.longest = longest});
   }
   // How a small buffer is refused while a call of `waits` waits for a large one.
-  Task<std::string> SmallBehindLarge(ResponseMemory& waits) {
+  Task<std::string> SmallBehindLarge(ServerClient& waits) {
     TaskScope scope(client_runtime_->executor(0));
     scope.Spawn([&]() -> Task<void> { (void)co_await Take(waits, kOfClient); });
     (void)co_await Yield();
@@ -207,13 +207,12 @@ class ResponseMemoryTextTest : public RuntimePair {
     co_return std::string(refused.message());
   }
 
-  uint64_t refused_ = 0;
   const std::shared_ptr<ServerSource> source_ =
       std::make_shared<ServerSource>(1, kBudget, kBudget, /*max_response_bytes=*/kOfClient + kPart);
-  const std::shared_ptr<ResponseMemory> first_ =
-      std::make_shared<ResponseMemory>(source_, kOfClient);
-  const std::shared_ptr<ResponseMemory> second_ =
-      std::make_shared<ResponseMemory>(source_, kOfClient);
+  const std::shared_ptr<ServerClient> first_ =
+      std::make_shared<ServerClient>(source_, 1, kBudget, kOfClient);
+  const std::shared_ptr<ServerClient> second_ =
+      std::make_shared<ServerClient>(source_, 1, kBudget, kOfClient);
 };
 
 TEST_F(ResponseMemoryTextTest, ARefusalOfASmallBufferBehindALargeOneTellsOfThat) {

@@ -17,8 +17,11 @@ Task<absl::StatusOr<Buffer>> Wait(BufferPool& pool, size_t bytes) {
   co_return co_await pool.Allocate(bytes);
 }
 
-Task<absl::Status> TakeAll(QuotaHold& hold) {
-  while (hold.missing() != nullptr) VERBENA_CO_RETURN_IF_ERROR(co_await hold.TakeNext());
+Task<absl::Status> TakeAll(QuotaHold& hold, ShortageListener* listener) {
+  while (const Quota* quota = hold.missing()) {
+    if (listener != nullptr && !quota->HasRoomFor(hold.wanted())) listener->OnQuotaShort(*quota);
+    VERBENA_CO_RETURN_IF_ERROR(co_await hold.TakeNext());
+  }
   co_return absl::OkStatus();
 }
 
@@ -90,7 +93,7 @@ Task<absl::StatusOr<Buffer>> AllocateWithin(QuotaHold& hold, const Endpoint& end
   if (!hold && !hold.TryTake()) {
     const TimePoint began = endpoint.executor().now();
     const TimePoint limit = WaitLimit(began, wait);
-    const absl::Status waited = co_await WithDeadline(TakeAll(hold), limit);
+    const absl::Status waited = co_await WithDeadline(TakeAll(hold, wait.listener), limit);
     const TimePoint now = endpoint.executor().now();
     // An earlier deadline is the caller's own.
     if (absl::IsDeadlineExceeded(waited) && now >= limit) {
@@ -103,8 +106,9 @@ Task<absl::StatusOr<Buffer>> AllocateWithin(QuotaHold& hold, const Endpoint& end
     wait.longest = std::max(limit - now, Duration::zero());
   }
   absl::StatusOr<Buffer> buffer = pool.TryAllocate(bytes);
-  if (!buffer.ok()) buffer = co_await AllocateUntil(endpoint, pool, bytes, wait);
-  co_return buffer;
+  if (buffer.ok()) co_return buffer;
+  if (wait.listener != nullptr) wait.listener->OnPoolShort();
+  co_return co_await AllocateUntil(endpoint, pool, bytes, wait);
 }
 
 }  // namespace verbena::internal

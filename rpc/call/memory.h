@@ -35,11 +35,23 @@ struct MemoryHolders {
   size_t transfers = 0;  // READs and WRITEs of payloads that are under way
 };
 
+// Hears that a wait for memory begins, and asks for what others could give back.
+class ShortageListener {
+ public:
+  // `quota`, or memory of the pool, is short.
+  virtual void OnQuotaShort(const Quota& quota) = 0;
+  virtual void OnPoolShort() = 0;
+
+ protected:
+  ~ShortageListener() = default;
+};
+
 struct MemoryWait {
   TimePoint deadline = kNever;  // of the call
   Duration longest = kMaxMemoryWait;
   // nullptr at a client. Read when the wait has failed; outlives the wait.
   const MemoryHolders* holders = nullptr;
+  ShortageListener* listener = nullptr;  // outlives the wait
   // Unless it is null, counts the waits that ended without a quota. Outlives the wait.
   uint64_t* refused = nullptr;
 };

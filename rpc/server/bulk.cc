@@ -1,7 +1,6 @@
 #include "verbena/rpc/server/bulk.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -48,59 +47,8 @@ absl::Status CheckBulkLimit(const char* what, uint64_t bytes, const Link& link) 
                   what, bytes, limit, kMaxBufferBytes >> 20));
 }
 
-bool RequestShares::TryTake(ServerClient& client, size_t bytes) {
-  const size_t of_client = std::min(bytes, client.max_bytes());
-  if (!client.bytes().TryAcquire(of_client)) return false;
-  const size_t of_source = std::min(bytes, client.source().max_bytes());
-  if (!client.source_bytes().TryAcquire(of_source)) {
-    client.bytes().Release(of_client);
-    return false;
-  }
-  of_client_ = of_client;
-  of_source_ = of_source;
-  return true;
-}
-
-// Always in this order, so that no two calls wait for each other. A share that a call has when it
-// is cancelled goes back when the call ends.
-Task<absl::Status> RequestShares::Take(CallLink& call_link, size_t bytes) {
-  ServerClient& client = call_link.client();
-  const size_t of_client = std::min(bytes, client.max_bytes());
-  VERBENA_CO_RETURN_IF_ERROR(co_await client.bytes().Acquire(of_client));
-  of_client_ = of_client;
-  const size_t of_source = std::min(bytes, client.source().max_bytes());
-  if (of_source > client.source_bytes().available()) call_link.ReclaimGrantsOfSource();
-  VERBENA_CO_RETURN_IF_ERROR(co_await client.source_bytes().Acquire(of_source));
-  of_source_ = of_source;
-  co_return absl::OkStatus();
-}
-
-absl::Status RequestShares::NotTaken(ServerClient& client, size_t bytes, Duration waited) const {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(waited).count();
-  if (of_client_ < std::min(bytes, client.max_bytes())) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "{} bytes for a payload did not come free within {} ms: requests of this "
-        "client take {} of the {} bytes that it may have. Send fewer at once, or raise "
-        "ServerOptions::max_bytes_per_client",
-        bytes, ms, client.max_bytes() - client.bytes().available(), client.max_bytes()));
-  }
-  ServerSource& source = client.source();
-  return absl::ResourceExhaustedError(
-      fmt::format("{} bytes for a payload did not come free within {} ms: requests from this "
-                  "client's address take {} of the {} bytes that all its clients may have, {} of "
-                  "them in landings granted ahead. Send fewer at once, or raise "
-                  "ServerOptions::max_bytes_per_source",
-                  bytes, ms, source.max_bytes() - source.bytes().available(), source.max_bytes(),
-                  source.granted_bytes()));
-}
-
-void RequestShares::Return(ServerClient& client) {
-  if (of_client_ > 0) client.bytes().Release(std::exchange(of_client_, 0));
-  if (of_source_ > 0) client.source_bytes().Release(std::exchange(of_source_, 0));
-}
-
 void FetchedRequest::Begin(UsedGrant landing, const char* in_frame) {
-  landed_ = landing.bytes;
+  hold_ = std::move(landing.hold);
   const RequestBulk& header = call_.header;
   // A call that has neither payload nor message here may begin after the link is lost.
   if (header.payload_bytes + header.message_bytes == 0) return;
@@ -114,8 +62,7 @@ void FetchedRequest::Begin(UsedGrant landing, const char* in_frame) {
 }
 
 void FetchedRequest::Clear() {
-  ReturnLanded();
-  shares_.Return(call_.call_link->client());
+  ReturnHold();
   if (lease_ != nullptr) LeaseTable::Forget(*std::exchange(lease_, nullptr));
   lease_over_.Reset();
   checked_ = earns_landing_ = false;
@@ -127,15 +74,15 @@ void FetchedRequest::Clear() {
 void FetchedRequest::TakeFromFrame(const char* bytes) {
   const size_t size = call_.header.payload_bytes;
   const Endpoint& endpoint = call_.call_link->link()->endpoint();
-  if (size <= endpoint.limits().max_payload_bytes &&
-      shares_.TryTake(call_.call_link->client(), size)) {
+  hold_ = QuotaHold(call_.call_link->client().requests(), size);
+  if (size <= endpoint.limits().max_payload_bytes && hold_.TryTake()) {
     absl::StatusOr<Buffer> memory = endpoint.memory().receive().TryAllocate(size);
     if (memory.ok()) {
       memory_ = *std::move(memory);
       std::memcpy(memory_.data(), bytes, size);
       return;
     }
-    shares_.Return(call_.call_link->client());
+    hold_.Give();
   }
   unplaced_.assign(bytes, size);
 }
@@ -149,7 +96,7 @@ void FetchedRequest::OnLeaseEnded(const Lease&) {
 
 // The landing's memory returns to its pool by itself once the device is done with it.
 void FetchedRequest::OnLeaseLost(const Lease& lease) {
-  ReturnLanded();
+  ReturnHold();
   OnLeaseEnded(lease);
   earns_landing_ = false;
 }
@@ -198,34 +145,12 @@ Task<absl::Status> FetchedRequest::Place() {
 }
 
 Task<absl::Status> FetchedRequest::AllocateMemory(Link& link, uint64_t bytes) {
-  MemoryWait wait{.deadline = call_.deadline,
-                  .longest = call_.state->limits().memory_wait,
-                  .holders = &call_.state->receive_holders()};
   const Endpoint& endpoint = link.endpoint();
-  [[maybe_unused]] const auto use = endpoint.Use();
-  if (!shares_.TryTake(call_.call_link->client(), bytes)) {
-    const TimePoint began = endpoint.executor().now();
-    const TimePoint limit = WaitLimit(began, wait);
-    absl::Status waited = co_await WithDeadline(shares_.Take(*call_.call_link, bytes), limit);
-    const TimePoint now = endpoint.executor().now();
-    // An earlier deadline is the caller's own.
-    if (absl::IsDeadlineExceeded(waited) && now >= limit) {
-      ++call_.state->memory_refused();
-      co_return shares_.NotTaken(call_.call_link->client(), bytes, now - began);
-    }
-    VERBENA_CO_RETURN_IF_ERROR(waited);
-    // One limit for both waits.
-    wait.deadline = kNever;
-    wait.longest = std::max(limit - now, Duration::zero());
-  }
-  BufferPool& pool = endpoint.memory().receive();
-  absl::StatusOr<Buffer> now = pool.TryAllocate(bytes);
-  if (!now.ok()) {
-    call_.call_link->ReclaimGrants();
-    now = co_await AllocateUntil(endpoint, pool, bytes, wait);
-    VERBENA_CO_RETURN_IF_ERROR(now.status());
-  }
-  memory_ = *std::move(now);
+  CallLink& call_link = *call_.call_link;
+  hold_ = QuotaHold(call_link.client().requests(), bytes);
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      memory_, co_await AllocateWithin(hold_, endpoint, endpoint.memory().receive(), bytes,
+                                       call_.state->ReceiveWait(call_.deadline, call_link)));
   co_return absl::OkStatus();
 }
 
@@ -253,18 +178,15 @@ Buffer FetchedRequest::TakePayload() {
 }
 
 void FetchedRequest::Drop() {
-  ReturnLanded();
+  ReturnHold();
   memory_.Reset();
-  shares_.Return(call_.call_link->client());
 }
 
-void FetchedRequest::ReturnLanded() {
-  const size_t landed = std::exchange(landed_, 0);
-  if (landed == 0) return;
+void FetchedRequest::ReturnHold() {
   if (lease_ == nullptr) {
-    call_.call_link->client().EndGrant(landed);
-  } else {
-    ReturnWithMemory(std::move(memory_), landed, call_.call_link->client(), nullptr);
+    hold_.Give();
+  } else if (hold_) {
+    ReturnWithMemory(std::move(memory_), std::move(hold_), call_.call_link->client(), nullptr);
   }
 }
 

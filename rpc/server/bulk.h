@@ -23,6 +23,7 @@
 #include "verbena/rpc/server/landings.h"
 #include "verbena/rpc/server/state.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/link.h"
@@ -46,28 +47,6 @@ struct ServedCall {
 
 // RESOURCE_EXHAUSTED if `what` has more bytes than the endpoint of `link` takes.
 absl::Status CheckBulkLimit(const char* what, uint64_t bytes, const Link& link);
-
-// RequestShares: the bytes that a request's payload takes of what its client and its client's
-// source may have.
-//
-// Part of a FetchedRequest, on its executor's thread. The bytes are taken before the payload gets
-// memory, and returned when the handler has ended.
-class RequestShares {
- public:
-  // Takes both shares. False, and nothing is taken, if one is missing.
-  bool TryTake(ServerClient& client, size_t bytes);
-  // Waits for both shares, of which neither is taken yet. The link asks its clients for unused
-  // landings if the source lacks bytes. `call_link` outlives the Task.
-  Task<absl::Status> Take(CallLink& call_link, size_t bytes);
-  // Says which share Take() did not get within `waited`.
-  absl::Status NotTaken(ServerClient& client, size_t bytes, Duration waited) const;
-  // Returns what was taken, if anything was.
-  void Return(ServerClient& client);
-
- private:
-  size_t of_client_ = 0;
-  size_t of_source_ = 0;
-};
 
 // FetchedRequest: the payload of a call's request, and its message if that is too large for a
 // frame.
@@ -127,10 +106,11 @@ class FetchedRequest final : private LeaseListener {
   // Copies the payload that is in the frame to memory, or keeps it until there is some.
   void TakeFromFrame(const char* bytes);
   Task<absl::Status> Place();
-  // Waits for memory within the shares of the client and its source, then for memory.
+  // Waits for memory within what the client and its source may have.
   Task<absl::Status> AllocateMemory(Link& link, uint64_t bytes);
-  // Returns the share of the landing that the request used, if any, which makes room for another.
-  void ReturnLanded();
+  // Returns the hold, which makes room for others; that of a landing whose lease has not ended
+  // returns with its memory.
+  void ReturnHold();
   void OnLeaseEnded(const Lease& lease) override;
   void OnLeaseLost(const Lease& lease) override;
 
@@ -138,8 +118,7 @@ class FetchedRequest final : private LeaseListener {
   size_t context_bytes_ = 0;
   Buffer memory_;           // the payload, then the context, then the message
   std::string unplaced_;    // a payload that came in a frame and lacks memory
-  RequestShares shares_;    // until the handler has ended
-  size_t landed_ = 0;       // of the client's landings, until the handler has ended
+  QuotaHold hold_;          // of the client's requests, or grants, until the handler has ended
   Lease* lease_ = nullptr;  // of the landing with the payload, until it has ended
   Event lease_over_;
   bool earns_landing_ = false;

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/rpc/stream/windows.h"
@@ -94,7 +95,7 @@ class CallSlots {
   std::unique_ptr<Page> spare_;
 };
 
-class CallLink {
+class CallLink : public ShortageListener {
  public:
   CallLink(const CallLink&) = delete;
   CallLink& operator=(const CallLink&) = delete;
@@ -125,11 +126,6 @@ class CallLink {
   // Grants memory for the next payload of a request, after one of `bytes` has come. Only while
   // open.
   virtual void OfferLanding(size_t bytes) = 0;
-  // This executor is short of memory for payloads: asks the clients of the same device for their
-  // grants.
-  virtual void ReclaimGrants() = 0;
-  // The same for all clients of this one's source address, whose share of that memory is short.
-  virtual void ReclaimGrantsOfSource() = 0;
 
  protected:
   // `grace` as StreamLink has it.

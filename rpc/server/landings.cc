@@ -21,38 +21,35 @@ absl::Status NotGranted(const char* what, uint32_t slot) {
   return absl::InvalidArgumentError(fmt::format("{} slot {}, which is not granted", what, slot));
 }
 
-// Owns itself until the memory is free.
-class GrantShare final : public BlockListener {
+// A landing whose memory is not free yet, for what it counts in.
+class KeptLanding final {
  public:
-  GrantShare(size_t bytes, std::shared_ptr<ServerClient> client,
-             std::shared_ptr<MemoryHolders> holders)
+  KeptLanding(size_t bytes, std::shared_ptr<ServerClient> client,
+              std::shared_ptr<MemoryHolders> holders)
       : bytes_(bytes), client_(std::move(client)), holders_(std::move(holders)) {}
-
-  void OnBlockHome(size_t) override {
-    client_->EndGrant(bytes_);
-    if (holders_ != nullptr) {
-      VERBENA_CHECK(holders_->grants >= bytes_) << holders_->grants << ", " << bytes_;
-      holders_->grants -= bytes_;
-    }
-    delete this;
+  KeptLanding(const KeptLanding&) = delete;
+  KeptLanding& operator=(const KeptLanding&) = delete;
+  ~KeptLanding() {
+    VERBENA_CHECK(holders_->grants >= bytes_) << holders_->grants << ", " << bytes_;
+    holders_->grants -= bytes_;
   }
 
  private:
   const size_t bytes_;
-  const std::shared_ptr<ServerClient> client_;
+  const std::shared_ptr<ServerClient> client_;  // whose quota it has
   const std::shared_ptr<MemoryHolders> holders_;
 };
 
 }  // namespace
 
-void ReturnWithMemory(Buffer landing, size_t bytes, ServerClient& client,
+void ReturnWithMemory(Buffer landing, QuotaHold hold, ServerClient& client,
                       std::shared_ptr<MemoryHolders> holders) {
-  auto* share = new GrantShare(bytes, client.shared_from_this(), std::move(holders));
-  if (landing) {
-    landing.set_listener(*share);
-  } else {
-    share->OnBlockHome(bytes);
+  std::shared_ptr<const void> owner = client.shared_from_this();
+  if (holders != nullptr) {
+    owner =
+        std::make_shared<KeptLanding>(hold.wanted(), client.shared_from_this(), std::move(holders));
   }
+  landing.HoldUntilFree(std::move(hold), std::move(owner));
 }
 
 GrantsGiven::~GrantsGiven() { OnLinkDown(); }
@@ -74,18 +71,12 @@ void GrantsGiven::Offer(Link& link, size_t bytes) {
   if (!link.has_grants() || !link.open() || bytes > limits.leases.largest_grant_bytes) return;
   // Payloads of nearly one size share landings.
   const size_t size = std::min(std::bit_ceil(std::max(bytes, kMinBufferBytes)), kMaxBufferBytes);
-  if (holders_->grants + size > limits.memory.receive_bytes / 2 ||
-      !client_.TryGrant(size, limits.leases.granted_bytes_per_client)) {
-    return;
-  }
-  if (Grant(link, size)) {
-    Tell(link);
-  } else {
-    client_.EndGrant(size);
-  }
+  if (holders_->grants + size > limits.memory.receive_bytes / 2) return;
+  QuotaHold hold = client_.TryGrant(size);
+  if (hold && Grant(link, size, std::move(hold))) Tell(link);
 }
 
-bool GrantsGiven::Grant(Link& link, size_t size) {
+bool GrantsGiven::Grant(Link& link, size_t size, QuotaHold hold) {
   const uint32_t free = FreeSlot();
   if (free == slots_.size()) {
     // All slots have landings of another size: otherwise one of them would have been used.
@@ -97,7 +88,7 @@ bool GrantsGiven::Grant(Link& link, size_t size) {
   if (!buffer.ok()) return false;
   absl::StatusOr<Lease*> lease = link.OpenLease(buffer->view(), LeaseAccess::kWrite);
   if (!lease.ok() || *lease == nullptr) return false;
-  slots_[free] = {.buffer = *std::move(buffer), .lease = *lease};
+  slots_[free] = {.buffer = *std::move(buffer), .lease = *lease, .hold = std::move(hold)};
   holders_->grants += size;
   return true;
 }
@@ -133,8 +124,7 @@ void GrantsGiven::Tell(Link& link) {
 void GrantsGiven::OnWritable(Link& link) { Tell(link); }
 
 void GrantsGiven::Forget(Slot& slot) {
-  const size_t size = slot.buffer.size();
-  ReturnWithMemory(std::move(slot.buffer), size, client_, holders_);
+  ReturnWithMemory(std::move(slot.buffer), std::move(slot.hold), client_, holders_);
   slot = {};
 }
 
@@ -146,8 +136,9 @@ absl::StatusOr<UsedGrant> GrantsGiven::Use(uint32_t slot, uint64_t bytes) {
                     slots_[slot].buffer.size()));
   }
   const size_t size = slots_[slot].buffer.size();
-  UsedGrant used{
-      .buffer = std::move(slots_[slot].buffer), .lease = slots_[slot].lease, .bytes = size};
+  UsedGrant used{.buffer = std::move(slots_[slot].buffer),
+                 .lease = slots_[slot].lease,
+                 .hold = std::move(slots_[slot].hold)};
   VERBENA_CHECK(holders_->grants >= size) << holders_->grants << " bytes granted, " << size;
   holders_->grants -= size;
   slots_[slot] = {};

@@ -24,28 +24,29 @@
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/server/server_client.h"
+#include "verbena/transport/coro/quota.h"
 #include "verbena/transport/link/leases.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 
-// A landing that a request has used. Its holder must end the lease by Link::EndLease(), and take
-// the bytes off the client's share when the request's handler has ended, or, if no handler got the
-// landing, when its memory is free.
+// A landing that a request has used. Its holder must end the lease by Link::EndLease(), and give
+// the hold back when the request's handler has ended, or, if no handler got the landing, when its
+// memory is free.
 struct UsedGrant {
   Buffer buffer;
   Lease* lease = nullptr;
-  size_t bytes = 0;
+  QuotaHold hold;
 };
 
-// Gives the share of a landing back when its memory is free, and no sooner: ends the grant of
-// `bytes` to `client` then. If `holders` is not null, the bytes count among its grants until then.
+// Gives `hold`, which `client` has for a landing, back when its memory is free, and no sooner. If
+// `holders` is not null, the landing's bytes count among its grants until then.
 //
 // The peer of a lost link may still write to what it was granted, so the link's leases keep that
 // memory until its queue pair is gone. A client that closes its links and connects anew must not be
 // granted more meanwhile. On the thread of the executor that has the memory.
-void ReturnWithMemory(Buffer landing, size_t bytes, ServerClient& client,
+void ReturnWithMemory(Buffer landing, QuotaHold hold, ServerClient& client,
                       std::shared_ptr<MemoryHolders> holders);
 
 class GrantsGiven final : private SendWaiter {
@@ -78,14 +79,15 @@ class GrantsGiven final : private SendWaiter {
   struct Slot {
     Buffer buffer;
     Lease* lease = nullptr;  // null: not granted
-    bool told = false;       // the client knows of it
+    QuotaHold hold;
+    bool told = false;  // the client knows of it
     bool revoked = false;
     bool revoke_due = false;
   };
 
   uint32_t FreeSlot() const;
   // False if there is no slot, lease or memory for it.
-  bool Grant(Link& link, size_t size);
+  bool Grant(Link& link, size_t size, QuotaHold hold);
   void Tell(Link& link);
   // Each appends one frame; false if there is no room.
   bool AppendGrant(Link& link, uint32_t slot);

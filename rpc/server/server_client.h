@@ -20,7 +20,6 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/quota.h"
-#include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
 
@@ -34,14 +33,17 @@ struct ClientIdentity {
 class ServerClient final : public std::enable_shared_from_this<ServerClient> {
  public:
   ServerClient(std::shared_ptr<ServerSource> source, uint32_t max_calls, size_t max_bytes,
-               size_t max_response_bytes, std::shared_ptr<StreamShare> streams = nullptr,
-               ClientIdentity identity = {})
+               size_t max_granted_bytes, size_t max_response_bytes,
+               std::shared_ptr<StreamShare> streams = nullptr, ClientIdentity identity = {})
       : identity_(std::move(identity)),
         source_(std::move(source)),
         queue_(source_->queue()),
         max_calls_(max_calls),
-        max_bytes_(max_bytes),
-        bytes_(max_bytes),
+        requests_(max_bytes, &source_->requests(),
+                  {.whose = "requests of this client",
+                   .remedy = "Send fewer at once, destroy the Buffers of messages sooner, or raise "
+                             "ServerOptions::max_bytes_per_client"}),
+        grants_(max_granted_bytes, &source_->grants()),
         responses_(max_response_bytes, &source_->responses(),
                    {.whose = "responses to this client, and buffers that its handlers keep,",
                     .remedy = "Take responses faster, or raise "
@@ -52,8 +54,6 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
 
   const ClientIdentity& identity() const { return identity_; }
   ServerSource& source() const { return *source_; }
-  // As bytes() below, for all clients of the source.
-  Semaphore& source_bytes() const { return source_->bytes(); }
   // True if the client, or its source, runs as many calls as it may.
   bool full() const { return takes_its_share() || source_->full(); }
   bool takes_its_share() const { return calls_ >= max_calls_; }
@@ -67,23 +67,16 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
     source_->RemoveCall();
   }
 
+  // Bytes of payloads of its requests whose handlers have not ended, and of its streams' messages.
+  Quota& requests() { return requests_; }
   // Takes `bytes` for a landing that is granted ahead of a request, until the handler of the
-  // request has ended, or the memory of a landing that no handler got is free. False if the client
-  // would have more than `most`, or its source more than it may.
-  bool TryGrant(size_t bytes, size_t most) {
-    if (granted_bytes_ + bytes > most || !source_->TryGrant(bytes)) return false;
-    granted_bytes_ += bytes;
-    return true;
+  // request has ended, or the memory of a landing that no handler got is free. Empty if the client
+  // or its source would have more than it may.
+  QuotaHold TryGrant(size_t bytes) {
+    if (!grants_.TryTake(bytes)) return {};
+    source_->NoteGrant();
+    return QuotaHold::Taken(grants_, bytes);
   }
-  void EndGrant(size_t bytes) {
-    VERBENA_CHECK(granted_bytes_ >= bytes) << granted_bytes_ << " bytes granted, " << bytes;
-    granted_bytes_ -= bytes;
-    source_->EndGrant(bytes);
-  }
-  // For payloads of requests whose handlers have not ended. A payload larger than max_bytes() takes
-  // all of it.
-  Semaphore& bytes() { return bytes_; }
-  size_t max_bytes() const { return max_bytes_; }
   // Bytes of its responses (response_memory.h).
   Quota& responses() { return responses_; }
   // Its part of the queue, and what Admission counts of it.
@@ -97,10 +90,9 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
   const std::shared_ptr<ServerSource> source_;
   ClientQueue queue_;
   const uint32_t max_calls_;
-  const size_t max_bytes_;
   uint32_t calls_ = 0;
-  size_t granted_bytes_ = 0;
-  Semaphore bytes_;
+  Quota requests_;
+  Quota grants_;
   Quota responses_;
   const std::shared_ptr<StreamShare> streams_;
 };

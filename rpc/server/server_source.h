@@ -17,7 +17,6 @@
 #include "verbena/rpc/stream/memory.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/quota.h"
-#include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
 
@@ -32,10 +31,12 @@ class ServerSource {
                size_t max_queued_refusals = kMaxQueuedRefusals, bool bounds_queue = true)
       : queue_(bounds_queue),
         max_calls_(max_calls),
-        max_bytes_(max_bytes),
-        max_granted_bytes_(max_granted_bytes),
         max_queued_refusals_(max_queued_refusals),
-        bytes_(max_bytes),
+        requests_(max_bytes, nullptr,
+                  {.whose = "requests from this client's address, and landings granted ahead,",
+                   .remedy = "Send fewer at once, destroy the Buffers of messages sooner, or raise "
+                             "ServerOptions::max_bytes_per_source"}),
+        grants_(max_granted_bytes, &requests_),
         responses_(max_response_bytes, nullptr,
                    {.whose = "responses to this client's address, and buffers that its handlers "
                              "keep,",
@@ -62,32 +63,20 @@ class ServerSource {
     queued_refusals_ -= refusals;
   }
 
-  // Memory for the payloads of its requests. Payloads that the server READs count until their
-  // handlers end; landings that were granted ahead count, too. A larger payload takes all of it.
-  Semaphore& bytes() { return bytes_; }
-  size_t max_bytes() const { return max_bytes_; }
+  // Bytes of payloads of its requests whose handlers have not ended, and of its streams' messages.
+  Quota& requests() { return requests_; }
+  // A part of these: landings that were granted ahead.
+  Quota& grants() { return grants_; }
+  // A landing was granted: BeginReclaim() may ask for it.
+  void NoteGrant() { reclaimed_ = false; }
+  // True if its clients are to be asked for their grants: not if they have none, or were asked
+  // since the last was granted. So a call that finds memory short costs no walk over the links.
+  bool BeginReclaim() { return grants_.used() > 0 && !std::exchange(reclaimed_, true); }
 
   // Bytes of responses (response_memory.h).
   Quota& responses() { return responses_; }
   // One buffer beyond that, for a reply whose call would otherwise wait for itself.
   Quota& extra_response() { return extra_response_; }
-
-  // Takes `bytes` for a landing. False if too many are granted already, or somebody waits.
-  bool TryGrant(size_t bytes) {
-    if (granted_bytes_ + bytes > max_granted_bytes_ || !bytes_.TryAcquire(bytes)) return false;
-    granted_bytes_ += bytes;
-    reclaimed_ = false;
-    return true;
-  }
-  void EndGrant(size_t bytes) {
-    VERBENA_CHECK(granted_bytes_ >= bytes) << granted_bytes_ << " bytes granted, " << bytes;
-    granted_bytes_ -= bytes;
-    bytes_.Release(bytes);
-  }
-  size_t granted_bytes() const { return granted_bytes_; }
-  // True if its clients are to be asked for their grants: not if they have none, or were asked
-  // since the last was granted. So a call that finds memory short costs no walk over the links.
-  bool BeginReclaim() { return granted_bytes_ > 0 && !std::exchange(reclaimed_, true); }
 
   // Its share of the calls that run, if calls wait for their turn.
   SourceQueue& queue() { return queue_; }
@@ -98,14 +87,12 @@ class ServerSource {
  private:
   SourceQueue queue_;
   const uint32_t max_calls_;
-  const size_t max_bytes_;
-  const size_t max_granted_bytes_;
   const size_t max_queued_refusals_;
   uint32_t calls_ = 0;
   size_t queued_refusals_ = 0;
-  size_t granted_bytes_ = 0;
   bool reclaimed_ = false;
-  Semaphore bytes_;
+  Quota requests_;
+  Quota grants_;
   Quota responses_;
   Quota extra_response_{1};
   const std::shared_ptr<StreamShare> streams_;

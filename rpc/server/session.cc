@@ -218,7 +218,8 @@ absl::Status ServerSession::RefuseRequest(const FrameHeader& frame, IncomingBulk
                                           RefusalReason reason) {
   if (bulk != nullptr && bulk->landing.lease != nullptr) {
     link_->EndLease(*bulk->landing.lease, nullptr);
-    ReturnWithMemory(std::move(bulk->landing.buffer), bulk->landing.bytes, *client_, nullptr);
+    ReturnWithMemory(std::move(bulk->landing.buffer), std::move(bulk->landing.hold), *client_,
+                     nullptr);
   }
   return Refuse({frame.call_slot, frame.call_generation}, reason);
 }
@@ -324,11 +325,14 @@ void ServerSession::OfferLanding(size_t bytes) {
     owner_.OnGrant();
 }
 
-void ServerSession::ReclaimGrants() {
-  if (link_ != nullptr) owner_.ReclaimGrants(link_->endpoint());
+void ServerSession::OnQuotaShort(const Quota& quota) {
+  ServerSource& source = client_->source();
+  if (&quota == &source.requests()) owner_.ReclaimGrants(source);
 }
 
-void ServerSession::ReclaimGrantsOfSource() { owner_.ReclaimGrants(client_->source()); }
+void ServerSession::OnPoolShort() {
+  if (link_ != nullptr) owner_.ReclaimGrants(link_->endpoint());
+}
 
 void ServerSession::RevokeGrants() {
   if (link_ != nullptr && link_->open()) grants_.Revoke(*link_);

@@ -149,8 +149,10 @@ class ServerSession final : public LinkListener,
   // CallLink
   void RefuseQueued(CallId id, RefusalReason reason) override;
   void OfferLanding(size_t bytes) override;
-  void ReclaimGrants() override;
-  void ReclaimGrantsOfSource() override;
+  // Asks the clients of this one's source address for their grants, if that has too few bytes.
+  void OnQuotaShort(const Quota& quota) override;
+  // This executor is short of memory for payloads: asks the clients of the same device.
+  void OnPoolShort() override;
 
   // LinkListener
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;

@@ -125,7 +125,8 @@ std::shared_ptr<ServerClient> ServerShard::ClientOf(const MessageStream& stream,
   if (!stream.names_source()) identity.source += id.ToString();
   auto client = std::make_shared<ServerClient>(
       std::move(source), limits().max_calls_per_client, max_bytes_per_client(),
-      max_response_bytes_per_client(), std::move(share), std::move(identity));
+      shard_.wanted_limits().leases.granted_bytes_per_client, max_response_bytes_per_client(),
+      std::move(share), std::move(identity));
   known = client;
   return client;
 }

@@ -46,7 +46,7 @@ struct ServerShardStats {
   uint64_t refused = 0;   // not started: unknown method, overload, shutting down
   std::array<uint64_t, kRefusalReasons> refused_by{};  // the same, by RefusalReason
   size_t queued = 0;                                   // calls that wait for their turn, now
-  uint64_t memory_refused = 0;    // waits for a share of a budget that ended without it
+  uint64_t memory_refused = 0;    // waits for a part of a quota that ended without it
   uint64_t payloads_written = 0;  // to landings that were granted ahead
   size_t granted_bytes = 0;       // in such landings, now
   size_t idle_calls = 0;          // kept for calls to come, now
@@ -100,6 +100,14 @@ class ServerState {
             .holders = &send_,
             .refused = &counts_.memory_refused};
   }
+  // The same for receive memory. `listener` outlives the wait.
+  MemoryWait ReceiveWait(TimePoint deadline, ShortageListener& listener) {
+    return {.deadline = deadline,
+            .longest = limits_.memory_wait,
+            .holders = receive_.get(),
+            .listener = &listener,
+            .refused = &counts_.memory_refused};
+  }
   // The bytes of landings that are granted ahead. The links count them (landings.h).
   size_t granted_bytes() const { return receive_->grants; }
 
@@ -130,8 +138,6 @@ class ServerState {
   void NoteStarted() { ++counts_.calls; }
   void NoteFailure() { ++counts_.failures; }
   void NotePayloadWritten() { ++counts_.payloads_written; }
-  // How many waits for a share of a client or of its source ended without it.
-  uint64_t& memory_refused() { return counts_.memory_refused; }
   // A handler threw `what`.
   void LogThrown(const char* method, const char* what);
   // All but idle_calls.

@@ -104,14 +104,6 @@ class BlockOwner {
   virtual void OnUnused(Block& block) = 0;
 };
 
-// Hears once that a block is free again. Lives until then.
-class BlockListener {
- public:
-  virtual ~BlockListener() = default;
-  // On the thread of the block's pool.
-  virtual void OnBlockHome(size_t capacity) = 0;
-};
-
 // Block: the memory behind one Buffer, and the number of its holders. Internal to transport/memory.
 //
 // The Buffer holds it, and so does each BufferPin, for an operation that must not lose the memory
@@ -141,8 +133,7 @@ struct Block {
   BlockOwner* owner;
   uint32_t lkey;
   std::atomic<uint32_t> references{0};
-  BlockListener* listener = nullptr;  // of memory from a pool
-  // Likewise; null: no hold
+  // Of memory from a pool: what it counts in until it is free; no owner: nothing.
   std::shared_ptr<const void> quota_owner;
   QuotaHold hold;
   // For the owner.

@@ -113,12 +113,6 @@ class Buffer {
     if (internal::Block* block = std::exchange(block_, nullptr)) block->Drop();
   }
 
-  // For objects that count memory of a pool: `listener`, the first one of this Buffer, hears when
-  // the memory is home.
-  void set_listener(internal::BlockListener& listener) {
-    VERBENA_CHECK(block_ != nullptr && block_->listener == nullptr) << "a Buffer has one listener";
-    block_->listener = &listener;
-  }
   // For memory of a pool that counts in a quota: gives `hold`, the first one of this Buffer, back
   // when the memory is home, and no sooner. The quota lives as long as `owner`, which is not null.
   void HoldUntilFree(internal::QuotaHold hold, std::shared_ptr<const void> owner) {

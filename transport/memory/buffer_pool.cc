@@ -101,7 +101,7 @@ class BufferPoolCore final : private BlockOwner, private InboxItem, private Cont
   void OnJobDone() override;             // a growth has ended
 
   void Release(Block& block);
-  static void TellListener(Block& block);
+  static void EndHold(Block& block);
   Block* FindBlock(uint32_t size_class, bool may_wait);
   Block* FindBlockSlowly(uint32_t size_class, bool may_wait);
   void EmptyCaches();
@@ -277,8 +277,8 @@ void BufferPoolCore::Close() {
     KeepForEver(this);
     return;
   }
-  // Every block is home, or in the list that nobody adds to any more. The listeners may live on.
-  for (Block* block = returned; block != nullptr; block = block->next) TellListener(*block);
+  // Every block is home, or in the list that nobody adds to any more. The quotas may live on.
+  for (Block* block = returned; block != nullptr; block = block->next) EndHold(*block);
   arenas_.clear();
   if (returned == nullptr) {
     delete this;
@@ -586,14 +586,12 @@ inline void BufferPoolCore::Release(Block& block) {
   ++counts.free;
   block.next = caches_[block.size_class];
   caches_[block.size_class] = &block;
-  TellListener(block);
+  EndHold(block);
 }
 
-inline void BufferPoolCore::TellListener(Block& block) {
-  if (block.listener != nullptr)
-    std::exchange(block.listener, nullptr)->OnBlockHome(block.capacity);
+inline void BufferPoolCore::EndHold(Block& block) {
   if (block.quota_owner == nullptr) return;
-  // Until the hold is given back.
+  // The quota lives until its hold is given back.
   const std::shared_ptr<const void> owner = std::move(block.quota_owner);
   block.hold.Give();
 }

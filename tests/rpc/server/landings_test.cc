@@ -24,25 +24,26 @@ Task<absl::Status> LoseALink(Runtime& runtime) {
   VERBENA_CO_ASSIGN_OR_RETURN(Buffer landing,
                               co_await endpoint->memory().receive().Allocate(kBytes));
   auto source = std::make_shared<ServerSource>(1, 2 * kBytes, kBytes, kBytes);
-  auto client = std::make_shared<ServerClient>(source, 1, kBytes, kBytes);
+  auto client = std::make_shared<ServerClient>(source, 1, kBytes, kBytes, kBytes);
   auto holders = std::make_shared<MemoryHolders>();
   const std::weak_ptr<ServerClient> lives = client;
-  EXPECT_TRUE(client->TryGrant(kBytes, kBytes));
+  QuotaHold hold = client->TryGrant(kBytes);
+  EXPECT_TRUE(hold);
   holders->grants = kBytes;
   // As a lease does.
   BufferPin pin(landing.view());
-  ReturnWithMemory(std::move(landing), kBytes, *client, holders);
-  EXPECT_EQ(source->granted_bytes(), kBytes);
-  EXPECT_EQ(source->bytes().available(), kBytes);
+  ReturnWithMemory(std::move(landing), std::move(hold), *client, holders);
+  EXPECT_EQ(source->grants().used(), kBytes);
+  EXPECT_EQ(source->requests().room(), kBytes);
   EXPECT_EQ(holders->grants, kBytes);
-  EXPECT_FALSE(client->TryGrant(kBytes, kBytes));
+  EXPECT_FALSE(client->TryGrant(kBytes));
   // The last link of the client goes, and it connects anew.
   client.reset();
   EXPECT_FALSE(lives.expired());
   pin.Reset();
   EXPECT_TRUE(lives.expired());
-  EXPECT_EQ(source->granted_bytes(), 0u);
-  EXPECT_EQ(source->bytes().available(), 2 * kBytes);
+  EXPECT_EQ(source->grants().used(), 0u);
+  EXPECT_EQ(source->requests().room(), 2 * kBytes);
   EXPECT_EQ(holders->grants, 0u);
   co_return absl::OkStatus();
 }

@@ -210,9 +210,9 @@ class ResponseMemoryTextTest : public RuntimePair {
   const std::shared_ptr<ServerSource> source_ =
       std::make_shared<ServerSource>(1, kBudget, kBudget, /*max_response_bytes=*/kOfClient + kPart);
   const std::shared_ptr<ServerClient> first_ =
-      std::make_shared<ServerClient>(source_, 1, kBudget, kOfClient);
+      std::make_shared<ServerClient>(source_, 1, kBudget, kBudget, kOfClient);
   const std::shared_ptr<ServerClient> second_ =
-      std::make_shared<ServerClient>(source_, 1, kBudget, kOfClient);
+      std::make_shared<ServerClient>(source_, 1, kBudget, kBudget, kOfClient);
 };
 
 TEST_F(ResponseMemoryTextTest, ARefusalOfASmallBufferBehindALargeOneTellsOfThat) {

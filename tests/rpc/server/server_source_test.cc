@@ -199,31 +199,37 @@ TEST_F(SourceTest, ALandingOfOneIdIsAskedBackForThePayloadOfAnother) {
 
 TEST(ServerSourceTest, LandingsOfAllItsClientsShareOneBoundAndItsBytes) {
   auto source = std::make_shared<ServerSource>(1, 1000, 500, 1000);
-  ServerClient first(source, 1, 1000, 1000);
-  ServerClient second(source, 1, 1000, 1000);
-  EXPECT_FALSE(first.TryGrant(500, 400)) << "more than one client may have";
-  EXPECT_TRUE(first.TryGrant(300, 400));
-  EXPECT_FALSE(second.TryGrant(300, 400));
-  EXPECT_TRUE(second.TryGrant(200, 400));
-  EXPECT_EQ(source->bytes().available(), 500u);
-  first.EndGrant(300);
-  EXPECT_TRUE(second.TryGrant(200, 400));
+  ServerClient first(source, 1, 1000, 400, 1000);
+  ServerClient second(source, 1, 1000, 400, 1000);
+  EXPECT_FALSE(first.TryGrant(500)) << "more than one client may have";
+  QuotaHold of_first = first.TryGrant(300);
+  EXPECT_TRUE(of_first);
+  EXPECT_FALSE(second.TryGrant(300));
+  const QuotaHold of_second = second.TryGrant(200);
+  EXPECT_TRUE(of_second);
+  EXPECT_EQ(source->requests().room(), 500u);
+  of_first.Give();
+  const QuotaHold again = second.TryGrant(200);
+  EXPECT_TRUE(again);
   // Payloads that are read leave less for landings.
-  ASSERT_TRUE(source->bytes().TryAcquire(600));
-  EXPECT_FALSE(first.TryGrant(100, 400));
+  QuotaHold read(second.requests(), 600);
+  ASSERT_TRUE(read.TryTake());
+  EXPECT_FALSE(first.TryGrant(100));
 }
 
 TEST(ServerSourceTest, LandingsAreAskedBackOnceUntilAnotherIsGranted) {
   auto source = std::make_shared<ServerSource>(1, 1000, 500, 1000);
-  ServerClient client(source, 1, 1000, 1000);
+  ServerClient client(source, 1, 1000, 400, 1000);
   EXPECT_FALSE(source->BeginReclaim()) << "it has none";
-  ASSERT_TRUE(client.TryGrant(100, 400));
-  ASSERT_TRUE(client.TryGrant(100, 400));
+  QuotaHold first = client.TryGrant(100);
+  const QuotaHold second = client.TryGrant(100);
+  ASSERT_TRUE(first && second);
   EXPECT_TRUE(source->BeginReclaim());
   EXPECT_FALSE(source->BeginReclaim());
-  client.EndGrant(100);
+  first.Give();
   EXPECT_FALSE(source->BeginReclaim()) << "the other was asked for, too";
-  ASSERT_TRUE(client.TryGrant(100, 400));
+  first = client.TryGrant(100);
+  ASSERT_TRUE(first);
   EXPECT_TRUE(source->BeginReclaim());
 }
 

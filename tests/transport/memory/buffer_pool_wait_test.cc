@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -183,22 +184,42 @@ TEST_F(BufferPoolTest, APoolMayGoWhileItsBuffersAreOnTheirWayHome) {
   scheduler_.RunUntilIdle();  // what is left of it goes
 }
 
-TEST_F(BufferPoolTest, AListenerHearsOfABufferThatIsOnItsWayHomeWhenThePoolGoes) {
-  class Counter final : public BlockListener {
-   public:
-    void OnBlockHome(size_t capacity) override { bytes += capacity; }
-    size_t bytes = 0;
-  };
+TEST_F(BufferPoolTest, AQuotaGetsItsHoldBackWhenTheMemoryIsFreeAndMayGoThen) {
   Make({.name = "test"});
-  Counter counter;
+  auto quota = std::make_shared<Quota>(2);
+  const std::weak_ptr<Quota> lives = quota;
   Buffer buffer = Take(1);
-  buffer.set_listener(counter);
+  QuotaHold hold(*quota, 2);
+  ASSERT_TRUE(hold.TryTake());
+  buffer.HoldUntilFree(std::move(hold), quota);
+  // As an operation of a device does.
+  OnHome([&] {
+    BufferPin pin(buffer.view());
+    buffer.Reset();
+    EXPECT_EQ(quota->used(), 2u);
+    quota.reset();
+    EXPECT_FALSE(lives.expired());
+    pin.Reset();
+  });
+  EXPECT_TRUE(lives.expired());
+  // The next buffer there counts in nothing.
+  Buffer next = Take(1);
+  Free(next);
+}
+
+TEST_F(BufferPoolTest, AQuotaGetsTheHoldOfABufferThatIsOnItsWayHomeWhenThePoolGoes) {
+  Make({.name = "test"});
+  auto quota = std::make_shared<Quota>(1);
+  Buffer buffer = Take(1);
+  QuotaHold hold(*quota, 1);
+  ASSERT_TRUE(hold.TryTake());
+  buffer.HoldUntilFree(std::move(hold), quota);
   buffer.Reset();
-  EXPECT_EQ(counter.bytes, 0u);
+  EXPECT_EQ(quota->used(), 1u);
   pool_.reset();
-  EXPECT_EQ(counter.bytes, kMinBufferBytes);
+  EXPECT_EQ(quota->used(), 0u);
   scheduler_.RunUntilIdle();
-  EXPECT_EQ(counter.bytes, kMinBufferBytes);
+  EXPECT_EQ(quota.use_count(), 1);
 }
 
 TEST_F(BufferPoolTest, ABufferThatOutlivesItsPoolKeepsItsMemory) {

@@ -31,7 +31,7 @@ class ServerSource {
                size_t max_queued_refusals = kMaxQueuedRefusals, bool bounds_queue = true)
       : queue_(bounds_queue),
         max_calls_(max_calls),
-        max_queued_refusals_(max_queued_refusals),
+        refusals_(max_queued_refusals),
         requests_(max_bytes, nullptr,
                   {.whose = "requests from this client's address, and landings granted ahead,",
                    .remedy = "Send fewer at once, destroy the Buffers of messages sooner, or raise "
@@ -53,15 +53,8 @@ class ServerSource {
     --calls_;
   }
 
-  bool TryQueueRefusal() {
-    if (queued_refusals_ >= max_queued_refusals_) return false;
-    ++queued_refusals_;
-    return true;
-  }
-  void EndQueuedRefusals(size_t refusals) {
-    VERBENA_CHECK(queued_refusals_ >= refusals) << queued_refusals_ << ", " << refusals;
-    queued_refusals_ -= refusals;
-  }
+  // Refusals that wait for room.
+  Quota& refusals() { return refusals_; }
 
   // Bytes of payloads of its requests whose handlers have not ended, and of its streams' messages.
   Quota& requests() { return requests_; }
@@ -87,12 +80,11 @@ class ServerSource {
  private:
   SourceQueue queue_;
   const uint32_t max_calls_;
-  const size_t max_queued_refusals_;
   uint32_t calls_ = 0;
-  size_t queued_refusals_ = 0;
-  bool reclaimed_ = false;
+  Quota refusals_;
   Quota requests_;
   Quota grants_;
+  bool reclaimed_ = false;
   Quota responses_;
   Quota extra_response_{1};
   const std::shared_ptr<StreamShare> streams_;

@@ -245,7 +245,7 @@ absl::Status ServerSession::Refuse(CallId id, RefusalReason reason) {
         fmt::format("the client gives up refused calls without taking their answers; {} wait",
                     refusals_.size()));
   }
-  if (refusals_.size() >= kOwnQueuedRefusals && !client_->source().TryQueueRefusal()) {
+  if (refusals_.size() >= kOwnQueuedRefusals && !client_->source().refusals().TryTake(1)) {
     return absl::ResourceExhaustedError(
         fmt::format("clients of one address give up refused calls without taking their answers; {} "
                     "wait here, {} in all beyond {} for each link",
@@ -313,7 +313,7 @@ void ServerSession::SendRefusal(Link& link) {
   char* room = link.Append(frame, body.size());
   if (room == nullptr) return;
   body.copy(room, body.size());
-  if (refusals_.size() > kOwnQueuedRefusals) client_->source().EndQueuedRefusals(1);
+  if (refusals_.size() > kOwnQueuedRefusals) client_->source().refusals().Give(1);
   refusals_.PopFront();
   if (refusals_.empty()) StopRefusalTimer();
 }
@@ -399,7 +399,7 @@ void ServerSession::OnLinkDown(Link&, const absl::Status&) {
   SendWaiter::Unlink();
   StopRefusalTimer();
   if (refusals_.size() > kOwnQueuedRefusals) {
-    client_->source().EndQueuedRefusals(refusals_.size() - kOwnQueuedRefusals);
+    client_->source().refusals().Give(refusals_.size() - kOwnQueuedRefusals);
   }
   refusals_.Clear();
   grants_.OnLinkDown();

@@ -104,7 +104,7 @@ class ServerSession final : public LinkListener,
   // The link also closes if refusals wait too long: ServerOptions::response_grace.
   static constexpr size_t kMaxQueuedRefusals = kMaxCallsInFlight;
   // So many of them may wait whatever other links of the source have: more count in the source's
-  // share (ServerSource).
+  // quota (ServerSource).
   static constexpr size_t kOwnQueuedRefusals = 4096;
 
   // The owner of all sessions of an executor hears of each session here.

@@ -8,18 +8,17 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
 #include <latch>
 #include <memory>
 #include <optional>
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/support/asleep.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -230,16 +229,6 @@ TEST_F(RunBlockingQueueTest, AnAbandonedCallableThatHasNotBegunNeverRuns) {
   };
   (void)Occupied(executor()).Run(abandon());
   EXPECT_FALSE(ran);
-}
-
-// Whether the kernel says that a thread of this process waits for something.
-bool IsAsleep(pid_t thread) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
-  std::string line;
-  std::getline(file, line);
-  // Behind the name, which may hold anything: the state.
-  const size_t name_end = line.rfind(") ");
-  return name_end != line.npos && line[name_end + 2] == 'S';
 }
 
 // The callable refers to a variable of the coroutine that is destroyed.

@@ -5,17 +5,17 @@
 #define VERBENA_TESTS_TRANSPORT_EXECUTOR_SLOW_TO_DIE_H_
 
 #include <atomic>
-#include <chrono>
 #include <thread>
 #include <utility>
 
+#include "tests/support/asleep.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {
 
-// Its destructor sleeps, then sets `dead`. A caller who does not wait for the frame goes on first
-// and finds `dead` false. A caller who waits passes on the slowest machine. A latch could not
-// replace the sleep, since nobody may come while the destructor runs.
+// Its destructor sets `dead` when no other thread can go on. A caller who does not wait for the
+// frame, and was woken before, has found `dead` false by then. A caller who waits sleeps, and so do
+// the threads between it and the frame.
 class SlowToDie {
  public:
   explicit SlowToDie(std::atomic<bool>& dead) : dead_(&dead) {}
@@ -23,7 +23,7 @@ class SlowToDie {
   SlowToDie& operator=(SlowToDie&&) = delete;
   ~SlowToDie() {
     if (dead_ == nullptr) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    while (!OthersAreAsleep()) std::this_thread::yield();
     *dead_ = true;
   }
 

@@ -1,4 +1,5 @@
 // ScriptedAttempts: attempts of a call that take as long, and end, as a test says, without servers.
+// Run them on a ManualScheduler, on whose clock they take that long.
 
 #ifndef VERBENA_TESTS_RPC_CLIENT_SCRIPTED_ATTEMPTS_H_
 #define VERBENA_TESTS_RPC_CLIENT_SCRIPTED_ATTEMPTS_H_
@@ -14,7 +15,10 @@
 #include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/status.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
@@ -62,7 +66,12 @@ class ScriptedAttempts final : public AttemptMaker {
   std::vector<bool> had_payload;
 
  private:
-  static Task<absl::Status> Take(Duration takes) { co_return co_await Sleep(takes); }
+  static Task<absl::Status> Take(Duration takes) {
+    const Scheduler* scheduler = (co_await CurrentContext()).scheduler;
+    VERBENA_CHECK(dynamic_cast<const ManualScheduler*>(scheduler) != nullptr)
+        << "no test waits by the machine's clock";
+    co_return co_await Sleep(takes);
+  }
 
   const std::function<ScriptedAttempt(int)> script_;
 };

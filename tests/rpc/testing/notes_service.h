@@ -1,4 +1,5 @@
-// NotesService: the service that the tests of verbena/testing.h start.
+// NotesService: the service that the tests of verbena/testing.h start. Its calls that take time
+// take it from the FakeClock of their runtime.
 
 #ifndef VERBENA_TESTS_RPC_TESTING_NOTES_SERVICE_H_
 #define VERBENA_TESTS_RPC_TESTING_NOTES_SERVICE_H_
@@ -19,6 +20,10 @@
 #include "verbena/rpc/service.h"
 #include "verbena/rpc/stream.h"
 #include "verbena/rpc/task.h"
+#include "verbena/rpc/testing/fake_clock.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/executor/executor.h"
 
 namespace verbena::testing::notes {
 
@@ -41,13 +46,13 @@ class NotesService final : public Notes::Service {
 
   Task<absl::Status> Wait(ServerContext&, const Text&, Text&) override {
     ++waits;
-    co_return co_await Sleep(std::chrono::minutes(5));
+    co_return co_await SleepOnFakeClock(std::chrono::minutes(5));
   }
 
   Task<absl::Status> Doze(ServerContext&, const Text&, Text&) override {
     ++waits;
     for (int i = 0; i < 5; ++i) {
-      VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(std::chrono::minutes(1)));
+      VERBENA_CO_RETURN_IF_ERROR(co_await SleepOnFakeClock(std::chrono::minutes(1)));
       ++dozed;
     }
     co_return absl::OkStatus();
@@ -132,6 +137,13 @@ class NotesService final : public Notes::Service {
   std::atomic<int> dozed{0};
 
  private:
+  static Task<absl::Status> SleepOnFakeClock(Duration delay) {
+    const auto& executor = dynamic_cast<Executor&>(*(co_await CurrentContext()).scheduler);
+    VERBENA_CHECK(dynamic_cast<FakeClock*>(executor.options().clock) != nullptr)
+        << "no test waits by the machine's clock";
+    co_return co_await Sleep(delay);
+  }
+
   const std::string prefix_;
 };
 

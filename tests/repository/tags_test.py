@@ -30,7 +30,6 @@ SLEEPERS = {
     "tests/transport/executor/sleep_test.cc": "the subject: timers wake a real executor",
     "tests/transport/executor/test_support.h": "the subject: timers wake a real executor",
     "tests/transport/executor/turn_test.cc": "on a clock that the test moves",
-    "tests/transport/soft/tcp_wire_test.cc": "the subject: an idle process does nothing for a while",
 }
 
 

@@ -52,7 +52,7 @@ _CPP_UNLESS = {
     "threads": ((r"\bSoftDevice::Create\(",), r"\bengine_thread = false\b"),
     "time": ((r"\bco_await (?:verbena::)?Sleep\(", r"\bWithDeadline\(",
               r"\b(?:deadline|timeout) = (?:std::chrono::)?(?:\w*seconds\(|\d+(?:s|ms|us)\b)"),
-             r"\b(?:ManualScheduler|FakeClock|fake_clock|ManualClock|StoppedClock)\b"),
+             r"\b(?:ManualScheduler|FakeClock|fake_clock|ManualClock)\b"),
 }
 
 # Waiting by the machine's clock, unless the same holds.

@@ -1,25 +1,12 @@
 // A call without a deadline adds no read of the clock, since a read costs as much as a WR. A call
 // with a deadline reads the clock.
 
-#include <atomic>
-
 #include "tests/rpc/testing_service.h"
+#include "tests/support/manual_clock.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena {
 namespace {
-
-class CountingClock final : public Clock {
- public:
-  TimePoint Now() override {
-    ++reads_;
-    return Clock::Real().Now();
-  }
-  uint64_t reads() const { return reads_; }
-
- private:
-  std::atomic<uint64_t> reads_ = 0;
-};
 
 // The work that an executor counts towards its next look at the timers, one in 16.
 uint64_t Work(const ExecutorStats& stats) {
@@ -49,7 +36,7 @@ class ClockReadsTest : public RpcTest {
     co_return Reads{clock_.reads() - clock, (Work(executor.stats()) - work) / 16 + 1};
   }
 
-  CountingClock clock_;
+  ManualClock clock_;
 };
 
 // The client keeps its core busy, so each call may cost the server a time slice of the system.

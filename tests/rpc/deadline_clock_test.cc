@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "tests/rpc/testing_service.h"
+#include "tests/support/manual_clock.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/executor/executor.h"
 
@@ -12,16 +13,6 @@ namespace {
 using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
-
-// Far from the machine's clock, so that a mixture of the two is seen.
-class MovedClock final : public Clock {
- public:
-  TimePoint Now() override { return TimePoint(Duration(now_.load())); }
-  void MoveBy(Duration duration) { now_ += duration.count(); }
-
- private:
-  std::atomic<int64_t> now_{Duration(hours(24 * 365 * 200)).count()};
-};
 
 class DeadlineClockTest : public RpcTest {
  protected:
@@ -45,17 +36,18 @@ class DeadlineClockTest : public RpcTest {
     absl::Status status;
     std::thread caller([&] { status = Run(Wait(deadline, ended)); });
     while (service_.waiting == 0) std::this_thread::yield();
-    clock_.MoveBy(delay - nanoseconds(1));
+    clock_.Advance(delay - nanoseconds(1));
     // The executor looks at its timers many times meanwhile.
     for (int i = 0; i < 100; ++i) EXPECT_TRUE(Run(EchoOnce(i, "not yet")).ok());
     EXPECT_FALSE(ended);
-    clock_.MoveBy(nanoseconds(1));
+    clock_.Advance(nanoseconds(1));
     caller.join();
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
     while (service_.waiting != 0) std::this_thread::yield();
   }
 
-  MovedClock clock_;
+  // Far from the machine's clock, so that a mixture of the two is seen.
+  ManualClock clock_{TimePoint(hours(24 * 365 * 200))};
 };
 
 TEST_F(DeadlineClockTest, ADurationFiresExactlyWhenTheExecutorsClockSaysSo) {
@@ -92,7 +84,7 @@ TEST_F(DeadlineClockTest, TheLongestDurationIsNoDeadline) {
 
 TEST_F(DeadlineClockTest, ADurationCountsFromTheCallsStart) {
   const CallOptions made_early = {.deadline = hours(1)};
-  clock_.MoveBy(hours(2));
+  clock_.Advance(hours(2));
   // The executor reads its clock once a turn, and may have read it before the move: then the call
   // would start at the former time.
   ASSERT_EQ(Run(EchoOnce(1, "takes more than a turn")), absl::OkStatus());

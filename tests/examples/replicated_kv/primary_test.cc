@@ -18,6 +18,7 @@
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "gtest/gtest.h"
 #include "tests/examples/replicated_kv/fake_directory.h"
+#include "tests/support/manual_clock.h"
 #include "verbena/rpc/task.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 
@@ -27,11 +28,6 @@ namespace {
 using verbena::Task;
 
 constexpr int64_t kLease = 77;
-
-class FixedClock final : public verbena::Clock {
- public:
-  verbena::TimePoint Now() override { return verbena::TimePoint(std::chrono::hours(1)); }
-};
 
 // The replica s1 without others.
 class PrimaryTest : public testing::Test {
@@ -67,7 +63,7 @@ class PrimaryTest : public testing::Test {
   }
 
   verbena::internal::ManualScheduler scheduler_;
-  FixedClock clock_;
+  verbena::ManualClock clock_;
   LeaseTerm term_;
   FakeDirectory directory_{{.state = {.epoch = 2, .primary = "s1", .in_sync = {}},
                             .revision = 10,

@@ -14,6 +14,7 @@
 #include "examples/replicated_kv/lease_term.h"
 #include "examples/replicated_kv/shard_state.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_clock.h"
 #include "verbena/rpc/task.h"
 
 namespace replicated_kv {
@@ -21,6 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using verbena::ManualClock;
 using verbena::TimePoint;
 
 // --- The shard's state.
@@ -80,12 +82,6 @@ TEST(LogPositionTest, TheLaterEpochIsAhead) {
 
 // --- The lease.
 
-class SetClock final : public verbena::Clock {
- public:
-  TimePoint Now() override { return now; }
-  TimePoint now{std::chrono::hours(1)};
-};
-
 TEST(BootClockTest, IsTheTimeSinceTheMachineStarted) {
   const TimePoint before = BootClock::Get().Now();
   timespec now = {};
@@ -97,39 +93,39 @@ TEST(BootClockTest, IsTheTimeSinceTheMachineStarted) {
 }
 
 TEST(LeaseTermTest, HoldsForItsTimeLessTheMargin) {
-  SetClock clock;
+  ManualClock clock;
   LeaseTerm term;
   EXPECT_FALSE(term.Holds(clock.Now()));
   term.Renew(clock.Now(), seconds(10));
-  clock.now += milliseconds(8999);
+  clock.Advance(milliseconds(8999));
   EXPECT_TRUE(term.Holds(clock.Now()));
-  clock.now += milliseconds(1);
+  clock.Advance(milliseconds(1));
   EXPECT_FALSE(term.Holds(clock.Now()));
 }
 
 TEST(LeaseTermTest, ALeaseCountsFromBeforeItsRequestWasSent) {
-  SetClock clock;
+  ManualClock clock;
   LeaseTerm term;
   const TimePoint sent = clock.Now();
-  clock.now += seconds(4);  // the answer takes so long
+  clock.Advance(seconds(4));  // the answer takes so long
   term.Renew(sent, seconds(10));
   EXPECT_EQ(term.until(), sent + seconds(9));
 }
 
 TEST(LeaseTermTest, AnAnswerAfterTheTimeRenewsNothing) {
-  SetClock clock;
+  ManualClock clock;
   LeaseTerm term;
   const TimePoint sent = clock.Now();
-  clock.now += seconds(20);
+  clock.Advance(seconds(20));
   term.Renew(sent, seconds(10));
   EXPECT_FALSE(term.Holds(clock.Now()));
 }
 
 TEST(LeaseTermTest, ALateAnswerToAnOlderRequestShortensNothing) {
-  SetClock clock;
+  ManualClock clock;
   LeaseTerm term;
   const TimePoint older = clock.Now();
-  clock.now += seconds(3);
+  clock.Advance(seconds(3));
   term.Renew(clock.Now(), seconds(10));
   const TimePoint until = term.until();
   term.Renew(older, seconds(10));
@@ -137,7 +133,7 @@ TEST(LeaseTermTest, ALateAnswerToAnOlderRequestShortensNothing) {
 }
 
 TEST(LeaseTermTest, EndsWhenEtcdSaysSo) {
-  SetClock clock;
+  ManualClock clock;
   LeaseTerm term;
   term.Renew(clock.Now(), seconds(10));
   term.End();

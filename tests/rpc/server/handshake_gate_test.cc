@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tests/support/manual_clock.h"
 #include "tests/transport/base/captured_log.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/scope.h"
@@ -41,14 +42,6 @@ class FakeStream final : public MessageStream {
   const std::string source_;
   const std::string peer_;
   bool& closed_;
-};
-
-// A clock that only the test moves.
-class StoppedClock final : public Clock {
- public:
-  TimePoint Now() override { return now; }
-
-  TimePoint now = Clock::Real().Now();
 };
 
 class HandshakeGateTest : public testing::Test {
@@ -86,7 +79,7 @@ class HandshakeGateTest : public testing::Test {
 
   // Executors read their clock once a turn.
   void Advance(Duration time) {
-    clock_.now += time;
+    clock_.Advance(time);
     RunExecutors();
   }
 
@@ -104,7 +97,7 @@ class HandshakeGateTest : public testing::Test {
   }
 
   CapturedLog log_;
-  StoppedClock clock_;
+  ManualClock clock_;
   std::vector<std::unique_ptr<Executor>> executors_;
   std::optional<HandshakeGate> gate_;
 };

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tests/support/manual_clock.h"
 #include "tests/transport/device/delegating_device.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/scope.h"
@@ -21,15 +22,6 @@ namespace verbena::internal {
 namespace {
 
 constexpr Duration kInterval = std::chrono::seconds(1);
-
-class StillClock final : public Clock {
- public:
-  TimePoint Now() override { return now_; }
-  void AdvanceBy(Duration delay) { now_ += delay; }
-
- private:
-  TimePoint now_{std::chrono::hours(1)};
-};
 
 // Counts how often somebody looks for asynchronous events.
 class LookedAtDevice final : public DelegatingDevice {
@@ -45,11 +37,11 @@ class LookedAtDevice final : public DelegatingDevice {
 class LivenessRoundTest : public testing::Test {
  protected:
   void Pass(Duration time) {
-    clock_.AdvanceBy(time);
+    clock_.Advance(time);
     for (int turn = 0; turn < 10; ++turn) executor_->Poll();
   }
 
-  StillClock clock_;
+  ManualClock clock_;
   std::unique_ptr<Executor> executor_ = *Executor::Create({.clock = &clock_});
   std::unique_ptr<SoftDevice> soft_ = *SoftDevice::Create({});
   LookedAtDevice device_{*soft_};

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "tests/support/manual_clock.h"
 #include "tests/transport/base/captured_log.h"
-#include "tests/transport/soft/manual_clock.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/transport/soft/manual_clock.h"
+#include "tests/support/manual_clock.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/soft/engine.h"
 

@@ -20,8 +20,8 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_clock.h"
 #include "tests/transport/base/captured_log.h"
-#include "tests/transport/soft/manual_clock.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/raw_tcp_peer.h"
 #include "verbena/transport/base/socket.h"

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/transport/soft/manual_clock.h"
+#include "tests/support/manual_clock.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/raw_chunks.h"
 #include "tests/transport/soft/raw_tcp_peer.h"

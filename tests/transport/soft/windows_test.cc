@@ -10,7 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/transport/soft/manual_clock.h"
+#include "tests/support/manual_clock.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/test_wire.h"
 #include "tests/transport/soft/window.h"

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "tests/rpc/expect_overload.h"
-#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/stream_service.h"
 #include "tests/rpc/testing.verbena.pb.h"
+#include "tests/support/moved_clock.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
 
@@ -42,7 +42,7 @@ class GateService final : public testing::Testing::Service {
   // Never suspends.
   Task<absl::Status> Count(ServerContext&, const testing::Empty&, testing::CountReply&) override {
     turns.push_back(runtime->executor(0).stats().turns);
-    clock->moved_by = clock->moved_by.load() + microseconds(50);
+    clock->Advance(microseconds(50));
     co_return absl::OkStatus();
   }
 

@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/counter_service.h"
-#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/watched_device.h"
+#include "tests/support/moved_clock.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/transport/base/status.h"
 

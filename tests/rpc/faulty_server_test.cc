@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
+#include "tests/support/moved_clock.h"
 #include "tests/support/turn.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/transport/coro/scope.h"

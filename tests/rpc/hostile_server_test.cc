@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
+#include "tests/support/moved_clock.h"
 #include "tests/support/turn.h"
 #include "tests/support/watched.h"
 #include "verbena/rpc/call.h"
@@ -89,7 +89,7 @@ class HostileServerTest : public PayloadFixture {
   // Moves the client's clock, and returns when all timers that are due by then have run.
   Task<void> LetPass(Duration time) {
     const TimePoint then = client_runtime_->executor(0).now() + time;
-    clock_.moved_by = clock_.moved_by.load() + time;
+    clock_.Advance(time);
     (void)co_await SleepUntil(then);
   }
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/stream_payload_service.h"
+#include "tests/support/moved_clock.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/memory.h"
 
@@ -129,7 +129,7 @@ TEST_F(HostileStreamPayloadTest, APayloadThatNeverComesGivesItsMemoryBackInTime)
           RogueFrame part = Message("x", 0, 1);
           part.header.argument = 0;
           if (dribbles && parts++ < 3) Send(std::move(part), generation);
-          clock_.moved_by = clock_.moved_by.load() + kMaxLandingWait;
+          clock_.Advance(kMaxLandingWait);
           return ServerHolds() == 0;
         },
         "the memory is back");

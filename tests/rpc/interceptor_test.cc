@@ -13,8 +13,8 @@
 
 #include "tests/rpc/any_handler.h"
 #include "tests/rpc/context_service.h"
-#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
+#include "tests/support/moved_clock.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
@@ -197,7 +197,7 @@ TEST_F(InterceptorTest, ACallThatOneEndsFillsItsCallInfo) {
   bool goes_on = false;
   Start({[&](ClientCallView&, ClientNext next) -> Task<absl::Status> {
           const TimePoint then = client_runtime_->executor(0).now() + 2ms;
-          clock_.moved_by = clock_.moved_by.load() + 2ms;
+          clock_.Advance(2ms);
           VERBENA_CO_RETURN_IF_ERROR(co_await SleepUntil(then));
           if (goes_on) co_return co_await next();
           co_return absl::UnavailableError("injected");

@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/open_link.h"
 #include "tests/rpc/payload_service.h"
+#include "tests/support/moved_clock.h"
 #include "tests/support/turn.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/scope.h"

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
+#include "tests/support/moved_clock.h"
 #include "tests/support/watched.h"
 
 namespace verbena::internal {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
+#include "tests/support/moved_clock.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/memory.h"
@@ -327,7 +327,7 @@ TEST_F(SmallPayloadMemoryTest, AResponseWaitsForTheClientsMemory) {
     if (frees) {
       all.clear();
     } else {
-      clock_.moved_by = clock_.moved_by.load() + kMaxMemoryWait;
+      clock_.Advance(kMaxMemoryWait);
     }
     co_await scope.Join();
     co_return status;

@@ -12,11 +12,11 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
-#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_testing.verbena.pb.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/stream_testing.verbena.pb.h"
 #include "tests/rpc/testing.verbena.pb.h"
+#include "tests/support/moved_clock.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/policy.h"

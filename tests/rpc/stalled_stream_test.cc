@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/rogue_stream.h"
+#include "tests/support/moved_clock.h"
 #include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/testing/fake_clock.h"
 
@@ -25,7 +25,7 @@ class StalledStreamTest : public HostileStreamTest {
   void AwaitFailure() {
     Eventually(
         [this] {
-          clock_.moved_by = clock_.moved_by.load() + kMaxLandingWait;
+          clock_.Advance(kMaxLandingWait);
           return server_->stats().failures == 1;
         },
         "the call is over");
@@ -53,7 +53,7 @@ TEST_F(StalledStreamTest, AClientThatDoesNotTakeAFailureLosesItsLink) {
   Send({Opening(kCountMethod, Streams::kServer, 0, request.SerializeAsString())});
   Eventually(
       [this] {
-        clock_.moved_by = clock_.moved_by.load() + ServerOptions{}.response_grace;
+        clock_.Advance(ServerOptions{}.response_grace);
         return server_runtime_->endpoint_stats(0).links_lost == 1;
       },
       "its link is closed");
@@ -152,7 +152,7 @@ TEST_F(StalledStreamTest, AMessageOfAStreamThatItsClientDoesNotTakeEndsTheLink) 
   Eventually([this] { return service_.written_ > 0; }, "the handler writes");
   Eventually(
       [this] {
-        clock_.moved_by = clock_.moved_by.load() + ServerOptions().response_grace;
+        clock_.Advance(ServerOptions().response_grace);
         return server_runtime_->endpoint_stats(0).links == 1;
       },
       "the link closes");

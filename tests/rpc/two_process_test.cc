@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/server_process.h"
 #include "tests/rpc/testing_service.h"
+#include "tests/support/moved_clock.h"
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena {
@@ -49,7 +49,7 @@ class TwoProcessTest : public RpcTest {
       absl::Status echoed = co_await EchoOnce(1, "marker");
       strike();
       while (step > Duration::zero() && scope.size() > 0) {
-        clock_.moved_by = clock_.moved_by.load() + step;
+        clock_.Advance(step);
         VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
       }
       co_await scope.Join();

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/testing_service.h"
+#include "tests/support/moved_clock.h"
 #include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/call.h"
 #include "verbena/transport/coro/cancel.h"

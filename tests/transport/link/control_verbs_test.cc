@@ -174,7 +174,7 @@ TEST_F(ControlVerbsTest, AHandshakeWhoseTimeIsOverCostsNoControlVerb) {
   AwaitHeld(Verb::kCreate);
   BeginConnect(client_listener_, server_listener_, second);
   PollUntil([&] { return first.has_value() && second.has_value(); },
-            [&] { clock().AdvanceBy(kConnectTimeout); });
+            [&] { clock().Advance(kConnectTimeout); });
   EXPECT_TRUE(absl::IsDeadlineExceeded(first->status())) << first->status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(second->status())) << second->status();
   const int calls = held().calls(Verb::kCreate);
@@ -192,7 +192,7 @@ TEST_F(ControlVerbsTest, AnEndpointOutlivesTheQueuePairsThatAreBeingMadeForIt) {
   std::optional<absl::StatusOr<Link*>> link;
   BeginConnect(client_listener_, server_listener_, link);
   AwaitHeld(Verb::kCreate);
-  PollUntil([&] { return link.has_value(); }, [&] { clock().AdvanceBy(kConnectTimeout); });
+  PollUntil([&] { return link.has_value(); }, [&] { clock().Advance(kConnectTimeout); });
   bool down = false;
   Spawn(executor(), [](Endpoint& endpoint, bool& down) -> Task<void> {
     co_await endpoint.Shutdown();

@@ -54,7 +54,7 @@ class IdleLinkTest : public LinksFixture {
   // In steps of a second, as the endpoint looks at its links.
   void Pass(int count) {
     for (int i = 0; i < count; ++i) {
-      clock().AdvanceBy(seconds(1));
+      clock().Advance(seconds(1));
       for (int turn = 0; turn < 10; ++turn) executor().Poll();
     }
   }

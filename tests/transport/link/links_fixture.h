@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tests/support/moved_clock.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/local_bootstrap.h"
@@ -91,22 +92,6 @@ class Flood final : private SendWaiter {
 
   const uint32_t count_;
   uint32_t sent_;
-};
-
-// The machine's clock plus an offset that a test sets. A test that counts checks or compares times
-// stops the machine's part: a thread that stands still for a second would add to both.
-class AdvancingClock final : public Clock {
- public:
-  TimePoint Now() override { return stopped_.value_or(Clock::Real().Now()) + ahead_; }
-  void AdvanceBy(Duration delay) { ahead_ += delay; }
-  // From now on only AdvanceBy() moves the clock.
-  void Stop() { stopped_ = Clock::Real().Now(); }
-  // The machine moves it again.
-  void GoOn() { stopped_.reset(); }
-
- private:
-  Duration ahead_{};
-  std::optional<TimePoint> stopped_;
 };
 
 class LinksFixture : public testing::Test {
@@ -223,7 +208,7 @@ class LinksFixture : public testing::Test {
 
   Executor& executor() { return *executor_; }
   // The executor's clock.
-  AdvancingClock& clock() { return clock_; }
+  MovedClock& clock() { return clock_; }
   SoftDevice& device() { return *device_; }
   // The context of the device that both endpoints are on.
   ibv_context& context() { return *device_->context(); }
@@ -264,7 +249,7 @@ class LinksFixture : public testing::Test {
     told = link;
   }
 
-  AdvancingClock clock_;
+  MovedClock clock_;
   LocalNetwork network_;
   LocalBootstrap bootstrap_{network_};
   std::unique_ptr<Executor> executor_;

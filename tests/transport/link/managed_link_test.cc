@@ -83,7 +83,7 @@ TEST_F(ManagedLinkTest, ARefusedRequestIsTheClientsErrorAndLeavesNothingBehind) 
   connector_.refusal = absl::UnavailableError("rdma_cm to [fd00::]:7: the peer refuses it");
   EXPECT_EQ(TryConnect(client_listener_, server_listener_).status(), connector_.refusal);
   // The server waits for the client's request until its time is over.
-  clock().AdvanceBy(kConnectTimeout);
+  clock().Advance(kConnectTimeout);
   PollUntil([this] { return accepted().has_value(); });
   EXPECT_FALSE(accepted()->ok());
   WaitUntilNoLinks();

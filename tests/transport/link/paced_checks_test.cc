@@ -75,7 +75,7 @@ class PacedChecksTest : public LinksFixture {
     uint32_t before = client_listener_.down;
     int turns = 0;
     while (client_listener_.down < kLinks) {
-      if (++turns % 50 == 0) clock().AdvanceBy(seconds(1));
+      if (++turns % 50 == 0) clock().Advance(seconds(1));
       executor().Poll();
       most = std::max(most, client_listener_.down - before);
       before = client_listener_.down;

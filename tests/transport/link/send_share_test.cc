@@ -283,7 +283,7 @@ TEST_F(AllBuffersTakenTest, APingIsAnsweredAheadOfFramesThatWaitForABuffer) {
   Flood(1, 16).Run(*link_);
   PollUntil([&] { return a_.received() == 1; });
   for (int second = 0; second < 5; ++second) {
-    clock().AdvanceBy(LinkLimits{}.ping_interval / 2);
+    clock().Advance(LinkLimits{}.ping_interval / 2);
     for (int turn = 0; turn < 10; ++turn) executor().Poll();
   }
   EXPECT_GT(link_->stats().frames_received, frames) << "no PONG came";
@@ -309,7 +309,7 @@ TEST_F(WithoutInlineTest, APeerIsNotBlamedForAPingThatFoundNoBuffer) {
   ASSERT_EQ(held(), kFew);
   // Before the peers of the others are blamed, which are silent.
   for (uint32_t second = 0; second < kMaxUnacknowledgedChecks; ++second) {
-    clock().AdvanceBy(std::chrono::seconds(1));
+    clock().Advance(std::chrono::seconds(1));
     for (int turn = 0; turn < 10; ++turn) executor().Poll();
   }
   EXPECT_EQ(waiting_listener_.reason(), absl::OkStatus());

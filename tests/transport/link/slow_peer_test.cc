@@ -51,7 +51,7 @@ class SlowPeerTest : public LinksFixture {
   // In steps of a second, as the endpoint looks at its links.
   void Pass(uint32_t checks) {
     for (uint32_t i = 0; i < checks; ++i) {
-      clock().AdvanceBy(seconds(1));
+      clock().Advance(seconds(1));
       for (int turn = 0; turn < 10; ++turn) executor().Poll();
     }
   }

@@ -159,7 +159,7 @@ class SwallowedReceivesTest : public LinksFixture {
   // As many liveness checks of both endpoints.
   void PassChecks(int count) {
     for (int i = 0; i < count; ++i) {
-      clock().AdvanceBy(LinkLimits().ping_interval / 2);
+      clock().Advance(LinkLimits().ping_interval / 2);
       for (int turn = 0; turn < 100; ++turn) executor().Poll();
     }
   }
@@ -205,7 +205,7 @@ TEST_F(SwallowedReceivesTest, ReceivesThatADeviceDropsWithAQueuePairComeBack) {
 TEST_F(SwallowedReceivesTest, QueuesThatMayLackReceivesAreReplacedWhileNoLinkUsesThem) {
   Begin(/*tells_of_last=*/false);
   for (int i = 0; i < kChurns && !HasFatalFailure(); ++i) {
-    clock().AdvanceBy(seconds(1));
+    clock().Advance(seconds(1));
     Churn(0, 4);
   }
   ASSERT_FALSE(HasFatalFailure());
@@ -291,7 +291,7 @@ TEST_F(SwallowedReceivesTest, LinksThatEndInSilenceReplaceQueuesOnceInTenSeconds
     for (int i = 0; i < 100 && !HasFatalFailure(); ++i) Churn(0, 0);
     EXPECT_LE(swallowing_->srqs_made, 2 + 2 * round);
     EXPECT_GE(swallowing_->srqs_made, 2 + round);
-    clock().AdvanceBy(seconds(10));
+    clock().Advance(seconds(10));
   }
 }
 

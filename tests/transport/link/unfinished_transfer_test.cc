@@ -47,7 +47,7 @@ class UnfinishedTransferTest : public TransfersFixture {
         Flood(number + 1, 16, number).Run(***accepted());
         PollUntil([&] { return client_listener_.received() > number; });
       }
-      clock().AdvanceBy(LinkLimits{}.ping_interval / 2);
+      clock().Advance(LinkLimits{}.ping_interval / 2);
       for (int turn = 0; turn < 10; ++turn) executor().Poll();
     }
   }

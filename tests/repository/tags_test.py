@@ -26,10 +26,6 @@ SLEEPERS = {
     "tests/examples/block_store/power_loss_test.cc": "the same, of a file",
     "tests/rpc/rolling_restart_test.cc": "a client's pause between calls to processes that restart",
     "tests/rpc/runtime_pair.h": "Eventually() looks at what other processes and executors count",
-    "tests/transport/executor/host_driven_test.cc": "the subject: timers wake a real executor",
-    "tests/transport/executor/sleep_test.cc": "the subject: timers wake a real executor",
-    "tests/transport/executor/test_support.h": "the subject: timers wake a real executor",
-    "tests/transport/executor/turn_test.cc": "on a clock that the test moves",
 }
 
 

@@ -43,7 +43,7 @@ _CPP = {
         r"\bclock_gettime\(", r"\bsleep_(?:for|until)\(", r"\b(?:usleep|nanosleep|alarm)\(",
         r"\.wait_(?:for|until)\(", r"\bWaitForNotificationWithTimeout\(",
         # Polls of fixtures that give up after a time.
-        r"\bEventually\(", r"\bPause\(\)", r"\bMovedClock\b",
+        r"\bEventually\(", r"\bPause\(\)", r"\bMovedClock\b", r"\bTestTimer\b",
     ),
 }
 # These ask for the tag, too, unless the source or a header below tests/ that it includes matches the

@@ -7,10 +7,9 @@
 #include <memory>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_clock.h"
 #include "tests/transport/executor/test_support.h"
-#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/run_on.h"
@@ -42,17 +41,13 @@ class HostDrivenTest : public testing::Test {
   }
 };
 
-Task<void> SleepThenSet(Duration delay, bool& set) {
-  absl::Status slept = co_await Sleep(delay);
-  set = slept.ok();
-}
-
 TEST_F(HostDrivenTest, ATimerThatIsDueMakesTheDescriptorReadable) {
   auto executor = Create();
-  bool woken = false;
-  Spawn(*executor, SleepThenSet(milliseconds(5), woken));
+  bool fired = false;
+  TestTimer timer(*executor, [&] { fired = true; });
+  timer.Start(milliseconds(5));
   RunUntilIdle(*executor);
-  while (!woken) {
+  while (!fired) {
     if (executor->Arm()) {
       ASSERT_TRUE(Readable(*executor, kPatienceMs)) << "a timer is not seen in fd()";
     }
@@ -62,31 +57,32 @@ TEST_F(HostDrivenTest, ATimerThatIsDueMakesTheDescriptorReadable) {
 
 TEST_F(HostDrivenTest, ATimerThatWasStoppedLeavesTheDescriptorAlone) {
   auto executor = Create();
-  bool woken = false;
-  Spawn(*executor, SleepThenSet(milliseconds(5), woken));
+  bool fired = false;
+  TestTimer timer(*executor, [&] { fired = true; });
+  timer.Start(milliseconds(5));
   RunUntilIdle(*executor);
   (void)executor->Arm();
   // A host that wakes for something else, and long after.
-  while (!woken) RunUntilIdle(*executor);
-  bool never = false;
-  Spawn(*executor, SleepThenSet(hours(1), never));
+  while (!fired) RunUntilIdle(*executor);
+  timer.Start(hours(1));
   RunUntilIdle(*executor);
   ASSERT_TRUE(executor->Arm());
   EXPECT_FALSE(Readable(*executor, 0));
 }
 
 TEST_F(HostDrivenTest, AnExecutorWithAClockOfItsOwnTellsItsNextTimerOnly) {
-  CountingClock clock;
+  ManualClock clock;
   auto executor = Create(&clock);
-  bool woken = false;
-  Spawn(*executor, SleepThenSet(milliseconds(5), woken));
+  bool fired = false;
+  TestTimer timer(*executor, [&] { fired = true; });
+  timer.Start(milliseconds(5));
   RunUntilIdle(*executor);
   ASSERT_TRUE(executor->Arm());
-  EXPECT_EQ(executor->NextTimer(), clock.now + milliseconds(5));
-  clock.now += milliseconds(5);
+  EXPECT_EQ(executor->NextTimer(), clock.Now() + milliseconds(5));
+  clock.Advance(milliseconds(5));
   EXPECT_FALSE(executor->Arm()) << "the timer is due";
   RunUntilIdle(*executor);
-  EXPECT_TRUE(woken);
+  EXPECT_TRUE(fired);
 }
 
 Task<void> StopIt(Executor& executor) {
@@ -127,9 +123,10 @@ TEST_F(HostDrivenTest, PollUntilDrivesEveryExecutorOfTheHost) {
 TEST_F(HostDrivenTest, PollUntilSleepsWhileNothingIsDue) {
   auto one = Create();
   auto other = Create();
-  bool woken = false;
-  Spawn(*other, SleepThenSet(milliseconds(50), woken));
-  PollUntil({one.get(), other.get()}, [&] { return woken; });
+  bool fired = false;
+  TestTimer timer(*other, [&] { fired = true; });
+  timer.Start(milliseconds(50));
+  PollUntil({one.get(), other.get()}, [&] { return fired; });
   // Two wake-ups do; a thread that spun for 50 ms took a hundred thousand turns.
   EXPECT_LT(one->stats().turns, 5'000u);
 }

@@ -16,10 +16,10 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_clock.h"
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/executor/fake_device.h"
 #include "tests/transport/executor/test_support.h"
-#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
@@ -63,6 +63,17 @@ class ExecutorSleepTest : public testing::Test {
   static std::unique_ptr<ExecutorThread> Start(ExecutorMode mode) {
     return *ExecutorThread::Start({.mode = mode, .spin = Duration(1), .waiter = kTestedWaiter});
   }
+
+  // A clock that an executor moves by looking at it: time passes only for one that is awake.
+  static ManualClock ClockOfItsReaders() {
+    return ManualClock(ManualClock::kStart, microseconds(1));
+  }
+  // Runs an executor with such a clock until it has looked a hundred times.
+  static void RunUntilATimer(Executor& executor) {
+    TestTimer timer(executor, [&] { executor.Stop(); });
+    timer.Start(microseconds(100));
+    executor.Run();
+  }
 };
 
 TEST_F(ExecutorSleepTest, TheForcedWaiterIsTheOneInUse) {
@@ -88,16 +99,17 @@ TEST_F(ExecutorSleepTest, AnIdleExecutorSleepsUntilItsTimerInsteadOfTurning) {
 }
 
 TEST_F(ExecutorSleepTest, ABusyExecutorNeverSleeps) {
-  auto executor = Create(ExecutorMode::kBusy);
-  Spawn(*executor, SleepThenStop(*executor, milliseconds(2)));
-  executor->Run();
+  ManualClock clock = ClockOfItsReaders();
+  auto executor =
+      *Executor::Create({.mode = ExecutorMode::kBusy, .waiter = kTestedWaiter, .clock = &clock});
+  RunUntilATimer(*executor);
   EXPECT_EQ(executor->stats().sleeps, 0u);
 }
 
 TEST_F(ExecutorSleepTest, AnAdaptiveExecutorSpinsBeforeItSleeps) {
-  auto executor = *Executor::Create({.spin = hours(24), .waiter = kTestedWaiter});
-  Spawn(*executor, SleepThenStop(*executor, milliseconds(2)));
-  executor->Run();
+  ManualClock clock = ClockOfItsReaders();
+  auto executor = *Executor::Create({.spin = hours(24), .waiter = kTestedWaiter, .clock = &clock});
+  RunUntilATimer(*executor);
   EXPECT_EQ(executor->stats().sleeps, 0u);
 }
 
@@ -163,12 +175,13 @@ TEST_F(ExecutorSleepTest, ACompletionJustBeforeArmingIsSeenThoughItRaisesNoEvent
 TEST_F(ExecutorSleepTest, AQueueThatCannotBeArmedKeepsItsExecutorAwakeAndIsLoggedOnce) {
   FakeDevice device;
   NotedCompletions listener;
-  auto executor = Create(ExecutorMode::kEvent);
+  ManualClock clock = ClockOfItsReaders();
+  auto executor =
+      *Executor::Create({.mode = ExecutorMode::kEvent, .waiter = kTestedWaiter, .clock = &clock});
   ibv_cq* cq = *executor->AddCq(device, 16, listener);
   CapturedLog log;
   device.SetArmError(EINVAL);
-  Spawn(*executor, SleepThenStop(*executor, microseconds(200)));
-  executor->Run();
+  RunUntilATimer(*executor);
   EXPECT_EQ(executor->stats().sleeps, 0u);
   EXPECT_THAT(log.Take(), ElementsAre(HasSubstr("ibv_req_notify_cq on fake0")));
   EXPECT_TRUE(executor->RemoveCq(cq).ok());
@@ -330,16 +343,19 @@ TEST_F(ExecutorSleepTest, TheDescriptorIsReadableExactlyWhileThereIsSomethingToD
 }
 
 TEST_F(ExecutorSleepTest, ArmRefusesWhileATimerIsDue) {
-  CountingClock clock;
+  ManualClock clock;
   auto executor = *Executor::Create({.waiter = kTestedWaiter, .clock = &clock});
-  Spawn(*executor, SleepThenStop(*executor, milliseconds(1)));
+  bool fired = false;
+  TestTimer timer(*executor, [&] { fired = true; });
+  timer.Start(milliseconds(1));
   while (executor->Poll()) {
   }
   ASSERT_TRUE(executor->Arm());
-  clock.now += milliseconds(1);
+  clock.Advance(milliseconds(1));
   // Polled for another reason a moment before.
   EXPECT_FALSE(executor->Arm());
   EXPECT_TRUE(executor->Poll());
+  EXPECT_TRUE(fired);
 }
 
 TEST_F(ExecutorSleepTest, AHostLoopGetsCompletionsPostsAndTimers) {
@@ -356,15 +372,12 @@ TEST_F(ExecutorSleepTest, AHostLoopGetsCompletionsPostsAndTimers) {
       executor->PostFunction([&posted] { ++posted; });
     }
   });
-  int slept = 0;
-  const auto sleeps = [&]() -> Task<void> {
-    for (int i = 0; i < 20; ++i) {
-      absl::Status status = co_await Sleep(microseconds(100));
-      if (status.ok()) ++slept;
-    }
-  };
-  Spawn(*executor, sleeps());
-  host.RunUntil([&] { return posted == kEach && listener.wr_ids.size() == kEach && slept == 20; });
+  int fired = 0;
+  TestTimer timer(*executor, [&] {
+    if (++fired < 20) timer.Start(microseconds(100));
+  });
+  timer.Start(microseconds(100));
+  host.RunUntil([&] { return posted == kEach && listener.wr_ids.size() == kEach && fired == 20; });
   other.join();
   EXPECT_TRUE(executor->RemoveCq(cq).ok());
 }

@@ -3,24 +3,22 @@
 #ifndef VERBENA_TESTS_TRANSPORT_EXECUTOR_TEST_SUPPORT_H_
 #define VERBENA_TESTS_TRANSPORT_EXECUTOR_TEST_SUPPORT_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <infiniband/verbs.h>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/options.h"
-#include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {
 
@@ -41,17 +39,6 @@ inline constexpr const char* kTestedWaiterName = "epoll";
     GTEST_SKIP() << tried.status();                     \
   }
 
-// A clock that stands still until the test moves it, and counts its readings. For one thread.
-class CountingClock final : public Clock {
- public:
-  TimePoint Now() override {
-    ++reads;
-    return now;
-  }
-  TimePoint now{std::chrono::seconds(1000)};
-  int reads = 0;
-};
-
 // Keeps the wr_ids of completions, and how many came at once.
 class NotedCompletions final : public CompletionListener {
  public:
@@ -63,11 +50,32 @@ class NotedCompletions final : public CompletionListener {
   std::vector<int> batches;
 };
 
-inline Task<void> SleepThenStop(Executor& executor, Duration delay) {
-  absl::Status slept = co_await Sleep(delay);
-  EXPECT_TRUE(slept.ok());
-  executor.Stop();
-}
+// A timer of an executor, which calls `then` each time that it fires: an event to wait for. For the
+// thread that drives the executor.
+class TestTimer final : public Timer {
+ public:
+  TestTimer(Executor& executor, std::function<void()> then)
+      : executor_(executor), then_(std::move(then)) {}
+  TestTimer(const TestTimer&) = delete;
+  ~TestTimer() override {
+    if (runs_) executor_.StopTimer(*this);
+  }
+
+  void Start(Duration delay) {
+    runs_ = true;
+    executor_.StartTimer(*this, executor_.now() + delay);
+  }
+
+ private:
+  void OnTimer() override {
+    runs_ = false;
+    then_();
+  }
+
+  Executor& executor_;
+  const std::function<void()> then_;
+  bool runs_ = false;
+};
 
 // Runs until a timer, and again with a later one if the thread was so slow that the timer was due
 // before the executor could sleep. Returns what the run that slept added to `stats()`: its turns
@@ -75,7 +83,8 @@ inline Task<void> SleepThenStop(Executor& executor, Duration delay) {
 inline ExecutorStats SleepOnce(Executor& executor) {
   for (Duration delay = std::chrono::milliseconds(1);; delay *= 2) {
     const ExecutorStats before = executor.stats();
-    Spawn(executor, SleepThenStop(executor, delay));
+    TestTimer timer(executor, [&] { executor.Stop(); });
+    timer.Start(delay);
     executor.Run();
     const ExecutorStats& after = executor.stats();
     if (after.sleeps == before.sleeps) continue;

@@ -10,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_clock.h"
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/executor/fake_device.h"
 #include "tests/transport/executor/test_support.h"
@@ -29,7 +30,7 @@ using testing::HasSubstr;
 
 class TurnTest : public testing::Test {
  protected:
-  CountingClock clock_;
+  ManualClock clock_;
   FakeDevice device_;
   std::unique_ptr<Executor> executor_ =
       *Executor::Create({.waiter = WaiterKind::kEpoll, .clock = &clock_});
@@ -157,13 +158,13 @@ TEST_F(TurnTest, TimersFollowTheGivenClockAndFireInOrder) {
   Spawn(*executor_, NoteSleep(milliseconds(1), "1 ms", order));
   while (executor_->Poll()) {
   }
-  EXPECT_EQ(executor_->NextTimer(), clock_.now + milliseconds(1));
-  clock_.now += milliseconds(1) - Duration(1);
+  EXPECT_EQ(executor_->NextTimer(), clock_.Now() + milliseconds(1));
+  clock_.Advance(milliseconds(1) - Duration(1));
   EXPECT_FALSE(executor_->Poll());
-  clock_.now += Duration(1);
+  clock_.Advance(Duration(1));
   EXPECT_TRUE(executor_->Poll());
   EXPECT_THAT(order, ElementsAre("1 ms"));
-  clock_.now += hours(24 * 366);
+  clock_.Advance(hours(24 * 366));
   executor_->Poll();
   EXPECT_THAT(order, ElementsAre("1 ms", "5 ms", "a year"));
   EXPECT_EQ(executor_->NextTimer(), kNever);
@@ -171,9 +172,9 @@ TEST_F(TurnTest, TimersFollowTheGivenClockAndFireInOrder) {
 
 TEST_F(TurnTest, AnEmptyTurnWithoutTimersReadsNoClock) {
   executor_->Poll();
-  clock_.reads = 0;
+  const uint64_t before = clock_.reads();
   for (int i = 0; i < 100; ++i) executor_->Poll();
-  EXPECT_EQ(clock_.reads, 0);
+  EXPECT_EQ(clock_.reads(), before);
 }
 
 TEST_F(TurnTest, NowIsReadOncePerTurnAndStandsStillWithinIt) {
@@ -181,18 +182,18 @@ TEST_F(TurnTest, NowIsReadOncePerTurnAndStandsStillWithinIt) {
   for (int turn = 0; turn < 2; ++turn) {
     executor_->PostFunction([&] {
       seen.push_back(executor_->now());
-      clock_.now += milliseconds(1);
+      clock_.Advance(milliseconds(1));
       seen.push_back(executor_->now());
     });
   }
-  const TimePoint begin = clock_.now;
-  clock_.reads = 0;
+  const TimePoint begin = clock_.Now();
+  const uint64_t before = clock_.reads();
   executor_->Poll();
-  EXPECT_EQ(clock_.reads, 1);
+  EXPECT_EQ(clock_.reads() - before, 1u);
   EXPECT_THAT(seen, ElementsAre(begin, begin, begin, begin));
-  clock_.now += hours(1);
+  clock_.Advance(hours(1));
   // Between turns too, so that a deadline set there is not in the past.
-  EXPECT_EQ(executor_->now(), clock_.now);
+  EXPECT_EQ(executor_->now(), clock_.Now());
 }
 
 // --- Ready coroutines ----------------------------------------------------------------------------

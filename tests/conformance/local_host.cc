@@ -361,23 +361,15 @@ absl::StatusOr<std::vector<ibv_wc>> LocalHost::Poll(Cq cq, uint32_t limit) {
 absl::StatusOr<std::vector<ibv_wc>> LocalHost::Await(Cq cq, uint32_t count, uint32_t timeout_ms) {
   const TimeLimit deadline(timeout_ms);
   std::vector<ibv_wc> all;
-  for (uint32_t empty = 0; all.size() < count;) {
+  while (all.size() < count) {
     absl::StatusOr<std::vector<ibv_wc>> some =
         Poll(cq, std::min<uint32_t>(count - static_cast<uint32_t>(all.size()), 32));
     if (!some.ok()) return some.status();
     all.insert(all.end(), some->begin(), some->end());
-    if (!some->empty()) {
-      empty = 0;
-      continue;
-    }
+    if (!some->empty()) continue;
     if (deadline.passed()) break;
-    // A completion that has not come after many polls is waiting for a timer, or for another
-    // process that wants this core.
-    if (++empty < 1000) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
+    // The completion may be another thread's or process's to make, which wants this core.
+    std::this_thread::yield();
   }
   return all;
 }

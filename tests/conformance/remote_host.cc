@@ -1,14 +1,15 @@
 #include "tests/conformance/remote_host.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <thread>
 #include <utility>
 
 #include "fmt/format.h"
@@ -37,6 +38,19 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& arguments, int socke
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) return ErrnoStatus(error, "posix_spawn(/proc/self/exe)");
   return process;
+}
+
+// Waits until `process`, a child, has ended. False if it has not within kPatienceMs.
+absl::StatusOr<bool> EndsInTime(pid_t process) {
+  const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
+  if (descriptor < 0) return ErrnoStatus(errno, "pidfd_open");
+  const TimeLimit deadline(kPatienceMs);
+  pollfd end{.fd = descriptor, .events = POLLIN, .revents = 0};
+  int found = 0;
+  while ((found = poll(&end, 1, deadline.left_ms())) < 0 && errno == EINTR) {
+  }
+  close(descriptor);
+  return found > 0;
 }
 
 }  // namespace
@@ -90,18 +104,16 @@ void RemoteHost::Continue() { kill(process_, SIGCONT); }
 absl::Status RemoteHost::Finish() {
   if (process_ == 0) return absl::OkStatus();
   socket_.Close();
-  int state = 0;
-  const TimeLimit deadline(kPatienceMs);
-  while (waitpid(process_, &state, WNOHANG) == 0) {
-    if (deadline.passed()) {
-      const pid_t process = process_;
-      Kill();
-      return absl::DeadlineExceededError(
-          fmt::format("the far host's process {} did not end by itself", process));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const absl::StatusOr<bool> ended = EndsInTime(process_);
+  if (!ended.ok() || !*ended) {
+    const pid_t process = process_;
+    Kill();
+    if (!ended.ok()) return ended.status();
+    return absl::DeadlineExceededError(
+        fmt::format("the far host's process {} did not end by itself", process));
   }
-  process_ = 0;
+  int state = 0;
+  waitpid(std::exchange(process_, 0), &state, 0);
   if (state == 0) return absl::OkStatus();
   return absl::InternalError(
       fmt::format("the far host's process ended with wait status {:#x}", state));

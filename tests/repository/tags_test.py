@@ -17,9 +17,6 @@ import tree
 # Sources that wait by the machine's clock, and why they may. Other tests wait for an event, or move
 # a clock of their own.
 SLEEPERS = {
-    "tests/conformance/end.cc": "a device of the kernel tells nobody of a queue pair's state",
-    "tests/conformance/local_host.cc": "the completion may be another process's to make",
-    "tests/conformance/remote_host.cc": "waits for another process to end",
     "tests/docs/block_client.cc": "the guide's code, which shows how to wait before a retry",
     "tests/docs/lifetimes.cc": "the guide's code, which is not run",
     "tests/examples/block_store/logged_disk.h": "the kernel tells nobody when it lets go of a disk",

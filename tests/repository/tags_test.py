@@ -21,7 +21,6 @@ SLEEPERS = {
     "tests/docs/lifetimes.cc": "the guide's code, which is not run",
     "tests/examples/block_store/logged_disk.h": "the kernel tells nobody when it lets go of a disk",
     "tests/examples/block_store/power_loss_test.cc": "the same, of a file",
-    "tests/rpc/rolling_restart_test.cc": "a client's pause between calls to processes that restart",
     "tests/rpc/runtime_pair.h": "Eventually() looks at what other processes and executors count",
 }
 

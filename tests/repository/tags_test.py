@@ -9,20 +9,16 @@ from unittest import mock
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
 import build_files
 import case_report
+import documents_test
 import racy
 import timing_tags
 import tree
 
 
-# Sources that wait by the machine's clock, and why they may. Other tests wait for an event, or move
-# a clock of their own.
-SLEEPERS = {
-    "tests/docs/block_client.cc": "the guide's code, which shows how to wait before a retry",
-    "tests/docs/lifetimes.cc": "the guide's code, which is not run",
-    "tests/examples/block_store/logged_disk.h": "the kernel tells nobody when it lets go of a disk",
-    "tests/examples/block_store/power_loss_test.cc": "the same, of a file",
-    "tests/rpc/runtime_pair.h": "Eventually() looks at what other processes and executors count",
-}
+def shown_lines(name):
+    """The lines of the file `name` that a document shows."""
+    return {line.strip() for document, sources in documents_test.SOURCES.items() if name in sources
+            for block in documents_test.blocks(document) for line in block.split("\n")}
 
 
 def complaints(test):
@@ -40,14 +36,18 @@ class TreeTest(unittest.TestCase):
         found = [line for test in timing_tags.tests() for line in complaints(test)]
         self.assertEqual([], found, "rules: tests/repository/timing_tags.py")
 
-    def test_no_test_waits_by_a_clock_but_those_that_say_why(self):
-        sleeps = {name: timing_tags.sleep(name) for name in tree.files()
+    def test_no_test_waits_by_the_machines_clock(self):
+        exempt = {
+            "tests/examples/block_store/logged_disk.h",  # no kernel tells when it lets go of a disk
+            "tests/examples/block_store/power_loss_test.cc",  # nor of a file
+            "tests/rpc/runtime_pair.h",  # looks again at what other processes and executors count
+        }
+        sleeps = {name: timing_tags.sleep(name, shown_lines(name)) for name in tree.files()
                   if name.startswith("tests/") and name.endswith((".cc", ".h"))}
         self.assertEqual([], [sleep for name, sleep in sleeps.items()
-                              if sleep and name not in SLEEPERS],
+                              if sleep and name not in exempt],
                          "wait for an event, or move a clock (CONTRIBUTING.md)")
-        self.assertEqual([], [name for name in SLEEPERS if not sleeps.get(name)],
-                         "these do not sleep: take them off SLEEPERS")
+        self.assertEqual([], [name for name in exempt if not sleeps.get(name)])
 
     def test_the_tests_were_really_found(self):
         labels = {test.label() for test in timing_tags.tests()}
@@ -117,6 +117,11 @@ class RulesTest(FakeTree):
         self.assertEqual("tests/x/a.cc:2: co_await Sleep(1ms);", sleep("\nco_await Sleep(1ms);"))
         self.assertIsNone(sleep("ManualScheduler s;\nco_await Sleep(1ms);"))
         self.assertIsNone(sleep("co_await SleepUntil(kNever);  // not sleep_for(1ms)"))
+
+    def test_a_sleep_that_a_document_shows_is_the_users(self):
+        self.files["tests/x/a.cc"] = "\n  co_await Sleep(1ms);\n  usleep(1);\n"
+        self.assertEqual("tests/x/a.cc:3: usleep(1);",
+                         timing_tags.sleep("tests/x/a.cc", {"co_await Sleep(1ms);"}))
 
     def test_scripts_count_by_what_they_run(self):
         self.assertEqual(["processes", "time"],

@@ -110,13 +110,16 @@ def reasons(path):
     return found
 
 
-def sleep(path):
-    """The first place in the C++ source `path` that waits by the machine's clock, or None."""
+def sleep(path, shown=()):
+    """The first place in the C++ source `path` that waits by the machine's clock, or None.
+
+    Lines of `shown` do not count: a document shows them, and users wait as they like.
+    """
     asks = _SLEEPS
     if not re.search(_CPP_UNLESS["time"][1], _known(path)):
         asks += (_SLEEPS_UNLESS,)
     for number, line in enumerate(_code(path), 1):
-        if re.search("|".join(asks), line):
+        if re.search("|".join(asks), line) and line.strip() not in shown:
             return f"{path}:{number}: {line.strip()}"
     return None
 

@@ -25,13 +25,14 @@ TEST_F(LostLinkTest, ALinkWithAHandlerLeftIsNotFreed) {
   std::vector<RogueFrame> requests = MoreCallsThanCredits();
   requests.push_back(Request("verbena.testing.Testing/Linger", RoguePeer::kCredits + 1, 0));
   rogue->Send(EncodeSend(kCorrect, requests));
-  Eventually([&] { return service_.lingering == 1; }, "a handler runs behind the waiting call");
+  EXPECT_EQ(Run(service_.lingering.Until(1)), absl::OkStatus())
+      << "a handler runs behind the waiting call";
   rogue.reset();
   Eventually([&] { return server_runtime_->endpoint_stats(0).links == 0; }, "the link is lost");
   EXPECT_EQ(Run(EchoOnce(1, "over a later link")), absl::OkStatus());
   EXPECT_EQ(service_.lingering, 1);
   service_.let_go = true;
-  Eventually([&] { return service_.lingering == 0; }, "the handler ends");
+  EXPECT_EQ(Run(service_.lingering.Until(0)), absl::OkStatus()) << "the handler ends";
   EXPECT_EQ(Run(EchoOnce(2, "still there")), absl::OkStatus());
 }
 

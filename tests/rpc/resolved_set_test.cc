@@ -60,7 +60,7 @@ TEST_F(ResolvedSetTest, AServerThatLeavesFailsNoCallThatIsOnIt) {
       client_runtime_->Spawn([](testing::Testing::Stub& stub) -> Task<absl::Status> {
         co_return (co_await stub.Linger(testing::Empty())).status();
       }(*stub_));
-  Eventually([&] { return members_[0]->service.lingering == 1; }, "the handler runs");
+  EXPECT_EQ(Run(members_[0]->service.lingering.Until(1)), absl::OkStatus()) << "the handler runs";
   resolver_->Tell(*client_runtime_, std::vector<ResolvedServer>{Resolved(1)});
   Eventually(
       [&] {

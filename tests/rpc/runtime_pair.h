@@ -37,7 +37,9 @@ class RuntimePair : public ::testing::Test {
     return client_runtime_->BlockOn(std::move(task), executor);
   }
 
-  // Waits on the client's executor until `condition` holds; fails the test after `patience`.
+  // Waits on the client's executor until `condition` holds; fails the test after `patience`. For
+  // what another process does, and counts that tell nobody of their changes: it looks again after a
+  // pause. Otherwise wait for a Watched.
   template <typename Condition>
   void Eventually(Condition condition, const char* what,
                   Duration patience = std::chrono::seconds(20)) {

@@ -71,7 +71,7 @@ TEST_F(FileBootstrapTest, ClientsOfADirectoryMayHaveAllCallsTogether) {
     client_runtime_->Spawn(Hold(*channel_));
     second->Spawn(Hold(of_second));
   }
-  Eventually([this] { return service_.waiting == 4; }, "all calls of the server run");
+  EXPECT_EQ(Run(service_.waiting.Until(4)), absl::OkStatus()) << "all calls of the server run";
   // Their calls end before their channels do.
   second.reset();
   client_runtime_.reset();

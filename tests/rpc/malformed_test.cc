@@ -113,7 +113,8 @@ TEST_P(ViolationTest, EndsItsOwnLinkAlone) {
   for (const std::string& bytes : GetParam().sends) rogue.Send(bytes);
   EXPECT_TRUE(rogue.IsDropped());
   EXPECT_EQ(Run(EchoOnce(2, "others do not notice")), absl::OkStatus());
-  Eventually([&] { return service_.waiting == 0; }, "the rogue's handlers are cancelled");
+  EXPECT_EQ(Run(service_.waiting.Until(0)), absl::OkStatus())
+      << "the rogue's handlers are cancelled";
 }
 
 INSTANTIATE_TEST_SUITE_P(Client, ViolationTest, ::testing::ValuesIn(ViolationsOfAClient()),
@@ -165,9 +166,9 @@ TEST_F(MalformedTest, ACallOfALinkWhoseHandshakeFailsRunsToItsEnd) {
     RoguePeer rogue(*client_runtime_);
     rogue.ConnectTo(server_->address(), /*confirms=*/false);
     rogue.Send(EncodeSend(kCorrect, {Request("verbena.testing.Testing/Wait", 0, 0)}));
-    Eventually([&] { return service_.waiting == 1; }, "the handler runs");
+    EXPECT_EQ(Run(service_.waiting.Until(1)), absl::OkStatus()) << "the handler runs";
   }
-  Eventually([&] { return service_.waiting == 0; }, "it is cancelled");
+  EXPECT_EQ(Run(service_.waiting.Until(0)), absl::OkStatus()) << "it is cancelled";
   EXPECT_EQ(Run(EchoOnce(1, "others do not notice")), absl::OkStatus());
 }
 

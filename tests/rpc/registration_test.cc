@@ -167,7 +167,7 @@ TEST_F(RegistrationTest, AServerThatShutsDownLeavesTheDirectoryBeforeItEndsCalls
       client_runtime_->Spawn([](testing::Testing::Stub& stub) -> Task<absl::Status> {
         co_return (co_await stub.Wait(testing::WaitRequest())).status();
       }(*stub_));
-  Eventually([&] { return service_.waiting == 1; }, "the handler runs");
+  EXPECT_EQ(Run(service_.waiting.Until(1)), absl::OkStatus()) << "the handler runs";
   int cancelled_before = -1;
   directory().on_removal = [&] { cancelled_before = service_.cancelled; };
   EXPECT_TRUE((*server)->Shutdown(Duration::zero()).empty());

@@ -39,7 +39,7 @@ class ShutdownTest : public RpcTest {
   }
   void StartLinger(testing::Testing::Stub& stub) {
     client_runtime_->Spawn(Linger(stub));
-    Eventually([this] { return service_.lingering == 1; }, "the handler runs");
+    EXPECT_EQ(Run(service_.lingering.Until(1)), absl::OkStatus()) << "the handler runs";
   }
   Task<void> Linger(testing::Testing::Stub& stub) {
     testing::Empty reply;

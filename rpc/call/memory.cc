@@ -17,8 +17,11 @@ Task<absl::StatusOr<Buffer>> Wait(BufferPool& pool, size_t bytes) {
   co_return co_await pool.Allocate(bytes);
 }
 
+// Whoever gave up the wait may have gone, and the listener with it.
 Task<absl::Status> TakeAll(QuotaHold& hold, ShortageListener* listener) {
+  const CancelScope* const scope = (co_await CurrentContext()).cancel;
   while (const Quota* quota = hold.missing()) {
+    if (scope != nullptr && scope->requested()) co_return scope->status();
     if (listener != nullptr && !quota->HasRoomFor(hold.wanted())) listener->OnQuotaShort(*quota);
     VERBENA_CO_RETURN_IF_ERROR(co_await hold.TakeNext());
   }
@@ -98,7 +101,7 @@ Task<absl::StatusOr<Buffer>> AllocateWithin(QuotaHold& hold, const Endpoint& end
     // An earlier deadline is the caller's own.
     if (absl::IsDeadlineExceeded(waited) && now >= limit) {
       if (wait.refused != nullptr) ++*wait.refused;
-      co_return hold.missing()->Exhausted(hold.wanted(), now - began);
+      co_return hold.missing()->Exhausted(hold.wanted(), bytes, now - began);
     }
     VERBENA_CO_RETURN_IF_ERROR(waited);
     // One limit for both waits.

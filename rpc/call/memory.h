@@ -65,10 +65,9 @@ TimePoint WaitLimit(TimePoint now, const MemoryWait& wait);
 Task<absl::StatusOr<Buffer>> AllocateUntil(const Endpoint& endpoint, BufferPool& pool, size_t bytes,
                                            MemoryWait wait);
 
-// The same within a quota: takes what `hold` wants, unless it has that, and then
-// memory. One limit holds for both
-// waits. If the first takes too long, the message says who holds how much. On failure `hold` may
-// have a part. It outlives the Task.
+// The same within a quota: takes what `hold` wants, unless it has that, and then memory. One limit
+// holds for both waits. If the first takes too long, the message says who holds how much. On
+// failure `hold` may have a part. It outlives the Task.
 Task<absl::StatusOr<Buffer>> AllocateWithin(QuotaHold& hold, const Endpoint& endpoint,
                                             BufferPool& pool, size_t bytes, MemoryWait wait);
 

@@ -17,7 +17,7 @@ Task<absl::StatusOr<Buffer>> AllocateResponse(ServerClient& client, const Endpoi
   }
   QuotaHold hold(client.responses(), SizeClassBytes(SizeClassOf(bytes)));
   if (!hold.TryTake()) {
-    const size_t buffers = client.responses().holds();
+    const size_t buffers = client.responses().kept();
     QuotaHold extra(client.source().extra_response(), 1);
     if (buffers > 0 && buffers <= beside && extra.TryTake()) hold = std::move(extra);
   }

@@ -25,7 +25,7 @@ const Quota& Quota::Lacking(size_t n) const {
 // Who waited has left the queue by now: who was ahead is not known, since those behind may have
 // been served meanwhile. All are served first come, first served: if there is enough for one who
 // was not served, one who wants more was ahead, unless that came free just now.
-absl::Status Quota::Exhausted(size_t n, Duration waited) const {
+absl::Status Quota::Exhausted(size_t n, size_t asked, Duration waited) const {
   std::string others;
   if (set_aside_ > 0) {
     others +=
@@ -37,7 +37,7 @@ absl::Status Quota::Exhausted(size_t n, Duration waited) const {
   return absl::ResourceExhaustedError(
       fmt::format("{} bytes did not come free within {} ms: {} take {} of the {} bytes that they "
                   "may have{}. {}",
-                  n, std::chrono::duration_cast<std::chrono::milliseconds>(waited).count(),
+                  asked, std::chrono::duration_cast<std::chrono::milliseconds>(waited).count(),
                   words_.whose, used() - set_aside_, limit_, others, words_.remedy));
 }
 
@@ -51,7 +51,6 @@ bool QuotaHold::TryTake() {
     return false;
   }
   next_ = nullptr;
-  ++quota_->holds_;
   return true;
 }
 
@@ -62,13 +61,12 @@ void QuotaHold::OnTakenNext() {
   for (Quota* quota = quota_; quota != nullptr; quota = quota->parent_) {
     quota->set_aside_ -= quota->PartOf(n_);
   }
-  ++quota_->holds_;
 }
 
 void QuotaHold::GiveAll() {
   Quota* const first = std::exchange(quota_, nullptr);
   Quota* const end = std::exchange(next_, nullptr);
-  if (end == nullptr) --first->holds_;
+  if (std::exchange(is_kept_, false)) --first->kept_;
   for (Quota* quota = first; quota != end; quota = quota->parent_) {
     const size_t part = quota->PartOf(n_);
     if (end != nullptr) quota->set_aside_ -= part;

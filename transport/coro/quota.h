@@ -61,8 +61,8 @@ class Quota {
   size_t limit() const { return limit_; }
   size_t room() const { return room_.available(); }
   size_t used() const { return limit_ - room(); }
-  // The QuotaHolds that have all that they want of this.
-  size_t holds() const { return holds_; }
+  // The QuotaHolds that memory keeps until it is free (QuotaHold::Keep()).
+  size_t kept() const { return kept_; }
   const std::string& whose() const { return words_.whose; }
 
   // Whether there is room here for `n`, or for all of it.
@@ -70,9 +70,9 @@ class Quota {
   // The lowest quota, of this and those above, that lacks room for all of `n`; the topmost if none
   // does.
   const Quota& Lacking(size_t n) const;
-  // RESOURCE_EXHAUSTED: `n` bytes of this quota did not come free within `waited`. Says who holds
-  // them.
-  [[gnu::cold]] absl::Status Exhausted(size_t n, Duration waited) const;
+  // RESOURCE_EXHAUSTED: `n` bytes of this quota, for which a caller asked for `asked`, did not come
+  // free within `waited`. Says who holds them.
+  [[gnu::cold]] absl::Status Exhausted(size_t n, size_t asked, Duration waited) const;
 
  private:
   friend class QuotaHold;
@@ -91,7 +91,7 @@ class Quota {
   const size_t limit_;
   Quota* const parent_;
   Semaphore room_;
-  size_t holds_ = 0;
+  size_t kept_ = 0;
   // Of used(): with holds that wait for quotas above this.
   size_t set_aside_ = 0;
   const Words words_;
@@ -134,19 +134,20 @@ class [[nodiscard]] QuotaHold {
   static QuotaHold Taken(Quota& quota, size_t n) {
     QuotaHold hold(quota, n);
     hold.next_ = nullptr;
-    ++quota.holds_;
     return hold;
   }
   QuotaHold(QuotaHold&& other) noexcept
       : quota_(std::exchange(other.quota_, nullptr)),
         next_(std::exchange(other.next_, nullptr)),
-        n_(other.n_) {}
+        n_(other.n_),
+        is_kept_(std::exchange(other.is_kept_, false)) {}
   QuotaHold& operator=(QuotaHold&& other) noexcept {
     if (this != &other) {
       Give();
       quota_ = std::exchange(other.quota_, nullptr);
       next_ = std::exchange(other.next_, nullptr);
       n_ = other.n_;
+      is_kept_ = std::exchange(other.is_kept_, false);
     }
     return *this;
   }
@@ -164,6 +165,13 @@ class [[nodiscard]] QuotaHold {
   // the quota to those above, so that no two wait for each other. The hold stays where it is
   // meanwhile.
   Awaiter TakeNext() { return Awaiter(*this); }
+  // Memory has come for what it holds, and keeps it until it is free: counts in Quota::kept(). At
+  // most once. Precondition: it holds all that it wants.
+  void Keep() {
+    VERBENA_DCHECK(*this && !is_kept_) << "a hold of " << n_ << " is kept twice, or too early";
+    is_kept_ = true;
+    ++quota_->kept_;
+  }
   // Gives back what it holds, and wants nothing any more.
   void Give() {
     if (quota_ != nullptr) GiveAll();
@@ -176,6 +184,7 @@ class [[nodiscard]] QuotaHold {
   Quota* quota_ = nullptr;  // null: wants nothing
   Quota* next_ = nullptr;   // holds a part of each from quota_ to below this
   size_t n_ = 0;
+  bool is_kept_ = false;
 };
 
 }  // namespace verbena::internal

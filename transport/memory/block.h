@@ -133,13 +133,14 @@ struct Block {
   BlockOwner* owner;
   uint32_t lkey;
   std::atomic<uint32_t> references{0};
-  // Of memory from a pool: what it counts in until it is free; no owner: nothing.
-  std::shared_ptr<const void> quota_owner;
-  QuotaHold hold;
   // For the owner.
   uint32_t size_class = 0;
   Block* next = nullptr;
+  // Of memory from a pool: what it counts in until it is free; no owner: nothing. The pool takes
+  // both when the block comes home, so that a block is freed without its destructor.
+  std::shared_ptr<const void> quota_owner;
   Block* previous = nullptr;
+  QuotaHold hold;
 };
 
 }  // namespace verbena::internal

@@ -117,6 +117,7 @@ class Buffer {
   // when the memory is home, and no sooner. The quota lives as long as `owner`, which is not null.
   void HoldUntilFree(internal::QuotaHold hold, std::shared_ptr<const void> owner) {
     VERBENA_CHECK(block_ != nullptr && block_->quota_owner == nullptr) << "a Buffer has one hold";
+    hold.Keep();
     block_->hold = std::move(hold);
     block_->quota_owner = std::move(owner);
   }

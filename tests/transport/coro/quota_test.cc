@@ -74,19 +74,22 @@ TEST_F(QuotaTest, AHoldGivesBackOnceWhereverItMoved) {
   ASSERT_TRUE(hold.TryTake());
   EXPECT_TRUE(hold);
   EXPECT_EQ(hold.missing(), nullptr);
-  EXPECT_EQ(first_.holds(), 1u);
+  EXPECT_EQ(first_.kept(), 0u) << "no memory has come for it";
+  hold.Keep();
+  EXPECT_EQ(first_.kept(), 1u);
   {
     QuotaHold moved(std::move(hold));
     EXPECT_TRUE(moved);
+    EXPECT_EQ(first_.kept(), 1u);
     ExpectUsed(3, 3, 0);
     QuotaHold other(second_, 2);
     ASSERT_TRUE(other.TryTake());
     other = std::move(moved);
     ExpectUsed(3, 3, 0);
-    EXPECT_EQ(second_.holds(), 0u);
+    EXPECT_EQ(second_.kept(), 0u);
   }
   ExpectUsed(0, 0, 0);
-  EXPECT_EQ(first_.holds(), 0u);
+  EXPECT_EQ(first_.kept(), 0u);
   ASSERT_TRUE(second_.TryTake(2));
   QuotaHold taken = QuotaHold::Taken(second_, 2);
   taken.Give();
@@ -254,7 +257,7 @@ TEST_F(QuotaTest, SaysWhoseQuotaLacksHowMuch) {
   const Duration second = std::chrono::seconds(1);
   ASSERT_TRUE(first_.TryTake(4));
   EXPECT_EQ(&first_.Lacking(1), &first_);
-  EXPECT_EQ(first_.Exhausted(1, second).message(),
+  EXPECT_EQ(first_.Exhausted(1, 1, second).message(),
             "1 bytes did not come free within 1000 ms: the first's take 4 of the 4 bytes that they "
             "may have. Raise first");
   EXPECT_EQ(&second_.Lacking(3), &top_);
@@ -263,15 +266,15 @@ TEST_F(QuotaTest, SaysWhoseQuotaLacksHowMuch) {
   // One that waits above is not taken for one that holds memory.
   auto above = Wait(second_, 4);
   EXPECT_THAT(
-      second_.Exhausted(1, second).message(),
+      second_.Exhausted(1, 1, second).message(),
       HasSubstr("the second's take 0 of the 4 bytes that they may have, and 4 more are kept "
                 "for other calls, which wait for memory"));
-  EXPECT_THAT(top_.Exhausted(2, second).message(),
+  EXPECT_THAT(top_.Exhausted(2, 2, second).message(),
               HasSubstr("and the 2 left may be too few for a call that asked before"));
   first_.Give(4);
   scheduler_.RunUntilIdle();
   EXPECT_TRUE(above->hold);
-  EXPECT_THAT(second_.Exhausted(1, second).message(), Not(HasSubstr("kept for")));
+  EXPECT_THAT(second_.Exhausted(1, 1, second).message(), Not(HasSubstr("kept for")));
 }
 
 TEST(QuotaDeathTest, NobodyGivesBackWhatIsNotTakenOrKeepsWhatIs) {

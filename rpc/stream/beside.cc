@@ -10,12 +10,12 @@
 namespace verbena::internal {
 
 BesideSender::~BesideSender() {
-  if (share_ != nullptr) share_->quota().Give(bytes_.size());
+  if (share_ != nullptr) share_->EndReservation(bytes_.size());
 }
 
 bool BesideSender::CountIn(const std::shared_ptr<StreamShare>& share) {
   VERBENA_CHECK(share_ == nullptr) << bytes_.size() << " bytes are counted twice";
-  if (!share->quota().TryTake(bytes_.size())) return false;
+  if (!share->TryReserve(bytes_.size())) return false;
   share_ = share;
   return true;
 }
@@ -58,7 +58,7 @@ bool BesideReceiver::MakeRoom(size_t bytes) {
   const size_t needed = bytes_.size() + bytes;
   if (needed <= room_) return true;
   const size_t room = std::min(most_, 2 * needed);
-  if (!share_->quota().TryTake(room - room_)) return false;
+  if (!share_->TryReserve(room - room_)) return false;
   room_ = room;
   std::string larger;
   larger.reserve(room);
@@ -68,7 +68,7 @@ bool BesideReceiver::MakeRoom(size_t bytes) {
 }
 
 void BesideReceiver::Drop() {
-  if (room_ > 0) share_->quota().Give(std::exchange(room_, 0));
+  if (room_ > 0) share_->EndReservation(std::exchange(room_, 0));
   bytes_ = std::string();
 }
 

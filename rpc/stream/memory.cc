@@ -63,6 +63,10 @@ void StreamShare::Free(StreamChunk* chunk) {
   memory_.Free(chunk);
 }
 
+bool StreamShare::TryReserve(size_t bytes) { return quota_.TryTake(bytes); }
+
+void StreamShare::EndReservation(size_t bytes) { quota_.Give(bytes); }
+
 absl::Status StreamShare::Exhausted(size_t bytes) const {
   const Quota& full = quota_.Lacking(bytes);
   return absl::ResourceExhaustedError(fmt::format(

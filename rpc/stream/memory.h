@@ -77,10 +77,14 @@ class StreamShare {
   // An empty chunk for at least `bytes`; nullptr if a quota is used up.
   StreamChunk* Allocate(uint32_t bytes);
   void Free(StreamChunk* chunk);
-  // For a message that is put together, or leaves in parts.
-  Quota& quota() { return quota_; }
+  // For a message that is put together, or leaves in parts. False if a quota is used up. Out of
+  // line, since small messages need neither.
+  bool TryReserve(size_t bytes);
+  void EndReservation(size_t bytes);
   // Why there is no memory for `bytes` more.
   [[gnu::cold]] absl::Status Exhausted(size_t bytes) const;
+
+  size_t used_bytes() const { return quota_.used(); }
 
  private:
   StreamMemory& memory_;

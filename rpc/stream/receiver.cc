@@ -361,7 +361,7 @@ StreamReceiver::Taken StreamReceiver::TakeInto(const Part& part, const char* byt
   }
   // Bytes that have come count, not those that their sender claims. A payload has its own memory.
   const size_t more = assembly_.MoreRoomFor(part.bytes);
-  if (!share_->quota().TryTake(more)) {
+  if (!share_->TryReserve(more)) {
     Consume(part);
     FailHere(share_->Exhausted(more));
     return Taken::kFailed;
@@ -418,12 +418,12 @@ bool StreamReceiver::Parse(const char* bytes, size_t size, MessageLite& into) {
 
 void StreamReceiver::EndAssembly() {
   if (!assembly_.begun()) return;
-  share_->quota().Give(assembly_.room());
+  share_->EndReservation(assembly_.room());
   assembly_.End();
 }
 
 void StreamReceiver::EndCounted() {
-  if (counted_ > 0) share_->quota().Give(std::exchange(counted_, 0));
+  if (counted_ > 0) share_->EndReservation(std::exchange(counted_, 0));
 }
 
 // The timer runs on when the message is whole, so that few messages start it.

@@ -165,7 +165,7 @@ bool StreamSender::SendMessage() {
     EndWriter(absl::OkStatus());
     return true;
   }
-  if (!share_->quota().TryTake(bytes)) {
+  if (!share_->TryReserve(bytes)) {
     EndWriter(share_->Exhausted(bytes));
     return true;
   }
@@ -220,7 +220,7 @@ void StreamSender::DropParts() {
   EmptyAndKeepLittle(parts_);
   tail_ = {};
   parts_total_ = 0;
-  if (parts_counted_ > 0) share_->quota().Give(std::exchange(parts_counted_, 0));
+  if (parts_counted_ > 0) share_->EndReservation(std::exchange(parts_counted_, 0));
 }
 
 void StreamSender::EndParts() {
@@ -331,7 +331,7 @@ void StreamSender::Leave(StreamWrite& write) {
   NoteLost(write.status_.ok() ? CancelStatus(absl::StatusCode::kCancelled) : write.status_);
   // The parts that are left follow by themselves; the payload is the writer's.
   if (std::exchange(writer_in_parts_, false)) {
-    if (share_->quota().TryTake(tail_.size())) parts_counted_ += tail_.size();
+    if (share_->TryReserve(tail_.size())) parts_counted_ += tail_.size();
     parts_.append(tail_.data(), tail_.size());
     tail_ = {};
   }

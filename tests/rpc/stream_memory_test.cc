@@ -31,21 +31,21 @@ TEST(StreamShareTest, AShareIsAPartOfTheOneAboveAndOfTheBudget) {
   StreamShare one(memory, 500, "one", source);
   StreamShare two(memory, 500, "two", source);
   StreamShare other(memory, 500, "other");
-  EXPECT_TRUE(one.quota().TryTake(500));
-  EXPECT_FALSE(one.quota().TryTake(1));
+  EXPECT_TRUE(one.TryReserve(500));
+  EXPECT_FALSE(one.TryReserve(1));
   EXPECT_THAT(one.Exhausted(1).message(), HasSubstr("one have 500 of 500 bytes"));
-  EXPECT_TRUE(two.quota().TryTake(250));
-  EXPECT_FALSE(two.quota().TryTake(1));
+  EXPECT_TRUE(two.TryReserve(250));
+  EXPECT_FALSE(two.TryReserve(1));
   EXPECT_THAT(two.Exhausted(1).message(), HasSubstr("the source have 750 of 750 bytes"));
-  EXPECT_TRUE(other.quota().TryTake(250));
-  EXPECT_FALSE(other.quota().TryTake(1));
+  EXPECT_TRUE(other.TryReserve(250));
+  EXPECT_FALSE(other.TryReserve(1));
   EXPECT_THAT(other.Exhausted(1).message(), HasSubstr("all streams have 1000 of 1000 bytes"));
-  one.quota().Give(500);
-  EXPECT_TRUE(two.quota().TryTake(250));
-  two.quota().Give(500);
-  other.quota().Give(250);
+  one.EndReservation(500);
+  EXPECT_TRUE(two.TryReserve(250));
+  two.EndReservation(500);
+  other.EndReservation(250);
   EXPECT_EQ(memory.used_bytes(), 0u);
-  EXPECT_EQ(source->quota().used(), 0u);
+  EXPECT_EQ(source->used_bytes(), 0u);
 }
 
 TEST(StreamShareTest, ChunksCountWhileTheyAreOut) {

@@ -228,7 +228,7 @@ UniqueFd OpenTcpSocket(int family) {
   return fd;
 }
 
-bool BindTcpSocket(int fd, const SocketAddress& at, BindOptions options) {
+bool BindTcpSocket(int fd, const SocketAddress& at, SocketBinding options) {
   if (options.reuse) SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   if (at.family() == AF_INET6) {
     SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, options.both_families ? 0 : 1);
@@ -277,11 +277,11 @@ absl::StatusOr<AcceptedSocket> AcceptSocket(int listener, const std::string& wha
   }
 }
 
-void DetectDeadHost(int fd, SilenceLimits limits) {
+void DetectDeadHost(int fd, AllowedSilence limits) {
   SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, limits.idle_seconds);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, limits.interval_seconds);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, SilenceLimits::kProbes);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, AllowedSilence::kProbes);
   // Keepalive rests while data is unacknowledged, so that case has a limit of its own.
   SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, limits.limit_seconds * 1000);
 }

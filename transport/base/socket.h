@@ -111,12 +111,12 @@ struct TcpSource {
 // None if there is none to be had; errno then says why.
 UniqueFd OpenTcpSocket(int family);
 
-struct BindOptions {
+struct SocketBinding {
   bool reuse = true;          // also a port of a process that has just ended
   bool both_families = true;  // an IPv6 wildcard takes IPv4 connections, too
 };
 // For a socket that is to listen. False, with errno, if the address is not to be had.
-bool BindTcpSocket(int fd, const SocketAddress& at, BindOptions options = {});
+bool BindTcpSocket(int fd, const SocketAddress& at, SocketBinding options = {});
 
 // Begins to connect. 0: the socket becomes writable when that is over, and ConnectResult() then
 // returns 0 or the errno. Otherwise the errno of an attempt that has failed at once.
@@ -133,13 +133,13 @@ struct AcceptedSocket {
 absl::StatusOr<AcceptedSocket> AcceptSocket(int listener, const std::string& what);
 
 // How long a host may say nothing before its connection ends.
-struct SilenceLimits {
+struct AllowedSilence {
   static constexpr int kProbes = 3;
   int idle_seconds = 10;     // until the first probe
   int interval_seconds = 5;  // between two of them
   int limit_seconds = 25;    // also of data that is not acknowledged; 0: as the kernel has it
 };
-void DetectDeadHost(int fd, SilenceLimits limits = {});
+void DetectDeadHost(int fd, AllowedSilence limits = {});
 
 // The message is `what` with the errno's description and name. UNAVAILABLE if another attempt may
 // go better.

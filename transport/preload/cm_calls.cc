@@ -31,8 +31,8 @@ int BindId(CmId& id, const SocketAddress& address) {
   UniqueFd made = OpenTcpSocket(address.family());
   // A port is free as soon as its id is gone: RDMA's ports have no TIME_WAIT. With port 0 the
   // option would hand out ports that others are bound to.
-  const BindOptions options{.reuse = address.port() != 0 || guarded.reuse_address,
-                            .both_families = !guarded.address_family_only};
+  const SocketBinding options{.reuse = address.port() != 0 || guarded.reuse_address,
+                              .both_families = !guarded.address_family_only};
   if (!made || !BindTcpSocket(made.get(), address, options)) return errno;
   const SocketAddress bound = SocketAddress::OfSocket(made.get());
   std::memcpy(&id.route.addr.src_storage, bound.get(), bound.size());

@@ -28,7 +28,7 @@ constexpr auto kNoDeadline = CmLoop::Clock::time_point::max();
 constexpr size_t kMostOutgoing = 4;
 
 // A host that died without a word is found after about a minute (start).
-constexpr SilenceLimits kSilence{.idle_seconds = 30, .interval_seconds = 10, .limit_seconds = 0};
+constexpr AllowedSilence kSilence{.idle_seconds = 30, .interval_seconds = 10, .limit_seconds = 0};
 
 constexpr auto kBetweenAttempts = std::chrono::milliseconds(20);
 

@@ -440,7 +440,7 @@ absl::Status TcpWire::OpenSession(TcpSession& session, TcpWireConnection& connec
   const auto silence = static_cast<int>(state_.options().tcp->silence_limit.count());
   DetectDeadHost(connection.socket.get(),
                  {.idle_seconds = std::max(1, silence / 2),
-                  .interval_seconds = std::max(1, silence / 2 / SilenceLimits::kProbes),
+                  .interval_seconds = std::max(1, silence / 2 / AllowedSilence::kProbes),
                   .limit_seconds = silence});
   VERBENA_ASSIGN_OR_RETURN(session.peer, MakeTcpPeer(session.address));
   std::vector<ConnectRequest> waiting;

@@ -9,6 +9,7 @@
 #include "verbena/rpc/client/balancer.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/connections.h"
+#include "verbena/rpc/client/dedupe.h"
 #include "verbena/rpc/client/server_feed.h"
 #include "verbena/rpc/client/subchannels.h"
 #include "verbena/rpc/dedupe.h"

@@ -1,5 +1,5 @@
-// What a process has of its kernel: UniqueFd owns a descriptor, StartQuietThread() starts a thread
-// that takes none of the program's signals.
+// UniqueFd owns a descriptor. StartQuietThread() starts a thread that takes none of the program's
+// signals.
 
 #ifndef VERBENA_TRANSPORT_BASE_PROCESS_H_
 #define VERBENA_TRANSPORT_BASE_PROCESS_H_

@@ -41,7 +41,7 @@ bool IsWildcard(const IpAddress& ip);
 // an IPv4 address alone, or the /64 of an IPv6 address.
 IpAddress RangeOf(const IpAddress& ip);
 
-// Those of this host's interfaces, in the kernel's order. `reachable`: only those that mean
+// The addresses of this host's interfaces, in the kernel's order. `reachable`: only those that mean
 // something on other hosts, of interfaces that are up; neither loopback nor link-local.
 std::vector<IpAddress> HostAddresses(bool reachable);
 
@@ -70,7 +70,7 @@ class SocketAddress {
   // Copies the address, with the interface of a link-local one; of other families nothing.
   explicit SocketAddress(const sockaddr& address);
 
-  // What the socket `fd` is bound to, or connected to.
+  // The address that the socket `fd` is bound to, or connected to.
   static SocketAddress OfSocket(int fd);
   static SocketAddress OfPeer(int fd);
 

@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tests/transport/executor/forbidden_call.h"
+#include "tests/support/forbidden_call.h"
 
 namespace verbena::benchmarks {
 namespace {

@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "tests/transport/executor/forbidden_call.h"
+#include "tests/support/forbidden_call.h"
 #include "verbena/benchmarks/floor/copy_floor.h"
 #include "verbena/benchmarks/floor/tcp_floor.h"
 #include "verbena/benchmarks/harness/cores.h"

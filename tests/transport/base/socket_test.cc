@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include <cerrno>
 #include <cstddef>
@@ -17,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/support/forbidden_call.h"
 
 namespace verbena::internal {
 namespace {
@@ -200,6 +202,15 @@ TEST_F(SocketTest, AnAttemptWhereNobodyListensIsRefused) {
   const UniqueFd silent = OpenTcpSocket(AF_INET);
   ASSERT_TRUE(BindTcpSocket(silent.get(), SocketAddress(Ip("127.0.0.1"), 0)));
   EXPECT_EQ(Dial(OpenTcpSocket(AF_INET), SocketAddress::OfSocket(silent.get())), ECONNREFUSED);
+}
+
+// A seccomp profile refuses accept4 before a connection is taken. Whoever tried the next one at
+// once would never end.
+TEST_F(SocketTest, AForbiddenAcceptIsNoErrorOfAConnection) {
+  WithForbidden(SYS_accept4, EPERM, [&] {
+    const absl::Status status = AcceptSocket(listener_.get(), "accept").status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  });
 }
 
 TEST_F(SocketTest, AUnixSocketHasNoSocketAddress) {

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/forbidden_call.h"
 #include "tests/transport/base/captured_log.h"
-#include "tests/transport/executor/forbidden_call.h"
 #include "tests/transport/executor/test_support.h"
 #include "verbena/transport/executor/executor.h"
 

@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "gmock/gmock.h"
+#include "tests/support/forbidden_call.h"
 #include "tests/transport/base/captured_log.h"
-#include "tests/transport/executor/forbidden_call.h"
 #include "tests/transport/file/file_fixture.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/sleep.h"

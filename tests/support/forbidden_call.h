@@ -1,7 +1,7 @@
 // A thread on which one system call fails, as under a container's seccomp profile.
 
-#ifndef VERBENA_TESTS_TRANSPORT_EXECUTOR_FORBIDDEN_CALL_H_
-#define VERBENA_TESTS_TRANSPORT_EXECUTOR_FORBIDDEN_CALL_H_
+#ifndef VERBENA_TESTS_SUPPORT_FORBIDDEN_CALL_H_
+#define VERBENA_TESTS_SUPPORT_FORBIDDEN_CALL_H_
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -42,4 +42,4 @@ inline void WithForbidden(unsigned call, unsigned error, const std::function<voi
 
 }  // namespace verbena
 
-#endif  // VERBENA_TESTS_TRANSPORT_EXECUTOR_FORBIDDEN_CALL_H_
+#endif  // VERBENA_TESTS_SUPPORT_FORBIDDEN_CALL_H_

@@ -86,7 +86,9 @@ TEST(TcpFanTest, APeerThatIsGoneEndsTheSliceWithAnError) {
     if (server == 0) {
       for (const int fd : fan.client_fds()) close(fd);
       shutdown(fan.server_fds()[2], SHUT_RDWR);
-      _exit(absl::IsUnavailable(ServeTcpFanSlice(fan)) ? 0 : 1);
+      const absl::Status served = ServeTcpFanSlice(fan);
+      // The client may have ended the slice before the server sees its own end.
+      _exit(served.ok() || absl::IsUnavailable(served) ? 0 : 1);
     }
     const FloorSlice slice{.outstanding = 3, .duration_ms = 1000};
     EXPECT_TRUE(absl::IsUnavailable(RunTcpFanSlice(fan, slice, way).status()));

@@ -380,9 +380,10 @@ struct CallInfo {
   Metadata trailing_metadata = {};
 };
 
-// What a caller may say about one call. An aggregate for designated initialisers: the order of the
-// fields is frozen, new ones go at the end, and each has a default. Move-only, since a payload has
-// one owner. Streams take all options except payloads, which end the stream with INVALID_ARGUMENT.
+// CallOptions are what a caller may say about one call. They are an aggregate for designated
+// initialisers: the order of the fields is frozen, new ones go at the end, and each has a default.
+// They are move-only, since a payload has one owner. Streams take all options except payloads,
+// which end the stream with INVALID_ARGUMENT.
 //
 //   Payload block = std::move(buffer);
 //   co_await stub.Write(request, reply,
@@ -483,7 +484,7 @@ class MethodIndex {
 
 }  // namespace internal
 
-// What both sides know about a method, generated from its .proto. Generated code defines
+// A MethodDescriptor is what both sides know about a method of a .proto. Generated code defines
 // descriptors as constants, which live for ever. Any thread.
 //
 //   Log(LogLevel::kInfo, context.method().full_name);  // in a handler: "storage.Store/Get"

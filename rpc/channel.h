@@ -50,8 +50,8 @@ class Shard;
 class TriedServers;
 }  // namespace internal
 
-// What holds for all calls of one channel, which takes a copy. Shares the ownership of the resolver
-// and of the interceptors.
+// ChannelOptions hold for all calls of one channel, which takes a copy, and shares the ownership of
+// the resolver and of the interceptors.
 struct ChannelOptions {
   // The server's executor to call, by number, modulo how many the server has. -1: server_key
   // decides. If server_key is 0, the server chooses its executor with the fewest links.
@@ -185,7 +185,7 @@ class Channel {
   const std::string& target() const { return target_; }
   const ChannelOptions& options() const { return options_; }
 
-  // What follows is for Verbena and generated code alone.
+  // Verbena and generated code alone use what follows.
   //
   // The connection that a call with that key takes now;
   // nullptr if no server of a set is ready, or this thread runs no executor of the runtime. Its

@@ -66,6 +66,21 @@ absl::Status Exhausted(const Endpoint& endpoint, const BufferPool& pool, size_t 
   return absl::ResourceExhaustedError(text);
 }
 
+// The pool has no memory now.
+Task<absl::StatusOr<Buffer>> AwaitMemory(const Endpoint& endpoint, BufferPool& pool, size_t bytes,
+                                         MemoryWait wait) {
+  if (wait.listener != nullptr) wait.listener->OnPoolShort();
+  // The device may fail meanwhile.
+  [[maybe_unused]] const auto use = endpoint.Use();
+  const TimePoint began = endpoint.executor().now();
+  const TimePoint limit = WaitLimit(began, wait);
+  absl::StatusOr<Buffer> buffer = co_await WithDeadline(Wait(pool, bytes), limit);
+  const TimePoint ended = endpoint.executor().now();
+  // An earlier deadline is the caller's own.
+  if (!absl::IsDeadlineExceeded(buffer.status()) || ended < limit) co_return buffer;
+  co_return Exhausted(endpoint, pool, bytes, ended - began, wait.holders);
+}
+
 }  // namespace
 
 TimePoint WaitLimit(TimePoint now, const MemoryWait& wait) {
@@ -78,15 +93,7 @@ Task<absl::StatusOr<Buffer>> AllocateUntil(const Endpoint& endpoint, BufferPool&
                                            MemoryWait wait) {
   absl::StatusOr<Buffer> now = pool.TryAllocate(bytes);
   if (now.ok() || !absl::IsResourceExhausted(now.status())) co_return now;
-  // The device may fail meanwhile.
-  [[maybe_unused]] const auto use = endpoint.Use();
-  const TimePoint began = endpoint.executor().now();
-  const TimePoint limit = WaitLimit(began, wait);
-  absl::StatusOr<Buffer> buffer = co_await WithDeadline(Wait(pool, bytes), limit);
-  const TimePoint ended = endpoint.executor().now();
-  // An earlier deadline is the caller's own.
-  if (!absl::IsDeadlineExceeded(buffer.status()) || ended < limit) co_return buffer;
-  co_return Exhausted(endpoint, pool, bytes, ended - began, wait.holders);
+  co_return co_await AwaitMemory(endpoint, pool, bytes, wait);
 }
 
 Task<absl::StatusOr<Buffer>> AllocateWithin(QuotaHold& hold, const Endpoint& endpoint,
@@ -109,9 +116,8 @@ Task<absl::StatusOr<Buffer>> AllocateWithin(QuotaHold& hold, const Endpoint& end
     wait.longest = std::max(limit - now, Duration::zero());
   }
   absl::StatusOr<Buffer> buffer = pool.TryAllocate(bytes);
-  if (buffer.ok()) co_return buffer;
-  if (wait.listener != nullptr) wait.listener->OnPoolShort();
-  co_return co_await AllocateUntil(endpoint, pool, bytes, wait);
+  if (buffer.ok() || !absl::IsResourceExhausted(buffer.status())) co_return buffer;
+  co_return co_await AwaitMemory(endpoint, pool, bytes, wait);
 }
 
 }  // namespace verbena::internal

@@ -148,14 +148,6 @@ Task<absl::Status> FetchedRequest::AllocateMemory(Link& link, uint64_t bytes) {
   const Endpoint& endpoint = link.endpoint();
   CallLink& call_link = *call_.call_link;
   hold_ = QuotaHold(call_link.client().requests(), bytes);
-  // Without a coroutine, if there is room and memory.
-  if (hold_.TryTake()) {
-    absl::StatusOr<Buffer> memory = endpoint.memory().receive().TryAllocate(bytes);
-    if (memory.ok()) {
-      memory_ = *std::move(memory);
-      co_return absl::OkStatus();
-    }
-  }
   VERBENA_CO_ASSIGN_OR_RETURN(
       memory_, co_await AllocateWithin(hold_, endpoint, endpoint.memory().receive(), bytes,
                                        call_.state->ReceiveWait(call_.deadline, call_link)));

@@ -83,7 +83,7 @@ class Quota {
     VERBENA_CHECK(n <= used()) << words_.whose << " hold " << used() << ", and give back " << n;
     room_.Release(n);
   }
-  // Of this, and of those above that are below `end`.
+  // Gives `n` back to this, and to those above that are below `end`.
   void GiveBelow(const Quota* end, size_t n) {
     for (Quota* quota = this; quota != end; quota = quota->parent_) quota->GiveHere(n);
   }
@@ -92,14 +92,15 @@ class Quota {
   Quota* const parent_;
   Semaphore room_;
   size_t kept_ = 0;
-  // Of used(): with holds that wait for quotas above this.
+  // The part of used() that holds have while they wait for quotas above this.
   size_t set_aside_ = 0;
   const Words words_;
 };
 
 // QuotaHold: what one holder has of a quota, and gives back when it is destroyed.
 //
-// It may be larger than a quota: then it takes all of that one. Move-only; on the quota's thread.
+// A hold may want more than a quota's limit: then it takes all of that quota. Move-only; on the
+// quota's thread.
 class [[nodiscard]] QuotaHold {
  public:
   // Waits for the next quota. co_await gives absl::Status: the reason if the coroutine's scope is

@@ -136,8 +136,8 @@ struct Block {
   // For the owner.
   uint32_t size_class = 0;
   Block* next = nullptr;
-  // Of memory from a pool: what it counts in until it is free; no owner: nothing. The pool takes
-  // both when the block comes home, so that a block is freed without its destructor.
+  // Memory of a pool counts in a quota until it is free; without an owner it counts in none. The
+  // pool takes both when the block comes home, so that a block is freed without its destructor.
   std::shared_ptr<const void> quota_owner;
   Block* previous = nullptr;
   QuotaHold hold;

@@ -11,13 +11,17 @@
 #include "gmock/gmock.h"
 #include "tests/rpc/payload_testing.verbena.pb.h"
 #include "tests/rpc/runtime_pair.h"
+#include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/server/response_memory.h"
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/rpc/server/server_source.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
 
@@ -117,6 +121,46 @@ class ResponseMemoryTest : public RuntimePair {
 
   KeepingService service_;
 };
+
+struct CountingListener final : ShortageListener {
+  void OnQuotaShort(const Quota& quota) override { short_of.push_back(&quota); }
+  void OnPoolShort() override {}
+
+  std::vector<const Quota*> short_of;
+};
+
+// It has been served at the first quota when it is given up: the second is not asked for.
+TEST_F(ResponseMemoryTest, AWaitThatWasGivenUpAsksForNothingMore) {
+  Quota top(100);
+  Quota part(10, &top);
+  CountingListener listener;
+  QuotaHold all(part, 10);
+  ASSERT_TRUE(all.TryTake());
+  const auto run = [&]() -> Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint, server_runtime_->shard(0).EndpointOn(0));
+    QuotaHold hold(part, 10);
+    CancelScope scope;
+    const auto wait = [&]() -> Task<absl::Status> {
+      co_return (co_await AllocateWithin(hold, *endpoint, endpoint->memory().send(), 64,
+                                         {.listener = &listener}))
+          .status();
+    };
+    const auto waiter = [&]() -> Task<absl::Status> { co_return co_await wait().In(&scope); };
+    const auto give_up = [&]() -> Task<absl::Status> {
+      EXPECT_EQ(listener.short_of, std::vector<const Quota*>{&part});
+      all.Give();
+      EXPECT_TRUE(top.TryTake(top.room()));
+      scope.Request();
+      co_return absl::OkStatus();
+    };
+    auto [waited, given_up] = co_await WhenAll(waiter(), give_up());
+    co_return waited;
+  };
+  EXPECT_EQ(server_runtime_->BlockOn(run()).code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(listener.short_of.size(), 1u);
+  EXPECT_EQ(part.used(), 0u);
+  top.Give(top.used());
+}
 
 TEST_F(ResponseMemoryTest, MemoryForOneClientsResponsesLeavesRoomForOthers) {
   Client greedy = StartClient();

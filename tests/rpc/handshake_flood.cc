@@ -50,6 +50,7 @@ std::string Framed(const std::string& message) {
 std::string ValidHello(SoftDevice& device) {
   LinkParameters mine;
   mine.kind = LinkKind::kSoft;
+  mine.wire_revision = device.capabilities().wire_revision;
   const ibv_gid gid = *device.QueryGid(1, 0);
   std::memcpy(mine.gid.data(), gid.raw, mine.gid.size());
   mine.qp_number = 0x1234;

@@ -273,6 +273,7 @@ class RoguePeer {
   LinkParameters Mine() const {
     LinkParameters mine;
     mine.kind = address_.kind;
+    mine.wire_revision = address_.wire_revision;
     mine.lid = address_.lid;
     mine.mtu_bytes = 128u << address_.active_mtu;
     std::memcpy(mine.gid.data(), address_.gid.raw, mine.gid.size());

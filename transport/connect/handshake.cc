@@ -134,6 +134,7 @@ absl::StatusOr<LinkParameters> ReadEnd(const wire::LinkEnd& end) {
   parameters.eager_bytes = end.eager_bytes();
   parameters.executor_index = end.executor_index();
   parameters.executor_count = end.executor_count();
+  parameters.wire_revision = end.wire_revision();
   return parameters;
 }
 
@@ -150,6 +151,7 @@ void WriteEnd(const LinkParameters& parameters, wire::LinkEnd& end) {
   end.set_eager_bytes(parameters.eager_bytes);
   end.set_executor_index(parameters.executor_index);
   end.set_executor_count(parameters.executor_count);
+  end.set_wire_revision(parameters.wire_revision);
 }
 
 // Reads what a Hello says beside its end: which executor the client wants, and which runtime it is.
@@ -196,6 +198,10 @@ void WriteService(const RdmaCmService& service, wire::RdmaCmService& written) {
   written.set_token(service.token);
 }
 
+std::string VersionsText(uint32_t min, uint32_t max) {
+  return min == max ? fmt::format("{}", min) : fmt::format("{} to {}", min, max);
+}
+
 absl::StatusOr<uint32_t> CommonVersion(const wire::Hello& hello, const HandshakeOptions& options) {
   if (hello.min_version() == 0 || hello.min_version() > hello.max_version()) {
     return Invalid("versions {} to {} are no range", hello.min_version(), hello.max_version());
@@ -203,9 +209,10 @@ absl::StatusOr<uint32_t> CommonVersion(const wire::Hello& hello, const Handshake
   const uint32_t version = std::min(hello.max_version(), options.max_version);
   if (version < hello.min_version() || version < options.min_version) {
     return absl::FailedPreconditionError(fmt::format(
-        "no common protocol version: the client speaks {} to {}, the server {} to {}; upgrade "
-        "the older",
-        hello.min_version(), hello.max_version(), options.min_version, options.max_version));
+        "no common protocol version: the client speaks {}, the server {}; run the same version of "
+        "Verbena on both sides",
+        VersionsText(hello.min_version(), hello.max_version()),
+        VersionsText(options.min_version, options.max_version)));
   }
   return version;
 }
@@ -353,12 +360,18 @@ absl::Status CheckConnectable(LinkKind kind, uint64_t features) {
       "iWARP queue pairs are connected through rdma_cm alone, and the peer does not offer it");
 }
 
-absl::Status CheckSameKind(LinkKind mine, LinkKind theirs) {
-  if (mine == theirs) return absl::OkStatus();
+absl::Status CheckSameWire(const LinkParameters& mine, const LinkParameters& theirs) {
+  if (mine.kind != theirs.kind) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} and {} queue pairs cannot be connected: choose the same kind of device on "
+                    "both sides",
+                    LinkKindName(mine.kind), LinkKindName(theirs.kind)));
+  }
+  if (mine.wire_revision == theirs.wire_revision) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      fmt::format("{} and {} queue pairs cannot be connected: choose the same kind of device on "
-                  "both sides",
-                  LinkKindName(mine), LinkKindName(theirs)));
+      fmt::format("{} queue pairs of revisions {} and {} cannot be connected: run the same version "
+                  "of Verbena on both sides",
+                  LinkKindName(mine.kind), mine.wire_revision, theirs.wire_revision));
 }
 
 ThrottledLog& HandshakeLog() {
@@ -372,7 +385,7 @@ Task<absl::StatusOr<LinkParameters>> OfferLink(MessageStream& stream, LinkParame
   VERBENA_CO_ASSIGN_OR_RETURN(std::string reply, co_await stream.Receive());
   absl::StatusOr<LinkParameters> answer = ParseReply(reply, options);
   if (!answer.ok()) co_return About(stream, "no link with", answer.status());
-  if (absl::Status same = CheckSameKind(mine.kind, answer->kind); !same.ok()) {
+  if (absl::Status same = CheckSameWire(mine, *answer); !same.ok()) {
     co_return About(stream, "no link with", same);
   }
   co_return answer;
@@ -397,7 +410,7 @@ Task<absl::StatusOr<LinkParameters>> ReceiveOffer(MessageStream& stream, Handsha
 }
 
 Task<absl::Status> AcceptOffer(MessageStream& stream, LinkParameters offer, LinkParameters mine) {
-  if (absl::Status same = CheckSameKind(mine.kind, offer.kind); !same.ok()) {
+  if (absl::Status same = CheckSameWire(mine, offer); !same.ok()) {
     (void)co_await RefuseOffer(stream, same);
     co_return About(stream, "refused", same);
   }

@@ -38,9 +38,11 @@ namespace verbena::internal {
 // no more than a small multiple of them, and name the first value that is wrong. Peers' texts come
 // out escaped, so that they can be logged.
 
-// The versions of the protocol that this build speaks.
-inline constexpr uint32_t kMinProtocolVersion = 2;
-inline constexpr uint32_t kMaxProtocolVersion = 2;
+// The versions of the protocol that this build speaks. A version names one exact wire: any change
+// of what two sides send each other, in the handshake or on the link, takes the next number, and
+// tests/repository/wire_test.py notices.
+inline constexpr uint32_t kMinProtocolVersion = 3;
+inline constexpr uint32_t kMaxProtocolVersion = 3;
 // Feature bits. The queue pairs are connected through rdma_cm. A side that has no connection
 // manager leaves this bit out.
 inline constexpr uint64_t kFeatureRdmaCm = 1u << 0;
@@ -87,8 +89,9 @@ absl::Status ParseReady(const std::string& bytes);
 // without kFeatureRdmaCm.
 absl::Status CheckConnectable(LinkKind kind, uint64_t features);
 
-// FAILED_PRECONDITION unless the two can be connected to each other.
-absl::Status CheckSameKind(LinkKind mine, LinkKind theirs);
+// FAILED_PRECONDITION unless the two ends are of one kind and, where a device of software has a wire
+// of its own, of one revision.
+absl::Status CheckSameWire(const LinkParameters& mine, const LinkParameters& theirs);
 
 class ThrottledLog;
 

@@ -92,6 +92,7 @@ struct LinkParameters {
   std::string name;
 
   LinkKind kind = LinkKind::kSoft;
+  uint32_t wire_revision = 0;  // of kSoft and kTcp: both sides must have the same
   std::array<uint8_t, 16> gid{};
   uint16_t lid = 0;
   uint32_t qp_number = 0;               // 24 bits, not 0

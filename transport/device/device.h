@@ -52,6 +52,9 @@ struct DeviceCapabilities {
   bool flushes_in_error = true;     // a WR that is posted in ERR is flushed (siw 6.1: never)
   bool remote_key_checked = false;  // a bad rkey fails the WR (siw 6.1: it does not)
   bool emulated = false;            // a kernel does the work of a NIC (rxe, siw)
+  // The revision of the wire that a device of software has for itself: two devices of different
+  // ones cannot talk. 0: the wire is that of RDMA.
+  uint32_t wire_revision = 0;
 };
 
 // The local end of a device's links: a port, counted from 1, and the GID by which peers reach it.

@@ -451,6 +451,7 @@ LinkParameters Endpoint::MyParameters(Link& link, uint32_t psn) const {
   const PortAddress& address = AddressOf(link);
   LinkParameters mine;
   mine.kind = address.kind;
+  mine.wire_revision = address.wire_revision;
   std::memcpy(mine.gid.data(), address.gid.raw, mine.gid.size());
   mine.lid = address.lid;
   mine.qp_number = link.qpn();

@@ -75,6 +75,7 @@ absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wa
                      .lid = attributes.lid,
                      .active_mtu = attributes.active_mtu,
                      .kind = KindOf(device, attributes, wanted.roce_v1),
+                     .wire_revision = device.capabilities().wire_revision,
                      .grh_required = (attributes.flags & IBV_QPF_GRH_REQUIRED) != 0};
 }
 

@@ -29,6 +29,7 @@ struct PortAddress {
   uint16_t lid = 0;
   ibv_mtu active_mtu = IBV_MTU_1024;
   LinkKind kind = LinkKind::kSoft;
+  uint32_t wire_revision = 0;  // DeviceCapabilities::wire_revision
   bool grh_required = false;  // InfiniBand ports that route by GID alone
 };
 

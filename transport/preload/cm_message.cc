@@ -100,7 +100,10 @@ absl::Status CheckFrame(std::span<const uint8_t, kCmMessageBytes> bytes) {
   if (const uint32_t magic = Load(bytes.data(), 4); magic != kMagic) {
     return Wrong("magic", magic, fmt::format("{}", kMagic));
   }
-  if (bytes[kAtVersion] != kVersion) return Wrong("version", bytes[kAtVersion], "1");
+  if (bytes[kAtVersion] != kVersion) {
+    return Wrong("version", bytes[kAtVersion],
+                 fmt::format("{}: run the same version of Verbena on both sides", kVersion));
+  }
   const uint8_t kind = bytes[kAtKind];
   if (kind < static_cast<uint8_t>(CmKind::kRequest) ||
       kind > static_cast<uint8_t>(CmKind::kDisconnect)) {

@@ -164,12 +164,35 @@ absl::StatusOr<ControlSocket::Received> ControlSocket::Receive() {
     }
   }
   if (bytes == 0) return absl::AbortedError("the other soft device is gone");
-  if (bytes != sizeof(ControlMessage) || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
-      received.message.magic != ControlMessage::kMagic) {
-    return absl::InvalidArgumentError(
-        fmt::format("process {} speaks another version of the soft device's protocol", pid_));
+  VERBENA_RETURN_IF_ERROR(CheckRevision(received.message.magic, static_cast<size_t>(bytes)));
+  if (bytes != sizeof(ControlMessage) || (header.msg_flags & MSG_TRUNC) != 0) {
+    return absl::InvalidArgumentError(fmt::format(
+        "process {} sent a message of another size than {}", pid_, sizeof(ControlMessage)));
   }
-  return received;
+  if ((header.msg_flags & MSG_CTRUNC) == 0) return received;
+  // The kernel drops descriptors for which this process has no number left, and those for which
+  // `control` has no room.
+  if (received.descriptors.size() < kMaxDescriptors) {
+    return absl::ResourceExhaustedError(
+        fmt::format("this process has no room for the descriptors that process {} sent: raise "
+                    "RLIMIT_NOFILE",
+                    pid_));
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("process {} sent more than {} descriptors", pid_, kMaxDescriptors));
+}
+
+absl::Status ControlSocket::CheckRevision(uint32_t magic, size_t bytes) const {
+  if (bytes < sizeof(magic) || (magic & ~uint32_t{0xff}) != ControlMessage::kMagic) {
+    return absl::InvalidArgumentError(
+        fmt::format("process {} sent what no soft device sends", pid_));
+  }
+  const uint32_t theirs = magic & 0xff;
+  if (theirs == ControlMessage::kRevision) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("process {} shares memory by revision {} of the soft device's wire, this one by "
+                  "{}: run the same version of Verbena in both",
+                  pid_, theirs, ControlMessage::kRevision));
 }
 
 absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Create(

@@ -39,9 +39,13 @@ struct ControlMessage {
     kArena,        // arena, arena_bytes; descriptor: its memory
     kArenaGone,    // arena
   };
-  static constexpr uint32_t kMagic = 0x56736f34;  // changes with every layout that peers share
+  // The revision of all that two processes share: these messages, and the layout of lanes, tables,
+  // CQ controls and arenas. A change of any takes the next number, and
+  // tests/repository/wire_test.py notices.
+  static constexpr uint8_t kRevision = 53;
+  static constexpr uint32_t kMagic = 0x56736f00;  // "Vso", and the revision in the low byte
 
-  uint32_t magic = kMagic;
+  uint32_t magic = kMagic | kRevision;  // the first field in every revision
   uint32_t kind = 0;
   ibv_gid gid{};
   uint64_t request = 0;
@@ -95,7 +99,10 @@ class ControlSocket {
   absl::StatusOr<bool> Flush();
   bool has_waiting() const { return !waiting_.empty(); }
 
-  // UNAVAILABLE when nothing waits, any other error when the connection is over.
+  // UNAVAILABLE when nothing waits. Any other error means that the connection is over:
+  // FAILED_PRECONDITION when the peer is of another revision, RESOURCE_EXHAUSTED when this process
+  // has no descriptors left for those that came, INVALID_ARGUMENT when the peer breaks the
+  // protocol.
   absl::StatusOr<Received> Receive();
 
  private:
@@ -109,6 +116,8 @@ class ControlSocket {
   static absl::StatusOr<std::unique_ptr<ControlSocket>> Adopt(UniqueFd fd);
   // 0, or errno.
   int SendNow(const Outgoing& outgoing);
+  // Of a message of `bytes` that begins with `magic`.
+  absl::Status CheckRevision(uint32_t magic, size_t bytes) const;
 
   UniqueFd fd_;
   UniqueFd pid_fd_;

@@ -11,6 +11,8 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/tcp_format.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -93,7 +95,9 @@ void SoftState::FillAttributes(uint64_t guid) {
                    .memory_windows = true,
                    .windows_checked = true,
                    .rnr_nak = true,
-                   .remote_key_checked = true};
+                   .remote_key_checked = true,
+                   .wire_revision = address_.lid == 0 ? ControlMessage::kRevision
+                                                      : uint32_t{TcpGreeting::kVersion}};
   Withhold(*options_.profile, attributes_, capabilities_);
 }
 

@@ -23,7 +23,9 @@ namespace verbena::internal::soft {
 struct TcpGreeting {
   static constexpr size_t kBytes = 80;
   static constexpr uint32_t kMagic = 0x31744256;  // "VBt1"
-  static constexpr uint16_t kVersion = 1;
+  // Of greetings, messages, chunks and the ring's lines in them. A change of any takes the next
+  // number, and tests/repository/wire_test.py notices.
+  static constexpr uint16_t kVersion = 2;
 
   enum class Kind : uint16_t {
     kControl = 1,  // between two devices

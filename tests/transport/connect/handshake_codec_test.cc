@@ -208,17 +208,17 @@ TEST(HandshakeCodecTest, FutureVersionIsRefusedInWordsEvenIfTheRestMakesNoSense)
   hello.set_max_version(9);
   const absl::Status status = ParseHello(hello.SerializeAsString(), {}).status();
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(Says(status, "the client speaks 7 to 9, the server 2 to 2")) << status;
+  EXPECT_TRUE(Says(status, "the client speaks 7 to 9, the server 3;")) << status;
 }
 
-// The version before this one, whose frames were others.
-TEST(HandshakeCodecTest, VersionOneIsRefusedInWords) {
+// The version before this one, of which there were several wires.
+TEST(HandshakeCodecTest, VersionTwoIsRefusedInWords) {
   wire::Hello hello = GoodHello();
-  hello.set_min_version(1);
-  hello.set_max_version(1);
+  hello.set_min_version(2);
+  hello.set_max_version(2);
   const absl::Status status = ParseHello(hello.SerializeAsString(), {}).status();
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(Says(status, "the client speaks 1 to 1, the server 2 to 2")) << status;
+  EXPECT_TRUE(Says(status, "the client speaks 2, the server 3;")) << status;
 }
 
 TEST(HandshakeCodecTest, MethodsComeOutInTheirOrderAndNoMoreThanAllowed) {
@@ -257,8 +257,8 @@ TEST(HandshakeCodecTest, VersionsThatAreNoRangeAreRefused) {
 
 TEST(HandshakeCodecTest, ServerThatChoosesWhatWasNotOfferedIsRefused) {
   wire::HelloReply reply = GoodReply();
-  reply.mutable_accepted()->set_version(3);
-  EXPECT_TRUE(Says(ParseReply(reply.SerializeAsString(), {}).status(), "chose version 3"));
+  reply.mutable_accepted()->set_version(4);
+  EXPECT_TRUE(Says(ParseReply(reply.SerializeAsString(), {}).status(), "chose version 4"));
   reply.mutable_accepted()->set_version(0);
   EXPECT_TRUE(Says(ParseReply(reply.SerializeAsString(), {}).status(), "chose version 0"));
   reply = GoodReply();
@@ -461,12 +461,20 @@ TEST(HandshakeCodecTest, RandomBytesAreRefused) {
   }
 }
 
+absl::Status ConnectedKinds(LinkKind mine, LinkKind theirs) {
+  LinkParameters here;
+  here.kind = mine;
+  LinkParameters there;
+  there.kind = theirs;
+  return CheckSameWire(here, there);
+}
+
 TEST(HandshakeCodecTest, QueuePairsOfDifferentKindsAreNotConnected) {
-  EXPECT_TRUE(CheckSameKind(LinkKind::kSoft, LinkKind::kSoft).ok());
-  const absl::Status status = CheckSameKind(LinkKind::kSoft, LinkKind::kInfiniBand);
+  EXPECT_TRUE(ConnectedKinds(LinkKind::kSoft, LinkKind::kSoft).ok());
+  const absl::Status status = ConnectedKinds(LinkKind::kSoft, LinkKind::kInfiniBand);
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_TRUE(Says(status, "soft and InfiniBand")) << status;
-  const absl::Status versions = CheckSameKind(LinkKind::kRoceV1, LinkKind::kRoce);
+  const absl::Status versions = ConnectedKinds(LinkKind::kRoceV1, LinkKind::kRoce);
   EXPECT_TRUE(Says(versions, "RoCE v1 and RoCE v2")) << versions;
 }
 

@@ -16,6 +16,7 @@ inline LinkParameters Side(const std::string& name, uint32_t qp_number) {
   LinkParameters side;
   side.name = name;
   side.kind = LinkKind::kRoce;
+  side.wire_revision = 5;
   side.gid[0] = 0xfe;
   side.gid[15] = static_cast<uint8_t>(qp_number);
   side.lid = 7;
@@ -33,6 +34,7 @@ inline LinkParameters Side(const std::string& name, uint32_t qp_number) {
 inline void ExpectSame(const LinkParameters& got, const LinkParameters& sent) {
   EXPECT_EQ(got.name, sent.name);
   EXPECT_EQ(got.kind, sent.kind);
+  EXPECT_EQ(got.wire_revision, sent.wire_revision);
   EXPECT_EQ(got.gid, sent.gid);
   EXPECT_EQ(got.lid, sent.lid);
   EXPECT_EQ(got.qp_number, sent.qp_number);

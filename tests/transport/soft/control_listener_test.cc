@@ -1,11 +1,13 @@
 // A device takes connections of other processes a few at a time, says little of those that it
-// refuses, and waits, without spinning, for descriptors that it lacks.
+// refuses, and waits, without spinning, for descriptors that it lacks. It says what is wrong with a
+// process of another revision, and with its own lack of descriptors.
 
 #include "verbena/transport/soft/control_socket.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -15,8 +17,10 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "fmt/format.h"
 #include "tests/support/manual_clock.h"
 #include "tests/transport/base/captured_log.h"
@@ -47,6 +51,25 @@ class Caller {
     ControlMessage message;
     ASSERT_EQ(recv(fd_.get(), &message, sizeof(message), 0), static_cast<ssize_t>(sizeof(message)));
     EXPECT_EQ(message.kind, ControlMessage::kHello);
+  }
+  // Sends the first `bytes` of `message`, and `descriptors` times standard error.
+  void Send(const ControlMessage& message, size_t bytes, size_t descriptors = 0) {
+    const std::vector<int> all(descriptors, STDERR_FILENO);
+    iovec data{.iov_base = const_cast<ControlMessage*>(&message), .iov_len = bytes};
+    std::vector<char> control(CMSG_SPACE(sizeof(int) * descriptors));
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    if (descriptors != 0) {
+      header.msg_control = control.data();
+      header.msg_controllen = control.size();
+      cmsghdr* rights = CMSG_FIRSTHDR(&header);
+      rights->cmsg_level = SOL_SOCKET;
+      rights->cmsg_type = SCM_RIGHTS;
+      rights->cmsg_len = CMSG_LEN(sizeof(int) * descriptors);
+      std::memcpy(CMSG_DATA(rights), all.data(), sizeof(int) * descriptors);
+    }
+    ASSERT_EQ(sendmsg(fd_.get(), &header, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
   }
 
  private:
@@ -122,6 +145,58 @@ TEST_F(ControlListenerTest, WithoutDescriptorsItAsksToBeLeftAloneAndServesOnceTh
   EXPECT_NE(lines[0].find("EMFILE"), std::string::npos) << lines[0];
   EXPECT_EQ(listener_->Accept(4096, listener_->retry()).size(), 1u);
   EXPECT_EQ(listener_->retry(), kNever);
+}
+
+// A process that has connected to the listener, and our end of its connection.
+class ControlSocketTest : public ControlListenerTest {
+ protected:
+  ControlSocketTest() {
+    caller_.Connect(gid_);
+    auto accepted = listener_->Accept(1, now_);
+    if (!accepted.empty()) socket_ = std::move(accepted[0]);
+  }
+  absl::Status Received() { return socket_->Receive().status(); }
+
+  Caller caller_;
+  std::unique_ptr<ControlSocket> socket_;
+};
+
+void ExpectRefusal(const absl::Status& status, absl::StatusCode code, const std::string& words) {
+  EXPECT_EQ(status.code(), code) << status;
+  EXPECT_NE(status.message().find(words), std::string::npos) << status;
+}
+
+TEST_F(ControlSocketTest, AProcessOfAnotherRevisionIsRefusedWithBothRevisions) {
+  ControlMessage message{.kind = ControlMessage::kHello};
+  message.magic = ControlMessage::kMagic | (ControlMessage::kRevision + 1);
+  const std::string words = fmt::format("by revision {} of the soft device's wire, this one by {}",
+                                        ControlMessage::kRevision + 1, ControlMessage::kRevision);
+  // Its messages may have another size.
+  for (const size_t bytes : {sizeof(message), sizeof(message) - 8, sizeof(message.magic)}) {
+    caller_.Send(message, bytes);
+    ExpectRefusal(Received(), absl::StatusCode::kFailedPrecondition, words);
+  }
+}
+
+TEST_F(ControlSocketTest, OtherBytesAreNoSoftDevices) {
+  ControlMessage message;
+  message.magic = 0x20544547;  // "GET "
+  caller_.Send(message, sizeof(message));
+  ExpectRefusal(Received(), absl::StatusCode::kInvalidArgument, "what no soft device sends");
+  caller_.Send({}, 3);
+  ExpectRefusal(Received(), absl::StatusCode::kInvalidArgument, "what no soft device sends");
+  caller_.Send({}, sizeof(message) - 1);
+  ExpectRefusal(Received(), absl::StatusCode::kInvalidArgument, "a message of another size");
+}
+
+TEST_F(ControlSocketTest, DescriptorsThatFindNoRoomAreOursToMend) {
+  caller_.Send({.kind = ControlMessage::kHello}, sizeof(ControlMessage), 3);
+  {
+    const NoDescriptors none;
+    ExpectRefusal(Received(), absl::StatusCode::kResourceExhausted, "raise RLIMIT_NOFILE");
+  }
+  caller_.Send({.kind = ControlMessage::kHello}, sizeof(ControlMessage), 9);
+  ExpectRefusal(Received(), absl::StatusCode::kInvalidArgument, "more than 3 descriptors");
 }
 
 std::string AwaitLine(CapturedLog& log) {

@@ -1,5 +1,7 @@
 #include "verbena/rpc/runtime.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <utility>
 
@@ -111,6 +113,10 @@ class Runtime::Impl final : private internal::ExecutorDriver {
   }
 
   void LaunchAndWait(internal::BlockOnRoot& root, size_t index) {
+    VERBENA_CHECK(getpid() == process_)
+        << "process " << getpid() << " is a fork of " << process_
+        << ", which started the runtime, and has none of its threads: call fork() or daemon() "
+           "first, then Runtime::Start()";
     VERBENA_CHECK(index < shards_.size()) << "executor " << index << " of " << shards_.size();
     root.Launch(shards_[index]->executor());
     if (options_.threads) {
@@ -127,6 +133,7 @@ class Runtime::Impl final : private internal::ExecutorDriver {
             .driver = options_.threads ? nullptr : this};
   }
 
+  const pid_t process_ = getpid();
   const RuntimeOptions options_;
   const internal::RuntimeId id_ = internal::RuntimeId::Random();
   std::vector<std::string> device_names_;

@@ -136,6 +136,13 @@ class Device {
   // `attributes.cap` is updated to what the QP got.
   virtual absl::StatusOr<ibv_qp*> CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes) = 0;
   virtual absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) = 0;
+  // Waits, for seconds at most, until the device of the peer that `qp` was connected to by its move
+  // to RTR has answered. An error says why it is not reached. OK from a device that cannot know, as
+  // RDMA hardware: there the first work request shows it.
+  virtual absl::Status AwaitPeer(ibv_qp* qp) {
+    (void)qp;
+    return absl::OkStatus();
+  }
   virtual absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp, int mask) = 0;
   virtual absl::Status DestroyQp(ibv_qp* qp) = 0;
 

@@ -124,9 +124,11 @@ absl::Status MakeQpReceive(Device& device, ibv_qp* qp, const PortAddress& local,
   attributes.ah_attr.grh.dgid = remote.gid;
   attributes.ah_attr.grh.sgid_index = local.gid_index;
   attributes.ah_attr.grh.hop_limit = kHopLimit;
-  return device.ModifyQp(qp, attributes,
-                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                             IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  VERBENA_RETURN_IF_ERROR(device.ModifyQp(qp, attributes,
+                                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+                                              IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+  return device.AwaitPeer(qp);
 }
 
 absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t peer_reads) {

@@ -44,4 +44,18 @@ ibv_gid NewGid(bool predictable) {
   return gid;
 }
 
+absl::Status PeerAnswer::Await(std::chrono::milliseconds patience) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (told_.wait_for(lock, patience, [this] { return answer_.has_value(); })) return *answer_;
+  return absl::UnavailableError(
+      fmt::format("its process has not answered within {} ms; is it stopped?", patience.count()));
+}
+
+void PeerAnswer::Tell(const absl::Status& what) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (answer_.has_value()) return;
+  answer_ = what;
+  told_.notify_all();
+}
+
 }  // namespace verbena::internal::soft

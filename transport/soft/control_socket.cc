@@ -82,8 +82,10 @@ absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Adopt(UniqueFd fd)
     return ErrnoStatus(errno, "SO_PEERCRED");
   }
   if (peer.uid != geteuid()) {
-    return absl::PermissionDeniedError(fmt::format("process {} belongs to user {}, this one to {}",
-                                                   peer.pid, peer.uid, geteuid()));
+    return absl::PermissionDeniedError(
+        fmt::format("process {} belongs to user {}, this one to {}; processes of two users reach "
+                    "each other over TCP: VERBENA_DEVICE=soft:tcp for both",
+                    peer.pid, peer.uid, geteuid()));
   }
   UniqueFd pid_fd;
   if (peer.pid != 0) pid_fd = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));

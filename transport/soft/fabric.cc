@@ -1,5 +1,7 @@
 #include "verbena/transport/soft/fabric.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 #include "fmt/format.h"
@@ -20,8 +22,11 @@ namespace {
 class LocalDevices {
  public:
   static LocalDevices& Get() {
-    static LocalDevices* devices = new LocalDevices;
-    return *devices;
+    // What a child of fork() has are copies whose threads are not there. It knows none of them, so
+    // that it reaches those of its parent as any other process does.
+    [[maybe_unused]] static const int registered =
+        pthread_atfork(nullptr, nullptr, [] { Current() = new LocalDevices; });
+    return *Current();
   }
 
   void Add(const DeviceAddress& address, std::weak_ptr<SoftFabric> device) {
@@ -51,6 +56,11 @@ class LocalDevices {
   }
 
  private:
+  static LocalDevices*& Current() {
+    static LocalDevices* devices = new LocalDevices;
+    return devices;
+  }
+
   std::mutex mutex_;
   std::map<DeviceAddress, std::weak_ptr<SoftFabric>> devices_;
 };
@@ -165,12 +175,15 @@ std::vector<std::shared_ptr<const SharedArena>> SoftFabric::SharedArenas() {
 
 // SoftFabric: connecting queue pairs.
 
-void SoftFabric::ConnectByTcp(const ConnectRequest& request) {
+void SoftFabric::ConnectByTcp(const ConnectRequest& request, const absl::Status& why) {
   if (tcp_ == nullptr) {
     FinishConnect(request, nullptr, 0);
+    request.NotFound(why);
     return;
   }
   tcp_->Connect(request);
+  // A peer behind a firewall answers only once its own QP is connected, so nobody may wait for it.
+  request.Found();
   state_.engine().Wake();
 }
 
@@ -178,7 +191,7 @@ void SoftFabric::Connect(const ConnectRequest& request) {
   std::shared_ptr<SoftFabric> target = FindLocal(request.address);
   if (target == nullptr) {
     if (wire_ == nullptr) {
-      ConnectByTcp(request);
+      ConnectByTcp(request, absl::UnavailableError("no device of this process has that address"));
       return;
     }
     wire_->Connect(request);
@@ -188,6 +201,7 @@ void SoftFabric::Connect(const ConnectRequest& request) {
   const std::optional<uint64_t> receive_cq = target->ReceiveCqOf(request.remote_qpn);
   std::shared_ptr<Peer> peer = receive_cq.has_value() ? PeerOf(*target) : nullptr;
   NewLane lane = FinishConnect(request, peer, receive_cq.value_or(0));
+  request.Found();
   if (lane.memory == nullptr) return;
   if (!target->AcceptLane(target->PeerOf(*this), lane.send_cq_index, *receive_cq, lane.id,
                           lane.memory)) {

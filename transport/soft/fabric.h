@@ -70,7 +70,7 @@ class SoftFabric final : public WireHost, public SoftObjects::Connector {
   NewLane FinishConnect(const ConnectRequest& request, const std::shared_ptr<Peer>& peer,
                         uint64_t receive_cq) override;
   void FailLane(const Peer& peer, uint64_t id) override;
-  void ConnectByTcp(const ConnectRequest& request) override;
+  void ConnectByTcp(const ConnectRequest& request, const absl::Status& why) override;
   std::optional<uint64_t> ReceiveCqOf(uint32_t qpn) override;
   bool AcceptLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t receive_cq,
                   uint64_t id, std::shared_ptr<LaneMemory> memory) override;

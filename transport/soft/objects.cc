@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,6 +26,8 @@ constexpr uint32_t kAccessHints = IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERI
 
 // A peer that runs ends a chunk within microseconds. One that does not within this time is frozen.
 constexpr auto kPatience = std::chrono::seconds(2);
+// As long as AwaitPeer() waits for another process: far longer than a busy machine takes.
+constexpr auto kAnswerPatience = std::chrono::seconds(5);
 
 // True when every page of the range is mapped: a registration of anything else fails, as pinning
 // would.
@@ -536,6 +539,7 @@ absl::StatusOr<ibv_qp_attr> SoftObjects::QueryQp(ibv_qp* raw) {
 
 absl::Status SoftObjects::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask) {
   auto* qp = static_cast<QueuePair*>(raw);
+  std::shared_ptr<PeerAnswer> answer;
   {
     TwoLocks locks(*qp);
     const ibv_qp_state now = qp->current_state();
@@ -552,18 +556,43 @@ absl::Status SoftObjects::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, i
       return absl::OkStatus();
     }
     qp->Modify(attributes, mask);
+    if (to_state && attributes.qp_state == IBV_QPS_RTR) {
+      answer = std::make_shared<PeerAnswer>();
+      qp->set_peer_answer(answer);
+    }
     if (!to_state || attributes.qp_state == IBV_QPS_RTS) {
       CompletionWriter writer(qp->send_side());
       qp->send_queue().Resume(writer);
       writer.Finish();
     }
   }
-  if ((mask & IBV_QP_STATE) != 0 && attributes.qp_state == IBV_QPS_RTR) {
+  if (answer != nullptr) {
     connector_->Connect({.qpn = raw->qp_num,
                          .address = state_.AddressOf(attributes.ah_attr),
-                         .remote_qpn = attributes.dest_qp_num & 0xffffff});
+                         .remote_qpn = attributes.dest_qp_num & 0xffffff,
+                         .answer = std::move(answer)});
   }
   return absl::OkStatus();
+}
+
+absl::Status SoftObjects::AwaitPeer(ibv_qp* raw) {
+  auto* qp = static_cast<QueuePair*>(raw);
+  std::shared_ptr<PeerAnswer> answer;
+  DeviceAddress address;
+  {
+    TwoLocks locks(*qp);
+    answer = qp->peer_answer();
+    address = qp->peer_address();
+  }
+  if (answer == nullptr) {
+    return absl::FailedPreconditionError(
+        fmt::format("QPN {:#x} of {} was not connected", raw->qp_num, state_.name()));
+  }
+  const absl::Status status = answer->Await(kAnswerPatience);
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      fmt::format("{} does not reach the soft device {}: {}", state_.name(),
+                                  AddressText(address), std::string(status.message())));
 }
 
 // SoftObjects: for the fabric and the engine.

@@ -41,7 +41,8 @@ class SoftObjects final : public Engine::Client {
   // Who connects the objects to those of peers. Called without the mutex, unless it says so.
   class Connector {
    public:
-    // The QP of the request is to be attached to a lane. Its sends wait until then, or fail.
+    // The QP of the request is to be attached to a lane. Its sends wait until then, or fail. The
+    // request's answer hears whether the peer's device was found.
     virtual void Connect(const ConnectRequest& request) = 0;
     // The QP of the request is no more, and was not attached yet.
     virtual void Forget(const ConnectRequest& request) = 0;
@@ -79,6 +80,8 @@ class SoftObjects final : public Engine::Client {
   absl::Status DestroySrq(ibv_srq* srq);
   absl::StatusOr<ibv_qp*> CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes);
   absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask);
+  // As Device::AwaitPeer.
+  absl::Status AwaitPeer(ibv_qp* qp);
   absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp);
   absl::Status DestroyQp(ibv_qp* qp);
   absl::StatusOr<std::byte*> AllocateShared(size_t bytes);

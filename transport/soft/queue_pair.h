@@ -10,6 +10,8 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "verbena/transport/device/device.h"
@@ -56,6 +58,11 @@ class QueuePair : public ibv_qp {
     return attributes_.dest_qp_num == source && peer_address_ == address;
   }
 
+  // What came of looking for that device since the last move to RTR; null before the first. Under
+  // both locks.
+  const std::shared_ptr<PeerAnswer>& peer_answer() const { return peer_answer_; }
+  void set_peer_answer(std::shared_ptr<PeerAnswer> answer) { peer_answer_ = std::move(answer); }
+
   // Checks a transition as verbs does: 0 or EINVAL.
   int CheckModify(const ibv_qp_attr& attributes, int mask) const;
   // Applies a checked transition, except for one to ERR, which is Fail. Under both locks.
@@ -93,6 +100,7 @@ class QueuePair : public ibv_qp {
   ibv_qp_init_attr init_;
   ibv_qp_attr attributes_{};
   DeviceAddress peer_address_;
+  std::shared_ptr<PeerAnswer> peer_answer_;
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   bool last_wqe_raised_ = false;
   std::atomic<bool> timer_due_{false};

@@ -131,18 +131,20 @@ void SharedWire::StartRequest(const ConnectRequest& request) {
       log_.Write(LogLevel::kInfo, now_,
                  fmt::format("{}: no soft device of this host answers under {}: {}", state_.name(),
                              AddressText(request.address), socket.status().ToString()));
-      host_.ConnectByTcp(request);
+      host_.ConnectByTcp(request, socket.status());
       return;
     }
     connection = Add(*std::move(socket));
     connection->outbound = true;
     connection->address = request.address;
     absl::Status status = SendHello(*connection);
-    if (!status.ok()) End(*connection, status);
+    if (!status.ok()) {
+      End(*connection, status);
+      host_.ConnectByTcp(request, status);
+      return;
+    }
   }
-  if (connection->over) {
-    host_.FinishConnect(request, nullptr, 0);
-  } else if (connection->peer == nullptr) {
+  if (connection->peer == nullptr) {
     connection->unsent.push_back(request);
   } else if (absl::Status status = SendResolve(*connection, request); !status.ok()) {
     End(*connection, status);
@@ -300,9 +302,11 @@ absl::Status SharedWire::HandleResolved(Connection& connection, const ControlMes
   connection.resolving.erase(found);
   if (message.found == 0) {
     host_.FinishConnect(request, nullptr, 0);
+    request.Found();
     return absl::OkStatus();
   }
   WireHost::NewLane lane = host_.FinishConnect(request, connection.peer, message.receive_cq);
+  request.Found();
   if (lane.memory == nullptr) return absl::OkStatus();
   const LaneGeometry& geometry = lane.memory->geometry();
   return connection.socket->Send({.kind = ControlMessage::kLane,
@@ -371,9 +375,12 @@ void SharedWire::End(Connection& connection, const absl::Status& reason) {
   }
   for (const ConnectRequest& request : connection.unsent) {
     // The process never introduced itself: perhaps it is another user's.
-    host_.ConnectByTcp(request);
+    host_.ConnectByTcp(request, reason);
   }
-  for (const auto& [_, request] : connection.resolving) host_.FinishConnect(request, nullptr, 0);
+  for (const auto& [_, request] : connection.resolving) {
+    host_.FinishConnect(request, nullptr, 0);
+    request.NotFound(reason);
+  }
   connection.unsent.clear();
   connection.resolving.clear();
 }

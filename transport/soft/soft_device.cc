@@ -240,6 +240,8 @@ absl::StatusOr<ibv_qp*> SoftDevice::CreateQp(ibv_pd* pd, ibv_qp_init_attr& attri
 absl::Status SoftDevice::ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) {
   return parts_->objects.ModifyQp(qp, attributes, mask);
 }
+absl::Status SoftDevice::AwaitPeer(ibv_qp* qp) { return parts_->objects.AwaitPeer(qp); }
+
 absl::StatusOr<ibv_qp_attr> SoftDevice::QueryQp(ibv_qp* qp, int) {
   return parts_->objects.QueryQp(qp);
 }

@@ -102,6 +102,7 @@ class SoftDevice final : public Device {
 
   absl::StatusOr<ibv_qp*> CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes) override;
   absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) override;
+  absl::Status AwaitPeer(ibv_qp* qp) override;
   absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp, int mask) override;
   absl::Status DestroyQp(ibv_qp* qp) override;
   QpIdentity IdentityOf(const ibv_qp* qp) override;

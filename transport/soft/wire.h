@@ -40,8 +40,8 @@ class WireHost {
                                 uint64_t receive_cq) = 0;
   // The target refused the lane.
   virtual void FailLane(const Peer& peer, uint64_t id) = 0;
-  // No device of this host answers: another host's may.
-  virtual void ConnectByTcp(const ConnectRequest& request) = 0;
+  // No device of this host is reached, for the reason `why`: another host's may be.
+  virtual void ConnectByTcp(const ConnectRequest& request, const absl::Status& why) = 0;
 
   // As a target. The CQ that the QP receives through; nothing when there is no such QP.
   virtual std::optional<uint64_t> ReceiveCqOf(uint32_t qpn) = 0;

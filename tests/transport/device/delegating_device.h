@@ -84,6 +84,7 @@ class DelegatingDevice : public Device {
   absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) override {
     return device_.ModifyQp(qp, attributes, mask);
   }
+  absl::Status AwaitPeer(ibv_qp* qp) override { return device_.AwaitPeer(qp); }
   absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp, int mask) override {
     return device_.QueryQp(qp, mask);
   }

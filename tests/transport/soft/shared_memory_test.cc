@@ -140,7 +140,9 @@ TEST(SharedMemoryTest, GidThatNobodyAnswersForEndsSendsWithRetryExceeded) {
   QpEnd& endpoint = process.endpoint;
   ibv_gid nobody = endpoint.gid();
   nobody.raw[15] ^= 1;
+  EXPECT_EQ(process.device->AwaitPeer(endpoint.qp()).code(), absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(endpoint.ToRtr(endpoint.qp(), nobody, 77).ok());
+  EXPECT_EQ(process.device->AwaitPeer(endpoint.qp()).code(), absl::StatusCode::kUnavailable);
   ASSERT_TRUE(endpoint.ToRts(endpoint.qp()).ok());
   ASSERT_EQ(endpoint.SendText(0, "anybody?"), 0);
   EXPECT_EQ(AwaitByEvents(endpoint).status, IBV_WC_RETRY_EXC_ERR);
@@ -193,6 +195,44 @@ TEST(SharedMemoryTest, ConnectionThatTalksNonsenseIsHungUpOnAndTheDeviceGoesOn) 
 }
 
 constexpr uid_t kNobody = 65534;
+
+// The device answers for itself; that it has no such QP, the first send tells.
+TEST(SharedMemoryTest, ADeviceThatIsThereAnswersAlsoForAQueuePairThatItDoesNotHave) {
+  Child child([](Side& side) {
+    Process process;
+    side.Exchange({.gid = process.endpoint.gid(), .qpn = 0, .rkey = 0, .receive_buffer = 0});
+    side.Await();
+  });
+  Process process;
+  QpEnd& endpoint = process.endpoint;
+  Side side = child.side();
+  const Address theirs = side.Exchange({});
+  ASSERT_TRUE(endpoint.ToRtr(endpoint.qp(), theirs.gid, 0xabcdef).ok());
+  EXPECT_EQ(process.device->AwaitPeer(endpoint.qp()), absl::OkStatus());
+  side.Signal();
+  child.Join();
+}
+
+TEST(SharedMemoryTest, ADeviceOfAnotherUserIsNotReachedAndTheReasonIsNamed) {
+  if (!SucceedsInAChild([] { return seteuid(kNobody) == 0; }))
+    GTEST_SKIP() << "this user cannot become another one";
+  Child child([](Side& side) {
+    ASSERT_EQ(seteuid(kNobody), 0);
+    Process process;
+    side.Exchange({.gid = process.endpoint.gid(), .qpn = 0, .rkey = 0, .receive_buffer = 0});
+    side.Await();
+  });
+  Process process;
+  QpEnd& endpoint = process.endpoint;
+  Side side = child.side();
+  const Address theirs = side.Exchange({});
+  ASSERT_TRUE(endpoint.ToRtr(endpoint.qp(), theirs.gid, 0xabcdef).ok());
+  const absl::Status status = process.device->AwaitPeer(endpoint.qp());
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+  EXPECT_NE(status.message().find("belongs to user 65534"), std::string::npos) << status;
+  side.Signal();
+  child.Join();
+}
 
 TEST(SharedMemoryTest, ProcessOfAnotherUserIsRefused) {
   if (!SucceedsInAChild([] { return seteuid(kNobody) == 0; }))

@@ -1,16 +1,22 @@
 // block_store_demo: the command line of the demo.
 
+#include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdint>
+#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "examples/block_store/copy_flags.h"
 #include "examples/block_store/demo.h"
 #include "examples/common/help.h"
@@ -22,6 +28,7 @@ ABSL_FLAG(std::string, directory, "/var/tmp", "Where the volume lies while the d
 ABSL_FLAG(std::string, address, "127.0.0.1:0", "Where block_store_server listens.");
 ABSL_FLAG(std::string, mode, "adaptive", "How both wait: busy, adaptive or event.");
 ABSL_FLAG(std::string, server, "", "The path of block_store_server.");
+ABSL_FLAG(std::string, server_in, "", "Namespaces of the server's own: pid, user, net, …");
 
 namespace block_store {
 namespace {
@@ -41,6 +48,8 @@ the disk, twice the tree's size, is removed at its end; Ctrl-C ends it, and the 
   --mode=MODE            how both processes wait: busy (never sleeps), adaptive (default), event
   --address=HOST:PORT    where the server listens (default 127.0.0.1:0, a free port)
   --server=PATH          the server (default: block_store_server beside this program)
+  --server_in=LIST       new namespaces for the server, as in a container: any of pid, user, net, ipc, mount, uts,
+                         with commas between. net takes root, ip and nsenter: a cable joins the two networks
   --help                 this text
 
 Latencies are those of calls, from before a request is sent until its reply and its payload are there. store, read
@@ -64,6 +73,25 @@ std::string DefaultPath() {
   return "";
 }
 
+absl::StatusOr<int> NamespacesFrom(const std::string& list) {
+  static constexpr std::pair<absl::string_view, int> kNames[] = {
+      {"pid", CLONE_NEWPID}, {"user", CLONE_NEWUSER}, {"net", CLONE_NEWNET},
+      {"ipc", CLONE_NEWIPC}, {"mount", CLONE_NEWNS},  {"uts", CLONE_NEWUTS}};
+  int namespaces = 0;
+  for (const absl::string_view name : absl::StrSplit(list, ',', absl::SkipEmpty())) {
+    const auto* found = std::find_if(std::begin(kNames), std::end(kNames),
+                                     [name](const auto& each) { return each.first == name; });
+    if (found == std::end(kNames)) {
+      return absl::InvalidArgumentError(
+          fmt::format("--server_in={}: there is no namespace '{}'; name some of pid, user, net, "
+                      "ipc, mount, uts",
+                      list, std::string(name)));
+    }
+    namespaces |= found->second;
+  }
+  return namespaces;
+}
+
 absl::StatusOr<DemoOptions> OptionsFrom(const std::vector<char*>& words) {
   if (words.size() > 2) return absl::InvalidArgumentError("one PATH at a time");
   DemoOptions options;
@@ -73,6 +101,8 @@ absl::StatusOr<DemoOptions> OptionsFrom(const std::vector<char*>& words) {
   }
   VERBENA_ASSIGN_OR_RETURN(options.mode, examples::ParseMode(absl::GetFlag(FLAGS_mode)));
   VERBENA_ASSIGN_OR_RETURN(options.copy, CopyOptionsFromFlags());
+  VERBENA_ASSIGN_OR_RETURN(options.server_namespaces,
+                           NamespacesFrom(absl::GetFlag(FLAGS_server_in)));
   options.mode_name = absl::GetFlag(FLAGS_mode);
   options.directory = absl::GetFlag(FLAGS_directory);
   options.address = absl::GetFlag(FLAGS_address);

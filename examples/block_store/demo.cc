@@ -1,5 +1,7 @@
 #include "examples/block_store/demo.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
@@ -36,6 +38,8 @@ using examples::StopSignals;
 namespace {
 
 constexpr char kVolume[] = "demo";
+constexpr char kIp[] = "/usr/sbin/ip";
+constexpr char kNsenter[] = "/usr/bin/nsenter";
 // memcpy is over too soon to be measured on a small tree.
 constexpr uint64_t kLeastMemcpyBytes = uint64_t{256} << 20;
 
@@ -108,15 +112,41 @@ class Demo {
     std::error_code error;
     std::filesystem::create_directory(volumes, error);
     if (error) return absl::ErrnoToStatus(error.value(), volumes);
+    const bool own_network = (options_.server_namespaces & CLONE_NEWNET) != 0;
     VERBENA_ASSIGN_OR_RETURN(
         server_,
-        ServerProcess::Start(options_.server, {fmt::format("--address={}", options_.address),
-                                               fmt::format("--directory={}", volumes),
-                                               fmt::format("--mode={}", options_.mode_name)}));
+        ServerProcess::Start(
+            options_.server,
+            {fmt::format("--address={}", own_network ? "0.0.0.0:0" : options_.address),
+             fmt::format("--directory={}", volumes), fmt::format("--mode={}", options_.mode_name)},
+            options_.server_namespaces));
     VERBENA_RETURN_IF_ERROR(server_->WaitUntilReady(signals_));
+    address_ = server_->address();
+    if (own_network) VERBENA_RETURN_IF_ERROR(JoinNetworks());
     fmt::print(stderr,
                "block_store_server is process {}, listening on {}, with its volumes in {}\n",
-               server_->pid(), server_->address(), volumes);
+               server_->pid(), address_, volumes);
+    return absl::OkStatus();
+  }
+
+  // A cable between the server's network and ours, of two interfaces that end with the server.
+  absl::Status JoinNetworks() {
+    const std::string pid = fmt::format("{}", server_->pid());
+    const std::string ours = "verbena" + pid;
+    const std::vector<std::vector<std::string>> commands = {
+        {kIp, "link", "add", ours, "type", "veth", "peer", "name", "verbena", "netns", pid},
+        {kIp, "address", "add", "192.0.2.1/30", "dev", ours},
+        {kIp, "link", "set", ours, "up"},
+        {kNsenter, "-t", pid, "-n", kIp, "address", "add", "192.0.2.2/30", "dev", "verbena"},
+        {kNsenter, "-t", pid, "-n", kIp, "link", "set", "verbena", "up"},
+    };
+    for (const std::vector<std::string>& command : commands) {
+      VERBENA_ASSIGN_OR_RETURN(
+          std::unique_ptr<ServerProcess> step,
+          ServerProcess::Start(command[0], {command.begin() + 1, command.end()}));
+      VERBENA_RETURN_IF_ERROR(step->WaitForEnd(signals_));
+    }
+    address_ = "192.0.2.2" + address_.substr(address_.rfind(':'));
     return absl::OkStatus();
   }
 
@@ -126,7 +156,7 @@ class Demo {
                              DigestsOfFiles(local_.root, local_.tree, signals_));
     VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<verbena::Runtime> runtime,
                              verbena::Runtime::Start({.mode = options_.mode}));
-    verbena::Channel channel(*runtime, server_->address());
+    verbena::Channel channel(*runtime, address_);
     TreeCopy copy(*runtime, channel, signals_, options_.copy);
     VERBENA_RETURN_IF_ERROR(Store(copy));
     VERBENA_RETURN_IF_ERROR(ReadBack(copy, digests));
@@ -180,6 +210,7 @@ class Demo {
   StopSignals& signals_;
   std::unique_ptr<TemporaryDirectory> directory_;
   std::unique_ptr<ServerProcess> server_;
+  std::string address_;  // by which we reach it
   std::vector<Row> rows_;
 };
 

@@ -21,6 +21,7 @@ struct DemoOptions {
   std::string address;    // the server listens on it
   verbena::ExecutorMode mode = verbena::ExecutorMode::kAdaptive;
   std::string mode_name;
+  int server_namespaces = 0;  // CLONE_NEW…: those of the server's own
   CopyOptions copy;
 };
 

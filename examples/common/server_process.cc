@@ -1,6 +1,7 @@
 #include "examples/common/server_process.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -30,17 +31,36 @@ std::chrono::milliseconds TimeLeft(SteadyClock::time_point deadline) {
   return std::max(left, std::chrono::milliseconds(0));
 }
 
+// As fork(), with new namespaces for the child.
+pid_t ForkInto(int namespaces) {
+  return static_cast<pid_t>(syscall(SYS_clone, namespaces | SIGCHLD, nullptr, nullptr, 0, nullptr));
+}
+
+// What starts a child.
+struct Child {
+  char* const* arguments;
+  int output;
+  pid_t parent;
+  int namespaces;
+  std::string user;  // the line of its uid_map
+};
+
 // The child's side of a fork. Calls only functions that are safe between fork and exec.
-[[noreturn]] void RunChild(char* const* arguments, int output, pid_t parent) {
+[[noreturn]] void RunChild(const Child& child) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  // The parent may have ended before prctl().
-  if (getppid() != parent) _exit(1);
+  // The parent may have ended before prctl(). A new namespace of PIDs does not show it.
+  if ((child.namespaces & CLONE_NEWPID) == 0 && getppid() != child.parent) _exit(1);
+  if ((child.namespaces & CLONE_NEWUSER) != 0) {
+    const int map = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
+    (void)!write(map, child.user.data(), child.user.size());
+    close(map);
+  }
   StopSignals::ForChild();
-  dup2(output, STDOUT_FILENO);
-  execv(arguments[0], arguments);
+  dup2(child.output, STDOUT_FILENO);
+  execv(child.arguments[0], child.arguments);
   constexpr std::string_view kMessage = ": cannot be executed\n";
-  (void)!write(STDERR_FILENO, arguments[0], std::strlen(arguments[0]));
+  (void)!write(STDERR_FILENO, child.arguments[0], std::strlen(child.arguments[0]));
   (void)!write(STDERR_FILENO, kMessage.data(), kMessage.size());
   _exit(127);
 }
@@ -48,7 +68,7 @@ std::chrono::milliseconds TimeLeft(SteadyClock::time_point deadline) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
-    const std::string& path, const std::vector<std::string>& arguments) {
+    const std::string& path, const std::vector<std::string>& arguments, int namespaces) {
   if (access(path.c_str(), X_OK) != 0) return absl::ErrnoToStatus(errno, path);
   std::vector<std::string> strings = {path};
   strings.insert(strings.end(), arguments.begin(), arguments.end());
@@ -59,14 +79,22 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
 
   int output[2];
   if (pipe2(output, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe2");
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid == 0) RunChild(pointers.data(), output[1], parent);
+  Child child{.arguments = pointers.data(),
+              .output = output[1],
+              .parent = getpid(),
+              .namespaces = namespaces,
+              .user = fmt::format("{0} {0} 1", geteuid())};
+  pid_t pid = ForkInto(child.namespaces);
+  if (pid < 0 && errno == EPERM) {
+    child.namespaces |= CLONE_NEWUSER;
+    pid = ForkInto(child.namespaces);
+  }
+  if (pid == 0) RunChild(child);
   const int fork_error = errno;
   close(output[1]);
   if (pid < 0) {
     close(output[0]);
-    return absl::ErrnoToStatus(fork_error, "fork");
+    return absl::ErrnoToStatus(fork_error, "a process for " + path);
   }
   // By number: the declaration of glibc 2.36 has no C linkage.
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));

@@ -29,9 +29,11 @@ namespace examples {
 
 class ServerProcess {
  public:
-  // Starts the program at `path`. The child writes to this process's standard error.
+  // Starts the program at `path`. The child writes to this process's standard error. `namespaces`
+  // (CLONE_NEW…) are new ones for the child, as in a container; without privileges it gets one of
+  // users, too, in which it is the same user.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(
-      const std::string& path, const std::vector<std::string>& arguments);
+      const std::string& path, const std::vector<std::string>& arguments, int namespaces = 0);
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
   ~ServerProcess();

@@ -53,6 +53,13 @@ target=//examples/$example:demo
 echo "Building $target, optimised; the first build takes minutes ..." >&2
 flags=(--config=opt --show_result=0 --ui_event_filters=-info)
 [ ! -t 2 ] || flags+=(--curses=yes --show_progress_rate_limit=0.5)
+# Abseil's flags have underscores where people write dashes.
+arguments=()
+for word in "$@"; do
+  name=${word%%=*}
+  [[ $name != --?* ]] || word=--$(tr - _ <<<"${name#--}")${word#"$name"}
+  arguments+=("$word")
+done
 callers_directory=$PWD
 cd "$VERBENA_TOP"
 tools/dev/bazel.sh build "${flags[@]}" "$target"
@@ -62,6 +69,6 @@ binary=$(tools/dev/bazel.sh cquery "${flags[@]}" --noshow_progress --output=star
 binary=$(readlink -f .bazel/bin)/${binary#bazel-out/*/bin/}
 cd "$callers_directory"
 if [ "$example" = registered ] || [ "$example" = rolling ]; then
-  exec "$VERBENA_TOP/tools/dev/etcd.sh" -- "$binary" "$@"
+  exec "$VERBENA_TOP/tools/dev/etcd.sh" -- "$binary" "${arguments[@]}"
 fi
-exec "$binary" "$@"
+exec "$binary" "${arguments[@]}"

@@ -33,6 +33,16 @@ for row in store read verify cp 'read(2)' memcpy; do
 done
 [ -z "$(ls "$work/disk")" ] || fail "something stays on the disk"
 
+# The server as in another container.
+if unshare --user --pid --fork true 2>/dev/null; then
+  demo --server_in=pid,user,ipc,mount,uts "$tree" >"$work/apart.out" 2>"$work/apart.err" || fail "a server apart"
+  grep -q "^6 files came back with the SHA-256 that each had" "$work/apart.out" || fail "comparison, apart"
+else
+  echo "left out: a server in namespaces of its own, which the kernel refuses"
+fi
+if demo --server_in=pod "$tree" >"$work/pod.out" 2>"$work/pod.err"; then fail "a namespace that is none"; fi
+grep -qF "no namespace 'pod'" "$work/pod.err" || fail "the namespace that is none is not named"
+
 demo "$tree/sub/4097" >"$work/one.out" 2>"$work/one.err" || fail "a single file"
 if demo "$work/none" >"$work/none.out" 2>"$work/none.err"; then fail "a tree that is not there"; fi
 grep -qF "$work/none" "$work/none.err" || fail "the missing tree is not named"

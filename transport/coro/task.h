@@ -297,7 +297,7 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
   // False when default-constructed or moved from.
   explicit operator bool() const { return coroutine_ != nullptr; }
   bool done() const {
-    VERBENA_DCHECK(coroutine_ != nullptr) << "an empty Task neither runs nor ends";
+    VERBENA_CHECK(coroutine_ != nullptr) << "an empty Task neither runs nor ends";
     return coroutine_.done();
   }
 
@@ -375,7 +375,7 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
 
   // The result of a Task that was started and is done. Throws the Task's exception if there is one.
   T TakeResult() {
-    VERBENA_DCHECK(done()) << "the result of a Task was taken before it ended";
+    VERBENA_CHECK(done()) << "the result of a Task was taken before it ended";
     return coroutine_.promise().TakeResult();
   }
 
@@ -384,7 +384,8 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
   explicit Task(std::coroutine_handle<promise_type> coroutine) : coroutine_(coroutine) {}
 
   static void ContinueWith(internal::PromiseBase& child, internal::PromiseBase& parent) noexcept {
-    VERBENA_DCHECK(child.scheduler == nullptr) << "a Task was awaited or started twice";
+    VERBENA_CHECK(child.scheduler == nullptr)
+        << "a Task was awaited or started twice: it runs once, so make another one";
     child.continuation = parent.handle;
     child.scheduler = parent.scheduler;
     child.cancel = parent.cancel;

@@ -49,6 +49,10 @@ class QueueTest : public testing::Test {
   Queue<Item> queue_{2};
 };
 
+TEST(QueueDeathTest, AQueueWithoutRoomAborts) {
+  EXPECT_DEATH(Queue<Item>(0), "a Queue without room would never pass an item on");
+}
+
 TEST_F(QueueTest, KeepsOrderAroundTheRing) {
   for (int round = 0; round < 5; ++round) {
     EXPECT_TRUE(queue_.TryPush(Make(round)));

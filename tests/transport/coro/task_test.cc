@@ -396,6 +396,30 @@ TEST(TaskDeathTest, StartingATaskTwiceAborts) {
   EXPECT_DEATH(task.Start(scheduler, nullptr, nullptr), "started twice");
 }
 
+TEST(TaskDeathTest, AwaitingATaskTwiceAborts) {
+  ManualScheduler scheduler;
+  const auto retry = []() -> Task<absl::Status> { co_return absl::UnavailableError("again"); };
+  const auto loop = [&]() -> Task<void> {
+    Task<absl::Status> attempt = retry();
+    while (!(co_await std::move(attempt)).ok()) {
+    }
+  };
+  EXPECT_DEATH(scheduler.Run(loop()), "a Task was awaited or started twice");
+}
+
+TEST(TaskDeathTest, AskingAnEmptyTaskAborts) {
+  Task<int> empty;
+  EXPECT_DEATH((void)empty.done(), "an empty Task neither runs nor ends");
+  EXPECT_DEATH((void)empty.TakeResult(), "an empty Task neither runs nor ends");
+}
+
+TEST(TaskDeathTest, TakingTheResultOfATaskThatStillRunsAborts) {
+  ManualScheduler scheduler;
+  const auto wait = []() -> Task<void> { (void)co_await Yield(); };
+  Started<void> waiting(scheduler, wait());
+  EXPECT_DEATH(waiting.result(), "taken before it ended");
+}
+
 TEST(TaskTest, ContextNamesTheScheduler) {
   ManualScheduler scheduler;
   auto get = []() -> Task<Scheduler*> { co_return (co_await CurrentContext()).scheduler; };

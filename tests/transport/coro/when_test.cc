@@ -252,6 +252,10 @@ TEST_F(WhenAnyTest, CancellationFromOutsideReachesEveryTask) {
   EXPECT_EQ(std::get<0>(result), -static_cast<int>(StatusCode::kDeadlineExceeded));
 }
 
+TEST_F(WhenAnyTest, OfNoTasksAborts) {
+  EXPECT_DEATH((void)scheduler_.Run(WhenAny(std::vector<Task<int>>())), "WhenAny of no Tasks");
+}
+
 TEST_F(WhenAnyTest, AbandoningDestroysEveryTask) {
   auto held = std::make_shared<int>(0);
   CancelScope scope;

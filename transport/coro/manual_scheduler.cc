@@ -13,7 +13,7 @@ ManualScheduler::~ManualScheduler() {
 }
 
 size_t ManualScheduler::RunUntilIdle() {
-  CurrentScope current(this);
+  CurrentScope current(*this);
   size_t total = 0;
   do {
     RunInbox();
@@ -23,7 +23,7 @@ size_t ManualScheduler::RunUntilIdle() {
 }
 
 bool ManualScheduler::RunOne() {
-  CurrentScope current(this);
+  CurrentScope current(*this);
   const bool had_inbox = inbox_.load(std::memory_order_relaxed) != nullptr;
   RunInbox();
   return RunReady(1) != 0 || had_inbox;
@@ -89,7 +89,7 @@ void ManualScheduler::RunInbox() {
 
 // One by one: a timer may stop or start others.
 void ManualScheduler::RunTimersDue() {
-  CurrentScope current(this);
+  CurrentScope current(*this);
   while (!timers_.empty() && timers_.begin()->first <= now()) {
     Timer* timer = timers_.begin()->second;
     timers_.erase(timers_.begin());

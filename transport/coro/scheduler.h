@@ -9,6 +9,7 @@
 #include <atomic>
 #include <coroutine>
 #include <cstddef>
+#include <cstdint>
 
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
@@ -49,7 +50,10 @@ class InboxItem {
 
 class Scheduler {
  public:
-  virtual ~Scheduler() = default;
+  Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+  virtual ~Scheduler();
 
   // The time of this turn of the loop, one time for all that runs in the turn. The first call in a
   // turn may read the clock, the others are free; a turn in which nobody asks pays nothing.
@@ -78,6 +82,19 @@ class Scheduler {
   // The scheduler whose thread this is, or nullptr.
   static Scheduler* Current();
 
+  // False on a thread that is inside the loop of another scheduler, or inside none while another
+  // thread is inside this one's. True does not say that this is the scheduler's own thread: it may
+  // have none at the moment.
+  bool MayBeUsedHere() const {
+    const Scheduler* current = Current();
+    return current == this || (current == nullptr && !entered_.load(std::memory_order_relaxed));
+  }
+
+  // Never 0, and no other scheduler of the process has had it.
+  uint64_t id() const { return id_; }
+  // From any thread: whether the scheduler with that id exists.
+  static bool Exists(uint64_t id);
+
   // A pointer that the scheduler's owner keeps here (a Runtime: to its Shard). Set before anything
   // runs, or on the scheduler's thread.
   void* attachment() const { return attachment_; }
@@ -88,9 +105,6 @@ class Scheduler {
   // queue. Returns how many ran.
   size_t RunReady(size_t max);
   bool has_ready() const { return !ready_.empty(); }
-  // False while the loop of another scheduler runs on this thread. True does not say that this is
-  // the scheduler's own thread: it may have none at the moment.
-  bool MayBeUsedHere() const { return Current() == nullptr || Current() == this; }
   void set_now(TimePoint now) { now_ = now; }
   // Makes the next now() call ReadClock().
   void ForgetNow() { now_ = kUnread; }
@@ -100,17 +114,21 @@ class Scheduler {
   // Makes a scheduler Current() for a scope; scopes nest.
   class CurrentScope {
    public:
-    explicit CurrentScope(Scheduler* scheduler);
+    explicit CurrentScope(Scheduler& scheduler);
     ~CurrentScope();
 
    private:
+    Scheduler& scheduler_;
     Scheduler* const outer_;
+    const bool entered_before_;
   };
 
  private:
   // No clock returns it.
   static constexpr TimePoint kUnread = internal::kBeforeAllTime;
 
+  const uint64_t id_;
+  std::atomic<bool> entered_{false};  // some thread is in a CurrentScope of this
   internal::IntrusiveList<internal::ReadyNode> ready_;
   mutable TimePoint now_{};
   void* attachment_ = nullptr;

@@ -44,13 +44,22 @@ TaskScope::~TaskScope() {
 }
 
 void TaskScope::Spawn(Task<void> task) {
+  VERBENA_CHECK(scheduler_.MayBeUsedHere())
+      << "a TaskScope spawns on another thread than its own: it serves one executor";
   auto* child = new Child(*this, std::move(task));
   children_.PushBack(*child);
   ++size_;
   child->Start();
 }
 
-void TaskScope::RequestCancel(absl::StatusCode reason) { cancel_.Request(reason); }
+void TaskScope::RequestCancel(absl::StatusCode reason) {
+  // A scope without children may outlive its scheduler.
+  VERBENA_CHECK(size_ == 0 || scheduler_.MayBeUsedHere())
+      << "a TaskScope was cancelled on another thread than its own: post it to the executor, or "
+         "use "
+         "JoinHandle::RequestCancel()";
+  cancel_.Request(reason);
+}
 
 void TaskScope::ChildEnded(Child& child) {
   if (std::exception_ptr failure = child.Failure(); failure && !exception_) exception_ = failure;

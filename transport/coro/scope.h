@@ -6,6 +6,12 @@
 // still run: their Tasks are destroyed. Objects that children use must outlive the scope, so
 // declare them before it.
 //
+//   precondition                               how it is checked          test
+//   Spawn, RequestCancel on its own thread     a check aborts             one_executor_test
+//   Join() in a coroutine of its scheduler     a check aborts             one_executor_test
+//   Spawn() of a Task that has not begun       a check aborts             task_test
+//   not destroyed within one of its children   not checked
+//
 // A child's exception comes out of Join(): the first one, when all have ended; the others are
 // dropped, as are those of a scope that is never joined. The number of children is bounded by
 // whoever spawns (a Semaphore). Spawning allocates nothing in steady state.
@@ -26,6 +32,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
@@ -91,6 +98,8 @@ class [[nodiscard]] TaskScope::Joiner final : public internal::CancelNode,
     requires std::derived_from<Promise, internal::PromiseBase>
   void await_suspend(std::coroutine_handle<Promise> coroutine) {
     promise_ = &coroutine.promise();
+    VERBENA_CHECK(promise_->scheduler == &scope_.scheduler_)
+        << "a TaskScope is joined by a coroutine of another executor: it serves one executor";
     ListenForCancel();
     scope_.joiners_.PushBack(*this);
   }

@@ -2,6 +2,17 @@
 
 namespace verbena {
 
+bool internal::OneExecutor::MayBeUsedHere() const {
+  const Scheduler* current = Scheduler::Current();
+  return current == nullptr || id_ == 0 || id_ == current->id() || !Scheduler::Exists(id_);
+}
+
+void internal::OneExecutor::Become(const Scheduler& scheduler, const char* what) {
+  VERBENA_CHECK(id_ == 0 || !Scheduler::Exists(id_))
+      << what << " is awaited on two executors: it serves one, so have one for each";
+  id_ = scheduler.id();
+}
+
 Semaphore::Awaiter::~Awaiter() {
   LeaveQueue();
   if (served_) semaphore_.Release(permits_);
@@ -20,7 +31,7 @@ void Semaphore::ServeWaiters() {
     available_ -= first->permits_;
     waiters_.PopFront();
     first->served_ = true;
-    first->Resume();
+    first->ResumeAtHome(kWhat);
   }
 }
 

@@ -1,8 +1,18 @@
 // Waits of coroutines for each other on one executor: Event, Semaphore, Mutex and Queue.
 //
-// No wait blocks a thread. Each object belongs to one thread and outlives its waiters, any of which
-// may be destroyed at any time. Waiters are queued, never resumed inline. The queues lie in the
-// waiters' frames, and have no other bound.
+// No wait blocks a thread. Each object belongs to one executor, that of the first coroutine which
+// awaits it, until that executor is destroyed. It outlives its waiters, any of which may be
+// destroyed at any time. Waiters are queued, never resumed inline. The queues lie in the waiters'
+// frames, and have no other bound.
+//
+//   precondition                                how it is checked            test
+//   all awaits by coroutines of one executor    a check aborts               one_executor_test
+//   who wakes a waiter is on its executor       a check aborts               one_executor_test
+//   the other functions on that executor, too   VERBENA_DCHECK aborts        one_executor_test
+//   Queue(capacity) with capacity > 0           a check aborts               queue_test
+//   a Mutex is not destroyed locked             a check aborts               mutex_test
+//   nobody waits when a Semaphore or a Queue    VERBENA_DCHECK aborts
+//     is destroyed
 
 #ifndef VERBENA_TRANSPORT_CORO_SYNC_H_
 #define VERBENA_TRANSPORT_CORO_SYNC_H_
@@ -10,6 +20,7 @@
 #include <concepts>
 #include <coroutine>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -19,7 +30,32 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
+
+namespace verbena::internal {
+
+// OneExecutor: the executor that an object of coroutines belongs to.
+//
+// Part of that object. The first coroutine that awaits the object sets it, and it holds until that
+// executor is destroyed. Costs an await two loads and a compare.
+class OneExecutor {
+ public:
+  // A coroutine awaits the object, which is `what`: aborts if it is of another executor.
+  void OnAwait(const PromiseBase& promise, const char* what) {
+    if (id_ != promise.scheduler->id()) [[unlikely]]
+      Become(*promise.scheduler, what);
+  }
+  // False inside the loop of another executor. For VERBENA_DCHECK.
+  bool MayBeUsedHere() const;
+
+ private:
+  [[gnu::cold, gnu::noinline]] void Become(const Scheduler& scheduler, const char* what);
+
+  uint64_t id_ = 0;  // the scheduler's; 0: nobody has awaited it yet
+};
+
+}  // namespace verbena::internal
 
 namespace verbena {
 
@@ -44,6 +80,7 @@ class Event {
     template <typename Promise>
       requires std::derived_from<Promise, internal::PromiseBase>
     bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+      event_.home_.OnAwait(coroutine.promise(), kWhat);
       if (Cancelled(coroutine) || event_.set_) return false;
       Suspend(coroutine);
       event_.waiters_.PushBack(*this);
@@ -59,17 +96,28 @@ class Event {
   };
 
   void Set() {
+    CheckHere();
     set_ = true;
-    while (Awaiter* waiter = waiters_.PopFront()) waiter->Resume();
+    while (Awaiter* waiter = waiters_.PopFront()) waiter->ResumeAtHome(kWhat);
   }
-  void Reset() { set_ = false; }
+  void Reset() {
+    CheckHere();
+    set_ = false;
+  }
   bool is_set() const { return set_; }
 
   Awaiter Wait() { return Awaiter(*this); }
 
  private:
+  static constexpr const char* kWhat = "an Event";
+
+  void CheckHere() const {
+    VERBENA_DCHECK(home_.MayBeUsedHere()) << "an Event is used on two executors";
+  }
+
   internal::IntrusiveList<Awaiter> waiters_;
   bool set_ = false;
+  internal::OneExecutor home_;
 };
 
 // Semaphore: a number of permits, handed out first come, first served.
@@ -102,6 +150,7 @@ class Semaphore {
     template <typename Promise>
       requires std::derived_from<Promise, internal::PromiseBase>
     bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+      semaphore_.home_.OnAwait(coroutine.promise(), kWhat);
       if (Cancelled(coroutine) || semaphore_.TryAcquire(permits_)) return false;
       Suspend(coroutine);
       semaphore_.waiters_.PushBack(*this);
@@ -125,11 +174,13 @@ class Semaphore {
   Awaiter Acquire(size_t permits = 1) { return Awaiter(*this, permits); }
   // False when there are too few permits, or others wait already.
   bool TryAcquire(size_t permits = 1) {
+    CheckHere();
     if (!waiters_.empty() || permits > available_) return false;
     available_ -= permits;
     return true;
   }
   void Release(size_t permits = 1) {
+    CheckHere();
     available_ += permits;
     if (!waiters_.empty()) [[unlikely]]
       ServeWaiters();
@@ -138,10 +189,16 @@ class Semaphore {
   size_t available() const { return available_; }
 
  private:
+  static constexpr const char* kWhat = "a Semaphore or Mutex";
+
   void ServeWaiters();
+  void CheckHere() const {
+    VERBENA_DCHECK(home_.MayBeUsedHere()) << "a Semaphore or Mutex is used on two executors";
+  }
 
   size_t available_;
   internal::IntrusiveList<Awaiter> waiters_;
+  internal::OneExecutor home_;
 };
 
 // Permits that were acquired, released at the end of a scope. Must not outlive the semaphore.
@@ -301,6 +358,11 @@ class Queue {
   size_t capacity() const { return ring_.size(); }
 
  private:
+  static constexpr const char* kWhat = "a Queue";
+
+  void CheckHere() const {
+    VERBENA_DCHECK(home_.MayBeUsedHere()) << "a Queue is used on two executors";
+  }
   bool full() const { return size_ == ring_.size(); }
   // Items that no woken popper is on its way to fetch.
   bool has_unclaimed() const { return size_ > claimed_; }
@@ -318,6 +380,7 @@ class Queue {
   bool closed_ = false;
   internal::IntrusiveList<Pusher> pushers_;  // only while full
   internal::IntrusiveList<Popper> poppers_;  // only while every item is claimed
+  internal::OneExecutor home_;
 };
 
 template <std::movable T>
@@ -331,6 +394,7 @@ class [[nodiscard]] Queue<T>::Pusher final : public internal::Suspension,
   template <typename Promise>
     requires std::derived_from<Promise, internal::PromiseBase>
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    queue_.home_.OnAwait(coroutine.promise(), kWhat);
     if (Cancelled(coroutine)) return false;
     refused_ = queue_.closed_;
     if (refused_ || queue_.TryPush(std::move(item_))) return false;
@@ -367,6 +431,7 @@ class [[nodiscard]] Queue<T>::Popper final : public internal::Suspension,
   template <typename Promise>
     requires std::derived_from<Promise, internal::PromiseBase>
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    queue_.home_.OnAwait(coroutine.promise(), kWhat);
     if (Cancelled(coroutine)) return false;
     if (queue_.has_unclaimed()) {
       Claim();
@@ -403,6 +468,7 @@ class [[nodiscard]] Queue<T>::Popper final : public internal::Suspension,
 
 template <std::movable T>
 bool Queue<T>::TryPush(T&& item) {
+  CheckHere();
   if (closed_ || full()) return false;
   Append(std::move(item));
   Settle();
@@ -411,18 +477,20 @@ bool Queue<T>::TryPush(T&& item) {
 
 template <std::movable T>
 std::optional<T> Queue<T>::TryPop() {
+  CheckHere();
   if (!has_unclaimed()) return std::nullopt;
   return TakeFirst();
 }
 
 template <std::movable T>
 void Queue<T>::Close() {
+  CheckHere();
   closed_ = true;
   while (Pusher* pusher = pushers_.PopFront()) {
     pusher->refused_ = true;
-    pusher->Resume();
+    pusher->ResumeAtHome(kWhat);
   }
-  while (Popper* popper = poppers_.PopFront()) popper->Resume();
+  while (Popper* popper = poppers_.PopFront()) popper->ResumeAtHome(kWhat);
 }
 
 template <std::movable T>
@@ -449,13 +517,13 @@ void Queue<T>::Settle() {
     Pusher* pusher = pushers_.PopFront();
     if (pusher == nullptr) break;
     Append(std::move(pusher->item_));
-    pusher->Resume();
+    pusher->ResumeAtHome(kWhat);
   }
   while (has_unclaimed()) {
     Popper* popper = poppers_.PopFront();
     if (popper == nullptr) break;
     popper->Claim();
-    popper->Resume();
+    popper->ResumeAtHome(kWhat);
   }
 }
 

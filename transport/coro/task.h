@@ -524,6 +524,14 @@ class Suspension : public CancelNode {
     promise_->scheduler->Ready(*promise_);
   }
 
+  // Resume() for `what`, an object that the coroutines of one executor share. A check aborts on any
+  // other thread.
+  void ResumeAtHome(const char* what) {
+    VERBENA_CHECK(scheduler().MayBeUsedHere())
+        << what << " wakes a coroutine of another executor: it serves one executor";
+    Resume();
+  }
+
   // Instead of Resume(): returns the suspended coroutine, which the caller resumes in its own way.
   PromiseBase& Release() {
     CancelNode::Unlink();
@@ -542,6 +550,9 @@ class Suspension : public CancelNode {
 
  private:
   void OnCancel(absl::StatusCode reason) final {
+    VERBENA_CHECK(scheduler().MayBeUsedHere())
+        << "a CancelScope was requested on another thread than that of the coroutines in it: "
+           "JoinHandle::RequestCancel() may be called on any";
     reason_ = reason;
     Detach();
     Resume();

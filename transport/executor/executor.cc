@@ -234,7 +234,7 @@ Executor::~Executor() {
   VERBENA_CHECK(!impl_->running) << "the executor is destroyed inside its own loop, or while a "
                                     "thread runs it: "
                                  << impl_->options.name;
-  CurrentScope current(this);
+  CurrentScope current(*this);
   impl_->closing = true;
   impl_->inbox->EndSleep();
   AbandonTasks();
@@ -256,7 +256,7 @@ void Executor::Run() {
   VERBENA_CHECK(!impl.running) << "Run() inside the loop of " << impl.options.name;
   Disarm();
   internal::CpuPin pin(impl.options.cpu);
-  CurrentScope current(this);
+  CurrentScope current(*this);
   impl.running = true;
   while (!impl.stop.reached) {
     if (Turn()) {
@@ -278,7 +278,7 @@ void Executor::Stop() {
 bool Executor::Poll() {
   Impl& impl = *impl_;
   VERBENA_CHECK(!impl.running) << "Poll() inside the loop of " << impl.options.name;
-  CurrentScope current(this);
+  CurrentScope current(*this);
   impl.running = true;
   if (impl.armed) {
     Disarm();
@@ -296,7 +296,7 @@ bool Executor::Poll() {
 bool Executor::Arm() {
   Impl& impl = *impl_;
   VERBENA_CHECK(!impl.running) << "Arm() inside the loop of " << impl.options.name;
-  CurrentScope current(this);
+  CurrentScope current(*this);
   Disarm();
   const bool has_work = has_ready() || !impl.flushes.empty() || NextTimer() <= now();
   if (has_work || !SetHostAlarm() || !PrepareToSleep()) return false;

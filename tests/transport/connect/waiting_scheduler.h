@@ -37,7 +37,7 @@ class WaitingScheduler final : public Scheduler {
 
   template <typename T>
   T Run(Task<T> task, CancelScope* cancel = nullptr) {
-    CurrentScope current(this);
+    CurrentScope current(*this);
     Started<T> started(*this, std::move(task), cancel);
     RunUntil([&] { return started.done(); });
     return started.result();
@@ -45,7 +45,7 @@ class WaitingScheduler final : public Scheduler {
 
   template <typename Condition>
   void RunUntil(Condition condition) {
-    CurrentScope current(this);
+    CurrentScope current(*this);
     const TimePoint limit = Clock::Real().Now() + std::chrono::minutes(1);
     while (RunTurn(), !condition()) {
       if (Clock::Real().Now() > limit) throw std::runtime_error("waited a minute for nothing");
@@ -63,7 +63,7 @@ class WaitingScheduler final : public Scheduler {
 
   // Runs everything that can run now, without waiting.
   void RunPending() {
-    CurrentScope current(this);
+    CurrentScope current(*this);
     while (RunTurn()) {
     }
   }

@@ -95,8 +95,12 @@ class Server::Impl {
       if (options.interceptors[i] != nullptr) continue;
       return absl::InvalidArgumentError(fmt::format("ServerOptions::interceptors[{}] is null", i));
     }
-    for (Service* service : services) {
-      VERBENA_RETURN_IF_ERROR(methods_.Add(*service));
+    for (size_t i = 0; i < services.size(); ++i) {
+      if (services[i] == nullptr) {
+        return absl::InvalidArgumentError(
+            fmt::format("services[{}] of Server::Start() is null: give it a service", i));
+      }
+      VERBENA_RETURN_IF_ERROR(methods_.Add(*services[i]));
     }
     VERBENA_RETURN_IF_ERROR(internal::CheckAdmission(options.admission, methods_));
     VERBENA_RETURN_IF_ERROR(internal::CheckDedupe(options.dedupe));

@@ -287,7 +287,8 @@ class Server {
   //   program
   //     does not link @verbena//rpc:etcd.
   //   INVALID_ARGUMENT: the address is no host:port; a field of `options` is out of its range (in
-  //     handshakes: 0, except links_per_source); an interceptor is null; or registration is wrong.
+  //     handshakes: 0, except links_per_source); a service or an interceptor is null; or
+  //     registration is wrong.
   //   NOT_FOUND: AdmissionOptions::methods names a method that no service has.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Runtime& runtime,
                                                        const std::vector<Service*>& services,

@@ -254,6 +254,12 @@ TEST_F(UnaryTest, AServiceRegisteredTwiceIsRefused) {
   EXPECT_EQ(server.status().code(), absl::StatusCode::kAlreadyExists);
 }
 
+TEST_F(UnaryTest, AServiceThatIsNullIsRefused) {
+  const absl::Status started = Server::Start(*server_runtime_, {&service_, nullptr}).status();
+  EXPECT_EQ(started.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(started.message(), "services[1] of Server::Start() is null: give it a service");
+}
+
 TEST_F(UnaryTest, ABusyPortIsOneClearError) {
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(*client_runtime_, {&service_}, {.address = server_->address()});

@@ -6,8 +6,10 @@
 #include <dirent.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <latch>
 #include <memory>
@@ -20,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/forbidden_call.h"
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/executor/slow_to_die.h"
@@ -298,6 +301,19 @@ TEST_P(RuntimeTest, AStartThatRunsOutOfDescriptorsAtAnyStepUnwinds) {
   }
   EXPECT_TRUE(started);
   EXPECT_GT(failures, 5);
+  EXPECT_EQ(OpenDescriptors(), open) << "descriptors are left behind";
+}
+
+TEST(RuntimeStartTest, WithoutThreadsToBeHadIsResourceExhausted) {
+  CapturedLog log;
+  const int open = OpenDescriptors();
+  for (const char* device : {"soft", "soft:tcp"}) {
+    WithForbidden(SYS_clone3, EAGAIN, [device] {
+      const absl::Status started = Runtime::Start({.device = device}).status();
+      EXPECT_EQ(started.code(), absl::StatusCode::kResourceExhausted) << started;
+      EXPECT_THAT(started.message(), HasSubstr("thread"));
+    });
+  }
   EXPECT_EQ(OpenDescriptors(), open) << "descriptors are left behind";
 }
 

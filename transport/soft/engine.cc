@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "fmt/format.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/process.h"
 
@@ -23,7 +26,7 @@ Engine::~Engine() {
   if (doorbell_fd_ >= 0) close(doorbell_fd_);
 }
 
-void Engine::Start(Client& client, std::vector<Wire*> wires) {
+absl::Status Engine::Start(Client& client, std::vector<Wire*> wires) {
   VERBENA_CHECK(client_ == nullptr) << "the engine drives a device already";
   client_ = &client;
   wires_ = std::move(wires);
@@ -31,7 +34,14 @@ void Engine::Start(Client& client, std::vector<Wire*> wires) {
   for (const Wire* wire : wires_) {
     watched_.push_back({.fd = wire->fd(), .events = POLLIN, .revents = 0});
   }
-  if (threaded_) thread_ = StartQuietThread([this] { Run(); });
+  if (!threaded_) return absl::OkStatus();
+  try {
+    thread_ = StartQuietThread([this] { Run(); });
+  } catch (const std::system_error& refused) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the system starts no thread for a soft device: {}", refused.what()));
+  }
+  return absl::OkStatus();
 }
 
 void Engine::Stop() {

@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "verbena/transport/base/clock.h"
 
 namespace verbena::internal::soft {
@@ -63,7 +64,8 @@ class Engine {
   ~Engine();
 
   // From here on drives `client` and `wires`: by a thread, if there is to be one.
-  void Start(Client& client, std::vector<Wire*> wires);
+  // RESOURCE_EXHAUSTED: the system starts no thread.
+  absl::Status Start(Client& client, std::vector<Wire*> wires);
   // Joins the thread, and lets go of the client and the wires.
   void Stop();
 

@@ -137,8 +137,10 @@ absl::StatusOr<std::unique_ptr<SoftDevice>> SoftDevice::Create(const SoftDeviceO
   }
   VERBENA_RETURN_IF_ERROR(parts->fabric.Start(std::move(listener)));
   soft::SoftFabric::Join({parts, &parts->fabric});
-  parts->engine.Start(parts->objects, parts->fabric.wires());
-  return std::unique_ptr<SoftDevice>(new SoftDevice(std::move(parts)));
+  // Its destructor leaves the fabric again if the engine cannot start.
+  std::unique_ptr<SoftDevice> device(new SoftDevice(parts));
+  VERBENA_RETURN_IF_ERROR(parts->engine.Start(parts->objects, parts->fabric.wires()));
+  return device;
 }
 
 SoftDevice::SoftDevice(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {}

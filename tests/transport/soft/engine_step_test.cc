@@ -49,7 +49,7 @@ class EngineStepTest : public testing::Test {
  protected:
   static constexpr Duration kSecond = std::chrono::seconds(1);
 
-  EngineStepTest() { engine_.Start(client_, {&first_, &second_}); }
+  EngineStepTest() { EXPECT_TRUE(engine_.Start(client_, {&first_, &second_}).ok()); }
 
   ManualClock clock_;
   FakeClient client_;

@@ -141,6 +141,7 @@ class Runtime::Impl final : private internal::ExecutorDriver {
   Bootstrap* bootstrap_ = nullptr;
   std::vector<std::unique_ptr<internal::DeviceKeeper>> keepers_;  // of the devices in use
   std::atomic<uint64_t> failed_tasks_ = 0;
+  std::atomic<int> servers_ = 0;  // that use the runtime
   BlockingPool blocking_pool_;
   std::vector<std::unique_ptr<Executor>> executors_;  // without threads
   std::vector<std::unique_ptr<ExecutorThread>> threads_;
@@ -270,8 +271,17 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeOptions options) 
 }
 
 Runtime::Runtime(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-// The tasks that this waits for may use the runtime.
-Runtime::~Runtime() { impl_->Shutdown(); }
+Runtime::~Runtime() {
+  internal::CheckMayBlock("~Runtime");
+  const int servers = impl_->servers_.load(std::memory_order_acquire);
+  VERBENA_CHECK(servers == 0) << "a Runtime is destroyed before " << servers
+                              << " of its servers: declare a Server after its Runtime";
+  // The tasks that this waits for may use the runtime.
+  impl_->Shutdown();
+}
+
+void Runtime::AddServer() { impl_->servers_.fetch_add(1, std::memory_order_relaxed); }
+void Runtime::RemoveServer() { impl_->servers_.fetch_sub(1, std::memory_order_release); }
 
 void Runtime::LaunchAndWait(internal::BlockOnRoot& root, int executor_index) {
   impl_->LaunchAndWait(root, static_cast<size_t>(executor_index));

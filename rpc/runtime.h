@@ -129,9 +129,15 @@ struct MemoryOptions {
 //
 // Start() opens the devices, starts one thread per executor, and gives each an endpoint (a shared
 // receive queue, a completion queue, links) on every device that it uses. The program owns the
-// runtime. Servers must be destroyed before the runtime. Channels must not be used after the
-// runtime is destroyed, but may be destroyed then. The runtime is usable from any thread; what runs
-// on its executors stays there.
+// runtime. Channels must not be used after the runtime is destroyed, but may be destroyed then. The
+// runtime is usable from any thread; what runs on its executors stays there.
+//
+//   precondition                                          how it is checked      test
+//   its servers are destroyed before it                   a check aborts         runtime_test
+//   ~Runtime and BlockOn() on no executor's thread        a check aborts         runtime_test
+//   an executor's index is in [0, executors())            a check aborts         runtime_test
+//   options are in range                                  INVALID_ARGUMENT       runtime_test
+//   use_device, use_bootstrap and clock outlive it        not checked
 //
 // An embedding program that has an event loop asks for no threads, and drives executor(i) itself
 // (Executor::Poll, Arm and fd; examples/host_loop). Then one thread at a time uses the runtime, and
@@ -147,8 +153,9 @@ class Runtime {
   // small. Other errors come from opening the device, making its queues and registering memory; the
   // message says what was refused.
   static absl::StatusOr<std::unique_ptr<Runtime>> Start(RuntimeOptions options = {});
-  // Closes every link. Servers must be destroyed before. While this runs, only tasks of Spawn() may
-  // use a Channel; any thread may destroy one. Must not be called on one of its executors.
+  // Closes every link. A check aborts the process if a Server still uses the runtime: declare the
+  // server after the runtime, so that it is destroyed first. While this runs, only tasks of Spawn()
+  // may use a Channel; any thread may destroy one. Must not be called on one of its executors.
   ~Runtime();
 
   // Runs `task` on an executor and waits until it has ended and its frame is destroyed. Returns its
@@ -233,6 +240,9 @@ class Runtime {
   EndpointStats endpoint_stats(int executor_index);
   std::vector<DeviceStats> device_stats(int executor_index);
 
+  // For Server, from any thread: one more uses the runtime, or one less.
+  void AddServer();
+  void RemoveServer();
   // For Channel and Server: the parts of the runtime that live on one executor.
   internal::Shard& shard(int index) const;
   internal::Connections& connections(int index) const;

@@ -82,7 +82,8 @@ ServerMemory MemoryOf(const internal::ServerMemoryStats& stats) {
 // caller's thread. Executor 0 accepts.
 class Server::Impl {
  public:
-  explicit Impl(Runtime& runtime) : runtime_(runtime) {}
+  explicit Impl(Runtime& runtime) : runtime_(runtime) { runtime_.AddServer(); }
+  ~Impl() { runtime_.RemoveServer(); }
 
   absl::Status Start(const std::vector<Service*>& services, const ServerOptions& options) {
     VERBENA_RETURN_IF_ERROR(internal::CheckLimits(options.handshakes));
@@ -354,6 +355,7 @@ class Server::Impl {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(Runtime& runtime,
                                                       const std::vector<Service*>& services,
                                                       const ServerOptions& options) {
+  internal::CheckMayBlock("Server::Start");
   auto impl = std::make_unique<Impl>(runtime);
   VERBENA_RETURN_IF_ERROR(impl->Start(services, options));
   return std::unique_ptr<Server>(new Server(std::move(impl)));
@@ -361,11 +363,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Runtime& runtime,
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() {
+  internal::CheckMayBlock("~Server");
   Shutdown(Duration::zero());
   impl_->AwaitHandlers();
 }
 const std::string& Server::address() const { return impl_->address(); }
-std::vector<RunningHandler> Server::Shutdown(Duration grace) { return impl_->Shutdown(grace); }
+std::vector<RunningHandler> Server::Shutdown(Duration grace) {
+  internal::CheckMayBlock("Server::Shutdown");
+  return impl_->Shutdown(grace);
+}
 ServerStats Server::stats() const { return impl_->stats(); }
 
 }  // namespace verbena

@@ -27,6 +27,7 @@
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/executor/slow_to_die.h"
 #include "verbena/rpc/client/connections.h"
+#include "verbena/rpc/server.h"
 #include "verbena/rpc/version.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/blocking.h"
@@ -407,6 +408,13 @@ TEST(RuntimeOptionsTest, ACoreHoldsForTheHostsThreadWhileItIsInRun) {
 
 // --- Misuse --------------------------------------------------------------------------------------
 
+TEST(RuntimeServersTest, AServerThatIsGoneLetsItsRuntimeEnd) {
+  auto runtime = *Runtime::Start({.device = "soft"});
+  EXPECT_FALSE(Server::Start(*runtime, {nullptr}).ok());
+  std::unique_ptr<Server> server = *Server::Start(*runtime, {});
+  server.reset();
+}
+
 class RuntimeDeathTest : public testing::Test {
  protected:
   void SetUp() override { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
@@ -430,6 +438,38 @@ TEST_F(RuntimeDeathTest, BlockingInsidePollAborts) {
         (void)runtime->BlockOn(block());
       },
       "BlockOn was called on an executor's thread");
+}
+
+TEST_F(RuntimeDeathTest, EndingARuntimeBeforeItsServerAborts) {
+  EXPECT_DEATH(
+      {
+        std::unique_ptr<Server> server;
+        auto runtime = *Runtime::Start({.device = "soft"});
+        server = *Server::Start(*runtime, {});
+        server->Shutdown(Duration::zero());
+        runtime.reset();
+      },
+      "a Runtime is destroyed before 1 of its servers");
+}
+
+TEST_F(RuntimeDeathTest, EndingAServerOrARuntimeOnAnExecutorNamesWhatBlocks) {
+  const auto on_executor = [](void (*end)(std::unique_ptr<Server>&, std::unique_ptr<Runtime>&)) {
+    auto runtime = *Runtime::Start({.device = "soft"});
+    std::unique_ptr<Server> server = *Server::Start(*runtime, {});
+    const auto run = [&]() -> Task<void> {
+      end(server, runtime);
+      co_return;
+    };
+    runtime->BlockOn(run());
+  };
+  EXPECT_DEATH(on_executor([](auto& server, auto&) { server->Shutdown(Duration::zero()); }),
+               "Server::Shutdown was called on an executor's thread");
+  EXPECT_DEATH(on_executor([](auto& server, auto&) { server.reset(); }),
+               "~Server was called on an executor's thread");
+  EXPECT_DEATH(on_executor([](auto&, auto& runtime) { (void)Server::Start(*runtime, {}); }),
+               "Server::Start was called on an executor's thread");
+  EXPECT_DEATH(on_executor([](auto&, auto& runtime) { runtime.reset(); }),
+               "~Runtime was called on an executor's thread");
 }
 
 TEST_F(RuntimeDeathTest, AnExecutorThatThereIsNotAborts) {

@@ -147,6 +147,30 @@ uint32_t ServerCall::Fingerprint() const {
   return ExtendCrc32c(crc, payload.data(), payload.size());
 }
 
+// The table's entry of a call while its handler, or a question to the store, runs.
+//
+// Lives in RunOnce()'s frame. An interceptor owns the Task of next(), and may destroy it: then
+// nobody would ever end the entry, and all requests that repeat the call would wait for it.
+class ServerCall::RunningName {
+ public:
+  RunningName(ServerCall& call, RequestId id) : call_(call), id_(id) {}
+  RunningName(const RunningName&) = delete;
+  RunningName& operator=(const RunningName&) = delete;
+  ~RunningName() {
+    if (runs_) call_.AbandonNamed(id_);
+  }
+
+  void End(const std::shared_ptr<const KeptResult>& result) {
+    runs_ = false;
+    call_.EndNamed(id_, result);
+  }
+
+ private:
+  ServerCall& call_;
+  const RequestId id_;
+  bool runs_ = true;
+};
+
 Task<absl::Status> ServerCall::RunOnce() {
   const DedupeName name = *carried_.name();
   const ServerClient& client = call_link_->client();
@@ -169,23 +193,23 @@ Task<absl::Status> ServerCall::RunOnce() {
       VERBENA_CO_RETURN_IF_ERROR(co_await claim.waiter->told().Wait());
       co_return co_await AnswerWith(claim.waiter->result());
     case kRun:
+    case kLookUp:
       break;
-    case kLookUp: {
-      carried_.once().outlives_link = true;
-      absl::StatusOr<std::optional<DedupeResult>> stored =
-          co_await AskStore(*table.store(), name.id);
-      if (!stored.ok() || stored->has_value()) {
-        co_return co_await AnswerFromStore(name.id, std::move(stored));
-      }
+  }
+  RunningName running(*this, name.id);
+  carried_.once().outlives_link = true;
+  if (claim.verdict == kLookUp) {
+    absl::StatusOr<std::optional<DedupeResult>> stored = co_await AskStore(*table.store(), name.id);
+    if (!stored.ok() || stored->has_value()) {
+      co_return co_await AnswerFromStore(running, std::move(stored));
     }
   }
-  co_return co_await RunNamed(name.id);
+  co_return co_await RunNamed(running);
 }
 
 // A result goes to the table also after the link is lost, since the client may come back for it.
-Task<absl::Status> ServerCall::RunNamed(RequestId id) {
+Task<absl::Status> ServerCall::RunNamed(RunningName& running) {
   CarriedContext::Once& once = carried_.once();
-  once.outlives_link = true;
   once.trailing_before = carried_.trailing().size();
   absl::Status status;
   Outcome outcome = Outcome::kExecuted;
@@ -198,7 +222,7 @@ Task<absl::Status> ServerCall::RunNamed(RequestId id) {
     outcome = Outcome::kMaybeExecuted;
   }
   outcome = context_->OutcomeGiven(status).value_or(outcome);
-  EndNamed(id, ResultOf(status, outcome));
+  running.End(ResultOf(status, outcome));
   once.outcome = outcome;
   co_return status;
 }
@@ -214,7 +238,21 @@ void ServerCall::EndNamed(RequestId id, const std::shared_ptr<const KeptResult>&
   }
 }
 
-Task<absl::Status> ServerCall::AnswerFromStore(RequestId id,
+void ServerCall::AbandonNamed(RequestId id) {
+  CarriedContext::Once& once = carried_.once();
+  DedupeTable& table = *state_.limits().dedupe;
+  table.ReturnUnfinished(std::exchange(once.written, {}).size());
+  KeptResult kept;
+  kept.status = absl::AbortedError(
+      fmt::format("an interceptor destroyed the handler of {} before it had ended", method_name()));
+  kept.outcome = Outcome::kMaybeExecuted;
+  // As of a handler that cannot tell.
+  kept.is_final = table.store() == nullptr;
+  once.outcome = kept.outcome;
+  EndNamed(id, std::make_shared<const KeptResult>(std::move(kept)));
+}
+
+Task<absl::Status> ServerCall::AnswerFromStore(RunningName& running,
                                                absl::StatusOr<std::optional<DedupeResult>> stored) {
   auto result = std::make_shared<KeptResult>();
   if (stored.ok()) {
@@ -225,7 +263,7 @@ Task<absl::Status> ServerCall::AnswerFromStore(RequestId id,
     result->outcome = Outcome::kMaybeExecuted;
     result->is_final = false;
   }
-  EndNamed(id, result);
+  running.End(result);
   co_return co_await AnswerWith(*result);
 }
 

@@ -256,9 +256,12 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   VERBENA_CORO_WRAPPER Task<absl::Status> InvokeHandler();
   // For a call with a name: runs the handler, or finds its result.
   [[gnu::noinline]] Task<absl::Status> RunOnce();
-  Task<absl::Status> RunNamed(RequestId id);
+  class RunningName;
+  Task<absl::Status> RunNamed(RunningName& running);
   void EndNamed(RequestId id, const std::shared_ptr<const KeptResult>& result);
-  Task<absl::Status> AnswerFromStore(RequestId id,
+  // The same for a handler that was destroyed before it ended.
+  void AbandonNamed(RequestId id);
+  Task<absl::Status> AnswerFromStore(RunningName& running,
                                      absl::StatusOr<std::optional<DedupeResult>> stored);
   Task<absl::Status> AnswerWith(const KeptResult& result);
   std::shared_ptr<const KeptResult> ResultOf(const absl::Status& status, Outcome outcome);

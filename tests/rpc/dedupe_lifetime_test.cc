@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,9 @@
 #include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/task.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scope.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
@@ -114,6 +118,74 @@ TEST_F(DedupeLifetimeTest, AnInterceptorMayTakeThePayload) {
     EXPECT_EQ(interceptor->taken, attempt * 50'000);
   }
   EXPECT_EQ(service_.runs, 1u);
+}
+
+// Ends the call while its handler waits, as a time limit does.
+class DropsHandlers final : public ServerInterceptor {
+ public:
+  std::atomic<bool> drops = true;
+
+ private:
+  static Task<void> Ignored(Task<absl::Status> rest) { (void)co_await std::move(rest); }
+  Task<absl::Status> Intercept(ServerCallView&, ServerNext next) override {
+    if (!drops) co_return co_await next();
+    TaskScope scope(co_await CurrentContext());
+    scope.Spawn(Ignored(next()));
+    // The handler runs up to its first wait.
+    (void)co_await Yield();
+    co_return absl::DeadlineExceededError("the site's limit");
+  }
+};
+
+class DroppedHandlerTest : public DedupeLifetimeTest {
+ protected:
+  void StartDropping(DedupeStore* store) {
+    server_runtime_ = StartRuntime();
+    ServeWith(service_, {.interceptors = {interceptor_}, .dedupe = {.store = store}});
+    StartClient();
+    service_.handler = [](ServerContext&, const testing::AddRequest&,
+                          testing::AddReply&) -> Task<absl::Status> {
+      co_return co_await SleepUntil(kNever);
+    };
+  }
+  // The first attempt, whose handler the interceptor destroys.
+  void Drop(DedupeToken& token) {
+    const absl::Status dropped = Add(token).status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(dropped)) << dropped;
+    EXPECT_EQ(OutcomeOf(dropped), Outcome::kMaybeExecuted);
+    EXPECT_EQ(service_.runs, 1u);
+    interceptor_->drops = false;
+    service_.handler = {};
+  }
+
+  const std::shared_ptr<DropsHandlers> interceptor_ = std::make_shared<DropsHandlers>();
+};
+
+TEST_F(DroppedHandlerTest, ACallWhoseHandlerWasDestroyedIsAnsweredAndRunsOnce) {
+  StartDropping(nullptr);
+  const Token token(*this);
+  Drop(*token);
+  const absl::Status repeated = Add(*token).status();
+  EXPECT_TRUE(absl::IsAborted(repeated)) << repeated;
+  EXPECT_EQ(OutcomeOf(repeated), Outcome::kMaybeExecuted);
+  EXPECT_EQ(service_.runs, 1u);
+}
+
+TEST_F(DroppedHandlerTest, AStoreIsAskedForACallWhoseHandlerWasDestroyed) {
+  class CommittedStore final : public DedupeStore {
+   public:
+    Task<absl::StatusOr<std::optional<DedupeResult>>> Lookup(RequestId) override {
+      testing::AddReply reply;
+      reply.set_count(7);
+      co_return DedupeResult{.reply = reply.SerializeAsString()};
+    }
+  } store;
+  StartDropping(&store);
+  const Token token(*this);
+  Drop(*token);
+  EXPECT_EQ(Add(*token).value(), 7u);
+  EXPECT_EQ(service_.runs, 1u);
+  server_.reset();
 }
 
 }  // namespace

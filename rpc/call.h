@@ -652,6 +652,8 @@ class [[nodiscard("a call begins when it is awaited: co_await it")]] UnaryCall {
   static constexpr bool kBorrowsReply = std::is_reference_v<Reply>;
 
  public:
+  // The request or the reply is the caller's, who must keep it until the call has ended.
+  static constexpr bool kBorrows = std::is_reference_v<Request> || kBorrowsReply;
   using value_type = std::conditional_t<kBorrowsReply, absl::Status, absl::StatusOr<Reply>>;
 
   // For generated stubs. `channel` and `descriptor` are borrowed until the call ends.

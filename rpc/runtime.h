@@ -136,6 +136,7 @@ struct MemoryOptions {
 //   its servers are destroyed before it                   a check aborts         runtime_test
 //   ~Runtime and BlockOn() on no executor's thread        a check aborts         runtime_test
 //   an executor's index is in [0, executors())            a check aborts         runtime_test
+//   Spawn() of a call that owns its messages              does not compile       lifetimes
 //   options are in range                                  INVALID_ARGUMENT       runtime_test
 //   use_device, use_bootstrap and clock outlive it        not checked
 //
@@ -191,10 +192,14 @@ class Runtime {
     LaunchSpawned(internal::RunJoinable(std::move(joinable)), executor_index);
     return handle;
   }
+  // For a stub's call, which must own its messages: a call that borrows its request or reply does
+  // not compile. Give it the request with std::move(), and take the reply as its result.
   template <internal::TaskSource A>
   JoinHandle<typename A::value_type> Spawn(A awaitable, int executor_index = 0) {
     return Spawn(internal::ToTask(std::move(awaitable)), executor_index);
   }
+  template <internal::BorrowingSource A>
+  JoinHandle<typename A::value_type> Spawn(A borrows_its_messages, int executor_index = 0) = delete;
   // Spawns the Task that a callable returns, such as a lambda. The callable is called on the
   // executor, and lives with its captures until the Task's frame is destroyed.
   template <internal::TaskFunction Function>

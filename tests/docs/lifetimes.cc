@@ -52,12 +52,25 @@ Task<void> Start(Channel& channel) { (void)co_await Stat(channel, MakeName()); }
 }  // namespace good_argument
 
 namespace bad_request {
-// BAD: the call borrows `request`, which dies when Start() returns.
+template <typename Call>
+concept MaySpawn = requires(Runtime& runtime, verbena::Executor& executor, Call call) {
+  runtime.Spawn(std::move(call));
+  verbena::Spawn(executor, std::move(call));
+};
+template <typename Request>
+using StatOf = decltype(std::declval<const v1::Blocks::Stub&>().Stat(std::declval<Request>()));
+using StatInto = decltype(std::declval<const v1::Blocks::Stub&>().Stat(
+    std::declval<const v1::StatRequest&>(), std::declval<v1::StatReply&>()));
+static_assert(MaySpawn<StatOf<v1::StatRequest>>);
+static_assert(!MaySpawn<StatOf<v1::StatRequest&>> && !MaySpawn<StatInto>);
+#if 0
+// BAD: the call borrows `request`, which dies when Start() returns. Spawn() does not compile.
 void Start(Runtime& runtime, const v1::Blocks::Stub& blocks, std::string name) {
   v1::StatRequest request;
   request.set_name(std::move(name));
   (void)runtime.Spawn(blocks.Stat(request));
 }
+#endif
 }  // namespace bad_request
 
 namespace good_request {

@@ -248,6 +248,22 @@ TEST_F(UnaryTest, CallInfoTellsSizesAndTime) {
   EXPECT_EQ(Run(call()), absl::OkStatus());
 }
 
+template <typename Call>
+concept MaySpawn = requires(Runtime& runtime, Call call) { runtime.Spawn(std::move(call)); };
+template <typename Call>
+concept MaySpawnOn = requires(Executor& executor, Call call) { Spawn(executor, std::move(call)); };
+template <typename... Arguments>
+using EchoOf = decltype(std::declval<testing::Testing::Stub&>().Echo(std::declval<Arguments>()...));
+
+TEST_F(UnaryTest, ACallThatBorrowsItsMessagesCannotBeSpawned) {
+  using testing::EchoReply;
+  using testing::EchoRequest;
+  EXPECT_TRUE(MaySpawn<EchoOf<EchoRequest>> && MaySpawnOn<EchoOf<EchoRequest>>);
+  EXPECT_FALSE(MaySpawn<EchoOf<EchoRequest&>> || MaySpawnOn<EchoOf<EchoRequest&>>);
+  using Filling = EchoOf<const EchoRequest&, EchoReply&>;
+  EXPECT_FALSE(MaySpawn<Filling> || MaySpawnOn<Filling>);
+}
+
 TEST_F(UnaryTest, AServiceRegisteredTwiceIsRefused) {
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(*server_runtime_, {&service_, &service_});

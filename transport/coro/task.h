@@ -421,6 +421,10 @@ concept TaskSource = !kIsTask<A> && requires(A awaitable) {
 };
 template <typename A>
 concept TaskOrSource = kIsTask<A> || TaskSource<A>;
+// One that refers to variables of whoever made it, such as a stub's call of an lvalue request: only
+// for those who wait for its end.
+template <typename A>
+concept BorrowingSource = TaskSource<A> && A::kBorrows;
 
 template <typename T>
 VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<T> ToTask(Task<T>&& task) {

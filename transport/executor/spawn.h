@@ -491,11 +491,15 @@ JoinHandle<T> Spawn(Executor& executor, Task<T> task) {
   return handle;
 }
 
-// Spawn() for a stub's call, which owns its request or borrows it until the call ends.
+// Spawn() for a stub's call, which must own its messages: give it the request with std::move(), and
+// take the reply as its result. One that borrows them does not compile, since whoever spawns does
+// not wait for its end. Spawn a lambda that has the messages, or AsTask() if they outlive the call.
 template <internal::TaskSource A>
 JoinHandle<typename A::value_type> Spawn(Executor& executor, A awaitable) {
   return Spawn(executor, internal::ToTask(std::move(awaitable)));
 }
+template <internal::BorrowingSource A>
+JoinHandle<typename A::value_type> Spawn(Executor& executor, A borrows_its_messages) = delete;
 
 template <internal::TaskFunction Function>
 JoinHandle<internal::TaskFunctionResult<Function>> Spawn(Executor& executor, Function function) {

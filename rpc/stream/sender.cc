@@ -179,6 +179,7 @@ bool StreamSender::SendMessage() {
 
 void StreamSender::BeginParts(const BorrowedPayload& payload) {
   tail_ = payload.view;
+  parts_base_ = 0;
   parts_total_ = static_cast<uint32_t>(parts_.size() + payload.bytes());
   parts_payload_ = Told(payload);
   parts_sent_ = 0;
@@ -208,9 +209,10 @@ bool StreamSender::SendPart() {
 void StreamSender::CopyPart(char* body, uint32_t bytes) {
   VERBENA_DCHECK(bytes <= parts_total_ - parts_sent_)
       << bytes << " bytes behind " << parts_sent_ << " of " << parts_total_;
-  const size_t own = parts_sent_ < parts_.size() ? parts_.copy(body, bytes, parts_sent_) : 0;
+  const size_t from = parts_sent_ - parts_base_;
+  const size_t own = from < parts_.size() ? parts_.copy(body, bytes, from) : 0;
   if (own < bytes) {
-    std::memcpy(body + own, tail_.data() + (parts_sent_ + own - parts_.size()), bytes - own);
+    std::memcpy(body + own, tail_.data() + (from + own - parts_.size()), bytes - own);
   }
   parts_sent_ += bytes;
   if (parts_sent_ == parts_total_) EndParts();
@@ -221,6 +223,30 @@ void StreamSender::DropParts() {
   tail_ = {};
   parts_total_ = 0;
   if (parts_counted_ > 0) share_->EndReservation(std::exchange(parts_counted_, 0));
+}
+
+void StreamSender::KeepUnsent() {
+  if (parts_sent_ == 0) {
+    DropParts();
+    return;
+  }
+  const size_t unsent = parts_total_ - parts_sent_;
+  const size_t more = unsent - std::min(unsent, parts_counted_);
+  if (more > 0 && !share_->TryReserve(more)) {
+    Close(share_->Exhausted(more));
+    return;
+  }
+  if (unsent < parts_counted_) share_->EndReservation(parts_counted_ - unsent);
+  parts_counted_ = unsent;
+  const size_t left = std::min<size_t>(parts_sent_, parts_.size());
+  const size_t tail_left = parts_sent_ - left;
+  std::string rest;
+  rest.reserve(unsent);
+  rest.append(parts_, left);
+  rest.append(tail_.data() + tail_left, tail_.size() - tail_left);
+  parts_ = std::move(rest);
+  parts_base_ = parts_sent_;
+  tail_ = {};
 }
 
 void StreamSender::EndParts() {
@@ -329,12 +355,7 @@ void StreamSender::Leave(StreamWrite& write) {
   if (writer_ != &write) return;
   writer_ = nullptr;
   NoteLost(write.status_.ok() ? CancelStatus(absl::StatusCode::kCancelled) : write.status_);
-  // The parts that are left follow by themselves; the payload is the writer's.
-  if (std::exchange(writer_in_parts_, false)) {
-    if (share_->TryReserve(tail_.size())) parts_counted_ += tail_.size();
-    parts_.append(tail_.data(), tail_.size());
-    tail_ = {};
-  }
+  if (std::exchange(writer_in_parts_, false)) KeepUnsent();
   if (!in_message()) StopWaiting();
   // WritesDone() may have been called meanwhile.
   if (wait_ == Wait::kNone) Advance();

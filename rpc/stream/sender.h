@@ -5,7 +5,8 @@
 // straight from the writer's memory. Each frame waits for the window of its stream, for that of all
 // streams of the link, and for room in the link; until then the writer waits. If a writer is
 // destroyed or cancelled, its message is not sent, unless a part has left: then the other parts
-// follow by themselves. A part of its stream. One thread.
+// follow by themselves, from memory that counts in the peer's share. If that has no room for them,
+// nothing more is sent. A part of its stream. One thread.
 
 #ifndef VERBENA_RPC_STREAM_SENDER_H_
 #define VERBENA_RPC_STREAM_SENDER_H_
@@ -81,6 +82,8 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   // Fills a frame's body with the next part.
   void CopyPart(char* body, uint32_t bytes);
   void EndParts();
+  // The writer of the message in parts is gone, and its payload with it.
+  void KeepUnsent();
   // Frees the message in parts, and its share of memory.
   void DropParts();
   // Room for a frame, or nullptr: then it waits, as wait_ says.
@@ -109,8 +112,9 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   uint8_t reserved_in_ = kCountsInLink;
   StreamWrite* writer_ = nullptr;
   StreamListener* message_listener_ = nullptr;
-  std::string parts_;  // the message that leaves in parts
+  std::string parts_;  // the message that leaves in parts, from parts_base_ on
   BufferView tail_;    // its payload, of writer_
+  uint32_t parts_base_ = 0;
   uint32_t parts_total_ = 0;
   uint32_t parts_payload_ = 0;  // as their first frame tells
   uint32_t parts_sent_ = 0;

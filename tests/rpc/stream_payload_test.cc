@@ -285,6 +285,39 @@ TEST_F(StreamPayloadTest, AWriteThatIsDestroyedSendsAllOfItsPayloadOrNothing) {
   ExpectNothingHeld();
 }
 
+// The memory that keeps the rest of such a payload is bounded, as that of all messages is.
+TEST_F(StreamPayloadTest, AWriteThatIsDestroyedKeepsItsPayloadWithinTheShare) {
+  Start();
+  constexpr size_t kBudget = 8 << 20;  // half of it is of one server
+  constexpr size_t kBytes = 3 << 20;
+  internal::StreamMemory& memory = client_runtime_->shard(0).stream_memory();
+  auto run = [&]() -> Task<absl::Status> {
+    memory.set_budget_bytes(kBudget);
+    Scheduler& scheduler = client_runtime_->executor(0);
+    VERBENA_CO_ASSIGN_OR_RETURN(const Buffer payload, co_await Filled(kBytes, 1));
+    std::vector<EchoStream> streams;
+    for (int i = 0; i < 2; ++i) streams.push_back(stub_->Hold());
+    for (EchoStream& stream : streams) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(Numbered(1), payload.view()));
+      const Item item = Numbered(2);
+      const Abandonable write(scheduler, WriteOnce(stream, item, payload.view()));
+      // Nobody reads it. What its window takes has gone ahead of these.
+      for (int n = 0; n < 20; ++n) VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+      EXPECT_FALSE(write.ended());
+    }
+    // The first keeps what has not left; there is no room for as much of the second.
+    EXPECT_GT(memory.used_bytes(), kBytes / 2);
+    EXPECT_LT(memory.used_bytes(), kBytes);
+    const absl::Status next = co_await streams[1].Write(Numbered(3), payload.view());
+    EXPECT_TRUE(absl::IsResourceExhausted(next)) << next;
+    streams.clear();
+    EXPECT_EQ(memory.used_bytes(), 0u);
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  ExpectNothingHeld();
+}
+
 TEST_F(StreamPayloadTest, AbandoningAnyAwaitGivesItsMemoryBack) {
   Start();
   auto chat = [&](uint64_t i) -> Task<absl::Status> {

@@ -158,9 +158,10 @@ struct ServerOptions {
   // one /64), max_concurrent_calls gives them that quarter, too. Clients of a FileBootstrap have no
   // such bound by default.
   uint32_t max_calls_per_source = 0;
-  // Bytes of one executor's receive memory for the payloads of one client's requests; a request
-  // beyond them waits for memory. A single payload above the bound is accepted when the client
-  // holds nothing else. 0, the default: half of LinkLimits::memory.receive_bytes.
+  // Bytes of one executor's receive memory for the payloads of one client's requests, until their
+  // handlers have ended, and longer if these keep them; a request beyond them waits for memory. A
+  // single payload above the bound is accepted when the client holds nothing else. 0, the default:
+  // half of LinkLimits::memory.receive_bytes.
   size_t max_bytes_per_client = 0;
   // Bytes of one executor's receive memory for the payloads of requests of all clients of one
   // source address. Landings that were granted to them count, and take at most half of the bound,

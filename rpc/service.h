@@ -100,9 +100,10 @@ class ServerContext {
   // Whether the request came with a payload, perhaps an empty one. It has arrived in full.
   bool has_request_payload() const;
   size_t request_payload_bytes() const;
-  // Takes the request's payload, which the handler may keep until the runtime is destroyed. Its
-  // memory counts as LinkLimits::memory.receive_bytes until the Buffer is destroyed: copy what must
-  // stay long. Empty if the request had no payload, or the second time.
+  // Takes the request's payload, which the handler may keep until the runtime is destroyed. Until
+  // the Buffer is destroyed its memory counts as LinkLimits::memory.receive_bytes, and in
+  // ServerOptions::max_bytes_per_client and max_bytes_per_source: copy what must stay long. Empty
+  // if the request had no payload, or the second time.
   Buffer TakeRequestPayload();
 
   // Page-aligned memory of `bytes` for payloads that this call sends. Waits while the budget, or

@@ -173,7 +173,12 @@ bool FetchedRequest::ParseMessage(google::protobuf::MessageLite& message) const 
 }
 
 Buffer FetchedRequest::TakePayload() {
-  if (memory_) memory_.set_size(call_.header.payload_bytes);
+  if (!memory_) return {};
+  memory_.set_size(call_.header.payload_bytes);
+  // The handler may keep it beyond the call.
+  if (hold_) {
+    memory_.HoldUntilFree(std::move(hold_), call_.call_link->client().shared_from_this());
+  }
   return std::move(memory_);
 }
 

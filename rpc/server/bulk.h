@@ -92,6 +92,7 @@ class FetchedRequest final : private LeaseListener {
   // when it did not arrive as it was sent.
   Task<absl::Status> Fetch();
   bool ParseMessage(google::protobuf::MessageLite& message) const;
+  // The payload counts in the client's share until its memory is free.
   Buffer TakePayload();
   // The handler has ended: frees whatever it left of the request's memory.
   void Drop();
@@ -116,9 +117,11 @@ class FetchedRequest final : private LeaseListener {
 
   const ServedCall& call_;
   size_t context_bytes_ = 0;
-  Buffer memory_;           // the payload, then the context, then the message
-  std::string unplaced_;    // a payload that came in a frame and lacks memory
-  QuotaHold hold_;          // of the client's requests, or grants, until the handler has ended
+  Buffer memory_;         // the payload, then the context, then the message
+  std::string unplaced_;  // a payload that came in a frame and lacks memory
+  // Of the client's requests, or grants: until the handler has ended, or the memory that it has
+  // taken is free.
+  QuotaHold hold_;
   Lease* lease_ = nullptr;  // of the landing with the payload, until it has ended
   Event lease_over_;
   bool earns_landing_ = false;

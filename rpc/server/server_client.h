@@ -67,11 +67,12 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
     source_->RemoveCall();
   }
 
-  // Bytes of payloads of its requests whose handlers have not ended, and of its streams' messages.
+  // Bytes of payloads of its requests and of its streams' messages, until their handlers have
+  // ended, and longer if these keep them.
   Quota& requests() { return requests_; }
   // Takes `bytes` for a landing that is granted ahead of a request, until the handler of the
-  // request has ended, or the memory of a landing that no handler got is free. Empty if the client
-  // or its source would have more than it may.
+  // request has ended, or the memory of a landing that a handler took, or none got, is free. Empty
+  // if the client or its source would have more than it may.
   QuotaHold TryGrant(size_t bytes) {
     if (!grants_.TryTake(bytes)) return {};
     source_->NoteGrant();

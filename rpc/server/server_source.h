@@ -56,7 +56,8 @@ class ServerSource {
   // Refusals that wait for room.
   Quota& refusals() { return refusals_; }
 
-  // Bytes of payloads of its requests whose handlers have not ended, and of its streams' messages.
+  // Bytes of payloads of its requests and of its streams' messages, until their handlers have
+  // ended, and longer if these keep them.
   Quota& requests() { return requests_; }
   // A part of these: landings that were granted ahead.
   Quota& grants() { return grants_; }

@@ -61,7 +61,7 @@ class GreedyClientTest : public PayloadFixture {
 // As handlers of a cache do.
 TEST_F(GreedyClientTest, MemoryThatHandlersKeepIsNamedWhenOthersWaitForIt) {
   service_.keep = true;
-  Start({.max_bytes_per_client = kBudget});
+  Start({.max_bytes_per_client = 2 * kBudget});
   for (int i = 0; i < 4; ++i) ASSERT_EQ(Run(Put(*channel_, kPart)), absl::OkStatus());
   const ServerMemory memory = server_->stats().receive_memory;
   EXPECT_EQ(memory.budget, kBudget);
@@ -80,6 +80,25 @@ TEST_F(GreedyClientTest, MemoryThatHandlersKeepIsNamedWhenOthersWaitForIt) {
   for (const std::string& line : log.Take()) lines += Says(line, "by handlers") ? 1 : 0;
   EXPECT_EQ(lines, 1) << "the log is not flooded";
   EXPECT_GE(server_->stats().receive_memory.waits, 2u);
+
+  service_.kept.clear();
+  EXPECT_EQ(Run(Put(*channel_, kPart)), absl::OkStatus());
+  service_.kept.clear();
+}
+
+// As a server does that answers before it flushes.
+TEST_F(GreedyClientTest, PayloadsThatHandlersKeepCountInTheirClientsShare) {
+  service_.keep = true;
+  Start({.max_bytes_per_client = 2 * kPart});
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(Run(Put(*channel_, kPart)), absl::OkStatus());
+  const absl::Status status = Run(Put(*channel_, kPart));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+  EXPECT_TRUE(Says(std::string(status.message()), "max_bytes_per_client")) << status;
+
+  std::unique_ptr<Runtime> other_runtime = StartRuntime();
+  Channel other(*other_runtime, server_->address());
+  EXPECT_EQ(other_runtime->BlockOn(Put(other, kPart)), absl::OkStatus());
 
   service_.kept.clear();
   EXPECT_EQ(Run(Put(*channel_, kPart)), absl::OkStatus());

@@ -18,7 +18,7 @@ using std::chrono::minutes;
 
 constexpr size_t kBudget = 1 << 20;
 
-// Keeps the memory of its requests; its first handler waits until the test lets it end.
+// Keeps the memory of its requests; its handlers wait until the test lets them end.
 class KeepingService final : public testing::Payloads::Service {
  public:
   Task<absl::Status> Put(ServerContext& context, const testing::PutRequest&,
@@ -57,7 +57,7 @@ class MemoryWaitTest : public PayloadFixture {
   KeepingService keeping_;
 };
 
-// The first wait is for what its client may have, the second for memory that a handler keeps.
+// The first wait is for what its client may have, the second for memory that another client has.
 TEST_F(MemoryWaitTest, AWaitForAShareAndOneForMemoryHaveOneLimit) {
   LinkLimits limits;
   limits.memory.receive_bytes = kBudget;
@@ -65,21 +65,30 @@ TEST_F(MemoryWaitTest, AWaitForAShareAndOneForMemoryHaveOneLimit) {
   limits.ping_interval = limits.connect_timeout = hours(100);
   limits.idle_timeout = Duration::zero();
   server_runtime_ = StartRuntime({.limits = limits, .clock = &clock_});
-  ServeWith(keeping_, {.max_bytes_per_client = kBudget, .memory_wait = hours(2)});
+  ServeWith(keeping_, {.max_bytes_per_client = kBudget,
+                       .max_bytes_per_source = 4 * kBudget,
+                       .memory_wait = hours(2)});
   StartClient();
-  Ended first, second;
+  keeping_.may_end = true;
+  Ended first, second, others;
   client_runtime_->Spawn(Put(*channel_, kBudget, first));
-  Eventually([this] { return keeping_.begun == 1; }, "a handler has all of its client's share");
+  Eventually([&] { return first.done.load(); }, "the server keeps all of a client's share");
   client_runtime_->Spawn(Put(*channel_, kBudget / 2, second));
   Eventually([this] { return server_->stats().calls == 2; }, "a request waits for its share");
+  const std::unique_ptr<Runtime> other_runtime = StartRuntime();
+  Channel other(*other_runtime, server_->address());
+  other_runtime->Spawn(Put(other, kBudget, others));
+  Eventually([this] { return server_->stats().receive_memory.waiting == 1; },
+             "another client's request waits for memory");
   clock_.moved_by = minutes(90);
-  keeping_.may_end = true;
-  Eventually([&] { return first.done && server_->stats().receive_memory.waiting == 1; },
+  keeping_.kept.clear();
+  Eventually([&] { return others.done && server_->stats().receive_memory.waiting == 1; },
              "it waits for memory");
   EXPECT_FALSE(second.done);
   clock_.moved_by = minutes(121);
   Eventually([&] { return second.done.load(); }, "its wait is over");
   EXPECT_EQ(first.status, absl::OkStatus());
+  EXPECT_EQ(others.status, absl::OkStatus());
   EXPECT_EQ(second.status.code(), absl::StatusCode::kResourceExhausted) << second.status;
   EXPECT_EQ(OutcomeOf(second.status), Outcome::kNotExecuted);
   keeping_.kept.clear();

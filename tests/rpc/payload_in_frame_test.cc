@@ -268,7 +268,8 @@ TEST_F(SmallPayloadMemoryTest, ARequestWaitsForMemoryThatHandlersKeep) {
   LinkLimits limits = Patient();
   limits.memory.receive_bytes = kBudget;
   service_.keep = true;
-  Start(limits, {.memory_wait = std::chrono::hours(2)});
+  // The client may have more than there is.
+  Start(limits, {.max_bytes_per_client = 2 * kBudget, .memory_wait = std::chrono::hours(2)});
   const size_t all = kBudget / 4096;
   for (size_t i = 0; i < all; ++i) ASSERT_EQ(Run(PutFilled(4096)), absl::OkStatus());
   Ended waits;

@@ -106,6 +106,16 @@ absl::Status TransferStatus(int error, const char* what, const OpenFile& file, s
   return internal::FileStatus(error, message);
 }
 
+// A transfer that was given up may fill the memory, or read it, at any later time.
+absl::Status CheckUnused(Kind kind, const char* what, const OpenFile& file, BufferView part,
+                         uint64_t offset) {
+  if (!file.service.IsStillUsed(part, kind)) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format(
+      "{} of {} bytes at {} of {}: its memory may still be in use by a read or write that was "
+      "cancelled: destroy the Buffer of that, and take another",
+      what, part.size(), offset, file.path));
+}
+
 // The kernel's offsets are signed, and a ring takes -1 for something else.
 bool IsBeyondAnyFile(uint64_t offset, size_t bytes) {
   return offset > static_cast<uint64_t>(std::numeric_limits<off_t>::max()) - bytes;
@@ -115,6 +125,7 @@ Task<absl::StatusOr<size_t>> ReadAll(FileReference file, BufferView part, uint64
   if (IsBeyondAnyFile(offset, part.size())) {
     co_return TransferStatus(EINVAL, "read", *file, part.size(), offset, 0);
   }
+  VERBENA_CO_RETURN_IF_ERROR(CheckUnused(Kind::kRead, "read", *file, part, offset));
   size_t done = 0;
   while (done < part.size()) {
     const BufferView rest = part.Slice(done, std::min(part.size() - done, kMaxTransferBytes));
@@ -135,6 +146,7 @@ Task<absl::Status> WriteAll(FileReference file, BufferView part, uint64_t offset
   if (IsBeyondAnyFile(offset, part.size())) {
     co_return TransferStatus(EINVAL, "write", *file, part.size(), offset, 0);
   }
+  VERBENA_CO_RETURN_IF_ERROR(CheckUnused(Kind::kWrite, "write", *file, part, offset));
   size_t done = 0;
   while (done < part.size()) {
     const BufferView rest = part.Slice(done, std::min(part.size() - done, kMaxTransferBytes));

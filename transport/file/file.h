@@ -15,9 +15,11 @@
 // kernel may still work on the operation, which keeps the memory of its buffer. So after a
 // cancelled read or write the Buffer must be destroyed, not used again: its memory returns to the
 // pool once the kernel has let go of it. This also holds if the Task is destroyed. A cancelled
-// write may or may not happen. Destroying the executor waits for the operations that the kernel
-// has, for ever if threads read a pipe that nobody writes. At most 256 operations of an executor
-// (1024 with threads) are under way; more wait in order.
+// write may or may not happen. A new read or write of memory that the kernel may still use fails
+// with FAILED_PRECONDITION, which ends by itself: memory of the program's own (RegisteredMemory)
+// can be used again then. Destroying the executor waits for the operations that the kernel has, for
+// ever if threads read a pipe that nobody writes. At most 256 operations of an executor (1024 with
+// threads) are under way; more wait in order.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(File file, co_await File::Open("/data/v0", {.flags = O_RDWR}));
 //   VERBENA_CO_ASSIGN_OR_RETURN(size_t bytes, co_await file.Read(buffer.view(), /*offset=*/0));
@@ -66,6 +68,13 @@ struct FileStat {
   std::chrono::nanoseconds modified{};  // since 1970
 };
 
+// A file that is open, or none.
+//
+//   precondition                                     how it is checked     test
+//   a file, for every method but the destructor      a check aborts        file_lifetime_test
+//   Tasks run on the executor that opened it         a check aborts        file_lifetime_test
+//   no cancelled transfer may still use the memory   FAILED_PRECONDITION   file_lifetime_test
+//   no two transfers at once use the same memory     not checked
 class File {
  public:
   // On an Executor; FAILED_PRECONDITION on another scheduler.

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
@@ -158,6 +160,7 @@ void FileService::Leave(FileOperation& operation) {
   // A close runs even if nobody waits for it.
   if (operation.request.kind == FileRequest::Kind::kClose) return;
   if (operation.started) {
+    if (!operation.request.part.empty()) left_.push_back(&operation);
     backend_->Cancel(operation);
     return;
   }
@@ -165,6 +168,18 @@ void FileService::Leave(FileOperation& operation) {
   operation.IntrusiveNode<FileOperation>::Unlink();
   --waiting_;
   Recycle(operation);
+}
+
+bool FileService::Collides(BufferView part, FileRequest::Kind kind) const {
+  const std::less<const char*> before;
+  for (const FileOperation* operation : left_) {
+    const FileRequest& left = operation->request;
+    const bool apart = !before(left.part.data(), part.data() + part.size()) ||
+                       !before(part.data(), left.part.data() + left.part.size());
+    if (apart) continue;
+    if (kind == FileRequest::Kind::kRead || left.kind == FileRequest::Kind::kRead) return true;
+  }
+  return false;
 }
 
 // An operation that a signal interrupted, or that the kernel had no memory for, has done nothing.
@@ -190,6 +205,8 @@ void FileService::OnComplete(FileOperation& operation, int32_t result) {
   --in_flight_;
   if (FileAwaiter* awaiter = std::exchange(operation.awaiter, nullptr)) {
     awaiter->Finish(operation, result);
+  } else if (!operation.request.part.empty()) {
+    std::erase(left_, &operation);
   } else if (operation.request.kind == FileRequest::Kind::kOpen && result >= 0) {
     // Nobody else knows the descriptor.
     CloseDescriptor(result);

@@ -26,6 +26,7 @@
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/file/operation.h"
+#include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 
@@ -47,6 +48,11 @@ class FileService final : public ExecutorService {
   FileOperation& Start(FileRequest request, FileAwaiter* awaiter);
   // Nobody waits for `operation` any more: asks it to end, unless it is a close.
   void Leave(FileOperation& operation);
+  // Whether a read or write that nobody waits for any more may still use memory of `part`, and one
+  // of the two writes there: a new operation must not begin.
+  bool IsStillUsed(BufferView part, FileRequest::Kind kind) const {
+    return !left_.empty() && Collides(part, kind);
+  }
 
   Executor& executor() const { return executor_; }
   FileBackend& backend() const { return *backend_; }
@@ -67,12 +73,14 @@ class FileService final : public ExecutorService {
   void Recycle(FileOperation& operation);
   bool StartAgain(FileOperation& operation, int32_t result);
   void StartWaiting();
+  bool Collides(BufferView part, FileRequest::Kind kind) const;
 
   Executor& executor_;
   std::unique_ptr<FileBackend> backend_;
   std::vector<std::unique_ptr<FileOperation>> operations_;
   std::vector<FileOperation*> free_;
   IntrusiveList<FileOperation> queue_;
+  std::vector<const FileOperation*> left_;  // reads and writes under way that nobody waits for
   size_t in_flight_ = 0;
   size_t waiting_ = 0;
   bool stopped_ = false;

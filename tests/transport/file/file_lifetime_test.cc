@@ -96,6 +96,38 @@ TEST_F(FileLifetimeTest, ACancelledReadReturnsAtOnceAndItsMemoryStaysUntilTheKer
   });
 }
 
+Task<void> ReadView(File& file, BufferView view, absl::Status& result) {
+  result = (co_await file.Read(view, 0)).status();
+}
+
+// Otherwise the first read could fill what the second has read.
+TEST_F(FileLifetimeTest, MemoryThatACancelledReadMayStillFillIsRefused) {
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> fifo = co_await File::Open(Path("fifo"), {.flags = O_RDONLY});
+    CO_ASSERT_OK(fifo);
+    absl::StatusOr<File> other = co_await File::Open(Path("other"), {.flags = O_RDWR | O_CREAT});
+    CO_ASSERT_OK(other);
+    const Buffer buffer = Take(100);
+    TaskScope scope(co_await CurrentContext());
+    absl::Status result;
+    scope.Spawn(ReadView(*fifo, buffer.Slice(20, 30), result));
+    co_await UntilAsked(1);
+    scope.RequestCancel();
+    co_await scope.Join();
+    EXPECT_EQ(result.code(), StatusCode::kCancelled);
+    const absl::Status again = (co_await other->Read(buffer.Slice(0, 21), 0)).status();
+    EXPECT_EQ(again.code(), StatusCode::kFailedPrecondition) << again;
+    EXPECT_EQ((co_await other->Write(buffer.Slice(49, 1), 0)).code(),
+              StatusCode::kFailedPrecondition);
+    EXPECT_EQ(co_await other->Write(buffer.Slice(0, 20), 0), absl::OkStatus());
+    EXPECT_EQ(co_await other->Write(buffer.Slice(50, 50), 0), absl::OkStatus());
+    EXPECT_EQ(write(fifo_, "late", 4), 4);
+    const FileService& service = *FileService::Of(*executor_).value();
+    while (service.in_flight() > 0) co_await Turn(*executor_);
+    EXPECT_EQ(co_await other->Write(buffer.view(), 0), absl::OkStatus());
+  });
+}
+
 TEST_F(FileLifetimeTest, ADeadlineEndsARead) {
   Run([&]() -> Task<void> {
     absl::StatusOr<File> file = co_await File::Open(Path("fifo"), {.flags = O_RDONLY});

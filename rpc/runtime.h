@@ -156,7 +156,9 @@ class Runtime {
   static absl::StatusOr<std::unique_ptr<Runtime>> Start(RuntimeOptions options = {});
   // Closes every link. A check aborts the process if a Server still uses the runtime: declare the
   // server after the runtime, so that it is destroyed first. While this runs, only tasks of Spawn()
-  // may use a Channel; any thread may destroy one. Must not be called on one of its executors.
+  // may use a Channel; any thread may destroy one. Waits for these tasks, and names in the log,
+  // every ten seconds, an executor on which some have not ended. Must not be called on one of its
+  // executors.
   ~Runtime();
 
   // Runs `task` on an executor and waits until it has ended and its frame is destroyed. Returns its

@@ -1,5 +1,6 @@
 #include "verbena/transport/executor/spawn.h"
 
+#include <chrono>
 #include <exception>
 #include <future>
 #include <string>
@@ -7,7 +8,10 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
@@ -28,6 +32,17 @@ class SpawnedTask final : public RootTask {
 
   Task<void> task_;
 };
+
+// Between two lines in the log about tasks that keep a shutdown waiting.
+constexpr Duration kReportInterval = std::chrono::seconds(10);
+
+Task<void> ReportWait(const TaskScope& scope, const std::string& owner) {
+  while ((co_await Sleep(kReportInterval)).ok()) {
+    Log(LogLevel::kWarning,
+        fmt::format("{} waits for {} of its tasks to end: a task must end once it is cancelled",
+                    owner, scope.size()));
+  }
+}
 
 }  // namespace
 
@@ -157,6 +172,8 @@ void JoinState::Drop() {
 }
 
 Task<void> JoinLogged(TaskScope& scope, std::string owner) {
+  TaskScope report(co_await CurrentContext());
+  if (scope.size() > 0) report.Spawn(ReportWait(scope, owner));
   try {
     co_await scope.Join();
   } catch (const std::exception& error) {

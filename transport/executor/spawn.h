@@ -190,8 +190,8 @@ class TypedJoinState final : public JoinState {
 
 // JoinLogged: joins a TaskScope at a shutdown, which goes on whatever the scope's tasks threw.
 
-// Waits until `scope` has no child left. Logs the first exception of one, as that of a task of
-// `owner`, and never throws it.
+// Waits until `scope` has no child left, and says so in the log every ten seconds. Logs the first
+// exception of one, as that of a task of `owner`, and never throws it.
 Task<void> JoinLogged(TaskScope& scope, std::string owner);
 
 // BlockOn: runs a Task on an executor from a thread that runs none, and waits for its result.

@@ -63,7 +63,7 @@ class ChannelStream final : public StreamCall {
   ChannelStream(Channel& channel, const MethodDescriptor& method, const MessageLite& request,
                 const MessageLite& reply, CallOptions& options)
       : StreamCall(method, DeadlineOf(channel, options), options.info,
-                   method.streams == Streams::kServer ? request.SerializeAsString() : ""),
+                   method.streams == Streams::kServer ? request.SerializePartialAsString() : ""),
         channel_(channel),
         policy_(PolicyOf(channel, method)),
         route_key_(options.route_key),

@@ -43,7 +43,7 @@ std::string DeterministicBytes(const MessageLite& message) {
   google::protobuf::io::StringOutputStream stream(&bytes);
   google::protobuf::io::CodedOutputStream coded(&stream);
   coded.SetSerializationDeterministic(true);
-  message.SerializeToCodedStream(&coded);
+  message.SerializePartialToCodedStream(&coded);
   coded.Trim();
   return bytes;
 }
@@ -291,7 +291,7 @@ std::shared_ptr<const KeptResult> ServerCall::ResultOf(const absl::Status& statu
   if (has_payload) bytes += once.written_bytes + bulk->response().payload().size();
   if (bytes > most) return TooLarge(status, outcome, bytes, most);
   if (has_payload && once.lacks_room) return NoRoom(status, outcome);
-  if (status.ok()) messages_.reply().SerializeToString(&kept.reply);
+  if (status.ok()) messages_.reply().SerializePartialToString(&kept.reply);
   if (has_payload) {
     std::string& payload = kept.payload.emplace(std::move(once.written));
     for (size_t i = 0; i < bulk->response().payload().part_count(); ++i) {
@@ -309,7 +309,7 @@ Task<absl::Status> ServerCall::AnswerWith(const KeptResult& result) {
     (void)context_->AddTrailingMetadata(key, value);
   }
   VERBENA_CO_RETURN_IF_ERROR(result.status);
-  if (!messages_.reply().ParseFromString(result.reply)) {
+  if (!messages_.reply().ParsePartialFromString(result.reply)) {
     co_return absl::InternalError(
         fmt::format("the stored result of {} bytes does not parse as {}, the reply of {}",
                     result.reply.size(), messages_.reply().GetTypeName(), method_name()));

@@ -111,7 +111,7 @@ void StreamReceiver::Leave(StreamRead& read) {
   SetPeerOwes(false);
   if (read.state_ != StreamRead::State::kMessage) return;
   returned_ = std::make_unique<Returned>();
-  read.into_.SerializeToString(&returned_->message);
+  read.into_.SerializePartialToString(&returned_->message);
   if (read.payload_ == nullptr) return;
   returned_->has_payload = std::exchange(read.payload_->present, false);
   if (returned_->has_payload) returned_->payload = std::move(read.payload_->buffer);

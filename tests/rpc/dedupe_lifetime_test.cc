@@ -11,6 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "google/protobuf/descriptor.pb.h"
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/watched_device.h"
 #include "verbena/rpc/call/memory.h"
@@ -118,6 +120,41 @@ TEST_F(DedupeLifetimeTest, AnInterceptorMayTakeThePayload) {
     EXPECT_EQ(interceptor->taken, attempt * 50'000);
   }
   EXPECT_EQ(service_.runs, 1u);
+}
+
+// Answers Add with a message that lacks required fields, as code of proto2 may.
+class LackingService final : public Service {
+ public:
+  using Reply = google::protobuf::UninterpretedOption::NamePart;
+
+  LackingService() : method_(*Add()) {
+    method_.reply_prototype = &Reply::default_instance();
+    method_.invoke = [](Service&, ServerContext&, const google::protobuf::MessageLite&,
+                        google::protobuf::MessageLite&) -> Task<absl::Status> {
+      co_return absl::OkStatus();
+    };
+  }
+  const char* full_name() const override { return CounterService().full_name(); }
+  absl::Span<const ServerMethod> methods() const override { return {&method_, 1}; }
+
+ private:
+  static const ServerMethod* Add() {
+    static const CounterService& whole = *new CounterService;
+    return &whole.methods()[0];
+  }
+
+  ServerMethod method_;
+};
+
+TEST_F(DedupeLifetimeTest, AReplyThatLacksARequiredFieldIsKept) {
+  LackingService service;
+  server_runtime_ = StartRuntime();
+  ServeWith(service);
+  StartClient();
+  const Token token(*this);
+  for (int attempt = 0; attempt < 2; ++attempt) EXPECT_EQ(Add(*token).status(), absl::OkStatus());
+  EXPECT_EQ(kept().results, 1u);
+  server_.reset();
 }
 
 // Ends the call while its handler waits, as a time limit does.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "gmock/gmock.h"
+#include "google/protobuf/descriptor.pb.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/abandonable.h"
 #include "tests/rpc/open_link.h"
@@ -43,6 +44,18 @@ TEST_F(StreamTest, TheHandlersStatusComesBehindItsMessages) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(status.message(), "as was asked");
   EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+}
+
+// It is the server's to judge, as for unary calls.
+TEST_F(StreamTest, ARequestThatLacksARequiredFieldIsSent) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    const google::protobuf::UninterpretedOption::NamePart lacking;
+    ClientReader<Item> reader(*channel_, kCount, lacking, {});
+    EXPECT_FALSE((co_await reader.Read()).has_value());
+    co_return co_await reader.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
 }
 
 TEST_F(StreamTest, FinishDropsWhatWasNotRead) {

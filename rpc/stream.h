@@ -91,11 +91,11 @@ class [[nodiscard("a stream begins when it is read")]] ClientReader {
   // the message has no payload.
   VERBENA_CORO_WRAPPER auto Read(Reply& into) { return internal::ReadInto(*stream_, into); }
   // Reads into the caller's message, for a caller that limits the time of a Read, or must know why
-  // there is no message. Costs a coroutine. False at the end of the stream: Finish() tells how it
-  // ended. An error if the link or the deadline ended the stream, or if this await was cancelled.
-  // After a cancelled await the stream goes on. But if this is the stream's first await, the
-  // deadline of the Task is that of the whole stream, unless the stream has Inherit::kNothing
-  // (CallOptions::inherit):
+  // there is no message. Costs a coroutine. False at the end of the stream, once: Finish() tells
+  // how it ended. An error behind that (FAILED_PRECONDITION), or if the link or the deadline ended
+  // the stream, or if this await was cancelled. After a cancelled await the stream goes on. But if
+  // this is the stream's first await, the deadline of the Task is that of the whole stream, unless
+  // the stream has Inherit::kNothing (CallOptions::inherit):
   //
   //   absl::StatusOr<bool> read = co_await WithDeadline(reader.TryRead(entry), 1s);
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<bool>> TryRead(Reply& into) {
@@ -215,7 +215,7 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
 //
 // A server's Read gives an absl::StatusOr, which is OK at the end of the stream, too:
 //
-//   // BAD: never ends, since Read is OK at each later Read as well.
+//   // BAD: stores the last chunk twice. A Read at the end is OK; only the one behind it fails.
 //   while ((co_await chunks.Read(chunk)).ok()) Store(chunk);
 //
 //   // GOOD: ends with the client's last message, and hands on a failure.
@@ -236,9 +236,10 @@ class ServerReader {
   ServerReader(const ServerReader&) = delete;
   ServerReader& operator=(const ServerReader&) = delete;
 
-  // The next message; none once the client has said that it sends no more. An error if the call has
-  // ended before that: then not all messages were read. INVALID_ARGUMENT if the message does not
-  // parse, RESOURCE_EXHAUSTED if memory is short; the stream gives no more messages then.
+  // The next message; none once the client has said that it sends no more, and FAILED_PRECONDITION
+  // for a Read behind that. An error if the call has ended before that: then not all messages were
+  // read. INVALID_ARGUMENT if the message does not parse, RESOURCE_EXHAUSTED if memory is short;
+  // the stream gives no more messages then.
   VERBENA_CORO_WRAPPER auto Read() { return internal::NextOf<Request>(receiver_); }
   // Reads the next message into the handler's, without an allocation once warm. Gives an
   // absl::StatusOr<bool>: whether there was a message. The Buffer of a WithPayload is used again if

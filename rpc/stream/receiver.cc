@@ -97,6 +97,12 @@ bool StreamReceiver::Start(StreamRead& read) {
   } else if (taken == Taken::kPart) {
     EndAssembly();
     read.state_ = StreamRead::State::kEnd;
+    // A loop that asks only whether a Read failed would never end.
+    if (std::exchange(end_told_, true)) [[unlikely]] {
+      read.status_ = absl::FailedPreconditionError(
+          "a Read of a stream whose messages have ended: the last Read said so by giving none");
+      read.state_ = StreamRead::State::kFailed;
+    }
   } else {
     read.status_ = failure_;
     read.state_ = StreamRead::State::kFailed;
@@ -149,7 +155,10 @@ void StreamRead::Detach() {
 }
 
 absl::StatusOr<bool> StreamRead::await_resume() {
-  if (receiver_ != nullptr) std::exchange(receiver_, nullptr)->reader_ = nullptr;
+  if (StreamReceiver* receiver = std::exchange(receiver_, nullptr)) {
+    receiver->reader_ = nullptr;
+    if (state_ == State::kEnd) receiver->end_told_ = true;
+  }
   const State state = std::exchange(state_, State::kTaken);
   if (state == State::kNeedsMemory) return false;
   if (payload_ != nullptr) payload_->wanted = 0;
@@ -218,7 +227,7 @@ void StreamReceiver::Clear() {
   stream_link_ = nullptr;
   buffers_ = nullptr;
   part_left_ = 0;
-  ended_ = discards_ = false;
+  ended_ = end_told_ = discards_ = false;
   returned_.reset();
   failure_ = absl::OkStatus();
 }

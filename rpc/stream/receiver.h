@@ -311,6 +311,7 @@ class StreamReceiver final : private SendWaiter,
   uint64_t max_message_bytes_ = 0;
   uint32_t part_left_ = 0;  // of the message whose parts arrive
   bool ended_ = false;
+  bool end_told_ = false;  // a Read has found the end
   bool discards_ = false;
   StreamChunk* first_ = nullptr;
   StreamChunk* last_ = nullptr;

@@ -58,6 +58,27 @@ TEST_F(StreamTest, ARequestThatLacksARequiredFieldIsSent) {
   EXPECT_EQ(Run(run()), absl::OkStatus());
 }
 
+// So that a loop ends which asks only whether a Read has failed.
+TEST_F(StreamTest, AReadBehindTheEndFails) {
+  Start();
+  auto run = [&](bool waits) -> Task<absl::Status> {
+    testing::CountRequest request;
+    request.set_count(1);
+    ClientReader<Item> reader = stub_->Count(request);
+    Item item;
+    EXPECT_TRUE((co_await reader.TryRead(item)).value());
+    // The end comes ahead of this call's answer.
+    if (!waits) VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+    EXPECT_FALSE((co_await reader.TryRead(item)).value());
+    for (int again = 0; again < 2; ++again) {
+      const absl::Status behind = (co_await reader.TryRead(item)).status();
+      EXPECT_TRUE(absl::IsFailedPrecondition(behind)) << behind;
+    }
+    co_return co_await reader.Finish();
+  };
+  for (const bool waits : {true, false}) EXPECT_EQ(Run(run(waits)), absl::OkStatus());
+}
+
 TEST_F(StreamTest, FinishDropsWhatWasNotRead) {
   Start();
   auto run = [&]() -> Task<absl::Status> {

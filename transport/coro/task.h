@@ -140,16 +140,22 @@ class ForeignAwaiter final {
     // this thread returns to its loop.
     const std::coroutine_handle<> bridge = MakeForeignBridge(*way_home_);
     using Suspended = decltype(awaiter_.await_suspend(bridge));
-    if constexpr (std::same_as<Suspended, bool>) {
-      if (awaiter_.await_suspend(bridge)) return std::noop_coroutine();
+    try {
+      if constexpr (std::same_as<Suspended, bool>) {
+        if (awaiter_.await_suspend(bridge)) return std::noop_coroutine();
+      } else if constexpr (std::is_void_v<Suspended>) {
+        awaiter_.await_suspend(bridge);
+        return std::noop_coroutine();
+      } else {
+        return awaiter_.await_suspend(bridge);
+      }
+    } catch (...) {
+      // The coroutine goes on with the exception, and nobody resumes the bridge.
       bridge.destroy();
-      return coroutine;
-    } else if constexpr (std::is_void_v<Suspended>) {
-      awaiter_.await_suspend(bridge);
-      return std::noop_coroutine();
-    } else {
-      return awaiter_.await_suspend(bridge);
+      throw;
     }
+    bridge.destroy();
+    return coroutine;
   }
   decltype(auto) await_resume() { return awaiter_.await_resume(); }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/transport/coro/counted_new.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -107,6 +108,20 @@ TEST_F(ForeignAwaitTest, AForeignExceptionComesOutOfTheAwait) {
   scheduler_.RunUntilIdle();
   ASSERT_TRUE(task.done());
   EXPECT_THROW((void)task.result(), std::runtime_error);
+}
+
+struct Throwing {
+  bool await_ready() const { return false; }
+  void await_suspend(std::coroutine_handle<>) const { throw std::runtime_error("no room"); }
+  void await_resume() const {}
+};
+
+TEST_F(ForeignAwaitTest, AForeignAwaitThatCannotBeginLeavesNothingBehind) {
+  const auto await = []() -> Task<void> { co_await Throwing{}; };
+  EXPECT_THROW(scheduler_.Run(await()), std::runtime_error);
+  const size_t kept = CountedNews() - CountedDeletes();
+  for (int i = 0; i < 5; ++i) EXPECT_THROW(scheduler_.Run(await()), std::runtime_error);
+  EXPECT_EQ(CountedNews() - CountedDeletes(), kept);
 }
 
 TEST_F(ForeignAwaitTest, AHandleThatIsResumedAfterItsTaskWasDestroyedDoesNothing) {

@@ -129,9 +129,9 @@ constexpr std::string_view kKeywords[] = {
 };
 static_assert(std::is_sorted(std::begin(kKeywords), std::end(kKeywords)));
 
-// Macros of the headers that generated code includes. Sorted.
-constexpr std::string_view kMacros[] = {"EOF",   "INFINITY", "NAN",   "NULL",  "assert",
-                                        "errno", "stderr",   "stdin", "stdout"};
+// Macros of the headers that generated code includes, and those that -std=gnu++20 defines. Sorted.
+constexpr std::string_view kMacros[] = {"EOF",   "INFINITY", "NAN",   "NULL",   "assert", "errno",
+                                        "linux", "stderr",   "stdin", "stdout", "unix"};
 static_assert(std::is_sorted(std::begin(kMacros), std::end(kMacros)));
 
 // Members of the generated classes, and the classes themselves. Sorted.

@@ -35,6 +35,27 @@ TEST(GuardNameTest, IsAnIdentifier) {
   EXPECT_EQ("VERBENA_GENERATED_a_2fB9_2d_5f_2eproto", GuardOf("a/B9-_.proto"));
 }
 
+std::string CppNameOfMethod(const std::string& name) {
+  FileDescriptorProto proto;
+  proto.set_name("a.proto");
+  proto.add_message_type()->set_name("M");
+  auto& service = *proto.add_service();
+  service.set_name("S");
+  auto& method = *service.add_method();
+  method.set_name(name);
+  method.set_input_type(".M");
+  method.set_output_type(".M");
+  DescriptorPool pool;
+  const auto* file = pool.BuildFile(proto);
+  return file == nullptr ? "" : CppName(*file->service(0)->method(0));
+}
+
+TEST(KeywordTest, MacrosOfGnuDialectsAreEscapedInMethodNames) {
+  EXPECT_EQ("linux_", CppNameOfMethod("linux"));
+  EXPECT_EQ("unix_", CppNameOfMethod("unix"));
+  EXPECT_EQ("Linux", CppNameOfMethod("Linux"));
+}
+
 // A word that protobuf escapes and we do not would be a method that does not compile.
 TEST(KeywordTest, WhateverProtobufEscapesIsEscapedInMethodNames) {
   for (const char* word :

@@ -23,6 +23,8 @@ FOR_TESTS = re.compile(r"ForTest|friend class \w*Test\b|FRIEND_TEST|VERBENA_MUTA
                        r"\binline (?:constinit )?(?:std::atomic<)?\w*Hook>? \w+ ?[=;{]")
 # Its fakes take the names of what generated code calls.
 FAKES = "tests/rpc/codegen/generated_code_test.cc"
+# What only x86 has, and the size of its pages.
+ONE_PROCESSOR = re.compile(r"\w*mmintrin\.h|\b_mm\d*_|\bk\w*Page(?:Bytes|Size)? = (?:4096|4 \* 1024|1 << 12)\b")
 
 
 def lines_that_match(pattern, names):
@@ -47,6 +49,10 @@ class TreeTest(unittest.TestCase):
         product = [name for name in tree.files()
                    if name.startswith(("rpc/", "transport/", "proto/", "examples/"))]
         self.assertEqual([], lines_that_match(FOR_TESTS, product))
+
+    def test_the_library_takes_no_processor_and_no_size_of_pages_for_granted(self):
+        self.assertEqual([], lines_that_match(ONE_PROCESSOR, [
+            name for name in tree.files() if name.startswith(("rpc/", "transport/", "proto/"))]))
 
     def test_no_build_output_is_tracked(self):
         # A link into Bazel's output base would be followed on somebody else's machine.

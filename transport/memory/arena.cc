@@ -1,5 +1,7 @@
 #include "verbena/transport/memory/arena.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "fmt/format.h"
@@ -10,7 +12,11 @@
 namespace verbena::internal {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
+// The bytes of the pages that hold `bytes`.
+size_t RoundedToPages(size_t bytes) {
+  static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
+}
 
 }  // namespace
 
@@ -18,7 +24,7 @@ absl::StatusOr<Arena> Arena::Create(Device& device, ibv_pd* pd, size_t bytes, in
                                     ArenaKind kind) {
   Arena arena;
   arena.device_ = &device;
-  arena.bytes_ = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  arena.bytes_ = RoundedToPages(bytes);
   VERBENA_RETURN_IF_ERROR(arena.Allocate(kind));
   VERBENA_ASSIGN_OR_RETURN(ibv_mr * mr, device.RegMr(pd, arena.data_, arena.bytes_, access));
   arena.mr_ = mr;

@@ -7,7 +7,6 @@
 #ifndef VERBENA_TRANSPORT_SOFT_EVENTS_H_
 #define VERBENA_TRANSPORT_SOFT_EVENTS_H_
 
-#include <immintrin.h>
 #include <infiniband/verbs.h>
 #include <sched.h>
 
@@ -56,6 +55,16 @@ class EventQueue {
   std::unordered_map<void*, unsigned> unacknowledged_;
 };
 
+// Tells the processor that this thread spins. Processors without such an instruction go without it.
+inline void SpinPause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  // `yield` does nothing on most of these processors.
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
 // SpinLock: the lock of queues that are held for tens of nanoseconds.
 //
 // Works with std::lock_guard. A waiter that does not get it soon yields its core, because the
@@ -76,7 +85,7 @@ class SpinLock {
   void Wait() {
     for (int spins = 0; locked_.load(std::memory_order_relaxed); ++spins) {
       if (spins < 256) {
-        _mm_pause();
+        SpinPause();
       } else {
         sched_yield();
       }

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -32,14 +33,15 @@ constexpr auto kAnswerPatience = std::chrono::seconds(5);
 // True when every page of the range is mapped: a registration of anything else fails, as pinning
 // would.
 bool IsMapped(const void* address, size_t bytes) {
-  constexpr uintptr_t kPage = 4096;
+  // From 4 to 64 KiB: mincore takes no address between two pages.
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   constexpr size_t kChunkPages = 4096;
   static thread_local unsigned char residency[kChunkPages];
   if (bytes > UINTPTR_MAX - reinterpret_cast<uintptr_t>(address)) return false;
-  uintptr_t at = reinterpret_cast<uintptr_t>(address) & ~(kPage - 1);
+  uintptr_t at = reinterpret_cast<uintptr_t>(address) & ~(page - 1);
   const uintptr_t end = reinterpret_cast<uintptr_t>(address) + bytes;
   while (at < end) {
-    const size_t chunk = std::min<size_t>(end - at, kChunkPages * kPage);
+    const size_t chunk = std::min<size_t>(end - at, kChunkPages * page);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): pages are found by arithmetic.
     if (mincore(reinterpret_cast<void*>(at), chunk, residency) != 0) return false;
     at += chunk;

@@ -148,7 +148,8 @@ ibv_send_wr& AddWork(ibv_qp_ex* handle, ibv_wr_opcode opcode) {
   work.wr = {};
   work.wr.wr_id = handle->wr_id;
   work.wr.opcode = opcode;
-  work.wr.send_flags = handle->wr_flags;
+  // The calls that set the data say whether they are inline, and Chain() believes this flag.
+  work.wr.send_flags = handle->wr_flags & ~unsigned{IBV_SEND_INLINE};
   work.first_sge = builder.sges.size();
   return work.wr;
 }

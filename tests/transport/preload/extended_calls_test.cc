@@ -142,6 +142,22 @@ TEST_F(ExtendedCallsTest, InlineDataIsCopiedAtOnce) {
   EXPECT_EQ(b_->Received(6), "linein");
 }
 
+TEST_F(ExtendedCallsTest, AFlagMakesNoDataInline) {
+  ASSERT_EQ(b_->PostReceive(1), 0);
+  ASSERT_EQ(b_->PostReceive(2), 0);
+  std::string text = "inline";
+  Start(1);
+  post_->wr_flags |= IBV_SEND_INLINE;
+  ibv_wr_send(post_);
+  ibv_wr_set_inline_data(post_, text.data(), text.size());
+  ibv_wr_send(post_);
+  SetLowerHalf(5);
+  ASSERT_EQ(Complete(), 0);
+  EXPECT_EQ(b_->Poll().byte_len, 6u);
+  EXPECT_EQ(b_->Poll().byte_len, 5u);
+  EXPECT_EQ(b_->Received(6), "from e");
+}
+
 TEST_F(ExtendedCallsTest, AWindowIsBoundUsedAndInvalidated) {
   // b's window, which a writes through, and invalidates by a SEND.
   ibv_mw* window = ibv_alloc_mw(b_->pd, IBV_MW_TYPE_2);

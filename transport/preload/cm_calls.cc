@@ -91,6 +91,10 @@ int MakeId(rdma_event_channel* channel, void* context, rdma_port_space space, rd
         "soft device has no datagrams");
   }
   if (CmDevices::Get().devices().empty()) return CmFail(ENODEV);
+  {
+    const std::scoped_lock lock(CmLoop::Instance().mutex());
+    if (const int error = CmLoop::Instance().Start(); error != 0) return CmFail(error);
+  }
   auto id = std::make_unique<CmId>(space);
   id->context = context;
   id->channel = channel;

@@ -348,6 +348,12 @@ int rdma_listen(rdma_cm_id* visible, int backlog) {
   guarded.backlog = std::clamp(backlog, kSmallestBacklog, kLargestBacklog);
   if (listen(guarded.bound.get(), guarded.backlog) != 0) return -1;
   guarded.acceptor = std::make_unique<CmAcceptor>(std::move(guarded.bound), id);
+  if (!guarded.acceptor->watched()) {
+    const int error = errno;
+    guarded.bound = guarded.acceptor->TakeSocket();
+    guarded.acceptor.reset();
+    return CmFail(error);
+  }
   guarded.state = CmState::kListening;
   return 0;
 }

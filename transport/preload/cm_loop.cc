@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -50,19 +51,13 @@ CmLoop& CmLoop::Instance() {
   return loop;
 }
 
-CmLoop::CmLoop()
-    : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  VERBENA_CHECK(epoll_ >= 0 && wake_ >= 0) << "errno " << errno;
-  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeWatch}};
-  VERBENA_CHECK(epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0) << "errno " << errno;
-}
-
 uint64_t CmLoop::Watch(int fd, uint32_t events, CmReadyListener& listener) {
-  Start();
-  const uint64_t watch = ++last_watch_;
-  watched_.emplace(watch, Watched{.fd = fd, .listener = &listener, .deadline = kNoDeadline});
+  VERBENA_CHECK(epoll_ >= 0);
+  const uint64_t watch = last_watch_ + 1;
   epoll_event event{.events = events, .data = {.u64 = watch}};
-  VERBENA_CHECK(fd < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0) << "errno " << errno;
+  if (fd >= 0 && epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) return 0;
+  last_watch_ = watch;
+  watched_.emplace(watch, Watched{.fd = fd, .listener = &listener, .deadline = kNoDeadline});
   return watch;
 }
 
@@ -94,12 +89,25 @@ void CmLoop::Forget(uint64_t watch) {
   watched_.erase(found);
 }
 
-void CmLoop::Start() {
-  if (started_) return;
-  started_ = true;
-  std::thread thread = StartQuietThread([this] { Run(); });
+int CmLoop::Start() {
+  if (epoll_ >= 0) return 0;
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return errno;
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeWatch}};
+  if (!wake || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) return errno;
+  std::thread thread;
+  try {
+    // It waits for the lock, which the caller holds, before it uses the descriptors.
+    thread = StartQuietThread([this] { Run(); });
+  } catch (const std::system_error& error) {
+    return error.code().value();
+  }
   pthread_setname_np(thread.native_handle(), "verbena_rdma_cm");
   thread.detach();
+  epoll_ = epoll.Release();
+  wake_ = wake.Release();
+  return 0;
 }
 
 void CmLoop::Wake() {
@@ -129,8 +137,8 @@ void CmLoop::CallLate() {
 void CmLoop::Run() {
   std::array<epoll_event, 32> events;
   while (true) {
-    const int count =
-        epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), TimeLeft());
+    const int patience = TimeLeft();
+    const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), patience);
     const std::scoped_lock lock(mutex_);
     for (int i = 0; i < count; ++i) {
       const uint64_t watch = events[static_cast<size_t>(i)].data.u64;
@@ -150,9 +158,8 @@ void CmLoop::Run() {
 }
 
 CmStream::CmStream(UniqueFd socket, CmStreamOwner& owner)
-    : socket_(std::move(socket)),
-      owner_(&owner),
-      watch_(CmLoop::Instance().Watch(socket_.get(), EPOLLIN, *this)) {
+    : socket_(std::move(socket)), owner_(&owner) {
+  Watch(EPOLLIN);
   DetectDeadHost(socket_.get(), kSilence);
 }
 
@@ -166,10 +173,21 @@ CmStream::~CmStream() { CmLoop::Instance().Forget(watch_); }
 
 void CmStream::SetTimeLimit(std::chrono::milliseconds after) {
   if (attempt_.has_value()) attempt_->time_limit = CmLoop::Clock::now() + after;
-  CmLoop::Instance().SetDeadline(watch_, after);
+  if (unwatched_ == 0) CmLoop::Instance().SetDeadline(watch_, after);
 }
 
-void CmStream::ClearTimeLimit() { CmLoop::Instance().ClearDeadline(watch_); }
+void CmStream::ClearTimeLimit() {
+  if (unwatched_ == 0) CmLoop::Instance().ClearDeadline(watch_);
+}
+
+void CmStream::Watch(uint32_t events) {
+  CmLoop& loop = CmLoop::Instance();
+  watch_ = loop.Watch(socket_.get(), events, *this);
+  if (watch_ != 0) return;
+  unwatched_ = errno;
+  watch_ = loop.Watch(-1, 0, *this);
+  loop.SetDeadline(watch_, {});
+}
 
 // Begins an attempt. A failure that is known at once is told as a later one would be: through
 // epoll.
@@ -178,8 +196,8 @@ void CmStream::Connect() {
   loop.Forget(watch_);
   DetectDeadHost(socket_.get(), kSilence);
   attempt_->error = StartConnect(socket_.get(), attempt_->peer);
-  watch_ = loop.Watch(socket_.get(), EPOLLOUT, *this);
-  if (attempt_->time_limit != CmLoop::Clock::time_point::max()) {
+  Watch(EPOLLOUT);
+  if (unwatched_ == 0 && attempt_->time_limit != CmLoop::Clock::time_point::max()) {
     loop.SetDeadline(watch_, attempt_->time_limit - CmLoop::Clock::now());
   }
 }
@@ -204,7 +222,7 @@ bool CmStream::Send(const CmMessage& message) {
   if (outgoing_.size() >= kMostOutgoing * kCmMessageBytes) return false;
   const auto bytes = EncodeCmMessage(message);
   outgoing_.insert(outgoing_.end(), bytes.begin(), bytes.end());
-  if (attempt_.has_value()) return true;
+  if (attempt_.has_value() || unwatched_ != 0) return true;
   int error = 0;
   // The loop finds a lost connection, too, and reports it when nobody is inside of a call.
   if (Flush(&error) && !outgoing_.empty()) {
@@ -246,6 +264,7 @@ void CmStream::OnReady(uint32_t events) {
 }
 
 void CmStream::OnDeadline() {
+  if (unwatched_ != 0) return owner_->OnStreamLost(unwatched_);
   if (!attempt_.has_value() || !attempt_->waits) return owner_->OnStreamLost(ETIMEDOUT);
   attempt_->waits = false;
   if (!ReplaceSocket()) return owner_->OnStreamLost(ECONNREFUSED);
@@ -291,7 +310,9 @@ CmAcceptor::CmAcceptor(UniqueFd socket, CmRequestListener& listener,
       request_time_(request_time),
       watch_(CmLoop::Instance().Watch(socket_.get(), EPOLLIN, *this)) {}
 
-CmAcceptor::~CmAcceptor() { CmLoop::Instance().Forget(watch_); }
+CmAcceptor::~CmAcceptor() {
+  if (watched()) CmLoop::Instance().Forget(watch_);
+}
 
 // One connection each time: epoll reports the next.
 void CmAcceptor::OnReady(uint32_t /*events*/) {

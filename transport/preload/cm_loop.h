@@ -55,8 +55,13 @@ class CmLoop {
 
   // The other methods require the lock.
 
+  // Starts the thread, unless it runs. 0, or an errno if the process has no descriptor or thread
+  // left. Ids are made only after it has succeeded.
+  int Start();
+
   // Watches `fd` for `events` until Forget; -1 stands for none, for deadlines alone. Returns the
-  // watch, which is never 0.
+  // watch; 0, with errno set, if the kernel watches no more descriptors (ENOSPC, ENOMEM), which is
+  // never so for -1. Precondition: started.
   uint64_t Watch(int fd, uint32_t events, CmReadyListener& listener);
   void Change(uint64_t watch, uint32_t events);
   // Calls OnDeadline once, `after` from now. Replaces an earlier deadline.
@@ -72,8 +77,7 @@ class CmLoop {
     Clock::time_point deadline;
   };
 
-  CmLoop();
-  void Start();
+  CmLoop() = default;
   void Run();
   // Milliseconds until the next deadline, rounded up; -1 if there is none.
   int TimeLeft();
@@ -81,9 +85,9 @@ class CmLoop {
   void Wake();
 
   std::mutex mutex_;
-  const int epoll_;
-  const int wake_;
-  bool started_ = false;
+  // -1 until it has started.
+  int epoll_ = -1;
+  int wake_ = -1;
   uint64_t last_watch_ = 0;
   std::map<uint64_t, Watched> watched_;
   std::set<std::pair<Clock::time_point, uint64_t>> deadlines_;
@@ -96,7 +100,8 @@ class CmStreamOwner {
   virtual void OnStreamConnected() = 0;
   virtual void OnStreamMessage(const CmMessage& message) = 0;
   // The stream is of no more use. `error` is an errno: ECONNRESET if the peer closed it, EPROTO if
-  // the peer sent bytes that are no message, ETIMEDOUT after the stream's time limit.
+  // the peer sent bytes that are no message, ETIMEDOUT after the stream's time limit, ENOSPC or
+  // ENOMEM if the kernel does not watch its socket.
   virtual void OnStreamLost(int error) = 0;
 
  protected:
@@ -148,6 +153,9 @@ class CmStream final : private CmReadyListener {
  private:
   void OnReady(uint32_t events) override;
   void OnDeadline() override;
+  // Watches the socket. If the kernel does not, the owner is told soon: now it may be in the middle
+  // of its own call.
+  void Watch(uint32_t events);
   // False if the connection is lost; then `*error` is set.
   bool Flush(int* error);
   void Read();
@@ -159,6 +167,7 @@ class CmStream final : private CmReadyListener {
   UniqueFd socket_;
   CmStreamOwner* owner_;
   uint64_t watch_;
+  int unwatched_ = 0;  // why the kernel does not watch the socket
   // While it connects.
   std::optional<CmAttempt> attempt_;
   size_t received_ = 0;
@@ -194,6 +203,12 @@ class CmAcceptor final : private CmReadyListener {
   CmAcceptor(const CmAcceptor&) = delete;
   CmAcceptor& operator=(const CmAcceptor&) = delete;
 
+  // False if the kernel does not watch the socket: then the acceptor is of no use. errno says why
+  // right after it was made.
+  bool watched() const { return watch_ != 0; }
+  // The socket again, of an acceptor that is not watched.
+  UniqueFd TakeSocket() { return std::move(socket_); }
+
  private:
   // A connection that has not sent its request.
   class Silent final : public CmStreamOwner {
@@ -214,7 +229,7 @@ class CmAcceptor final : private CmReadyListener {
   void OnDeadline() override;
   void MakeRoomFor(const IpAddress& newcomer);
 
-  const UniqueFd socket_;
+  UniqueFd socket_;
   CmRequestListener& listener_;
   const std::chrono::milliseconds request_time_;
   uint64_t watch_;

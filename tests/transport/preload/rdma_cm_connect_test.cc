@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
+#include <sys/syscall.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/forbidden_call.h"
 #include "tests/transport/preload/rdma_cm_ends.h"
 #include "tests/transport/preload/rdma_cm_fake_verbs.h"
 
@@ -315,6 +317,30 @@ TEST_F(RdmaCmConnectTest, AListenerTakesWhoWaitsToAnotherChannel) {
   rdma_destroy_id(server);
   rdma_destroy_id(listener);
   server = listener = nullptr;
+}
+
+// As at the kernel's limit of watches (/proc/sys/fs/epoll/max_user_watches).
+TEST_F(RdmaCmConnectTest, ASocketThatTheKernelDoesNotWatchIsAnError) {
+  rdma_cm_id* other = nullptr;
+  ASSERT_EQ(rdma_create_id(passive.get(), &other, nullptr, RDMA_PS_TCP), 0);
+  sockaddr_in any = Loopback(0);
+  ASSERT_EQ(rdma_bind_addr(other, AsAddress(any)), 0);
+  MakeQp(client);
+  bool tried = false;
+  WithForbidden(SYS_epoll_ctl, ENOSPC, [&] {
+    tried = true;
+    EXPECT_EQ(rdma_listen(other, 8), -1);
+    EXPECT_EQ(errno, ENOSPC);
+    EXPECT_EQ(rdma_connect(client, nullptr), 0);
+  });
+  if (tried) {
+    const GotEvent event = active.Next();
+    EXPECT_EQ(event.name(), "RDMA_CM_EVENT_UNREACHABLE");
+    EXPECT_EQ(event->status, -ENOSPC);
+    // It is bound as before.
+    EXPECT_EQ(rdma_listen(other, 8), 0) << errno;
+  }
+  rdma_destroy_id(other);
 }
 
 TEST_F(RdmaCmConnectTest, DatagramsAreRefused) {

@@ -5,18 +5,22 @@
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/support/forbidden_call.h"
 #include "tests/transport/preload/rdma_cm_ends.h"
 #include "verbena/transport/base/process.h"
 #include "verbena/transport/preload/cm_loop.h"
@@ -235,6 +239,7 @@ TEST(RdmaCmSilenceTest, SilenceIsLimitedInTime) {
   std::unique_ptr<CmAcceptor> acceptor;
   {
     const std::scoped_lock lock(CmLoop::Instance().mutex());
+    ASSERT_EQ(CmLoop::Instance().Start(), 0);
     acceptor =
         std::make_unique<CmAcceptor>(std::move(listening), requests, std::chrono::milliseconds(50));
   }
@@ -245,6 +250,40 @@ TEST(RdmaCmSilenceTest, SilenceIsLimitedInTime) {
   slow.ExpectClosed();
   const std::scoped_lock lock(CmLoop::Instance().mutex());
   acceptor.reset();
+}
+
+// Hears of the end of a stream. Calls nothing back.
+class LostStream final : public CmStreamOwner {
+ public:
+  int Await() { return lost_.get_future().get(); }
+
+ private:
+  void OnStreamConnected() override { ADD_FAILURE(); }
+  void OnStreamMessage(const CmMessage& /*message*/) override { ADD_FAILURE(); }
+  void OnStreamLost(int error) override { lost_.set_value(error); }
+
+  std::promise<int> lost_;
+};
+
+// As with the connections that strangers have just opened at the kernel's limit of watches.
+TEST_F(RdmaCmStrangersTest, AConnectionThatTheKernelDoesNotWatchIsLost) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+  const UniqueFd other(ends[1]);
+  LostStream owner;
+  std::unique_ptr<CmStream> stream;
+  WithForbidden(SYS_epoll_ctl, ENOSPC, [&] {
+    const std::scoped_lock lock(CmLoop::Instance().mutex());
+    stream = std::make_unique<CmStream>(UniqueFd(ends[0]), owner);
+    // Neither a time limit nor something to send makes the loop forget it.
+    stream->SetTimeLimit(std::chrono::hours(1));
+    EXPECT_TRUE(stream->Send(SoundMessage(CmKind::kReady)));
+    stream->ClearTimeLimit();
+  });
+  if (stream == nullptr) return;
+  EXPECT_EQ(owner.Await(), ENOSPC);
+  const std::scoped_lock lock(CmLoop::Instance().mutex());
+  stream.reset();
 }
 
 // A stranger that listens where an id connects.

@@ -74,7 +74,16 @@ SoftFabric::SoftFabric(SoftState& state, SoftObjects& objects) : state_(state), 
 absl::Status SoftFabric::Start(TcpWireListener listener) {
   if (state_.options().engine_thread && state_.options().shared_memory) {
     wire_ = std::make_unique<SharedWire>(state_, *this);
-    VERBENA_RETURN_IF_ERROR(wire_->Start());
+    if (absl::Status status = wire_->Start(); !status.ok()) {
+      if (!state_.options().tcp.has_value()) return status;
+      // With an address and a port, everybody knows the name of the Unix socket. A process of
+      // another user may have taken it, and must not keep the device from its work.
+      Log(LogLevel::kWarning,
+          fmt::format("{} reaches other processes of this host over TCP alone, because its shared "
+                      "memory cannot be announced: {}",
+                      state_.name(), status.ToString()));
+      wire_.reset();
+    }
   }
   if (!state_.options().tcp.has_value()) return absl::OkStatus();
   tcp_ = std::make_unique<TcpWire>(state_, *this, std::move(listener));

@@ -22,6 +22,8 @@
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/test_wire.h"
 #include "tests/transport/soft/two_processes.h"
+#include "verbena/transport/base/process.h"
+#include "verbena/transport/soft/control_socket.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -169,6 +171,27 @@ TEST(TcpWireTest, PortThatIsTakenAndAnAddressThatIsNoneAreRefused) {
     EXPECT_EQ(none.code(), absl::StatusCode::kInvalidArgument) << none;
     EXPECT_THAT(std::string(none.message()), HasSubstr(address));
   }
+}
+
+// As a process of another user may: the name follows from the address and the port.
+TEST(TcpWireTest, ADeviceWhoseNameForThisHostIsTakenIsReachedByTcp) {
+  SoftDeviceOptions options = Tcp();
+  DeviceAddress address;
+  {
+    auto first = SoftDevice::Create(options).value();
+    address = {.gid = first->QueryGid(1, 0).value(), .lid = first->tcp_port()};
+  }
+  const UniqueFd taken = ControlSocket::Listen(address).value();
+  options.shared_memory = true;
+  options.tcp->port = address.lid;
+  Process near({}, options);
+  TcpProcess far;
+  Connect(near.endpoint, far.endpoint);
+  PostReceives(far.endpoint, 1);
+  ASSERT_EQ(near.endpoint.SendText(1, "hello"), 0);
+  EXPECT_EQ(AwaitByPolling(far.endpoint.cq()).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(AwaitByPolling(near.endpoint.cq()).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(far.endpoint.ReceivedText(0, 5), "hello");
 }
 
 TEST(TcpWireTest, AnySourceOfTheEnvironmentIsZeroOrOne) {

@@ -535,6 +535,7 @@ absl::StatusOr<ibv_qp_attr> SoftObjects::QueryQp(ibv_qp* raw) {
   ibv_qp_attr attributes = qp->attributes();
   attributes.qp_state = qp->current_state();
   attributes.cur_qp_state = attributes.qp_state;
+  attributes.sq_draining = qp->send_queue().draining() ? 1 : 0;
   qp->state = attributes.qp_state;
   return attributes;
 }

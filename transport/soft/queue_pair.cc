@@ -34,6 +34,9 @@ constexpr Transition kTransitions[] = {
     {IBV_QPS_RTS, IBV_QPS_RTS, 0, kServiceOptions},
     {IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY},
     {IBV_QPS_SQD, IBV_QPS_RTS, 0, kServiceOptions},
+    {IBV_QPS_SQD, IBV_QPS_SQD, 0,
+     kServiceOptions | IBV_QP_AV | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_TIMEOUT |
+         IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC},
 };
 
 bool AttributesMakeSense(const ibv_qp_attr& attributes, int mask) {
@@ -82,7 +85,13 @@ QueuePair::QueuePair(SoftState& device, ibv_pd* domain, const ibv_qp_init_attr& 
 }
 
 int QueuePair::CheckModify(const ibv_qp_attr& attributes, int mask) const {
-  return CheckTransition(current_state(), attributes, mask);
+  const ibv_qp_state now = current_state();
+  // Another path to the same peer, as verbs has it. The lanes lead to this device alone.
+  if (now == IBV_QPS_SQD && (mask & IBV_QP_AV) != 0 &&
+      device_.AddressOf(attributes.ah_attr) != peer_address_) {
+    return EINVAL;
+  }
+  return CheckTransition(now, attributes, mask);
 }
 
 void QueuePair::Modify(const ibv_qp_attr& attributes, int mask) {
@@ -90,8 +99,14 @@ void QueuePair::Modify(const ibv_qp_attr& attributes, int mask) {
   // The access flags may have changed.
   if (CanReceive()) OpenToPeer();
   if ((mask & IBV_QP_STATE) == 0) return;
+  const ibv_qp_state before = current_state();
   state_.store(attributes.qp_state, std::memory_order_release);
   state = attributes.qp_state;
+  if (attributes.qp_state == IBV_QPS_SQD && before == IBV_QPS_RTS) {
+    send_queue_.Drain((mask & IBV_QP_EN_SQD_ASYNC_NOTIFY) != 0 &&
+                      attributes.en_sqd_async_notify != 0);
+  }
+  if (attributes.qp_state == IBV_QPS_RTS) send_queue_.EndDrain();
   if (attributes.qp_state == IBV_QPS_RESET) BecomeReset();
   if (attributes.qp_state == IBV_QPS_RTR) OpenToPeer();
 }

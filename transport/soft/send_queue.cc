@@ -201,14 +201,18 @@ void SendQueue::Announce() {
   lane_->Announce();
 }
 
+uint32_t SendQueue::LaunchEnd() const {
+  const ibv_qp_state state = qp_.current_state();
+  if (state == IBV_QPS_RTS) return tail_;
+  return state == IBV_QPS_SQD ? drain_end_ : launched_;
+}
+
 void SendQueue::LaunchPending() {
-  if (launched_ == tail_ || lane_ == nullptr || backing_off_ || failed_ || target_lost_ ||
-      qp_.current_state() != IBV_QPS_RTS) {
-    return;
-  }
+  const uint32_t end = LaunchEnd();
+  if (launched_ == end || lane_ == nullptr || backing_off_ || failed_ || target_lost_) return;
   // Nobody polls for what becomes of these WRs: the target is to wake our engine.
   if (qp_.send_side().unpolled()) lane_->header().wake_level.store(kWakeOnConsumed);
-  while (launched_ != tail_ && LaunchOne(launched_)) ++launched_;
+  while (launched_ != end && LaunchOne(launched_)) ++launched_;
 }
 
 bool SendQueue::LaunchOne(uint32_t index) {
@@ -236,7 +240,7 @@ bool SendQueue::LaunchOne(uint32_t index) {
   wqe.state = State::kLaunched;
   wqe.end = lane_->requests().position();
   if (NeedsAnswer(wqe)) CountReads(1);
-  if ((wqe.flags & IBV_SEND_SIGNALED) != 0) lane_->Watch(*this, wqe.end);
+  if ((wqe.flags & kReported) != 0) lane_->Watch(*this, wqe.end);
   return true;
 }
 
@@ -363,6 +367,7 @@ void SendQueue::Complete(uint64_t consumed, CompletionWriter& writer) {
   if (failed_ && done_ == launched_ && done_ != tail_) {
     ReportFailure(done_, At(done_).failure, writer);
   }
+  if (draining_ && done_ == drain_end_) Drained();
 }
 
 void SendQueue::AddCompletion(uint32_t index, ibv_wc_status status, CompletionWriter& writer) {
@@ -450,6 +455,7 @@ void SendQueue::LoseTarget(CompletionWriter& writer) {
 }
 
 void SendQueue::Flush(CompletionWriter& writer) {
+  draining_ = false;
   if (done_ == launched_ && done_ != tail_) EndInvalidation(writer);
   for (; done_ != tail_; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, writer);
   launched_ = tail_;
@@ -463,7 +469,39 @@ void SendQueue::CountReads(int change) {
   if (lane_ != nullptr) lane_->CountUnanswered(change);
 }
 
+bool SendQueue::HasBegun() {
+  if (launch_offset_ != 0 || direct_offset_ != 0) return true;
+  if (launched_ == tail_) return false;
+  const Wqe& wqe = At(launched_);
+  return IsWindowOperation(wqe.opcode) && wqe.window_done;
+}
+
+// Not all of what has begun need be launched: a WR may be in the ring in part, or wait for its turn
+// after a refusal.
+void SendQueue::Drain(bool notify) {
+  drain_end_ = launched_ + (HasBegun() ? 1 : 0);
+  if (static_cast<int32_t>(taken_back_ - drain_end_) > 0) drain_end_ = taken_back_;
+  draining_ = true;
+  tell_drained_ = notify;
+  if (done_ == drain_end_) return Drained();
+  Wqe& last = At(drain_end_ - 1);
+  if ((last.flags & kReported) == 0) {
+    last.flags |= kLastToDrain;
+    if (launched_ == drain_end_) lane_->Watch(*this, last.end);
+  }
+  lane_->Activate();
+  // Nobody polls, perhaps, and the target was not asked to wake us for a WR that is not signalled.
+  qp_.send_side().Attend(qp_);
+}
+
+void SendQueue::Drained() {
+  draining_ = false;
+  if (tell_drained_) qp_.RaiseEvent(IBV_EVENT_SQ_DRAINED);
+}
+
 void SendQueue::Reset() {
+  draining_ = false;
+  taken_back_ = tail_;
   released_ = done_ = launched_ = tail_;
   launch_offset_ = direct_offset_ = 0;
   invalidated_copies_.clear();
@@ -516,7 +554,7 @@ SendQueue::Direct SendQueue::TryDirect(uint32_t index) {
   }
   wqe.start = wqe.end = consumed;
   wqe.state = State::kAnswered;
-  if ((wqe.flags & IBV_SEND_SIGNALED) != 0) lane_->MarkReady(*this);
+  if ((wqe.flags & kReported) != 0) lane_->MarkReady(*this);
   return Direct::kDone;
 }
 
@@ -696,6 +734,7 @@ void SendQueue::TakeBack(uint32_t first) {
     if (NeedsAnswer(wqe)) CountReads(-1);
     wqe.state = State::kPosted;
   }
+  if (static_cast<int32_t>(in_ring - taken_back_) > 0) taken_back_ = in_ring;
   next_psn_ = At(first).first_psn;
   launched_ = first;
   launch_offset_ = 0;
@@ -743,7 +782,7 @@ bool SendQueue::LaunchWindowWr(uint32_t index) {
   // Over as soon as what precedes it is.
   wqe.start = wqe.end = index != done_ ? At(index - 1).end : lane_->requests().released();
   wqe.state = State::kAnswered;
-  if ((wqe.flags & IBV_SEND_SIGNALED) != 0) ReportInTurn(index);
+  if ((wqe.flags & kReported) != 0) ReportInTurn(index);
   return true;
 }
 
@@ -828,7 +867,7 @@ void SendQueue::ReportInTurn(uint32_t index) {
   }
   for (uint32_t i = index; i != done_; --i) {
     const Wqe& earlier = At(i - 1);
-    if ((earlier.flags & IBV_SEND_SIGNALED) != 0) return;
+    if ((earlier.flags & kReported) != 0) return;
     if (!IsWindowOperation(earlier.opcode)) break;
   }
   lane_->Watch(*this, end);

@@ -74,12 +74,24 @@ class SendQueue final : public LaneUser {
   // The RNR timer `token` ran out.
   void EndBackoff(uint32_t token, CompletionWriter& writer);
 
+  // The QP goes to SQD: the WRs that have begun are finished, and no other one begins. Raises
+  // IBV_EVENT_SQ_DRAINED once none is under way, if `notify`. Under the lock of the send CQ, as the
+  // next two.
+  void Drain(bool notify);
+  // The QP leaves SQD.
+  void EndDrain() { draining_ = false; }
+  bool draining() const { return draining_; }
+
   // Ends every WR with IBV_WC_WR_FLUSH_ERR.
   void Flush(CompletionWriter& writer);
   void Reset();
   void SetFirstPsn(uint32_t psn) { next_psn_ = static_cast<uint16_t>(psn); }
 
  private:
+  // A WR whose end is watched for because the queue drains until then, beside ibv_send_flags.
+  static constexpr uint8_t kLastToDrain = 1 << 7;
+  static constexpr uint8_t kReported = IBV_SEND_SIGNALED | kLastToDrain;
+
   enum class State : uint8_t { kPosted, kLaunched, kAnswered };
   enum class Wire : uint8_t { kUndecided, kRing };
   enum class Direct { kDone, kWait, kUseRing };
@@ -93,7 +105,7 @@ class SendQueue final : public LaneUser {
     uint32_t immediate;
     ibv_sge first_sge;
     uint16_t first_psn;
-    uint8_t flags;  // ibv_send_flags
+    uint8_t flags;  // ibv_send_flags, and kLastToDrain
     uint8_t num_sge;
     State state;
     bool inline_stored;
@@ -130,6 +142,10 @@ class SendQueue final : public LaneUser {
 
   // Launching. LaunchOne is false when the WR has to wait, or failed.
   void LaunchPending();
+  // The WRs before it may be launched in the QP's state.
+  uint32_t LaunchEnd() const;
+  // Whether the WR at launched_ has had an effect.
+  bool HasBegun();
   bool LaunchOne(uint32_t index);
   bool LocalMemoryAllowed(Wqe& wqe, uint32_t index);
   bool WriteFragments(Wqe& wqe, uint32_t index);
@@ -175,6 +191,7 @@ class SendQueue final : public LaneUser {
   void TakeBack(uint32_t first);
 
   // Ending.
+  void Drained();
   bool FailLocally(uint32_t index, ibv_wc_status status);
   void ReportFailure(uint32_t index, ibv_wc_status status, CompletionWriter& writer);
   void AddCompletion(uint32_t index, ibv_wc_status status, CompletionWriter& writer);
@@ -201,10 +218,14 @@ class SendQueue final : public LaneUser {
   uint32_t launch_offset_ = 0;  // bytes of the WQE at launched_ that are in the ring already
   uint32_t direct_offset_ = 0;  // bytes of it that were copied directly
   uint32_t direct_left_ = 0;    // bytes that may still be copied in this turn
+  uint32_t taken_back_ = 0;     // the WQEs before it had been launched when some were taken back
+  uint32_t drain_end_ = 0;      // in SQD: the WQEs before it had begun
   uint16_t next_psn_ = 0;
-  bool published_ = false;    // something, since the last Announce
-  bool backing_off_ = false;  // until the RNR timer
-  bool failed_ = false;       // the WQE at launched_ failed locally, and nothing follows it
+  bool draining_ = false;      // in SQD, while one of them is under way,
+  bool tell_drained_ = false;  // whose end raises an event
+  bool published_ = false;     // something, since the last Announce
+  bool backing_off_ = false;   // until the RNR timer
+  bool failed_ = false;        // the WQE at launched_ failed locally, and nothing follows it
   bool target_lost_ = false;
   int outstanding_reads_ = 0;
   uint32_t answer_offset_ = 0;  // bytes of the oldest READ's data that have arrived

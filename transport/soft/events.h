@@ -23,7 +23,7 @@ namespace verbena::internal::soft {
 //
 // Verbs promises that no event outlives its object: destroying one drops the events that were not
 // yet taken, and waits until those that were are acknowledged. Any thread; a leaf lock. Bounded by
-// the objects' own rules: one event per arming, limit or failure.
+// the objects' own rules: one event per arming, limit, drain, connection or failure.
 class EventQueue {
  public:
   struct Event {

@@ -172,6 +172,7 @@ void Responder::Execute(InLane& lane, const MessageHeader& request, const std::b
   if (outcome.executed) {
     ++expected_psn_;
     current_ = (request.flags & kLast) != 0 ? Opcode::kNone : request.opcode;
+    if (!heard_) HearFirst();
     return;
   }
   SendRefusal(lane, request, position, outcome.reason, qp_.attributes().min_rnr_timer);
@@ -181,6 +182,12 @@ void Responder::Execute(InLane& lane, const MessageHeader& request, const std::b
                                                         : IBV_EVENT_QP_REQ_ERR);
   }
   qp_.Fail(qp_.receive_side(), writer);
+}
+
+// A program may move its QP to RTS when it hears that the peer is there.
+void Responder::HearFirst() {
+  heard_ = true;
+  if (qp_.current_state() == IBV_QPS_RTR) qp_.RaiseEvent(IBV_EVENT_COMM_EST);
 }
 
 Responder::Execution Responder::Send(const MessageHeader& request, const std::byte* payload,
@@ -401,7 +408,7 @@ void Responder::Flush(CompletionWriter& writer) {
 void Responder::Reset() {
   queue_.Clear();
   current_ = Opcode::kNone;
-  receive_taken_ = false;
+  receive_taken_ = heard_ = false;
   ++connection_;
 }
 

@@ -97,6 +97,8 @@ class Responder {
   bool StoreRest(InLane& lane, const std::byte* data, uint32_t bytes);
   Execution Read(InLane& lane, const MessageHeader& request, const std::byte* payload);
   Execution Atomic(InLane& lane, const MessageHeader& request, const std::byte* payload);
+  // The first message of the peer was executed.
+  [[gnu::cold, gnu::noinline]] void HearFirst();
   Execution FailReceive(ibv_wc_status status, NakReason reason, CompletionWriter& writer);
 
   bool TakeReceive();
@@ -109,6 +111,7 @@ class Responder {
   QueuePair& qp_;
   ReceiveQueue queue_;  // unused when the QP has an SRQ
   uint16_t expected_psn_ = 0;
+  bool heard_ = false;  // of its peer, since it was reset
   uint32_t connection_ = 0;
 
   // The operation whose fragments are arriving.

@@ -35,6 +35,28 @@ TEST_F(InProcessTest, SendArrivesOnceWithItsBytesAndBothSidesComplete) {
   EXPECT_TRUE(Poll(b_->cq()).empty());
 }
 
+TEST_F(InProcessTest, TheFirstMessageTellsAQpThatIsReadyToReceive) {
+  Make({}, {});
+  ASSERT_TRUE(a_->ToInit(a_->qp()).ok());
+  ASSERT_TRUE(b_->ToInit(b_->qp()).ok());
+  ASSERT_TRUE(b_->ToRtr(b_->qp(), a_->gid(), a_->qp()->qp_num, a_->lid()).ok());
+  ASSERT_TRUE(a_->ToRtr(a_->qp(), b_->gid(), b_->qp()->qp_num, b_->lid()).ok());
+  ASSERT_TRUE(a_->ToRts(a_->qp()).ok());
+  if (OverTcp()) Settle();
+  for (uint64_t i = 0; i < 2; ++i) {
+    ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(0, 100)), 0);
+    ASSERT_EQ(a_->SendText(i, "hello"), 0);
+    ASSERT_EQ(Poll(b_->cq()).size(), 1u);
+  }
+  EXPECT_THAT(AsyncEvents(*device_b_), ElementsAre(IBV_EVENT_COMM_EST));
+  // One that was in RTS has nothing to learn.
+  ASSERT_TRUE(b_->ToRts(b_->qp()).ok());
+  ASSERT_EQ(a_->PostReceive(9, a_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(b_->SendText(9, "hello"), 0);
+  ASSERT_FALSE(Poll(a_->cq()).empty());
+  EXPECT_THAT(AsyncEvents(*device_a_), testing::IsEmpty());
+}
+
 TEST_F(InProcessTest, SendDoesNotCompleteBeforeTheTargetConsumedIt) {
   VERBENA_SKIP_OVER_TCP("the engine of the target consumes it");
   MakeConnected();

@@ -53,6 +53,7 @@ class CompletionWriter {
   // True when a poll has what it asked for, and should leave the rest where it is.
   bool full() const { return out_ != nullptr && count_ == room_; }
   int count() const { return count_; }
+  bool added() const { return added_; }
 
   // A zeroed completion to fill in, except for its status, which decides about the event.
   // `released`, for a send completion: becomes `value` once this one is polled.

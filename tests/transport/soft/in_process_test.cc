@@ -35,6 +35,24 @@ TEST_F(InProcessTest, SendArrivesOnceWithItsBytesAndBothSidesComplete) {
   EXPECT_TRUE(Poll(b_->cq()).empty());
 }
 
+// With room for none, what arrives may go to the CQ's own queue.
+TEST_F(InProcessTest, APollForNoCompletionsTakesNoEventAway) {
+  VERBENA_SKIP_OVER_TCP("the engine takes what arrives");
+  MakeConnected({}, {.with_channel = true});
+  ibv_wc none{};
+  for (ibv_wc* out : {static_cast<ibv_wc*>(nullptr), &none}) {
+    ASSERT_EQ(b_->PostReceive(7, b_->ReceiveSge(0, 100)), 0);
+    ASSERT_EQ(ibv_req_notify_cq(b_->cq(), 0), 0);
+    ASSERT_EQ(a_->SendText(3, "hello"), 0);
+    EXPECT_EQ(ibv_poll_cq(b_->cq(), 0, out), 0);
+    Settle();
+    EXPECT_TRUE(device_b_->GetCqEvent(b_->channel()).ok());
+    device_b_->AckCqEvents(b_->cq(), 1);
+    EXPECT_EQ(Poll(b_->cq()).size(), 1u);
+    Poll(a_->cq());
+  }
+}
+
 TEST_F(InProcessTest, TheFirstMessageTellsAQpThatIsReadyToReceive) {
   Make({}, {});
   ASSERT_TRUE(a_->ToInit(a_->qp()).ok());

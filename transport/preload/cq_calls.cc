@@ -66,7 +66,11 @@ ibv_cq_ex* CreateCqEx(ibv_context* visible, ibv_cq_init_attr_ex* init) {
   }
   VisibleCq* cq = CreateCq(*context, static_cast<int>(init->cqe), init->cq_context, init->channel,
                            static_cast<int>(init->comp_vector));
-  if (cq != nullptr) FillExtendedCq(*cq);
+  if (cq == nullptr) return nullptr;
+  FillExtendedCq(*cq);
+  if (flags_given && (init->flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0) {
+    context->device().IgnoreOverrun(cq->inner);
+  }
   return cq;
 }
 

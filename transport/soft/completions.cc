@@ -68,8 +68,13 @@ ibv_wc& Completions::Push(uint32_t* released, uint32_t value) {
   return queued.wc;
 }
 
+void Completions::IgnoreOverrun() {
+  std::lock_guard<SpinLock> lock(lock_);
+  ignores_overrun_ = true;
+}
+
 void Completions::Overrun() {
-  if (overrun_) return;
+  if (overrun_ || ignores_overrun_) return;
   overrun_ = true;
   device_.async_events().Push({.element = static_cast<ibv_cq*>(this), .type = IBV_EVENT_CQ_ERR});
   device_.ReportOverrun();

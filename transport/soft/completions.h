@@ -91,6 +91,8 @@ class Completions : public ibv_cq {
 
   // False if more than `entries` completions wait.
   bool Resize(int entries);
+  // From now on a completion that the queue has no room for is dropped.
+  void IgnoreOverrun();
 
   // Has `qp` looked at under this CQ's lock, soon (QueuePair::Attend). Any thread, any locks.
   void Attend(QueuePair& qp);
@@ -141,6 +143,7 @@ class Completions : public ibv_cq {
   std::atomic<int> users_{0};
   CopyCounters copied_;
   bool overrun_ = false;
+  bool ignores_overrun_ = false;
   std::unique_ptr<Queued[]> queue_;
   uint64_t queue_head_ = 0;
   uint64_t queue_tail_ = 0;

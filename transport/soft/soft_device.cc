@@ -169,6 +169,9 @@ absl::Status SoftDevice::ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t b
 absl::Status SoftDevice::ResizeCq(ibv_cq* cq, int entries) {
   return parts_->objects.ResizeCq(cq, entries);
 }
+void SoftDevice::IgnoreOverrun(ibv_cq* cq) {
+  static_cast<soft::CompletionQueue*>(cq)->IgnoreOverrun();
+}
 
 CopiedBytes SoftDevice::copied_bytes() const { return parts_->objects.copied_bytes(); }
 

@@ -60,6 +60,9 @@ class SoftDevice final : public Device {
   absl::Status ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t bytes, int access);
   // The CQ's queue then holds `entries`: INVALID_ARGUMENT if more completions wait in it.
   absl::Status ResizeCq(ibv_cq* cq, int entries);
+  // A new CQ drops completions that it has no room for, instead of breaking
+  // (IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN). Precondition: `cq` is of this device.
+  void IgnoreOverrun(ibv_cq* cq);
 
   // The bytes that the device has copied so far. Any thread; may miss what another thread is
   // copying, but nothing whose completion the caller has polled.

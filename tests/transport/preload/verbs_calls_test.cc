@@ -314,6 +314,30 @@ TEST_F(VerbsCallsTest, ARegionThatIsReregisteredKeepsItsKeys) {
   EXPECT_EQ(ibv_rereg_mr(b_->mr, 0, nullptr, nullptr, 0, 0), IBV_REREG_MR_ERR_INPUT);
 }
 
+TEST_F(VerbsCallsTest, AnOverrunThatIsToBeIgnoredBreaksNothing) {
+  VerbsEnd many(contexts_[0]);
+  VerbsEnd one(contexts_[1], /*shared_receives=*/false, /*cqe=*/1,
+               IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN);
+  ASSERT_NO_FATAL_FAILURE(many.Connect(one, /*by_gid=*/true));
+  ASSERT_NO_FATAL_FAILURE(one.Connect(many, /*by_gid=*/true));
+  // Armed: what arrives waits in the queue, which has room for the first.
+  ASSERT_EQ(ibv_req_notify_cq(ibv_cq_ex_to_cq(one.cq), 0), 0);
+  for (uint64_t i = 1; i <= 3; ++i) {
+    ASSERT_EQ(one.PostReceive(i), 0);
+    ASSERT_EQ(many.PostSend(i, many.Sge(/*upper=*/false, 4)), 0);
+    EXPECT_EQ(many.Poll().status, IBV_WC_SUCCESS);
+  }
+  EXPECT_EQ(one.Poll().wr_id, 1u);
+  ASSERT_EQ(one.PostReceive(4), 0);
+  ASSERT_EQ(many.PostSend(4, many.Sge(/*upper=*/false, 4)), 0);
+  EXPECT_EQ(many.Poll().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(one.Poll().wr_id, 4u);
+  ibv_cq* cq = nullptr;
+  void* cq_context = nullptr;
+  ASSERT_EQ(ibv_get_cq_event(one.channel, &cq, &cq_context), 0);
+  ibv_ack_cq_events(cq, 1);
+}
+
 TEST_F(VerbsCallsTest, AQueueOfCompletionsGrowsAndShrinks) {
   ibv_cq* cq = ibv_cq_ex_to_cq(b_->cq);
   ASSERT_EQ(b_->PostReceive(1), 0);

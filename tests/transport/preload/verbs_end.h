@@ -35,15 +35,19 @@ class VerbsEnd {
                                  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
                                  IBV_ACCESS_MW_BIND;
 
-  explicit VerbsEnd(ibv_context* context, bool shared_receives = false)
+  // `cq_flags`: of ibv_create_cq_attr_flags.
+  explicit VerbsEnd(ibv_context* context, bool shared_receives = false, uint32_t cqe = 64,
+                    uint32_t cq_flags = 0)
       : context(context), memory(kBytes) {
     pd = ibv_alloc_pd(context);
     mr = ibv_reg_mr(pd, memory.data(), kBytes, kAccess);
     channel = ibv_create_comp_channel(context);
     ibv_cq_init_attr_ex cq_init{};
-    cq_init.cqe = 64;
+    cq_init.cqe = cqe;
     cq_init.channel = channel;
     cq_init.wc_flags = IBV_WC_STANDARD_FLAGS;
+    cq_init.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+    cq_init.flags = cq_flags;
     cq = ibv_create_cq_ex(context, &cq_init);
     if (shared_receives) {
       ibv_srq_init_attr srq_init{};

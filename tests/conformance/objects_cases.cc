@@ -1,6 +1,9 @@
 // A device has what its attributes promise and refuses what goes beyond them. No object can be
 // destroyed while another uses it, and numbers and keys of live objects differ.
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -100,6 +103,17 @@ TEST_P(Objects, MemoryOfNoBytesOrOutsideTheProcessIsRefused) {
   const absl::StatusOr<ibv_mr*> wraps = device.RegMr(pd, page, SIZE_MAX, IBV_ACCESS_LOCAL_WRITE);
   if (!Demand(!wraps.ok(), Departure::kWrappingRegionTaken)) Must(device.DeregMr(*wraps));
   EXPECT_TRUE(device.DeallocPd(pd).ok()) << "what was refused is in use";
+}
+
+TEST_P(Objects, MemoryThatTheProcessMayNotWriteIsRefusedForWriting) {
+  Device& device = near().device();
+  ibv_pd* pd = Must(device.AllocPd());
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const memory = mmap(nullptr, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  EXPECT_FALSE(device.RegMr(pd, memory, page, IBV_ACCESS_LOCAL_WRITE).ok());
+  EXPECT_TRUE(device.DeallocPd(pd).ok()) << "what was refused is in use";
+  munmap(memory, page);
 }
 
 TEST_P(Objects, APdInUseStaysUntilItsLastObjectIsGone) {

@@ -42,6 +42,10 @@ class BlockedSignals {
   BlockedSignals() {
     sigset_t all;
     sigfillset(&all);
+    // A fault of a thread that blocks its signal kills the process, whatever handler it has.
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) {
+      sigdelset(&all, fault);
+    }
     pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
   ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
@@ -52,9 +56,10 @@ class BlockedSignals {
   sigset_t before_;
 };
 
-// A thread that takes no signal, for devices, connections and files: a program that blocks a signal
-// in its own threads, to take it by sigwait, must find it there, and a handler must run where the
-// program expects it. Throws std::system_error if there is no thread to be had.
+// A thread that takes no signal but those of its own faults, for devices, connections and files: a
+// program that blocks a signal in its own threads, to take it by sigwait, must find it there, and a
+// handler must run where the program expects it. Throws std::system_error if there is no thread to
+// be had.
 //
 //   thread_ = StartQuietThread([this] { Run(); });
 template <typename Body>

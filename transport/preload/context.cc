@@ -26,6 +26,7 @@
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/preload/objects.h"
+#include "verbena/transport/soft/user_memory.h"
 
 namespace verbena::internal::preload {
 namespace {
@@ -279,6 +280,8 @@ __be64 PreloadedDevices::GuidOf(int index) {
 }
 
 absl::StatusOr<std::shared_ptr<ProcessDevice>> ProcessDevice::Open(int index, const char* name) {
+  // Programs may unmap memory that is registered.
+  soft::GuardUserMemory();
   std::lock_guard<std::mutex> lock(AllKnown().mutex);
   Known& known = AllKnown().devices[index];
   if (std::shared_ptr<ProcessDevice> open = known.open.lock(); open != nullptr) return open;

@@ -1,10 +1,10 @@
 #include "verbena/transport/soft/direct_copy.h"
 
 #include <atomic>
-#include <cstring>
 #include <optional>
 
 #include "verbena/transport/soft/completions.h"
+#include "verbena/transport/soft/user_memory.h"
 
 namespace verbena::internal::soft {
 
@@ -33,10 +33,9 @@ bool DirectCopy::Chunk(const RemoteAccess& access, void* local) {
       copied.Add(write ? CopyWay::kKernelWrite : CopyWay::kKernelRead, access.bytes);
       return true;
     }
-    if (write) {
-      std::memcpy(remote, local, access.bytes);
-    } else {
-      std::memcpy(local, remote, access.bytes);
+    if (!(write ? CopyUserMemory(remote, local, access.bytes)
+                : CopyUserMemory(local, remote, access.bytes))) {
+      return false;
     }
     copied.Add(write ? CopyWay::kDirectWrite : CopyWay::kDirectRead, access.bytes);
     return true;
@@ -49,9 +48,10 @@ bool DirectCopy::CompareSwap(const RemoteAccess& access, uint64_t compare, uint6
     std::byte* remote = lane_.peer().Map(where, access.bytes);
     if (remote == nullptr) return false;
     old = compare;
-    std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(remote))
-        .compare_exchange_strong(old, swap);
-    return true;
+    return AccessUserMemory(remote, access.bytes, [&] {
+      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(remote))
+          .compare_exchange_strong(old, swap);
+    });
   });
 }
 
@@ -59,8 +59,9 @@ bool DirectCopy::FetchAdd(const RemoteAccess& access, uint64_t add, uint64_t& ol
   return Announced(access, [&](const MemoryLocation& where) {
     std::byte* remote = lane_.peer().Map(where, access.bytes);
     if (remote == nullptr) return false;
-    old = std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(remote)).fetch_add(add);
-    return true;
+    return AccessUserMemory(remote, access.bytes, [&] {
+      old = std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(remote)).fetch_add(add);
+    });
   });
 }
 

@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +50,31 @@ bool IsMapped(const void* address, size_t bytes) {
     at += chunk;
   }
   return true;
+}
+
+// True when the program may not read some of the range or, if `writing`, not write it: pinning
+// would fail, too. Without /proc nothing is known.
+bool IsProtected(const void* address, size_t bytes, bool writing) {
+  std::FILE* const maps = std::fopen("/proc/self/maps", "re");
+  if (maps == nullptr) return false;
+  const auto first = reinterpret_cast<uintptr_t>(address);
+  char* line = nullptr;
+  size_t room = 0;
+  bool found = false;
+  while (!found && getline(&line, &room, maps) >= 0) {
+    uintptr_t begin = 0;
+    uintptr_t end = 0;
+    char read = '-';
+    char write = '-';
+    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %c%c", &begin, &end, &read, &write) != 4) {
+      continue;
+    }
+    if (begin >= first + bytes) break;  // they are in order
+    found = end > first && (writing ? write != 'w' : read != 'r');
+  }
+  std::free(line);
+  std::fclose(maps);
+  return found;
 }
 
 template <typename Map, typename Pointer>
@@ -259,7 +287,12 @@ absl::Status SoftObjects::CheckRegion(const void* address, size_t bytes, uint32_
   if ((flags & IBV_ACCESS_MW_BIND) != 0 && !state_.capabilities().memory_windows) {
     return ErrnoStatus(EOPNOTSUPP, what + ": this device has no memory windows");
   }
-  return IsMapped(address, bytes) ? absl::OkStatus() : ErrnoStatus(EFAULT, what);
+  if (arenas_.Find(reinterpret_cast<uint64_t>(address), bytes) != nullptr) return absl::OkStatus();
+  if (!IsMapped(address, bytes)) return ErrnoStatus(EFAULT, what);
+  const bool writing = (flags & IBV_ACCESS_LOCAL_WRITE) != 0;
+  if (!IsProtected(address, bytes, writing)) return absl::OkStatus();
+  return ErrnoStatus(EFAULT, fmt::format("{}: the process may not {} all of it", what,
+                                         writing ? "write" : "read"));
 }
 
 MemoryLocation SoftObjects::Locate(const void* address, size_t bytes) {

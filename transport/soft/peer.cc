@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 
+#include <cerrno>
 #include <utility>
 
 #include "fmt/format.h"
@@ -46,7 +47,8 @@ bool Peer::CopyByKernel(bool write, void* local, const MemoryLocation& where, ui
   const ssize_t copied = write ? process_vm_writev(parts_.pid, &here, 1, &there, 1, 0)
                                : process_vm_readv(parts_.pid, &here, 1, &there, 1, 0);
   if (copied == static_cast<ssize_t>(bytes)) return true;
-  kernel_refuses_.store(true, std::memory_order_relaxed);
+  // It may refuse this memory, which is no longer mapped, and not the peer.
+  if (copied < 0 && errno != EFAULT) kernel_refuses_.store(true, std::memory_order_relaxed);
   return false;
 }
 

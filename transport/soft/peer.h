@@ -143,8 +143,8 @@ class Peer {
   // The address of `where` in this process; null when it is not mapped here. The caller holds the
   // lock of a CQ, so that WithdrawArena waits for it.
   std::byte* Map(const MemoryLocation& where, uint64_t bytes) const;
-  // Copies through the kernel, for memory that is not mapped. False once the kernel has refused,
-  // and always if the peer's process is not known.
+  // Copies through the kernel, for memory that is not mapped here. False if it is not mapped there
+  // either, once the kernel has refused the peer, and always if the peer's process is not known.
   bool CopyByKernel(bool write, void* local, const MemoryLocation& where, uint64_t bytes);
 
   // The peer has announced an arena. Engine only.

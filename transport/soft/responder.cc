@@ -9,6 +9,7 @@
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/state.h"
+#include "verbena/transport/soft/user_memory.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -28,8 +29,8 @@ void SendRefusal(InLane& lane, const MessageHeader& request, uint64_t position, 
 }
 
 // Puts the next `bytes` of `read` into the answer ring, or lends them to the connection. There is
-// room.
-void AnswerWithData(InLane& lane, const InLane::PendingRead& read, uint64_t bytes,
+// room. False if they cannot be read.
+bool AnswerWithData(InLane& lane, const InLane::PendingRead& read, uint64_t bytes,
                     Completions& cq) {
   std::byte* const payload = lane.ReserveAnswer(bytes);
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
@@ -38,7 +39,7 @@ void AnswerWithData(InLane& lane, const InLane::PendingRead& read, uint64_t byte
   if (wire != nullptr && bytes >= LentPayloads::kLeastBytes && wire->CanLend()) {
     wire->lent_answers().Add(lane.answers().position(), 0, data, static_cast<uint32_t>(bytes));
   } else {
-    std::memcpy(payload, data, bytes);
+    if (!CopyUserMemory(payload, data, bytes)) return false;
     cq.copied().Add(CopyWay::kRing, bytes);
   }
   lane.PublishAnswer({.opcode = Opcode::kData,
@@ -48,6 +49,7 @@ void AnswerWithData(InLane& lane, const InLane::PendingRead& read, uint64_t byte
                       .source = read.request.destination,
                       .psn = read.request.psn});
   if (wire != nullptr && wire->lent_answers().full()) wire->Send();
+  return true;
 }
 
 // Streams the data of a READ into the answer ring, as far as it has room, and the lane its turn.
@@ -64,12 +66,12 @@ bool ContinueRead(InLane& lane, Completions& cq) {
       break;
     }
     if (!cq.device().memory().view().CheckRemote(read.rkey, read.pd, read.request.destination,
-                                                 read.address, bytes, IBV_ACCESS_REMOTE_READ)) {
+                                                 read.address, bytes, IBV_ACCESS_REMOTE_READ) ||
+        !AnswerWithData(lane, read, bytes, cq)) {
       SendRefusal(lane, read.request, read.position, NakReason::kAccess, 0);
       read.active = false;
       break;
     }
-    AnswerWithData(lane, read, bytes, cq);
     read.address += bytes;
     read.remaining -= bytes;
     read.active = read.remaining != 0;
@@ -260,7 +262,8 @@ Responder::Execution Responder::Write(InLane& lane, const MessageHeader& request
     if (!StoreRest(lane, payload, bytes)) return Refuse(NakReason::kAccess);
   } else if (bytes != 0) {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
-    std::memcpy(reinterpret_cast<void*>(write_.address + written_), payload, bytes);
+    auto* const to = reinterpret_cast<void*>(write_.address + written_);
+    if (!CopyUserMemory(to, payload, bytes)) return Refuse(NakReason::kAccess);
     qp_.receive_side().copied().Add(CopyWay::kRing, bytes);
   }
   written_ += bytes;
@@ -308,13 +311,17 @@ Responder::Execution Responder::Atomic(InLane& lane, const MessageHeader& reques
     return Refuse(NakReason::kAccess);
   }
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
-  std::atomic_ref<uint64_t> target(*reinterpret_cast<uint64_t*>(range.address));
+  auto* const number = reinterpret_cast<uint64_t*>(range.address);
   uint64_t old = operands.compare_or_add;
-  if (request.opcode == Opcode::kCompareSwap) {
-    target.compare_exchange_strong(old, operands.swap);
-  } else {
-    old = target.fetch_add(operands.compare_or_add);
-  }
+  const bool done = AccessUserMemory(number, sizeof(*number), [&] {
+    std::atomic_ref<uint64_t> target(*number);
+    if (request.opcode == Opcode::kCompareSwap) {
+      target.compare_exchange_strong(old, operands.swap);
+    } else {
+      old = target.fetch_add(operands.compare_or_add);
+    }
+  });
+  if (!done) return Refuse(NakReason::kAccess);
   std::byte* answer = lane.ReserveAnswer(sizeof(old));
   std::memcpy(answer, &old, sizeof(old));
   lane.PublishAnswer({.opcode = Opcode::kData,
@@ -357,7 +364,7 @@ ibv_wc_status Responder::Scatter(const std::byte* from, uint32_t bytes) {
       return IBV_WC_LOC_PROT_ERR;
     }
     // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
-    std::memcpy(reinterpret_cast<void*>(address), from, part);
+    if (!CopyUserMemory(reinterpret_cast<void*>(address), from, part)) return IBV_WC_LOC_PROT_ERR;
     qp_.receive_side().copied().Add(CopyWay::kReceive, part);
     from += part;
     bytes -= part;
@@ -467,8 +474,10 @@ bool Responder::StoreRest(InLane& lane, const std::byte* data, uint32_t bytes) {
   if (placed.bytes != 0) placed.from -= prefix;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   auto* to = reinterpret_cast<std::byte*>(write_.address + written_);
-  std::memcpy(to, data, placed.from);
-  std::memcpy(to + placed.end(), data + placed.end(), bytes - placed.end());
+  if (!CopyUserMemory(to, data, placed.from) ||
+      !CopyUserMemory(to + placed.end(), data + placed.end(), bytes - placed.end())) {
+    return false;
+  }
   qp_.receive_side().copied().Add(CopyWay::kRing, bytes - placed.bytes);
   return true;
 }

@@ -93,7 +93,7 @@ class Responder {
     return receive_taken_ == ((request.flags & kImmediate) != 0);
   }
   // Copies those of the next `bytes` of the WRITE that are not in place yet. False if they were to
-  // be placed, and the place was withdrawn halfway.
+  // be placed, and the place was withdrawn halfway, or if they cannot be written.
   bool StoreRest(InLane& lane, const std::byte* data, uint32_t bytes);
   Execution Read(InLane& lane, const MessageHeader& request, const std::byte* payload);
   Execution Atomic(InLane& lane, const MessageHeader& request, const std::byte* payload);

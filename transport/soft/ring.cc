@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/soft/user_memory.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -137,7 +138,7 @@ LentPayloads::Settlement LentPayloads::Settle(uint64_t unsent) {
   for (const Loan& loan : std::span(loans_).first(count_lent_)) {
     const uint64_t sent = loan.at >= unsent ? 0 : std::min<uint64_t>(unsent - loan.at, loan.bytes);
     const uint64_t left = loan.bytes - sent;
-    if (left != 0) std::memcpy(ByteAt(loan.at + sent), loan.from + sent, left);
+    settlement.lost |= !CopyUserMemory(ByteAt(loan.at + sent), loan.from + sent, left);
     settlement.sent += sent;
     settlement.copied += left;
   }

@@ -403,6 +403,7 @@ class LentPayloads {
   struct Settlement {
     uint64_t sent = 0;
     uint64_t copied = 0;
+    bool lost = false;  // some of them could not be read
   };
   // Copies what is lent from byte `unsent` of the ring on into the ring, and ends all loans.
   Settlement Settle(uint64_t unsent);

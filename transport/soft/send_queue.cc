@@ -16,6 +16,7 @@
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/state.h"
+#include "verbena/transport/soft/user_memory.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -114,8 +115,12 @@ int SendQueue::Post(ibv_send_wr* wr, ibv_send_wr** bad_wr) {
     error = Enqueue(*wr);
     if (error != 0) break;
     LaunchPending();
-    if ((wr->send_flags & IBV_SEND_INLINE) != 0 && launched_ != tail_) {
-      StoreInline(tail_ - 1, nullptr);
+    // After a failure nothing is sent any more.
+    if ((wr->send_flags & IBV_SEND_INLINE) == 0 || launched_ == tail_ || failed_) continue;
+    if (!StoreInline(tail_ - 1, nullptr)) {
+      --tail_;
+      error = EFAULT;
+      break;
     }
   }
   if (error != 0) *bad_wr = wr;
@@ -234,7 +239,7 @@ bool SendQueue::LaunchOne(uint32_t index) {
     return FailLocally(index, IBV_WC_LOC_PROT_ERR);
   }
   if (!lane_->IsTurnOf(*this) || !WriteFragments(wqe, index)) {
-    lane_->AwaitRoom(*this);
+    if (!failed_) lane_->AwaitRoom(*this);
     return false;
   }
   wqe.state = State::kLaunched;
@@ -280,10 +285,13 @@ bool SendQueue::WriteFragments(Wqe& wqe, uint32_t index) {
     if (payload == nullptr) return false;
     if (prefix != 0) WritePrefix(wqe, payload);
     if (bytes >= LentPayloads::kLeastBytes && CanLend(wqe)) {
-      Lend(payload + prefix, wqe, index, bytes);
-    } else {
-      Gather(payload + prefix, wqe, index, launch_offset_, bytes);
+      if (!Lend(payload + prefix, wqe, index, bytes)) {
+        return FailLocally(index, IBV_WC_LOC_PROT_ERR);
+      }
+    } else if (Gather(payload + prefix, wqe, index, launch_offset_, bytes)) {
       copied.Add(way, bytes);
+    } else {
+      return FailLocally(index, IBV_WC_LOC_PROT_ERR);
     }
     launch_offset_ += bytes;
     const bool last = launch_offset_ == payload_bytes;
@@ -315,7 +323,7 @@ void SendQueue::WritePrefix(const Wqe& wqe, std::byte* to) {
   std::memcpy(to + sizeof(range), &operands, sizeof(operands));
 }
 
-void SendQueue::Gather(std::byte* to, Wqe& wqe, uint32_t index, uint32_t offset, uint32_t bytes) {
+bool SendQueue::Gather(std::byte* to, Wqe& wqe, uint32_t index, uint32_t offset, uint32_t bytes) {
   const ibv_sge* sge = SgesOf(wqe, index);
   for (; bytes != 0; ++sge) {
     if (offset >= sge->length) {
@@ -324,26 +332,29 @@ void SendQueue::Gather(std::byte* to, Wqe& wqe, uint32_t index, uint32_t offset,
     }
     const uint32_t part = std::min(bytes, sge->length - offset);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
-    std::memcpy(to, reinterpret_cast<const void*>(sge->addr + offset), part);
+    const auto* const from = reinterpret_cast<const void*>(sge->addr + offset);
+    if (!CopyUserMemory(to, from, part)) return false;
     offset = 0;
     to += part;
     bytes -= part;
   }
+  return true;
 }
 
-void SendQueue::StoreInline(uint32_t index, const std::byte* from_ring) {
+bool SendQueue::StoreInline(uint32_t index, const std::byte* from_ring) {
   Wqe& wqe = At(index);
-  if (wqe.inline_stored || wqe.length == 0) return;
+  if (wqe.inline_stored || wqe.length == 0) return true;
   std::byte* to = inline_data_.data() + size_t{index & mask_} * max_inline_;
   if (from_ring != nullptr) {
     std::memcpy(to, from_ring, wqe.length);
-  } else {
-    Gather(to, wqe, index, 0, wqe.length);
+  } else if (!Gather(to, wqe, index, 0, wqe.length)) {
+    return false;
   }
   qp_.send_side().copied().Add(CopyWay::kInline, wqe.length);
   wqe.inline_stored = true;
   wqe.num_sge = 1;
   wqe.first_sge = {.addr = reinterpret_cast<uint64_t>(to), .length = wqe.length, .lkey = 0};
+  return true;
 }
 
 bool SendQueue::FailLocally(uint32_t index, ibv_wc_status status) {
@@ -414,10 +425,14 @@ void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload, 
   }
   // All of it, unless some is placed.
   const uint32_t before = placed.bytes == 0 ? answer.length : placed.from;
-  Scatter(wqe, index, answer_offset_, payload, before);
+  bool stored = Scatter(wqe, index, answer_offset_, payload, before);
   if (placed.bytes != 0) {
-    Scatter(wqe, index, answer_offset_ + placed.end(), payload + placed.end(),
-            answer.length - placed.end());
+    stored &= Scatter(wqe, index, answer_offset_ + placed.end(), payload + placed.end(),
+                      answer.length - placed.end());
+  }
+  if (!stored) {
+    ReportFailure(index, IBV_WC_LOC_PROT_ERR, writer);
+    return;
   }
   if (!IsAtomic(wqe.opcode)) {
     qp_.send_side().copied().Add(CopyWay::kRing, answer.length - placed.bytes);
@@ -432,7 +447,7 @@ void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload, 
   Resume(writer);
 }
 
-void SendQueue::Scatter(Wqe& wqe, uint32_t index, uint32_t offset, const std::byte* from,
+bool SendQueue::Scatter(Wqe& wqe, uint32_t index, uint32_t offset, const std::byte* from,
                         uint32_t bytes) {
   const ibv_sge* sge = SgesOf(wqe, index);
   for (; bytes != 0; ++sge) {
@@ -442,11 +457,12 @@ void SendQueue::Scatter(Wqe& wqe, uint32_t index, uint32_t offset, const std::by
     }
     const uint32_t part = std::min(bytes, sge->length - offset);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
-    std::memcpy(reinterpret_cast<void*>(sge->addr + offset), from, part);
+    if (!CopyUserMemory(reinterpret_cast<void*>(sge->addr + offset), from, part)) return false;
     offset = 0;
     from += part;
     bytes -= part;
   }
+  return true;
 }
 
 void SendQueue::LoseTarget(CompletionWriter& writer) {
@@ -541,6 +557,7 @@ SendQueue::Direct SendQueue::TryDirect(uint32_t index) {
     wqe.route = Wire::kRing;
     return Direct::kUseRing;
   }
+  if (failed_) return Direct::kWait;
   if (direct_offset_ < wqe.length) {
     // On with it at the next poll, or by the engine.
     qp_.send_side().Attend(qp_);
@@ -604,8 +621,11 @@ bool SendQueue::AtomicDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index) {
                         ? copy.CompareSwap(access, wqe.compare_add, wqe.swap, old)
                         : copy.FetchAdd(access, wqe.compare_add, old);
   if (!done) return false;
-  Scatter(wqe, index, 0, reinterpret_cast<const std::byte*>(&old), sizeof(old));
   direct_offset_ = wqe.length;
+  // The target has done it: it is not to be asked again.
+  if (!Scatter(wqe, index, 0, reinterpret_cast<const std::byte*>(&old), sizeof(old))) {
+    FailLocally(index, IBV_WC_LOC_PROT_ERR);
+  }
   return true;
 }
 
@@ -620,7 +640,7 @@ bool SendQueue::CanLend(const Wqe& wqe) const {
 }
 
 // The fragment from launch_offset_ on. Announce() comes before the lock is released.
-void SendQueue::Lend(std::byte* to, Wqe& wqe, uint32_t index, uint32_t bytes) {
+bool SendQueue::Lend(std::byte* to, Wqe& wqe, uint32_t index, uint32_t bytes) {
   LentPayloads& lent = lane_->wire()->lent_requests();
   const uint64_t position = lane_->requests().position();
   const auto* const payload = lane_->requests().PayloadAt(position);
@@ -637,14 +657,18 @@ void SendQueue::Lend(std::byte* to, Wqe& wqe, uint32_t index, uint32_t bytes) {
     const auto* const from = reinterpret_cast<const void*>(sge->addr + skip);
     if (part >= LentPayloads::kLeastBytes && !lent.full()) {
       lent.Add(position, static_cast<uint32_t>(to - payload), from, part);
-    } else {
-      std::memcpy(to, from, part);
+    } else if (CopyUserMemory(to, from, part)) {
       qp_.send_side().copied().Add(CopyWay::kRing, part);
+    } else {
+      // Ends the loans of this message, which is not sent.
+      lane_->Announce();
+      return false;
     }
     skip = 0;
     to += part;
     bytes -= part;
   }
+  return true;
 }
 
 size_t SendQueue::FindPlace(const MessageHeader& answer, uint32_t offset, uint32_t from,

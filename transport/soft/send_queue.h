@@ -138,7 +138,9 @@ class SendQueue final : public LaneUser {
   // Posting.
   int CheckPost(const ibv_send_wr& wr, uint64_t& length) const;
   int Enqueue(const ibv_send_wr& wr);
-  void StoreInline(uint32_t index, const std::byte* from_ring);
+  // Keeps the data of an inline WR, which are the caller's again when Post() returns. False if they
+  // cannot be read.
+  bool StoreInline(uint32_t index, const std::byte* from_ring);
 
   // Launching. LaunchOne is false when the WR has to wait, or failed.
   void LaunchPending();
@@ -148,18 +150,20 @@ class SendQueue final : public LaneUser {
   bool HasBegun();
   bool LaunchOne(uint32_t index);
   bool LocalMemoryAllowed(Wqe& wqe, uint32_t index);
+  // False when the ring has no room, or the WR failed.
   bool WriteFragments(Wqe& wqe, uint32_t index);
   static size_t PrefixBytes(const Wqe& wqe);
   static void WritePrefix(const Wqe& wqe, std::byte* to);
-  void Gather(std::byte* to, Wqe& wqe, uint32_t index, uint32_t offset, uint32_t bytes);
-  void Scatter(Wqe& wqe, uint32_t index, uint32_t offset, const std::byte* from, uint32_t bytes);
+  // Both, and Lend, are false when the memory of the WR cannot be read or written.
+  bool Gather(std::byte* to, Wqe& wqe, uint32_t index, uint32_t offset, uint32_t bytes);
+  bool Scatter(Wqe& wqe, uint32_t index, uint32_t offset, const std::byte* from, uint32_t bytes);
   void Announce();
   // The WQE whose answer is due: launched_ if there is none.
   uint32_t AwaitedAnswer();
 
   // Payloads that are sent without a copy into the ring.
   bool CanLend(const Wqe& wqe) const;
-  void Lend(std::byte* to, Wqe& wqe, uint32_t index, uint32_t bytes);
+  bool Lend(std::byte* to, Wqe& wqe, uint32_t index, uint32_t bytes);
 
   // Executing a one-sided WR here. CopyDirectly and AtomicDirectly return false when the target has
   // to be asked after all.

@@ -204,6 +204,7 @@ void LanePair::SettleLoans() {
   // All bytes before the rest of the last chunk are sent, and none behind it.
   const LentPayloads::Settlement requests = lent_requests_.Settle(outgoing_.requests.from);
   const LentPayloads::Settlement answers = lent_answers_.Settle(outgoing_.answers.from);
+  if (requests.lost || answers.lost) End("memory that was to be sent is not mapped any more");
   if (owner_ == nullptr) return;
   CopyCounters& copied = owner_->cq().copied();
   copied.Add(CopyWay::kSent, requests.sent + answers.sent);
@@ -226,7 +227,9 @@ bool LanePair::Receive(std::span<std::byte> staging, bool& some) {
     const ssize_t received = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
     if (received < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (received <= 0) {
-      End(received == 0 ? "the peer closed it" : "it was reset");
+      End(received == 0     ? "the peer closed it"
+          : errno == EFAULT ? "memory that arriving bytes belong in is not mapped any more"
+                            : "it was reset");
       return false;
     }
     some = true;

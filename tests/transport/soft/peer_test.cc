@@ -6,6 +6,8 @@
 
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -105,6 +107,23 @@ TEST(PeerMemoryTest, PeerWhoseProcessIsNotHeldIsReachedInItsArenasAlone) {
   EXPECT_TRUE(peer.CanReach(inside, 8));
   EXPECT_EQ(peer.Map(inside, 9), nullptr);
   EXPECT_FALSE(peer.CanReach(inside, 9));
+}
+
+TEST(PeerMemoryTest, MemoryThatIsNotMappedThereIsNoReasonToGiveUpThePeer) {
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
+  if (process < 0) GTEST_SKIP() << "this kernel, or this container, has no pidfd_open";
+  Peer peer(PeerParts{.pid = getpid(), .pid_fd = UniqueFd(process), .least_by_kernel = 0});
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const gone = mmap(nullptr, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(gone, MAP_FAILED);
+  uint64_t ours = 1;
+  uint64_t other = 2;
+  EXPECT_FALSE(peer.CopyByKernel(/*write=*/true, &other, PlaceOf(gone), sizeof(other)));
+  EXPECT_FALSE(peer.CopyByKernel(/*write=*/false, &other, PlaceOf(gone), sizeof(other)));
+  EXPECT_TRUE(peer.CanReach(PlaceOf(&ours), sizeof(ours)));
+  EXPECT_TRUE(peer.CopyByKernel(/*write=*/true, &other, PlaceOf(&ours), sizeof(ours)));
+  EXPECT_EQ(ours, 2u);
+  munmap(gone, page);
 }
 
 }  // namespace

@@ -468,7 +468,7 @@ ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* handle) {
   return qp->extended ? qp : nullptr;
 }
 
-// A copy by the processor may store the end of a range before its start.
+// Only the last word has its place in the order, and over TCP not even that.
 int ibv_query_qp_data_in_order(ibv_qp* handle, ibv_wr_opcode opcode, uint32_t flags) {
   if (preload::Alive<preload::VisibleQp>(handle) != nullptr) return 0;
   return preload::CallReal(&::ibv_query_qp_data_in_order, "ibv_query_qp_data_in_order", 0, handle,

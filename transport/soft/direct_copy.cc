@@ -33,7 +33,7 @@ bool DirectCopy::Chunk(const RemoteAccess& access, void* local) {
       copied.Add(write ? CopyWay::kKernelWrite : CopyWay::kKernelRead, access.bytes);
       return true;
     }
-    if (!(write ? CopyUserMemory(remote, local, access.bytes)
+    if (!(write ? StoreUserMemory(remote, local, access.bytes)
                 : CopyUserMemory(local, remote, access.bytes))) {
       return false;
     }

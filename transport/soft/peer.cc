@@ -9,6 +9,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/soft/user_memory.h"
 
 namespace verbena::internal::soft {
 
@@ -43,9 +44,19 @@ bool Peer::CopyByKernel(bool write, void* local, const MemoryLocation& where, ui
   if (!parts_.pid_fd || ProcessEnded()) return false;
   const iovec here{.iov_base = local, .iov_len = bytes};
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
-  const iovec there{.iov_base = reinterpret_cast<void*>(where.address), .iov_len = bytes};
-  const ssize_t copied = write ? process_vm_writev(parts_.pid, &here, 1, &there, 1, 0)
-                               : process_vm_readv(parts_.pid, &here, 1, &there, 1, 0);
+  auto* const remote = reinterpret_cast<std::byte*>(where.address);
+  ssize_t copied = 0;
+  if (write) {
+    // The kernel copies one part after the other, and each in any order: see StoreUserMemory.
+    const size_t last = LastWordBytes(where.address, bytes);
+    const iovec there[2] = {{.iov_base = remote, .iov_len = bytes - last},
+                            {.iov_base = remote + bytes - last, .iov_len = last}};
+    copied = last == bytes ? process_vm_writev(parts_.pid, &here, 1, &there[1], 1, 0)
+                           : process_vm_writev(parts_.pid, &here, 1, there, 2, 0);
+  } else {
+    const iovec there{.iov_base = remote, .iov_len = bytes};
+    copied = process_vm_readv(parts_.pid, &here, 1, &there, 1, 0);
+  }
   if (copied == static_cast<ssize_t>(bytes)) return true;
   // It may refuse this memory, which is no longer mapped, and not the peer.
   if (copied < 0 && errno != EFAULT) kernel_refuses_.store(true, std::memory_order_relaxed);

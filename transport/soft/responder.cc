@@ -263,7 +263,7 @@ Responder::Execution Responder::Write(InLane& lane, const MessageHeader& request
   } else if (bytes != 0) {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
     auto* const to = reinterpret_cast<void*>(write_.address + written_);
-    if (!CopyUserMemory(to, payload, bytes)) return Refuse(NakReason::kAccess);
+    if (!StoreUserMemory(to, payload, bytes)) return Refuse(NakReason::kAccess);
     qp_.receive_side().copied().Add(CopyWay::kRing, bytes);
   }
   written_ += bytes;
@@ -475,7 +475,7 @@ bool Responder::StoreRest(InLane& lane, const std::byte* data, uint32_t bytes) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   auto* to = reinterpret_cast<std::byte*>(write_.address + written_);
   if (!CopyUserMemory(to, data, placed.from) ||
-      !CopyUserMemory(to + placed.end(), data + placed.end(), bytes - placed.end())) {
+      !StoreUserMemory(to + placed.end(), data + placed.end(), bytes - placed.end())) {
     return false;
   }
   qp_.receive_side().copied().Add(CopyWay::kRing, bytes - placed.bytes);

@@ -57,6 +57,34 @@ void OnFault(int signal, siginfo_t* info, void* context) {
   siglongjmp(guarded->out, 1);
 }
 
+// False if a T at `to` is not aligned, or longer than `left`.
+template <typename T>
+bool StorePiece(std::byte* to, const std::byte* from, size_t left) {
+  if (left < sizeof(T) || reinterpret_cast<uintptr_t>(to) % sizeof(T) != 0) return false;
+  T piece;
+  std::memcpy(&piece, from, sizeof(T));
+  std::atomic_ref<T>(*reinterpret_cast<T*>(to)).store(piece, std::memory_order_release);
+  return true;
+}
+
+// A copy by memcpy may store the end of a range before its start.
+void StoreInOrder(std::byte* to, const std::byte* from, size_t bytes) {
+  const size_t last = LastWordBytes(reinterpret_cast<uintptr_t>(to), bytes);
+  std::memcpy(to, from, bytes - last);
+  for (size_t at = bytes - last; at != bytes;) {
+    if (StorePiece<uint64_t>(to + at, from + at, bytes - at)) {
+      at += sizeof(uint64_t);
+    } else if (StorePiece<uint32_t>(to + at, from + at, bytes - at)) {
+      at += sizeof(uint32_t);
+    } else if (StorePiece<uint16_t>(to + at, from + at, bytes - at)) {
+      at += sizeof(uint16_t);
+    } else {
+      StorePiece<uint8_t>(to + at, from + at, bytes - at);
+      ++at;
+    }
+  }
+}
+
 }  // namespace
 
 constinit std::atomic<bool> user_memory_guarded{false};
@@ -87,6 +115,16 @@ bool CallGuarded(const void* one, const void* other, size_t bytes,
   access();
   std::atomic_signal_fence(std::memory_order_seq_cst);
   running = nullptr;
+  return true;
+}
+
+bool StoreUserMemory(void* to, const void* from, size_t bytes) {
+  auto* const target = static_cast<std::byte*>(to);
+  const auto* const source = static_cast<const std::byte*>(from);
+  if (user_memory_guarded.load(std::memory_order_relaxed)) {
+    return CallGuarded(to, from, bytes, [&] { StoreInOrder(target, source, bytes); });
+  }
+  StoreInOrder(target, source, bytes);
   return true;
 }
 

@@ -8,8 +8,10 @@
 #ifndef VERBENA_TRANSPORT_SOFT_USER_MEMORY_H_
 #define VERBENA_TRANSPORT_SOFT_USER_MEMORY_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "absl/functional/function_ref.h"
@@ -48,6 +50,17 @@ inline bool CopyUserMemory(void* to, const void* from, size_t bytes) {
   std::memcpy(to, from, bytes);
   return true;
 }
+
+// How many of the last bytes of [to, to + bytes) StoreUserMemory stores after all others: those in
+// the last aligned word of 8 bytes.
+inline size_t LastWordBytes(uint64_t to, size_t bytes) {
+  return std::min<size_t>(bytes, (to + bytes - 1) % 8 + 1);
+}
+
+// A copy to memory on which the program may spin, as on that of a NIC that writes in order: whoever
+// sees the flag at its end sees everything before. The last word is stored last, each aligned piece
+// of it at once.
+bool StoreUserMemory(void* to, const void* from, size_t bytes);
 
 }  // namespace verbena::internal::soft
 

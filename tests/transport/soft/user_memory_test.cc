@@ -1,5 +1,5 @@
 // With the guard, a copy of memory that is not mapped, or protected, ends and says so, on every
-// thread. Other faults still end the process.
+// thread. Other faults still end the process. A store stores its last word last.
 
 #include "verbena/transport/soft/user_memory.h"
 
@@ -8,10 +8,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "verbena/transport/base/process.h"
 
@@ -66,6 +68,39 @@ TEST_F(UserMemoryTest, MemoryThatCannotBeReadOrWrittenIsAnAnswerAndTheNextCopyWo
   EXPECT_FALSE(AccessUserMemory(none.data(), 8, [&] {
     reinterpret_cast<std::atomic<uint64_t>*>(none.data())->fetch_add(1);
   }));
+}
+
+TEST_F(UserMemoryTest, AStoreIsACopyWhateverItsPlace) {
+  std::array<std::byte, 64> from;
+  for (size_t i = 0; i < from.size(); ++i) from[i] = std::byte(i + 1);
+  for (size_t at = 0; at < 16; ++at) {
+    for (size_t bytes = 0; bytes <= 40; ++bytes) {
+      alignas(8) std::array<std::byte, 64> to{};
+      ASSERT_TRUE(StoreUserMemory(&to[at], &from[3], bytes));
+      for (size_t i = 0; i < to.size(); ++i) {
+        const bool inside = i >= at && i < at + bytes;
+        ASSERT_EQ(to[i], inside ? from[3 + i - at] : std::byte(0))
+            << at << " " << bytes << " " << i;
+      }
+    }
+  }
+}
+
+// Its first bytes cannot be stored. So those that are stored after them are not.
+TEST_F(UserMemoryTest, TheLastWordIsStoredLast) {
+  const Pages pages(PROT_READ);
+  const std::vector<std::byte> from(Pages::size(), std::byte(1));
+  for (const size_t bytes : {17, 24, 40, 72, 136, 200, 264, 520, 1032, 2056}) {
+    for (const size_t before : {size_t{1}, size_t{8}}) {
+      std::byte* const to = pages.second() - before;
+      EXPECT_FALSE(StoreUserMemory(to, from.data(), bytes));
+      const size_t last = LastWordBytes(reinterpret_cast<uintptr_t>(to), bytes);
+      for (const std::byte* at = to + bytes - last; at != to + bytes; ++at) {
+        EXPECT_EQ(*at, std::byte(0)) << bytes;
+      }
+      std::memset(pages.second(), 0, Pages::size());
+    }
+  }
 }
 
 // A file that has become shorter: SIGBUS.

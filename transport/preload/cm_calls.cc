@@ -1,6 +1,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <rdma/rdma_verbs.h>
+#include <rdma/rsocket.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -518,6 +519,11 @@ int rdma_get_remote_ece(rdma_cm_id* /*id*/, ibv_ece* ece) {
   if (ece == nullptr) return CmFail(EINVAL);
   *ece = {};
   return 0;
+}
+
+// The installed librdmacm's sockets stand on these calls, but read fields of its own behind an id.
+int rsocket(int /*domain*/, int /*type*/, int /*protocol*/) {
+  return CmRefuse("rsocket: rsockets are not supported, rdma_cm is");
 }
 
 }  // extern "C"

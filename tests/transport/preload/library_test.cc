@@ -66,8 +66,8 @@ TEST(LibraryTest, ShowsFunctionsOfLibibverbsAndNothingElse) {
   EXPECT_GT(names.size(), 50u);
   for (const std::string& name : names) {
     EXPECT_TRUE(StartsWith(name, "ibv_") || StartsWith(name, "_ibv_") ||
-                StartsWith(name, "rdma_") || name == "stat" || name == "access" ||
-                IsOfStandardLibrary(name))
+                StartsWith(name, "rdma_") || name == "rsocket" || name == "stat" ||
+                name == "access" || IsOfStandardLibrary(name))
         << name;
   }
 }
@@ -79,15 +79,22 @@ TEST(LibraryTest, GivesEachFunctionItsVersion) {
   const struct {
     const char* name;
     const char* version;
-  } expected[] = {
-      {"ibv_create_comp_channel", "IBVERBS_1.0"},  {"ibv_open_device", "IBVERBS_1.1"},
-      {"ibv_get_device_list", "IBVERBS_1.1"},      {"ibv_create_qp", "IBVERBS_1.1"},
-      {"ibv_get_pkey_index", "IBVERBS_1.5"},       {"ibv_qp_to_qp_ex", "IBVERBS_1.6"},
-      {"ibv_reg_mr_iova", "IBVERBS_1.7"},          {"ibv_reg_mr_iova2", "IBVERBS_1.8"},
-      {"ibv_get_device_index", "IBVERBS_1.9"},     {"ibv_query_ece", "IBVERBS_1.10"},
-      {"_ibv_query_gid_ex", "IBVERBS_1.11"},       {"ibv_reg_dmabuf_mr", "IBVERBS_1.12"},
-      {"ibv_import_dm", "IBVERBS_1.13"},           {"ibv_query_qp_data_in_order", "IBVERBS_1.14"},
-      {"ibv_query_gid_type", "IBVERBS_PRIVATE_34"}};
+  } expected[] = {{"ibv_create_comp_channel", "IBVERBS_1.0"},
+                  {"ibv_open_device", "IBVERBS_1.1"},
+                  {"ibv_get_device_list", "IBVERBS_1.1"},
+                  {"ibv_create_qp", "IBVERBS_1.1"},
+                  {"ibv_get_pkey_index", "IBVERBS_1.5"},
+                  {"ibv_qp_to_qp_ex", "IBVERBS_1.6"},
+                  {"ibv_reg_mr_iova", "IBVERBS_1.7"},
+                  {"ibv_reg_mr_iova2", "IBVERBS_1.8"},
+                  {"ibv_get_device_index", "IBVERBS_1.9"},
+                  {"ibv_query_ece", "IBVERBS_1.10"},
+                  {"_ibv_query_gid_ex", "IBVERBS_1.11"},
+                  {"ibv_reg_dmabuf_mr", "IBVERBS_1.12"},
+                  {"ibv_import_dm", "IBVERBS_1.13"},
+                  {"ibv_query_qp_data_in_order", "IBVERBS_1.14"},
+                  {"ibv_query_gid_type", "IBVERBS_PRIVATE_34"},
+                  {"rsocket", "RDMACM_1.0"}};
   for (const auto& each : expected) {
     void* symbol = dlvsym(library, each.name, each.version);
     ASSERT_NE(symbol, nullptr) << each.name << "@" << each.version;

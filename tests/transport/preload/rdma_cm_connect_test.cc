@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
+#include <rdma/rsocket.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
@@ -341,6 +342,11 @@ TEST_F(RdmaCmConnectTest, ASocketThatTheKernelDoesNotWatchIsAnError) {
     EXPECT_EQ(rdma_listen(other, 8), 0) << errno;
   }
   rdma_destroy_id(other);
+}
+
+TEST_F(RdmaCmConnectTest, RsocketsAreRefused) {
+  EXPECT_EQ(rsocket(AF_INET, SOCK_STREAM, 0), -1);
+  EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
 TEST_F(RdmaCmConnectTest, DatagramsAreRefused) {

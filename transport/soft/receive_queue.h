@@ -8,6 +8,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cerrno>
@@ -48,7 +49,7 @@ class ReceiveQueue {
     if (tail_ - head_ >= max_wr_) return ENOMEM;
     const uint32_t slot = tail_ & mask_;
     headers_[slot] = {wr.wr_id, static_cast<uint32_t>(wr.num_sge)};
-    std::memcpy(&sges_[size_t{slot} * max_sge_], wr.sg_list, sizeof(ibv_sge) * wr.num_sge);
+    std::copy_n(wr.sg_list, wr.num_sge, &sges_[size_t{slot} * max_sge_]);
     ++tail_;
     return 0;
   }

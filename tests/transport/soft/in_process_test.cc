@@ -35,6 +35,17 @@ TEST_F(InProcessTest, SendArrivesOnceWithItsBytesAndBothSidesComplete) {
   EXPECT_TRUE(Poll(b_->cq()).empty());
 }
 
+TEST_F(InProcessTest, AReceiveWithoutPiecesNeedsNoListOfThem) {
+  MakeConnected();
+  ibv_recv_wr wr{.wr_id = 7, .next = nullptr, .sg_list = nullptr, .num_sge = 0};
+  ibv_recv_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_recv(b_->qp(), &wr, &bad), 0);
+  ASSERT_EQ(a_->PostSend(3, a_->SendSge(0, 0)), 0);
+  const auto received = Poll(b_->cq());
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].status, IBV_WC_SUCCESS);
+}
+
 // With room for none, what arrives may go to the CQ's own queue.
 TEST_F(InProcessTest, APollForNoCompletionsTakesNoEventAway) {
   VERBENA_SKIP_OVER_TCP("the engine takes what arrives");

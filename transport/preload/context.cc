@@ -18,6 +18,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -301,7 +302,13 @@ absl::StatusOr<std::shared_ptr<ProcessDevice>> ProcessDevice::Open(int index, co
     }
     const int stop_fd = eventfd(0, EFD_CLOEXEC);
     if (stop_fd < 0) return ErrnoStatus(EMFILE, "ibv_open_device");
-    std::shared_ptr<ProcessDevice> shared(new ProcessDevice(*std::move(device), lid, stop_fd));
+    std::shared_ptr<ProcessDevice> shared;
+    try {
+      shared.reset(new ProcessDevice(*std::move(device), lid, stop_fd));
+    } catch (const std::system_error& error) {
+      close(stop_fd);
+      return ErrnoStatus(error.code().value(), "ibv_open_device");
+    }
     known.open = shared;
     known.last_lid = lid;
     return shared;

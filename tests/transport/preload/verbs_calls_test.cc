@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <signal.h>
+#include <sys/syscall.h>
 
 #include <cerrno>
 #include <chrono>
@@ -17,6 +18,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "tests/support/forbidden_call.h"
 #include "tests/transport/preload/verbs_end.h"
 
 namespace verbena::internal::preload {
@@ -159,6 +161,16 @@ TEST_F(VerbsCallsTest, AnObjectThatIsGoneGivesAnErrno) {
   EXPECT_EQ(ibv_dealloc_pd(pd), EINVAL);
   EXPECT_EQ(ibv_alloc_pd(nullptr), nullptr);
   EXPECT_EQ(errno, EINVAL);
+}
+
+TEST(OpenTest, ADeviceWithoutAThreadIsNotOpened) {
+  WithForbidden(SYS_clone3, EAGAIN, [] {
+    EXPECT_EQ(OpenDevice(0), nullptr);
+    EXPECT_EQ(errno, ENOMEM);
+  });
+  ibv_context* context = OpenDevice(0);
+  ASSERT_NE(context, nullptr);
+  EXPECT_EQ(ibv_close_device(context), 0);
 }
 
 TEST(CloseTest, AContextIsClosedOnce) {

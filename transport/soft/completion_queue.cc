@@ -241,8 +241,9 @@ void CompletionQueue::LoseOutLane(const Peer& peer, uint64_t id) {
 
 void CompletionQueue::OrphanInLane(const Peer& peer, uint64_t id) {
   in_lanes_.ForEach([&](InLane& lane) {
-    if (&lane.peer() == &peer && lane.id() == id) lane.Orphan();
+    if (&lane.peer() == &peer && lane.id() == id) in_lanes_.Orphan(lane);
   });
+  if (unpolled() && HasWork()) WakeEngine();
 }
 
 void CompletionQueue::LosePeer(const Peer& peer) {
@@ -252,9 +253,11 @@ void CompletionQueue::LosePeer(const Peer& peer) {
     if (&lane->peer() == &peer) lane->Lose(writer);
   }
   in_lanes_.ForEach([&](InLane& lane) {
-    if (&lane.peer() == &peer) lane.Orphan();
+    if (&lane.peer() == &peer) in_lanes_.Orphan(lane);
   });
   writer.Finish();
+  // The peer may have been killed before it woke us for what it had published.
+  if (unpolled() && HasWork()) WakeEngine();
 }
 
 void CompletionQueue::SweepLanes() {

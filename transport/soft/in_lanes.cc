@@ -39,6 +39,11 @@ void InLanes::Remove(size_t slot) {
   lanes_[slot].reset();
 }
 
+void InLanes::Orphan(InLane& lane) {
+  lane.Orphan();
+  if (!lane.hot()) control_.SetActive(lane.slot());
+}
+
 void InLanes::CloseAll() {
   ForEach([](InLane& lane) { lane.CloseTarget(); });
   hot_count_ = 0;

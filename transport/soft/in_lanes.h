@@ -33,6 +33,9 @@ class InLanes {
   bool Add(std::unique_ptr<InLane> lane);
   // Forgets lanes that have nothing more to give.
   void Sweep();
+  // The initiator of `lane` is no more. It may have been killed before it announced what it had
+  // published, so the lane is looked at once more.
+  void Orphan(InLane& lane);
   // Tells the initiators that nothing will be consumed any more, and forgets the lanes.
   void CloseAll();
 

@@ -89,12 +89,16 @@ struct CqControl {
   alignas(128) std::atomic<uint64_t> activity_summary;
   alignas(128) std::atomic<uint64_t> activity[kActivityWords];
 
+  // Has the owner look at cold lane `slot`. Relies on nobody else: a process that set the bit
+  // before may have been killed before it came to the summary.
   void SetActive(uint32_t slot) {
     const uint32_t word = slot / 64 % kActivityWords;
-    const uint64_t bit = uint64_t{1} << slot % 64;
-    // Whoever set the bit before has seen to the summary, or is about to.
-    if ((activity[word].fetch_or(bit, std::memory_order_acq_rel) & bit) != 0) return;
-    activity_summary.fetch_or(uint64_t{1} << word, std::memory_order_acq_rel);
+    const uint64_t in_summary = uint64_t{1} << word;
+    activity[word].fetch_or(uint64_t{1} << slot % 64, std::memory_order_acq_rel);
+    // The owner clears the summary before it takes bits. So if it did not take ours, we see here
+    // that it has cleared the summary.
+    if ((activity_summary.load(std::memory_order_relaxed) & in_summary) != 0) return;
+    activity_summary.fetch_or(in_summary, std::memory_order_acq_rel);
   }
 };
 

@@ -239,9 +239,11 @@ void CompletionQueue::LoseOutLane(const Peer& peer, uint64_t id) {
   writer.Finish();
 }
 
-void CompletionQueue::OrphanInLane(const Peer& peer, uint64_t id) {
+void CompletionQueue::CloseInLane(const Peer& peer, uint64_t id) {
   in_lanes_.ForEach([&](InLane& lane) {
-    if (&lane.peer() == &peer && lane.id() == id) in_lanes_.Orphan(lane);
+    if (&lane.peer() != &peer || lane.id() != id) return;
+    lane.Close();
+    in_lanes_.Orphan(lane);
   });
   if (unpolled() && HasWork()) WakeEngine();
 }

@@ -59,9 +59,9 @@ class CompletionQueue final : public Completions {
   absl::Status AddPair(std::shared_ptr<LanePair> pair, uint64_t lane_id, int engine_epoll);
   // Null when there is no TCP connection to that CQ.
   std::shared_ptr<LanePair> FindPair(const Peer& peer, uint64_t remote_cq) const;
-  // The target refused the lane, or the initiator writes nothing more into it.
+  // The target refused the lane, or the initiator has ended it.
   void LoseOutLane(const Peer& peer, uint64_t id);
-  void OrphanInLane(const Peer& peer, uint64_t id);
+  void CloseInLane(const Peer& peer, uint64_t id);
   // The peer is no more, and all its lanes end.
   void LosePeer(const Peer& peer);
   // Frees the memory of lanes that are over.

@@ -1,5 +1,6 @@
 #include "verbena/transport/soft/control_socket.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -195,6 +196,25 @@ absl::Status ControlSocket::CheckRevision(uint32_t magic, size_t bytes) const {
       fmt::format("process {} shares memory by revision {} of the soft device's wire, this one by "
                   "{}: run the same version of Verbena in both",
                   pid_, theirs, ControlMessage::kRevision));
+}
+
+void ControlSocket::EndSending() {
+  waiting_.clear();
+  // A child of this process may hold a copy of the descriptor.
+  shutdown(fd_.get(), SHUT_WR);
+}
+
+bool ControlSocket::PeerHasEnded() {
+  while (true) {
+    // Without a place for descriptors, the kernel drops them.
+    std::byte dropped[sizeof(ControlMessage)];
+    const ssize_t bytes = recv(fd_.get(), dropped, sizeof(dropped), MSG_DONTWAIT);
+    if (bytes > 0 || (bytes < 0 && errno == EINTR)) continue;
+    if (bytes == 0 || errno != EAGAIN) return true;
+    break;
+  }
+  pollfd ended{.fd = pid_fd_.get(), .events = POLLIN, .revents = 0};
+  return pid_fd_ && poll(&ended, 1, 0) == 1;
 }
 
 absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Create(

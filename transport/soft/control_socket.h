@@ -105,6 +105,11 @@ class ControlSocket {
   // protocol.
   absl::StatusOr<Received> Receive();
 
+  // Nothing more is sent: the peer reads what was, and then that we have ended.
+  void EndSending();
+  // Drops what the peer still says. True once it has ended, too, or its process has.
+  bool PeerHasEnded();
+
  private:
   struct Outgoing {
     ControlMessage message;

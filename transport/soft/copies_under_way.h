@@ -29,9 +29,7 @@ struct CopyUnderWay {
   std::shared_ptr<const std::atomic<uint64_t>> copying;
   uint64_t sequence = 0;
 
-  bool over() const {
-    return copying->load(std::memory_order_acquire) != sequence || peer->ProcessEnded();
-  }
+  bool over() const { return copying->load(std::memory_order_acquire) != sequence || peer->gone(); }
 };
 
 // Forgets those that are over. True when none is left.

@@ -9,7 +9,7 @@
 namespace verbena::internal::soft {
 
 bool DirectCopy::Possible(const RemoteAccess& access) const {
-  if (!lane_.peer().shares_memory()) return false;
+  if (!lane_.peer().shares_memory() || !lane_.target_sees_copies()) return false;
   const std::optional<MemoryLocation> where = lane_.peer().target().Find(access);
   return where.has_value() && lane_.peer().CanReach(*where, access.bytes);
 }
@@ -17,7 +17,8 @@ bool DirectCopy::Possible(const RemoteAccess& access) const {
 template <typename Operation>
 bool DirectCopy::Announced(const RemoteAccess& access, Operation operation) {
   lane_.BeginCopy(access.rkey);
-  const std::optional<MemoryLocation> where = lane_.peer().target().Find(access);
+  std::optional<MemoryLocation> where;
+  if (lane_.target_sees_copies()) where = lane_.peer().target().Find(access);
   const bool done = where.has_value() && operation(*where);
   lane_.EndCopy();
   return done;

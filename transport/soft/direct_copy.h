@@ -23,7 +23,8 @@ class DirectCopy {
  public:
   explicit DirectCopy(OutLane& lane) : lane_(lane) {}
 
-  // True when the target's tables allow `access`, and its memory can be reached from here.
+  // True when the target has the lane, its tables allow `access`, and its memory can be reached
+  // from here.
   bool Possible(const RemoteAccess& access) const;
 
   // Copies at most kMaxChunkBytes between `local` and the memory that `access` names: to the target

@@ -148,6 +148,7 @@ void SoftFabric::LoseDevice(const DeviceAddress& address) {
     if (found == peers_.end()) return;
     peer = found->second;
   }
+  peer->SetGone();
   LosePeer(*peer);
 }
 
@@ -313,7 +314,7 @@ bool SoftFabric::AcceptLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, 
 }
 
 void SoftFabric::RemoveLane(const Peer& peer, uint64_t id) {
-  objects_.ForEachCq([&](CompletionQueue& cq) { cq.OrphanInLane(peer, id); });
+  objects_.ForEachCq([&](CompletionQueue& cq) { cq.CloseInLane(peer, id); });
 }
 
 void SoftFabric::FailLane(const Peer& peer, uint64_t id) {

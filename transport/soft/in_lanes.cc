@@ -20,6 +20,7 @@ bool InLanes::Add(std::unique_ptr<InLane> lane) {
   if (slot == lanes_.size()) lanes_.emplace_back();
   lane->set_slot(static_cast<uint32_t>(slot));
   lanes_[slot] = std::move(lane);
+  lanes_[slot]->header().target_open.store(1, std::memory_order_release);
   if (hot_count_ < kMaxHot) {
     MakeHot(*lanes_[slot], hot_count_++);
   } else {

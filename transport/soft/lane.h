@@ -51,6 +51,7 @@ struct LaneHeader {
   alignas(128) std::atomic<uint64_t> consumed;  // target: request lines it is done with
   alignas(128) std::atomic<uint64_t> answered;  // target: answers ever published; rises after them
   std::atomic<uint32_t> target_closed;          // target: its CQ is gone, nothing will be consumed
+  std::atomic<uint32_t> target_open;            // target: it knows the lane, and sees copies in it
   // target: 0 while it looks here by itself, else which bit to set (plus 1) after publishing.
   alignas(128) std::atomic<uint32_t> activity_slot;
   alignas(128) std::atomic<uint64_t> answers_consumed;  // initiator: answer lines it is done with
@@ -211,6 +212,11 @@ class OutLane {
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   void EndCopy() { header().copying.store(++copying_, std::memory_order_release); }
+  // False until the target has the lane: it would not notice a copy. If this is true after
+  // BeginCopy, the target does, for as long as it permits any.
+  bool target_sees_copies() const {
+    return memory_->header().target_open.load(std::memory_order_acquire) != 0;
+  }
   // `user` has executed WRs by itself that are to be reported.
   void MarkReady(LaneUser& user);
 
@@ -396,10 +402,14 @@ class InLane {
 
   // Our CQ is going away: the initiator's QPs are to fail.
   void CloseTarget();
-  // The initiator is no more. Its earlier messages are still served, as far as their answers find
-  // room: it takes none any more.
+  // The initiator is no more, or was given up. Its earlier messages are still served, as far as
+  // their answers find room: it takes none any more.
   void Orphan() { orphan_ = true; }
-  bool finished() { return broken_ || (orphan_ && !CanServe()); }
+  // The initiator itself has ended the lane: it copies nothing through it any more.
+  void Close() { closed_ = true; }
+  // True once the lane has nothing more to give. While its initiator may copy, the lane stays: it
+  // tells what is under way.
+  bool finished() { return (broken_ || (orphan_ && !CanServe())) && !MayCopy(); }
   // The initiator broke the protocol: nothing more is read from it.
   void Break();
   bool broken() const { return broken_; }
@@ -410,6 +420,7 @@ class InLane {
 
   // Lines of both rings that were served so far.
   uint64_t lines() const { return requests_.position() + answers_.position(); }
+  bool MayCopy() const { return peer_->shares_memory() && !closed_ && !peer_->gone(); }
   void TakeAnswersConsumed();
 
   std::shared_ptr<Peer> peer_;
@@ -432,6 +443,7 @@ class InLane {
   bool listed_ = false;
   bool broken_ = false;
   bool orphan_ = false;
+  bool closed_ = false;
 };
 
 }  // namespace verbena::internal::soft

@@ -160,6 +160,11 @@ class Peer {
   // True once its process is no more; always false for a peer in ours, and for one whose process is
   // not known.
   bool ProcessEnded() const;
+  // The peer's device is no more, or has ended all that it had with us: it begins no copy any more,
+  // and is in the middle of none. Any thread.
+  void SetGone() { gone_.store(true, std::memory_order_release); }
+  // True once that is known, or its process has ended. Any thread.
+  bool gone() const { return gone_.load(std::memory_order_acquire) || ProcessEnded(); }
 
  private:
   // An arena of the peer's, once this process has mapped it.
@@ -172,6 +177,7 @@ class Peer {
   PeerParts parts_;
   TargetView target_;
   std::atomic<bool> kernel_refuses_{false};
+  std::atomic<bool> gone_{false};
   MappedArena arenas_[kMaxArenas];
 };
 

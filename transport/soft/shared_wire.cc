@@ -192,7 +192,11 @@ void SharedWire::AcceptSome(TimePoint now) {
 }
 
 void SharedWire::Read(Connection& connection) {
-  if (connection.over) return;
+  if (connection.closed) return;
+  if (connection.over) {
+    AwaitEnd(connection);
+    return;
+  }
   absl::Status status = connection.socket->Flush().status();
   while (status.ok()) {
     auto received = connection.socket->Receive();
@@ -355,24 +359,28 @@ absl::Status SharedWire::SendResolve(Connection& connection, const ConnectReques
 
 void SharedWire::End(Connection& connection, const absl::Status& reason) {
   if (connection.over) return;
-  connection.over = true;
-  // By hand: a child of this process may hold copies of the descriptors, which would keep them
-  // watched.
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket->fd(), nullptr);
-  if (connection.socket->pid_fd() >= 0) {
-    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket->pid_fd(), nullptr);
-  }
-  if (connection.peer != nullptr) {
-    log_.Write(
-        LogLevel::kInfo, now_,
-        fmt::format("{}: the soft device {} of process {} is lost: {}", state_.name(),
-                    AddressText(connection.address), connection.socket->pid(), reason.ToString()));
-    host_.LosePeer(*connection.peer);
-  } else {
+  const std::shared_ptr<Peer> peer = connection.peer;
+  if (peer == nullptr) {
     log_.Write(LogLevel::kWarning, now_,
                fmt::format("{} gives up on process {}: {}", state_.name(), connection.socket->pid(),
                            reason.ToString()));
+    EndSending(connection, reason);
+    return;
   }
+  log_.Write(
+      LogLevel::kInfo, now_,
+      fmt::format("{}: the soft device {} of process {} is lost: {}", state_.name(),
+                  AddressText(connection.address), connection.socket->pid(), reason.ToString()));
+  // In this order: the peer takes the end of our connections for the end of our copies.
+  host_.LosePeer(*peer);
+  for (auto& each : connections_) {
+    if (each->peer == peer && !each->over) EndSending(*each, reason);
+  }
+}
+
+void SharedWire::EndSending(Connection& connection, const absl::Status& reason) {
+  connection.over = true;
+  connection.socket->EndSending();
   for (const ConnectRequest& request : connection.unsent) {
     // The process never introduced itself: perhaps it is another user's.
     host_.ConnectByTcp(request, reason);
@@ -383,10 +391,31 @@ void SharedWire::End(Connection& connection, const absl::Status& reason) {
   }
   connection.unsent.clear();
   connection.resolving.clear();
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = &connection}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket->fd(), &event);
+  AwaitEnd(connection);
+}
+
+void SharedWire::AwaitEnd(Connection& connection) {
+  // Nobody copies on behalf of a connection without a peer.
+  if (connection.peer != nullptr && !connection.socket->PeerHasEnded()) return;
+  connection.closed = true;
+  // By hand: a child of this process may hold copies of the descriptors, which would keep them
+  // watched.
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket->fd(), nullptr);
+  if (connection.socket->pid_fd() >= 0) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket->pid_fd(), nullptr);
+  }
+  if (connection.peer == nullptr) return;
+  // A process that could not take our greeting ends that connection alone.
+  for (const auto& each : connections_) {
+    if (each->peer == connection.peer && !each->closed) return;
+  }
+  connection.peer->SetGone();
 }
 
 void SharedWire::Sweep() {
-  std::erase_if(connections_, [](const auto& connection) { return connection->over; });
+  std::erase_if(connections_, [](const auto& connection) { return connection->closed; });
 }
 
 }  // namespace verbena::internal::soft

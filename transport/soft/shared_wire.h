@@ -3,7 +3,12 @@
 // The wire listens under the device's address, and keeps a connection to each process that one of
 // our QPs, or one of theirs, leads to. Over a connection the two agree on lanes: which receive CQ a
 // QP number stands for, and the memory of the rings between two CQs. When a connection ends, or its
-// process does, all lanes of that peer end with it.
+// process does, all lanes of that peer end with it, and so does its other connection, if it has
+// one.
+//
+// Whoever gives a peer up fails its own lanes first, then says so by the end of the connection, and
+// waits for the peer's. Until that comes the peer, which may be stopped, may go on with a copy that
+// it has begun, or begin one.
 //
 // Runs on the engine's thread; Connect and CloseLane may be called from any.
 
@@ -63,7 +68,8 @@ class SharedWire final : public Engine::Wire {
     std::shared_ptr<Peer> peer;  // null until its HELLO
     DeviceAddress address{};     // of outbound ones from the start
     bool outbound = false;
-    bool over = false;
+    bool over = false;    // nothing more is said on it
+    bool closed = false;  // and the other side has ended it, too
     bool told_of_arenas = false;
     std::vector<ConnectRequest> unsent;                      // wait for its HELLO
     std::unordered_map<uint64_t, ConnectRequest> resolving;  // wait for kResolved
@@ -88,7 +94,10 @@ class SharedWire final : public Engine::Wire {
   absl::Status SendHello(Connection& connection);
   absl::Status SendResolve(Connection& connection, const ConnectRequest& request);
   absl::Status HandleResolved(Connection& connection, const ControlMessage& message);
+  // Gives up the peer of the connection, and all its connections.
   void End(Connection& connection, const absl::Status& reason);
+  void EndSending(Connection& connection, const absl::Status& reason);
+  void AwaitEnd(Connection& connection);
   void Sweep();
 
   SoftState& state_;

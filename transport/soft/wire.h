@@ -48,6 +48,7 @@ class WireHost {
   // False when there is no such CQ, or it has too many lanes.
   virtual bool AcceptLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t receive_cq,
                           uint64_t id, std::shared_ptr<LaneMemory> memory) = 0;
+  // Its initiator has ended the lane.
   virtual void RemoveLane(const Peer& peer, uint64_t id) = 0;
 
   // Over TCP.

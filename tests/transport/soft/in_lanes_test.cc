@@ -1,5 +1,8 @@
 // Each lane with requests is served, although the process that used its slot before, or its own
-// initiator, was killed while it announced some.
+// initiator, was killed while it announced some. No initiator copies through a lane before its
+// target knows the lane.
+
+#include <infiniband/verbs.h>
 
 #include <array>
 #include <cstddef>
@@ -11,8 +14,10 @@
 #include "gtest/gtest.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/direct_copy.h"
 #include "verbena/transport/soft/in_lanes.h"
 #include "verbena/transport/soft/lane.h"
+#include "verbena/transport/soft/memory_table.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/shared_memory.h"
@@ -97,6 +102,14 @@ TEST_F(InLanesTest, AnAnnouncementIsHeardAfterHalfAnother) {
   EXPECT_EQ(Serve(), std::vector<uint32_t>{kCold});
 }
 
+TEST_F(InLanesTest, InitiatorsLearnThatTheirLanesAreKnown) {
+  EXPECT_EQ(initiators_[0].memory()->header().target_open.load(), 0u);
+  AddLanes();
+  for (Initiator& initiator : initiators_) {
+    EXPECT_EQ(initiator.memory()->header().target_open.load(), 1u);
+  }
+}
+
 TEST_F(InLanesTest, WhatALostInitiatorDidNotAnnounceIsServed) {
   AddLanes();
   EXPECT_TRUE(Serve().empty());
@@ -107,7 +120,7 @@ TEST_F(InLanesTest, WhatALostInitiatorDidNotAnnounceIsServed) {
   EXPECT_TRUE(last_->finished());
 }
 
-TEST(LostPeerTest, WhatItPublishedIsServedAlthoughNobodyPollsAndItRangNobody) {
+TEST(UnpolledCqTest, WhatALostPeerPublishedIsServedAlthoughNobodyPollsAndItRangNobody) {
   Initiator initiator;
   const auto device = SoftDevice::Create({.engine_thread = false}).value();
   const CqHandle handle(*device, device->CreateCq(16, nullptr, nullptr).value());
@@ -125,6 +138,49 @@ TEST(LostPeerTest, WhatItPublishedIsServedAlthoughNobodyPollsAndItRangNobody) {
   }
   EXPECT_TRUE(cq.Serve());
   EXPECT_TRUE(initiator.AllConsumed());
+}
+
+// An initiator whose lane is still on its way to the target. All memory is of this process.
+TEST(NewLaneTest, NothingIsCopiedThroughItBeforeTheTargetHasIt) {
+  constexpr uint32_t kTargetQpn = kMaxQueuePairs + 1;
+  constexpr uint32_t kSourceQpn = kMaxQueuePairs + 2;
+  constexpr uint32_t kPd = 1;
+  const auto device = SoftDevice::Create({.engine_thread = false}).value();
+  const CqHandle handle(*device, device->CreateCq(16, nullptr, nullptr).value());
+  const auto controls = std::make_unique<CqControl>();
+  const auto tables = std::make_unique<DeviceTables>();
+  uint64_t there = 1;
+  uint64_t here = 2;
+  const uint32_t access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  const uint32_t key =
+      MemoryTable(tables->memory)
+          .Register(kPd, {.address = reinterpret_cast<uint64_t>(&there)}, sizeof(there), access)
+          .value();
+  QpEntry& qp = tables->QpAt(kTargetQpn);
+  qp.pd = kPd;
+  qp.access = access;
+  qp.source = kSourceQpn;
+  qp.qpn = kTargetQpn;
+  const auto memory = std::make_shared<LaneMemory>(
+      SharedRegion::Anonymous(BytesOf(LaneGeometry{})).value(), LaneGeometry{});
+  OutLane lane(*static_cast<CompletionQueue*>(handle.get()),
+               std::make_shared<Peer>(PeerParts{
+                   .controls = controls.get(), .tables = tables.get(), .in_process = true}),
+               /*remote_cq=*/0, /*id=*/1, memory);
+  DirectCopy copy(lane);
+  RemoteAccess wanted{.target_qpn = kTargetQpn,
+                      .source_qpn = kSourceQpn,
+                      .rkey = key,
+                      .address = reinterpret_cast<uint64_t>(&there),
+                      .bytes = sizeof(there),
+                      .access = IBV_ACCESS_REMOTE_WRITE};
+  EXPECT_FALSE(copy.Possible(wanted));
+  EXPECT_FALSE(copy.Chunk(wanted, &here));
+  EXPECT_EQ(there, 1u);
+  memory->header().target_open = 1;
+  EXPECT_TRUE(copy.Possible(wanted));
+  EXPECT_TRUE(copy.Chunk(wanted, &here));
+  EXPECT_EQ(there, 2u);
 }
 
 }  // namespace

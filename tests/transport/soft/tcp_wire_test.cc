@@ -414,6 +414,11 @@ TEST(TcpWireTest, DevicesWithBothWiresPreferSharedMemory) {
   ASSERT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
   const Address theirs = child.side().Connect(endpoint);
   child.side().Await();
+  // The first operation takes the ring if it is faster than the connection.
+  ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_READ, 0, endpoint.SendSge(0, 8),
+                                  theirs.receive_buffer, theirs.rkey),
+            0);
+  EXPECT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
   ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, 4096),
                                   theirs.receive_buffer, theirs.rkey),
             0);

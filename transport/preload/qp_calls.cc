@@ -420,6 +420,8 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   return qp != nullptr ? &qp->qp_base : nullptr;
 }
 
+// A queue pair that leaves service waits for its peer's copy, so that nothing lands through it
+// later, as on hardware. If the peer is frozen, ibv_dereg_mr fails instead.
 int ibv_modify_qp(ibv_qp* handle, ibv_qp_attr* attributes, int mask) {
   auto* qp = preload::Alive<preload::VisibleQp>(handle);
   if (qp == nullptr) {
@@ -432,7 +434,11 @@ int ibv_modify_qp(ibv_qp* handle, ibv_qp_attr* attributes, int mask) {
   const absl::Status status = context.device().ModifyQp(qp->inner, resolved, mask);
   if (!status.ok()) return preload::SetErrno(status);
   if ((mask & IBV_QP_AV) != 0) qp->address = attributes->ah_attr;
-  if ((mask & IBV_QP_STATE) != 0) handle->state = attributes->qp_state;
+  if ((mask & IBV_QP_STATE) == 0) return 0;
+  handle->state = attributes->qp_state;
+  if (attributes->qp_state == IBV_QPS_RESET || attributes->qp_state == IBV_QPS_ERR) {
+    context.device().AwaitQuiesced(context.device().IdentityOf(qp->inner));
+  }
   return 0;
 }
 
@@ -457,7 +463,14 @@ int ibv_destroy_qp(ibv_qp* handle) {
   if (preload::Alive<preload::VisibleQp>(handle) == nullptr) {
     return preload::CallReal(&::ibv_destroy_qp, "ibv_destroy_qp", EINVAL, handle);
   }
-  return preload::DestroyObject<preload::VisibleQp>(handle, preload::DestroyQp);
+  return preload::DestroyObject<preload::VisibleQp>(handle, [](preload::VisibleQp& qp) {
+    auto& device = preload::Context::From(qp.qp_base.context)->device();
+    const verbena::internal::QpIdentity identity = device.IdentityOf(qp.inner);
+    absl::Status status = preload::DestroyQp(qp);
+    // As in ibv_modify_qp.
+    if (status.ok()) device.AwaitQuiesced(identity);
+    return status;
+  });
 }
 
 ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* handle) {

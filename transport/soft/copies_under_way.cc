@@ -36,4 +36,11 @@ bool Quiescence::Quiesced(QpIdentity qp) {
   return true;
 }
 
+void Quiescence::AddCopies(std::vector<CopyUnderWay>& copies) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [_, of_qp] : left_behind_) {
+    copies.insert(copies.end(), of_qp.begin(), of_qp.end());
+  }
+}
+
 }  // namespace verbena::internal::soft

@@ -48,6 +48,8 @@ class Quiescence {
   void Leave(QpIdentity qp, std::vector<CopyUnderWay> copies);
   // True when no byte can land through the QP any more.
   bool Quiesced(QpIdentity qp);
+  // Adds all copies that QPs left behind, whichever QPs.
+  void AddCopies(std::vector<CopyUnderWay>& copies);
 
  private:
   std::mutex mutex_;  // a leaf

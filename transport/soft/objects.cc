@@ -77,6 +77,17 @@ bool IsProtected(const void* address, size_t bytes, bool writing) {
   return found;
 }
 
+// Waits until over(), but not for a frozen peer: then false.
+template <typename Over>
+bool WaitUntil(Over over) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!over()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    sched_yield();
+  }
+  return true;
+}
+
 template <typename Map, typename Pointer>
 absl::Status NotOurs(const Map& map, Pointer object, const char* what) {
   return map.contains(object)
@@ -349,12 +360,11 @@ absl::Status SoftObjects::ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t 
 }
 
 bool SoftObjects::AwaitCopies(std::vector<CopyUnderWay>& copies) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (!AllOver(copies)) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    sched_yield();
-  }
-  return true;
+  return WaitUntil([&] { return AllOver(copies); });
+}
+
+bool SoftObjects::AwaitQuiesced(QpIdentity qp) {
+  return WaitUntil([&] { return state_.quiescence().Quiesced(qp); });
 }
 
 absl::Status SoftObjects::RevokeRegion(ibv_mr* mr, const char* what) {
@@ -372,6 +382,8 @@ absl::Status SoftObjects::RevokeRegion(ibv_mr* mr, const char* what) {
       std::lock_guard<SpinLock> cq_lock(cq->lock());
       cq->in_lanes().AddCopiesUnderWay(nullptr, /*key=*/0, copies);
     }
+    // The CQ of those may be gone.
+    state_.quiescence().AddCopies(copies);
   }
   if (!AwaitCopies(copies)) {
     return ErrnoStatus(EBUSY, fmt::format("{}: a frozen peer of {} may still be in the "

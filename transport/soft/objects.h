@@ -84,6 +84,7 @@ class SoftObjects final : public Engine::Client {
   absl::Status AwaitPeer(ibv_qp* qp);
   absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp);
   absl::Status DestroyQp(ibv_qp* qp);
+  bool AwaitQuiesced(QpIdentity qp);
   absl::StatusOr<std::byte*> AllocateShared(size_t bytes);
   absl::Status FreeShared(std::byte* memory);
   Arenas& arenas() { return arenas_; }

@@ -255,6 +255,7 @@ QpIdentity SoftDevice::IdentityOf(const ibv_qp* qp) {
   return static_cast<const soft::QueuePair*>(qp)->identity();
 }
 bool SoftDevice::Quiesced(QpIdentity qp) { return parts_->state.quiescence().Quiesced(qp); }
+bool SoftDevice::AwaitQuiesced(QpIdentity qp) { return parts_->objects.AwaitQuiesced(qp); }
 
 int SoftDevice::async_fd() const { return parts_->state.async_events().fd(); }
 

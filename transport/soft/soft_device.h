@@ -58,6 +58,9 @@ class SoftDevice final : public Device {
   // and for what RegMr refuses, it stays as it is, unless a frozen peer keeps us waiting: then its
   // keys fail, as after DeregMr.
   absl::Status ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t bytes, int access);
+  // Waits until Quiesced(qp). False for a peer that is frozen in the middle of a copy: it is given
+  // two seconds. Call it for a queue pair that has left service.
+  bool AwaitQuiesced(QpIdentity qp);
   // The CQ's queue then holds `entries`: INVALID_ARGUMENT if more completions wait in it.
   absl::Status ResizeCq(ibv_cq* cq, int entries);
   // A new CQ drops completions that it has no room for, instead of breaking

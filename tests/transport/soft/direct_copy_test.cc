@@ -109,6 +109,30 @@ TEST(DirectCopyTest, MemoryIsQuarantinedUntilAFrozenWriterIsOutOfItAndNothingLan
   EXPECT_EQ(std::memcmp(endpoint.receive_buffer(), ours.data(), kBytes), 0);
 }
 
+// In this order programs end: then the CQ, which knows who is copying, is no more.
+TEST(DirectCopyTest, MemoryIsQuarantinedAlsoOnceTheCqOfItsWriterIsGone) {
+  Child child(WriteForever);
+  Process process;
+  QpEnd& endpoint = process.endpoint;
+  child.side().Connect(endpoint);
+  const QpIdentity qp = process.device->IdentityOf(endpoint.qp());
+  FreezeInsideACopy(child, endpoint);
+  endpoint.qp_handle().Reset();
+  endpoint.cq_handle().Reset();
+  EXPECT_FALSE(process.device->AwaitQuiesced(qp));
+  EXPECT_EQ(process.device->DeregMr(endpoint.mr()).code(), absl::StatusCode::kFailedPrecondition);
+  child.Continue();
+  while (!process.device->Quiesced(qp)) sched_yield();
+  EXPECT_TRUE(process.device->AwaitQuiesced(qp));
+  EXPECT_TRUE(process.device->DeregMr(endpoint.mr()).ok());
+  endpoint.mr_handle().Release();
+  std::memset(endpoint.receive_buffer(), 'o', kBytes);
+  child.side().Await();
+  child.Join();
+  const std::string ours(kBytes, 'o');
+  EXPECT_EQ(std::memcmp(endpoint.receive_buffer(), ours.data(), kBytes), 0);
+}
+
 TEST(DirectCopyTest, WriterThatDiesInTheMiddleOfACopyLeavesItsTargetQuiesced) {
   Child child(WriteForever);
   Process process;

@@ -3,26 +3,23 @@
 
 #include <infiniband/verbs.h>
 #include <sched.h>
-#include <sys/eventfd.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "gtest/gtest.h"
 #include "tests/transport/soft/copying_peer.h"
 #include "tests/transport/soft/qp_end.h"
+#include "tests/transport/soft/raw_shared_peer.h"
 #include "tests/transport/soft/two_processes.h"
-#include "verbena/transport/base/process.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/lane.h"
-#include "verbena/transport/soft/memory_table.h"
 #include "verbena/transport/soft/peer.h"
-#include "verbena/transport/soft/shared_memory.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {
@@ -40,69 +37,12 @@ int Lanes(QpEnd& endpoint) {
   return count;
 }
 
-// A device of this process that says on its control connections what a test makes it say. So its
-// process does not end: only its connections do.
-class RawPeer {
- public:
-  static constexpr uint32_t kQpn = 0x4321;
-
-  explicit RawPeer(QpEnd& endpoint) : endpoint_(endpoint) { address_.gid.raw[0] = 0xfd; }
-
-  const DeviceAddress& address() const { return address_; }
-
-  // A connection past the greetings.
-  std::unique_ptr<ControlSocket> Greet() {
-    auto socket = ControlSocket::Connect({.gid = endpoint_.gid()}).value();
-    EXPECT_TRUE(socket
-                    ->Send({.kind = ControlMessage::kHello, .gid = address_.gid},
-                           {controls_.fd(), tables_.fd(), doorbell_.get()})
-                    .ok());
-    return socket;
-  }
-  // Opens the lane to the endpoint's receive CQ. Returns once the device has it.
-  void OpenLane(ControlSocket& socket) {
-    const LaneGeometry geometry = memory_.geometry();
-    EXPECT_TRUE(socket
-                    .Send({.kind = ControlMessage::kLane,
-                           .receive_cq = CqOf(endpoint_.cq()).id(),
-                           .lane = 1,
-                           .request_lines = geometry.request_lines,
-                           .answer_lines = geometry.answer_lines},
-                          {memory_.fd()})
-                    .ok());
-    while (header().target_open.load() == 0) sched_yield();
-  }
-  static void BreakProtocol(ControlSocket& socket) { EXPECT_TRUE(socket.Send({.kind = 99}).ok()); }
-  // Returns once the device has given us up.
-  static void AwaitEnd(ControlSocket& socket) {
-    while (true) {
-      const absl::Status status = socket.Receive().status();
-      if (!status.ok() && !absl::IsUnavailable(status)) return;
-      sched_yield();
-    }
-  }
-
-  LaneHeader& header() { return memory_.header(); }
-  void BeginCopy() { ++header().copying; }
-  void EndCopy() { ++header().copying; }
-
- private:
-  QpEnd& endpoint_;
-  DeviceAddress address_{};
-  const SharedRegion controls_ =
-      SharedRegion::Create("raw-controls", sizeof(CqControl) * kMaxCompletionQueues).value();
-  const SharedRegion tables_ = SharedRegion::Create("raw-tables", sizeof(DeviceTables)).value();
-  const UniqueFd doorbell_{eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
-  LaneMemory memory_{SharedRegion::Create("raw-lane", BytesOf(LaneGeometry{})).value(),
-                     LaneGeometry{}};
-};
-
 class LostPeerTest : public testing::Test {
  protected:
   LostPeerTest() : socket_(peer_.Greet()) {
     EXPECT_TRUE(endpoint_.ToInit(endpoint_.qp()).ok());
-    EXPECT_TRUE(endpoint_.ToRtr(endpoint_.qp(), peer_.address().gid, RawPeer::kQpn, 0).ok());
-    peer_.OpenLane(*socket_);
+    EXPECT_TRUE(endpoint_.ToRtr(endpoint_.qp(), peer_.address().gid, RawSharedPeer::kQpn, 0).ok());
+    peer_.OpenLane(*socket_, endpoint_.qp()->qp_num);
     peer_.BeginCopy();
   }
 
@@ -110,13 +50,13 @@ class LostPeerTest : public testing::Test {
 
   const std::unique_ptr<SoftDevice> device_ = SoftDevice::Create().value();
   QpEnd endpoint_{*device_, {}};
-  RawPeer peer_{endpoint_};
+  RawSharedPeer peer_{{.gid = endpoint_.gid()}};
   std::unique_ptr<ControlSocket> socket_;
 };
 
 TEST_F(LostPeerTest, ItsLaneTellsOfItsCopiesUntilItHasEnded) {
-  RawPeer::BreakProtocol(*socket_);
-  RawPeer::AwaitEnd(*socket_);
+  RawSharedPeer::BreakProtocol(*socket_);
+  RawSharedPeer::AwaitEnd(*socket_);
   EXPECT_EQ(Lanes(endpoint_), 1);
   endpoint_.ToState(IBV_QPS_ERR);
   EXPECT_FALSE(Quiesced());
@@ -139,13 +79,12 @@ TEST_F(LostPeerTest, TheEndOfItsConnectionIsTheEndOfItsCopies) {
 
 TEST_F(LostPeerTest, TheEndOfOneConnectionSaysNothingOfAnother) {
   const std::unique_ptr<ControlSocket> other = peer_.Greet();
-  RawPeer::BreakProtocol(*socket_);
-  RawPeer::AwaitEnd(*other);
+  RawSharedPeer::BreakProtocol(*socket_);
+  RawSharedPeer::AwaitEnd(*other);
   endpoint_.ToState(IBV_QPS_ERR);
   socket_.reset();
   // The device has seen the end of the first one when it has greeted a third.
   const std::unique_ptr<ControlSocket> later = peer_.Greet();
-  while (absl::IsUnavailable(later->Receive().status())) sched_yield();
   EXPECT_FALSE(Quiesced());
   EXPECT_EQ(Lanes(endpoint_), 1);
 }

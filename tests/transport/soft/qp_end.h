@@ -85,6 +85,7 @@ class QpEnd {
   ibv_pd* pd() { return pd_.get(); }
   ibv_mr* mr() { return mr_.get(); }
   MrHandle& mr_handle() { return mr_; }
+  CqHandle& cq_handle() { return cq_; }
   ibv_comp_channel* channel() { return channel_.get(); }
   Device& device() { return device_; }
   std::byte* send_buffer() { return memory_.get(); }

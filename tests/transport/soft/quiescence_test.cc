@@ -48,6 +48,19 @@ TEST_F(QuiescenceTest, EachCopyLeftBehindHasToEnd) {
   EXPECT_TRUE(quiescence_.Quiesced(qp_));
 }
 
+TEST_F(QuiescenceTest, KnowsTheCopiesOfAllQps) {
+  quiescence_.Enter(qp_);
+  quiescence_.Leave(qp_, {CopyBy(word_)});
+  quiescence_.Enter(QpIdentity{2});
+  quiescence_.Leave(QpIdentity{2}, {CopyBy(word_)});
+  std::vector<CopyUnderWay> copies;
+  quiescence_.AddCopies(copies);
+  EXPECT_EQ(copies.size(), 2u);
+  EXPECT_FALSE(AllOver(copies));
+  ++*word_;
+  EXPECT_TRUE(AllOver(copies));
+}
+
 TEST_F(QuiescenceTest, CopiesThroughOneQpDoNotHoldUpAnother) {
   const QpIdentity next{2};
   quiescence_.Enter(qp_);

@@ -146,12 +146,20 @@ bool OutLane::TakeAnswer(const MessageHeader& answer, CompletionWriter& writer) 
     RefusedFragment refusal;
     if (answer.length != sizeof(refusal)) return false;
     std::memcpy(&refusal, answers_.payload(), sizeof(refusal));
+    std::erase_if(forgotten_reads_, [&](const ForgottenRead& read) {
+      return refusal.position >= read.start && refusal.position < read.end;
+    });
     if (user != nullptr) user->Refused(refusal, writer);
     return true;
   }
   if (answer.opcode != Opcode::kData) return false;
   const PlacedBytes placed =
       wire_ != nullptr ? wire_->TakePlacedAnswer(answers_.position()) : PlacedBytes{};
+  // Answers come in the order of the requests.
+  if (auto forgotten = FindForgotten(answer.destination); forgotten != forgotten_reads_.end()) {
+    if ((answer.flags & kLast) != 0) forgotten_reads_.erase(forgotten);
+    return true;
+  }
   if (user != nullptr) user->Answered(answer, answers_.payload(), placed, writer);
   return true;
 }
@@ -159,6 +167,15 @@ bool OutLane::TakeAnswer(const MessageHeader& answer, CompletionWriter& writer) 
 LaneUser* OutLane::FindUser(uint32_t qpn) {
   auto found = users_.find(qpn);
   return found == users_.end() ? nullptr : found->second;
+}
+
+std::vector<OutLane::ForgottenRead>::iterator OutLane::FindForgotten(uint32_t qpn) {
+  return std::find_if(forgotten_reads_.begin(), forgotten_reads_.end(),
+                      [&](const ForgottenRead& read) { return read.qpn == qpn; });
+}
+
+LaneUser* OutLane::FindReader(uint32_t qpn) {
+  return FindForgotten(qpn) == forgotten_reads_.end() ? FindUser(qpn) : nullptr;
 }
 
 void OutLane::RelaunchWaiting(CompletionWriter& writer) {

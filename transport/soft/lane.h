@@ -243,6 +243,11 @@ class OutLane {
   }
   // Counts READs and atomics that were launched and are not over.
   void CountUnanswered(int change) { unanswered_ += change; }
+  // QP `qpn` gives up the READ or atomic in lines [start, end) of the ring, before it was answered
+  // in full. Its answer concerns no later operation of the QP, whose PSNs may begin anew.
+  void ForgetRead(uint32_t qpn, uint64_t start, uint64_t end) {
+    forgotten_reads_.push_back({.qpn = qpn, .start = start, .end = end});
+  }
 
   // Takes note of the target's progress: answers first, then completions, then WRs that waited for
   // room. Completions go to the send CQ's writer.
@@ -256,6 +261,8 @@ class OutLane {
   void RemoveUser(uint32_t qpn);
   // Null when no QP of that number does.
   LaneUser* FindUser(uint32_t qpn);
+  // The same, and null while the next data for the QP answer what it gave up.
+  LaneUser* FindReader(uint32_t qpn);
   bool has_users() const { return !users_.empty(); }
   // The target is gone: every QP of this lane fails, but what the target has consumed succeeds.
   void Lose(CompletionWriter& writer);
@@ -267,6 +274,11 @@ class OutLane {
   struct Watched {
     uint64_t end = 0;
     LaneUser* user = nullptr;
+  };
+  struct ForgottenRead {
+    uint32_t qpn = 0;
+    uint64_t start = 0;
+    uint64_t end = 0;
   };
 
   // Completions that did not fit the caller's array last time.
@@ -280,6 +292,7 @@ class OutLane {
   bool TakeProgress(CompletionWriter& writer);
   bool TakeAnswers(CompletionWriter& writer);
   bool TakeAnswer(const MessageHeader& header, CompletionWriter& writer);
+  std::vector<ForgottenRead>::iterator FindForgotten(uint32_t qpn);
   bool has_waiters() const { return !room_waiters_.empty() || !consumed_waiters_.empty(); }
   void RelaunchWaiting(CompletionWriter& writer);
   void GiveRoom(CompletionWriter& writer);
@@ -295,6 +308,8 @@ class OutLane {
   RingReader answers_;
   uint64_t answers_seen_ = 0;
   int unanswered_ = 0;
+  // In the order of the ring. Each waits for its answer, so the rings bound them.
+  std::vector<ForgottenRead> forgotten_reads_;
   // Signalled messages in ring order. Twice as many as the ring has lines: it cannot overflow.
   std::vector<Watched> watched_;
   uint64_t watched_head_ = 0;

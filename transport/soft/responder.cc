@@ -524,7 +524,7 @@ Place Places::OfAnswer(OutLane& lane, const RingIntake::Incomplete& message, uin
                        uint32_t most) {
   const MessageHeader& answer = message.header;
   if (answer.opcode != Opcode::kData || lane.failed()) return {};
-  LaneUser* const user = lane.FindUser(answer.destination);
+  LaneUser* const user = lane.FindReader(answer.destination);
   if (user == nullptr) return {};
   if (next_read_.number == number) read_ = next_read_;
   uint32_t offset = 0;

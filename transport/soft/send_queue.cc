@@ -392,11 +392,20 @@ void SendQueue::AddCompletion(uint32_t index, ibv_wc_status status, CompletionWr
 
 void SendQueue::ReportFailure(uint32_t index, ibv_wc_status status, CompletionWriter& writer) {
   // Only a peer that breaks the protocol leaves anything before it.
+  ForgetReads(index);
   for (; done_ != index; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, writer);
   AddCompletion(index, status, writer);
   done_ = index + 1;
   if (launched_ == index) launched_ = done_;
   qp_.Fail(qp_.send_side(), writer);
+}
+
+void SendQueue::ForgetReads(uint32_t end) {
+  for (uint32_t index = done_; index != end; ++index) {
+    const Wqe& wqe = At(index);
+    if (!NeedsAnswer(wqe) || wqe.state != State::kLaunched) continue;
+    lane_->ForgetRead(qp_.qp_num, wqe.start, wqe.end);
+  }
 }
 
 uint32_t SendQueue::AwaitedAnswer() {
@@ -415,12 +424,10 @@ void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload, 
   Wqe& wqe = At(index);
   const bool last = (answer.flags & kLast) != 0;
   const uint32_t left = wqe.length - answer_offset_;
-  if (answer.length > left || last != (answer.length == left)) {
-    ReportFailure(index, IBV_WC_BAD_RESP_ERR, writer);
-    return;
-  }
-  if (!LocalMemoryAllowed(wqe, index)) {
-    ReportFailure(index, IBV_WC_LOC_PROT_ERR, writer);
+  const bool fits = answer.length <= left && last == (answer.length == left);
+  if (!fits || !LocalMemoryAllowed(wqe, index)) {
+    if (!last) lane_->ForgetRead(qp_.qp_num, wqe.start, wqe.end);
+    ReportFailure(index, fits ? IBV_WC_LOC_PROT_ERR : IBV_WC_BAD_RESP_ERR, writer);
     return;
   }
   // All of it, unless some is placed.
@@ -473,6 +480,7 @@ void SendQueue::LoseTarget(CompletionWriter& writer) {
 void SendQueue::Flush(CompletionWriter& writer) {
   draining_ = false;
   if (done_ == launched_ && done_ != tail_) EndInvalidation(writer);
+  ForgetReads(launched_);
   for (; done_ != tail_; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, writer);
   launched_ = tail_;
   launch_offset_ = direct_offset_ = 0;
@@ -518,6 +526,7 @@ void SendQueue::Drained() {
 void SendQueue::Reset() {
   draining_ = false;
   taken_back_ = tail_;
+  ForgetReads(launched_);
   released_ = done_ = launched_ = tail_;
   launch_offset_ = direct_offset_ = 0;
   invalidated_copies_.clear();

@@ -158,6 +158,8 @@ class SendQueue final : public LaneUser {
   bool Gather(std::byte* to, Wqe& wqe, uint32_t index, uint32_t offset, uint32_t bytes);
   bool Scatter(Wqe& wqe, uint32_t index, uint32_t offset, const std::byte* from, uint32_t bytes);
   void Announce();
+  // Gives up the READs and atomics from done_ on, up to `end`, that are not answered.
+  void ForgetReads(uint32_t end);
   // The WQE whose answer is due: launched_ if there is none.
   uint32_t AwaitedAnswer();
 

@@ -214,6 +214,37 @@ TEST_P(OneSidedTest, WriteOutsideTheRegistrationFailsTheInitiatorAndRaisesAnEven
   EXPECT_THAT(AsyncEvents(*device_b_), ElementsAre(IBV_EVENT_QP_ACCESS_ERR));
 }
 
+// Nobody has taken the answer, or its first part, when the queue pairs are connected anew, with the
+// same PSNs.
+TEST_P(OneSidedTest, AnAnswerToAFormerConnectionEndsNoReadOfTheNext) {
+  for (uint32_t bytes : {8u, 1u << 20}) {
+    SCOPED_TRACE(bytes);
+    MakeConnected({.bytes = 2 << 20}, {.bytes = 2 << 20});
+    const auto read = [&](uint64_t wr_id) {
+      return a_->PostOneSided(IBV_WR_RDMA_READ, wr_id, a_->ReceiveSge(0, bytes),
+                              reinterpret_cast<uint64_t>(b_->receive_buffer()), b_->mr()->rkey);
+    };
+    std::memset(b_->receive_buffer(), 'o', bytes);
+    ASSERT_EQ(read(1), 0);
+    Poll(b_->cq());
+    a_->ToState(IBV_QPS_RESET);
+    b_->ToState(IBV_QPS_RESET);
+    std::memset(b_->receive_buffer(), 'n', bytes);
+    Connect(*a_, *b_);
+    if (OverTcp()) Settle();
+    ASSERT_EQ(read(2), 0);
+    std::vector<ibv_wc> done;
+    for (int turn = 0; turn < 1000 && done.empty(); ++turn) {
+      Poll(b_->cq());
+      done = Poll(a_->cq());
+    }
+    ASSERT_EQ(done.size(), 1u);
+    EXPECT_EQ(done[0].wr_id, 2u);
+    EXPECT_EQ(done[0].status, IBV_WC_SUCCESS);
+    EXPECT_EQ(std::memcmp(a_->receive_buffer(), b_->receive_buffer(), bytes), 0);
+  }
+}
+
 class DirectBoundTest : public InProcessTest {};
 
 // The copying thread must soon return to its caller, who wants to see what has arrived.

@@ -191,8 +191,8 @@ void CompletionQueue::TakeAttention(CompletionWriter& writer) {
 }
 
 void CompletionQueue::SweepOutLanes() {
-  std::erase_if(active_, [](const OutLane* lane) { return lane->failed() && !lane->has_users(); });
-  std::erase_if(out_lanes_, [](const auto& lane) { return lane->failed() && !lane->has_users(); });
+  std::erase_if(active_, [](const OutLane* lane) { return lane->over(); });
+  std::erase_if(out_lanes_, [](const auto& lane) { return lane->over(); });
 }
 
 void CompletionQueue::AddOutLane(std::unique_ptr<OutLane> lane) {

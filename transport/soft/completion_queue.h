@@ -50,7 +50,7 @@ class CompletionQueue final : public Completions {
   bool NeedsTick() const { return control_.mode.load() == CqControl::kPolled; }
 
   // All below: under the lock. The lanes of the CQ:
-  // Frees first those that failed and that no QP is left on.
+  // Frees first those that are over.
   void AddOutLane(std::unique_ptr<OutLane> lane);
   OutLane* FindOutLane(const Peer& peer, uint64_t remote_cq);
   // False when the CQ has as many in-lanes as it may.

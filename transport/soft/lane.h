@@ -263,10 +263,15 @@ class OutLane {
   LaneUser* FindUser(uint32_t qpn);
   // The same, and null while the next data for the QP answer what it gave up.
   LaneUser* FindReader(uint32_t qpn);
-  bool has_users() const { return !users_.empty(); }
   // The target is gone: every QP of this lane fails, but what the target has consumed succeeds.
   void Lose(CompletionWriter& writer);
   bool failed() const { return failed_; }
+  // True once no QP is on the lane, and none will be. A lane in which nothing was under way has not
+  // failed when its target's CQ ended: nobody looked.
+  bool over() const {
+    return users_.empty() &&
+           (failed_ || memory_->header().target_closed.load(std::memory_order_relaxed) != 0);
+  }
 
  private:
   void BecomeActive();

@@ -5,6 +5,8 @@
 #include <sys/un.h>
 
 #include <cstddef>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -111,6 +113,51 @@ TEST(SharedMemoryTest, StoppedPeerHoldsUpNobodyElseAndGoesOnLater) {
     ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
     EXPECT_EQ(wc.wr_id, i);
   }
+}
+
+ptrdiff_t OpenDescriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::distance(begin(all), end(all));
+}
+
+// A peer that lives long, and has a CQ for each connection to our one.
+TEST(SharedMemoryTest, ALaneIsFreedWhoseTargetEndedWhileNothingWasUnderWay) {
+  constexpr int kConnections = 24;
+  constexpr int kFirst = 4;
+  Child child([](Side& side) {
+    const auto device = SoftDevice::Create().value();
+    for (int i = 0; i < kConnections; ++i) {
+      QpEnd endpoint(*device, {});
+      ASSERT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
+      PostReceives(endpoint, 1);
+      side.Connect(endpoint);
+      ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
+      side.Await();
+      endpoint.qp_handle().Reset();
+      endpoint.cq_handle().Reset();
+      side.Signal();
+    }
+  });
+  Process process;
+  QpEnd& endpoint = process.endpoint;
+  ptrdiff_t before = 0;
+  for (int i = 0; i < kConnections; ++i) {
+    if (i != 0) {
+      endpoint.qp_handle() = endpoint.AddQp();
+      ASSERT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
+    }
+    child.side().Connect(endpoint);
+    ASSERT_EQ(endpoint.PostSend(1, endpoint.SendSge(0, 8)), 0);
+    ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
+    ibv_wc wc;
+    for (int turn = 0; turn < 256; ++turn) ASSERT_EQ(ibv_poll_cq(endpoint.cq(), 1, &wc), 0);
+    endpoint.qp_handle().Reset();
+    child.side().Signal();
+    child.side().Await();
+    if (i == kFirst) before = OpenDescriptors();
+  }
+  EXPECT_LT(OpenDescriptors() - before, (kConnections - kFirst) / 2);
+  child.Join();
 }
 
 TEST(SharedMemoryTest, MessagesOfAPeerThatExitedAreStillDelivered) {

@@ -588,6 +588,7 @@ absl::StatusOr<ibv_qp_attr> SoftObjects::QueryQp(ibv_qp* raw) {
 absl::Status SoftObjects::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask) {
   auto* qp = static_cast<QueuePair*>(raw);
   std::shared_ptr<PeerAnswer> answer;
+  std::vector<CopyUnderWay> withdrawn;
   {
     TwoLocks locks(*qp);
     const ibv_qp_state now = qp->current_state();
@@ -613,6 +614,13 @@ absl::Status SoftObjects::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, i
       qp->send_queue().Resume(writer);
       writer.Finish();
     }
+    // A call that failed for a frozen peer is made again.
+    if ((mask & IBV_QP_ACCESS_FLAGS) != 0) withdrawn = qp->withdrawn_copies();
+  }
+  if (!AwaitCopies(withdrawn)) {
+    return ErrnoStatus(EBUSY, fmt::format("ibv_modify_qp: a frozen peer of {} may still be in the "
+                                          "middle of a copy; it can start no other one",
+                                          state_.name()));
   }
   if (answer != nullptr) {
     connector_->Connect({.qpn = raw->qp_num,

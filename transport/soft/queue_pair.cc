@@ -96,8 +96,7 @@ int QueuePair::CheckModify(const ibv_qp_attr& attributes, int mask) const {
 
 void QueuePair::Modify(const ibv_qp_attr& attributes, int mask) {
   ApplyAttributes(attributes, mask);
-  // The access flags may have changed.
-  if (CanReceive()) OpenToPeer();
+  if (CanReceive()) ChangeAccess();
   if ((mask & IBV_QP_STATE) == 0) return;
   const ibv_qp_state before = current_state();
   state_.store(attributes.qp_state, std::memory_order_release);
@@ -147,6 +146,7 @@ void QueuePair::BecomeReset() {
   // Its next peer is to find none of them open.
   device_.windows().InvalidateAll(qp_num);
   last_wqe_raised_ = false;
+  withdrawn_copies_.clear();
   send_side().ForgetCompletions(qp_num, /*drop=*/true);
   if (send_cq != recv_cq) receive_side().ForgetCompletions(qp_num, /*drop=*/true);
 }
@@ -222,6 +222,16 @@ void QueuePair::OpenToPeer() {
   entry.source_gid[1].store(peer_address_.gid.global.interface_id, std::memory_order_relaxed);
   entry.source_lid.store(peer_address_.lid, std::memory_order_relaxed);
   entry.qpn.store(qp_num, std::memory_order_release);
+}
+
+void QueuePair::ChangeAccess() {
+  const std::atomic<uint32_t>& access = device_.tables().QpAt(qp_num).access;
+  const uint32_t before = access.load(std::memory_order_relaxed);
+  OpenToPeer();
+  if ((before & ~access.load(std::memory_order_relaxed)) == 0) return;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  AllOver(withdrawn_copies_);
+  AddCopiesUnderWay(/*key=*/0, withdrawn_copies_);
 }
 
 void QueuePair::CloseToPeer() {

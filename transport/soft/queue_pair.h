@@ -83,6 +83,9 @@ class QueuePair : public ibv_qp {
   // Takes the QP out of service: its peer begins no copy into our memory any more, and Quiescence
   // knows those under way. Under the lock of its receive CQ.
   void CloseToPeer();
+  // The copies that its peer was in the middle of when a right was last taken from it. Under both
+  // locks.
+  const std::vector<CopyUnderWay>& withdrawn_copies() const { return withdrawn_copies_; }
   // Adds the copies into our memory that its peer is in the middle of, by `key` or, if that is 0,
   // by any. Under the lock of its receive CQ; the caller has passed a full fence since it withdrew
   // the permission.
@@ -91,6 +94,8 @@ class QueuePair : public ibv_qp {
  private:
   // Puts the QP in service: its peer may copy into our memory. Under the lock of its receive CQ.
   void OpenToPeer();
+  // The access flags may have changed while it is in service. Likewise.
+  void ChangeAccess();
   void FlushHalf(Completions& side, CompletionWriter& writer);
   void ApplyAttributes(const ibv_qp_attr& attributes, int mask);
   void BecomeReset();
@@ -103,6 +108,7 @@ class QueuePair : public ibv_qp {
   std::shared_ptr<PeerAnswer> peer_answer_;
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   bool last_wqe_raised_ = false;
+  std::vector<CopyUnderWay> withdrawn_copies_;
   std::atomic<bool> timer_due_{false};
   std::atomic<uint32_t> timer_token_{0};
   SendQueue send_queue_;

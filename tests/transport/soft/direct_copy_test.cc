@@ -133,6 +133,33 @@ TEST(DirectCopyTest, MemoryIsQuarantinedAlsoOnceTheCqOfItsWriterIsGone) {
   EXPECT_EQ(std::memcmp(endpoint.receive_buffer(), ours.data(), kBytes), 0);
 }
 
+TEST(DirectCopyTest, ARightIsWithdrawnOnceNoCopyByItIsUnderWay) {
+  Child child([](Side& side) {
+    Process process;
+    QpEnd& endpoint = process.endpoint;
+    const Address theirs = side.Connect(endpoint);
+    EXPECT_EQ(WriteUntilItFails(endpoint, theirs, kBytes), IBV_WC_REM_ACCESS_ERR);
+    side.Signal();
+  });
+  Process process;
+  QpEnd& endpoint = process.endpoint;
+  child.side().Connect(endpoint);
+  FreezeInsideACopy(child, endpoint);
+  ibv_qp_attr no_writes{};
+  no_writes.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    EXPECT_EQ(process.device->ModifyQp(endpoint.qp(), no_writes, IBV_QP_ACCESS_FLAGS).code(),
+              absl::StatusCode::kFailedPrecondition);
+  }
+  child.Continue();
+  while (IsCopying(endpoint)) sched_yield();
+  std::memset(endpoint.receive_buffer(), 'o', kBytes);
+  child.side().Await();
+  child.Join();
+  const std::string ours(kBytes, 'o');
+  EXPECT_EQ(std::memcmp(endpoint.receive_buffer(), ours.data(), kBytes), 0);
+}
+
 TEST(DirectCopyTest, WriterThatDiesInTheMiddleOfACopyLeavesItsTargetQuiesced) {
   Child child(WriteForever);
   Process process;

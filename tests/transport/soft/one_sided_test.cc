@@ -132,6 +132,23 @@ TEST_P(OneSidedTest, QueuePairThatAllowsItsPeerNoWritesRefusesThem) {
   EXPECT_EQ(sent[0].status, IBV_WC_REM_ACCESS_ERR);
 }
 
+TEST_P(OneSidedTest, RightThatWasTakenFromAQueuePairInServiceIsRefused) {
+  MakeConnected();
+  ibv_qp_attr reads{};
+  reads.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
+  ASSERT_TRUE(device_b_->ModifyQp(b_->qp(), reads, IBV_QP_ACCESS_FLAGS).ok());
+  const uint64_t remote = reinterpret_cast<uint64_t>(b_->receive_buffer());
+  std::vector<ibv_wc> sent;
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE}) {
+    ASSERT_EQ(a_->PostOneSided(opcode, 1, a_->SendSge(0, 7), remote, b_->mr()->rkey), 0);
+    Poll(b_->cq());
+    for (const ibv_wc& wc : Poll(a_->cq())) sent.push_back(wc);
+  }
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].status, IBV_WC_SUCCESS);
+  EXPECT_EQ(sent[1].status, IBV_WC_REM_ACCESS_ERR);
+}
+
 TEST_P(OneSidedTest, FencedSendWaitsForTheReadBeforeIt) {
   MakeConnected();
   ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 100)), 0);

@@ -35,17 +35,6 @@ constexpr Duration kSweepPause = std::chrono::milliseconds(10);
 // In-lanes of one CQ: as many as it has activity bits.
 constexpr uint64_t kMaxLanesOfCq = CqControl::kActivityWords * 64;
 
-absl::StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(const DeviceAddress& address) {
-  // Controls of nobody: they say for ever that the peer polls, so that nobody wakes it.
-  auto controls = std::make_shared<SharedRegion>();
-  VERBENA_ASSIGN_OR_RETURN(*controls,
-                           SharedRegion::Anonymous(sizeof(CqControl) * kMaxCompletionQueues));
-  return std::make_shared<Peer>(
-      PeerParts{.address = address,
-                .controls = reinterpret_cast<CqControl*>(controls->data()),
-                .keep_alive = controls});
-}
-
 // Connections that have greeted, and those that are dialed: three quarters of the descriptors that
 // this process may have. It may change the limit at any time.
 uint64_t MaxSockets() {
@@ -442,7 +431,10 @@ absl::Status TcpWire::OpenSession(TcpSession& session, TcpWireConnection& connec
                  {.idle_seconds = std::max(1, silence / 2),
                   .interval_seconds = std::max(1, silence / 2 / AllowedSilence::kProbes),
                   .limit_seconds = silence});
-  VERBENA_ASSIGN_OR_RETURN(session.peer, MakeTcpPeer(session.address));
+  session.peer =
+      std::make_shared<Peer>(PeerParts{.address = session.address,
+                                       .controls = reinterpret_cast<CqControl*>(controls_->data()),
+                                       .keep_alive = controls_});
   std::vector<ConnectRequest> waiting;
   waiting.swap(session.waiting);
   // All of them, also after an error: the end of the session tells those that it knows.
@@ -626,6 +618,7 @@ absl::Status TcpWire::OpenDialedLanes(TcpSession& session, TcpWireConnection& co
 
 absl::Status TcpWire::OpenLanes(TcpSession& session, CqPair cqs, UniqueFd socket,
                                 const LaneGeometry& theirs, const TcpShares::Share& share) {
+  session.had_lanes = true;
   absl::StatusOr<std::shared_ptr<LanePair>> pair = host_.OpenLanePair(
       cqs.ours, cqs.theirs, session.peer, std::move(socket), theirs, share, fd());
   if (!pair.ok()) {
@@ -677,7 +670,8 @@ void TcpWire::EndSession(const DeviceAddress& address, const absl::Status& reaso
   for (uint64_t id : dials) {
     if (TcpWireConnection* connection = Find(id); connection != nullptr) End(*connection, reason);
   }
-  if (session->peer != nullptr) host_.LosePeer(*session->peer);
+  // Otherwise no CQ knows the peer. A stranger that comes and goes costs executors nothing.
+  if (session->had_lanes) host_.LosePeer(*session->peer);
   for (const ConnectRequest& request : session->waiting) host_.FinishConnect(request, nullptr, 0);
   for (const auto& [_, resolving] : session->resolving) {
     if (resolving.request.has_value()) host_.FinishConnect(*resolving.request, nullptr, 0);
@@ -820,6 +814,9 @@ absl::Status TcpWire::Start() {
   if (!epoll_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.socket.get(), &event) != 0) {
     return ErrnoStatus(errno, "the epoll of a soft device");
   }
+  VERBENA_ASSIGN_OR_RETURN(SharedRegion controls,
+                           SharedRegion::Anonymous(sizeof(CqControl) * kMaxCompletionQueues));
+  controls_ = std::make_shared<SharedRegion>(std::move(controls));
   return absl::OkStatus();
 }
 

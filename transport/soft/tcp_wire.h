@@ -35,6 +35,7 @@
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/peer.h"
+#include "verbena/transport/soft/shared_memory.h"
 #include "verbena/transport/soft/state.h"
 #include "verbena/transport/soft/tcp_format.h"
 #include "verbena/transport/soft/tcp_lane.h"
@@ -176,7 +177,8 @@ struct TcpSession {
   bool dialed = false;     // the control connection is one that we dialed
   uint64_t our_secret = 0;
   uint64_t their_secret = 0;
-  std::shared_ptr<Peer> peer;
+  std::shared_ptr<Peer> peer;           // null until the session is up
+  bool had_lanes = false;               // CQs may know the peer
   TimePoint deadline = kNever;          // until which the peer's own dial is waited for
   TimePoint probe_again{};              // no sooner is somebody else looked for under its name
   std::vector<ConnectRequest> waiting;  // until it is up
@@ -351,6 +353,8 @@ class TcpWire final : public Engine::Wire {
   std::map<DeviceAddress, std::unique_ptr<TcpSession>> sessions_;
   std::vector<std::unique_ptr<TcpWireConnection>> over_;  // until the end of the turn
   TcpShares shares_;
+  // The CQ controls of all peers. They say for ever that the peer polls, so nobody wakes it.
+  std::shared_ptr<SharedRegion> controls_;
   TimePoint sweep_again_{};  // when lanes that are over may be looked for again
   Logs logs_;
 

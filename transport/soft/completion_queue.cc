@@ -86,13 +86,19 @@ void CompletionQueue::Drive() {
   // Bounded, so that a peer that never stops cannot keep the engine here: its next message rings
   // again, and so do we.
   constexpr int kMaxTurns = 64;
+  // Others wait for the lock, and, if this is the engine, for the mutex of the objects. (start)
+  constexpr uint64_t kMaxDirectBytes = 4 * kDirectBytesPerTurn;
   int turns = 0;
-  do {
+  uint64_t copied = 0;
+  bool more = true;
+  while (more && copied < kMaxDirectBytes && turns++ < kMaxTurns) {
     Progress(writer);
+    copied += kDirectBytesPerTurn - direct_left();
     SetWakeLevels();
     SettleServed();
-  } while (HasWork() && ++turns < kMaxTurns);
-  if (turns == kMaxTurns) WakeEngine();
+    more = HasWork();
+  }
+  if (more) WakeEngine();
   if (pairs_ != nullptr) pairs_->Flush(writer);
   writer.Finish();
 }
@@ -118,6 +124,7 @@ void CompletionQueue::Progress(CompletionWriter& writer) {
     if (pairs_ != nullptr) pairs_->Close(nullptr, writer);
     return;
   }
+  BeginTurn();
   if (!served_.empty()) SettleServed();
   if (pairs_ != nullptr) pairs_->Receive(writer);
   if (needs_attention()) TakeAttention(writer);
@@ -186,7 +193,13 @@ bool CompletionQueue::HasWork() const {
 
 void CompletionQueue::TakeAttention(CompletionWriter& writer) {
   TakeAttended(attended_scratch_);
-  for (QueuePair* qp : attended_scratch_) qp->Attend(*this, writer);
+  size_t first = 0;  // of those for which nothing was left to copy
+  for (QueuePair* qp : attended_scratch_) {
+    if (direct_left() != 0) ++first;
+    qp->Attend(*this, writer);
+  }
+  // Their turn comes next.
+  while (first < attended_scratch_.size() && !AttendFirst(*attended_scratch_[first])) ++first;
   attended_scratch_.clear();
 }
 

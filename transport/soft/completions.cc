@@ -103,6 +103,14 @@ void Completions::TakeAttended(std::vector<QueuePair*>& qps) {
   qps.swap(attended_);
 }
 
+bool Completions::AttendFirst(const QueuePair& qp) {
+  std::lock_guard<SpinLock> lock(attention_lock_);
+  const auto found = std::find(attended_.begin(), attended_.end(), &qp);
+  if (found == attended_.end()) return false;
+  std::rotate(attended_.begin(), found, attended_.end());
+  return true;
+}
+
 void Completions::ForgetCompletions(uint32_t qpn, bool drop) {
   const uint64_t capacity = static_cast<uint64_t>(cqe);
   uint64_t kept = queue_head_;

@@ -26,6 +26,11 @@
 
 namespace verbena::internal::soft {
 
+// A turn, which is a post or a poll, copies at most this much by itself in peers' memory, for all
+// QPs of the CQ together. The rest is copied in later turns, between which the thread sees what has
+// arrived.
+inline constexpr uint32_t kDirectBytesPerTurn = 256u << 10;
+
 class Completions;
 class InLanes;
 class OutLane;
@@ -106,6 +111,11 @@ class Completions : public ibv_cq {
     return control_.mode.load(std::memory_order_relaxed) != CqControl::kPolled;
   }
   void WakeEngine() { device_.WakeEngine(control_); }
+  // A post or a poll begins.
+  void BeginTurn() { direct_left_ = kDirectBytesPerTurn; }
+  // Bytes that QPs may still copy by themselves in this turn.
+  uint32_t direct_left() const { return direct_left_; }
+  void TakeDirect(uint32_t bytes) { direct_left_ -= bytes; }
   bool overrun() const { return overrun_; }
   // QP `qpn` is going away: its completions stay, but free nothing. `drop`: they go too.
   void ForgetCompletions(uint32_t qpn, bool drop);
@@ -120,6 +130,8 @@ class Completions : public ibv_cq {
   bool needs_attention() const { return attention_.load(std::memory_order_relaxed); }
   // Moves the QPs that are to be looked at into `qps`, which is empty.
   void TakeAttended(std::vector<QueuePair*>& qps);
+  // Has `qp` looked at first, and those before it last. False if it is not to be looked at.
+  bool AttendFirst(const QueuePair& qp);
 
   SoftState& device_;
   CqControl& control_;
@@ -144,6 +156,7 @@ class Completions : public ibv_cq {
   CopyCounters copied_;
   bool overrun_ = false;
   bool ignores_overrun_ = false;
+  uint32_t direct_left_ = 0;
   std::unique_ptr<Queued[]> queue_;
   uint64_t queue_head_ = 0;
   uint64_t queue_tail_ = 0;

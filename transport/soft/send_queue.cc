@@ -110,7 +110,7 @@ int SendQueue::Post(ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   std::lock_guard<SpinLock> lock(cq.lock());
   const ibv_qp_state state = qp_.current_state();
   int error = state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_ERR ? 0 : EINVAL;
-  direct_left_ = kDirectBytesPerTurn;
+  cq.BeginTurn();
   for (; wr != nullptr && error == 0; wr = wr->next) {
     error = Enqueue(*wr);
     if (error != 0) break;
@@ -191,7 +191,6 @@ void SendQueue::Resume(CompletionWriter& writer) {
     Flush(writer);
     return;
   }
-  direct_left_ = kDirectBytesPerTurn;
   LaunchPending();
   if (published_) Announce();
   if (target_lost_ && done_ != tail_) {
@@ -554,7 +553,7 @@ SendQueue::Direct SendQueue::TryDirect(uint32_t index) {
     lane_->AwaitConsumed(*this);
     return Direct::kWait;
   }
-  if (direct_left_ == 0) {
+  if (qp_.send_side().direct_left() == 0) {
     qp_.send_side().Attend(qp_);
     return Direct::kWait;
   }
@@ -601,7 +600,7 @@ RemoteAccess SendQueue::AccessOf(const Wqe& wqe, uint64_t offset, uint64_t bytes
 
 bool SendQueue::CopyDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index) {
   const uint32_t start = direct_offset_;
-  const uint32_t end = start + std::min(direct_left_, wqe.length - start);
+  const uint32_t end = start + std::min(qp_.send_side().direct_left(), wqe.length - start);
   const ibv_sge* sge = SgesOf(wqe, index);
   uint32_t skip = direct_offset_;
   while (direct_offset_ < end) {
@@ -618,7 +617,7 @@ bool SendQueue::CopyDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index) {
     direct_offset_ += bytes;
     skip += bytes;
   }
-  direct_left_ -= end - start;
+  qp_.send_side().TakeDirect(end - start);
   return true;
 }
 

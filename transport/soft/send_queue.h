@@ -40,10 +40,6 @@ class CompletionWriter;
 class DirectCopy;
 class QueuePair;
 
-// A post, or a look at a QP by a poll, copies at most this much in its own thread. The rest is
-// copied in later polls, between which the thread sees what has arrived.
-inline constexpr uint32_t kDirectBytesPerTurn = 256u << 10;
-
 class SendQueue final : public LaneUser {
  public:
   // `inline_data`: InlineBytes(cap) of memory, untouched until a WR needs it.
@@ -223,7 +219,6 @@ class SendQueue final : public LaneUser {
   uint32_t tail_ = 0;
   uint32_t launch_offset_ = 0;  // bytes of the WQE at launched_ that are in the ring already
   uint32_t direct_offset_ = 0;  // bytes of it that were copied directly
-  uint32_t direct_left_ = 0;    // bytes that may still be copied in this turn
   uint32_t taken_back_ = 0;     // the WQEs before it had been launched when some were taken back
   uint32_t drain_end_ = 0;      // in SQD: the WQEs before it had begun
   uint16_t next_psn_ = 0;

@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "tests/transport/soft/in_process_fixture.h"
-#include "verbena/transport/soft/send_queue.h"
+#include "verbena/transport/soft/completions.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -311,6 +311,43 @@ TEST_F(DirectBoundTest, APostCopiesFewBytesHoweverManyArePosted) {
   order.erase(arrived);
   for (uint32_t i = 0; i < kWrs; ++i) EXPECT_EQ(order[i], i);
   EXPECT_EQ(copied(), uint64_t{kWrs} * kWrBytes);
+}
+
+TEST_F(DirectBoundTest, APollCopiesFewBytesForAllItsQueuePairsInTurn) {
+  VERBENA_SKIP_OVER_TCP("the initiator copies nothing");
+  constexpr uint32_t kQps = 8;
+  constexpr uint32_t kEach = 4 * kDirectBytesPerTurn;
+  const QpEndOptions large{.bytes = size_t{2} * kQps * kEach};
+  MakeConnected(large, large);
+  std::memset(a_->send_buffer(), 'w', size_t{kQps} * kEach);
+  std::vector<QpHandle> qps;
+  for (uint32_t i = 0; i < kQps; ++i) {
+    qps.push_back(a_->AddQp());
+    qps.push_back(b_->AddQp());
+    ConnectQps(*a_, qps[2 * i].get(), *b_, qps[2 * i + 1].get());
+    ibv_sge from = a_->SendSge(size_t{i} * kEach, kEach);
+    ibv_send_wr wr{};
+    wr.sg_list = &from;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma.remote_addr = reinterpret_cast<uint64_t>(b_->receive_buffer()) + size_t{i} * kEach;
+    wr.wr.rdma.rkey = b_->mr()->rkey;
+    ibv_send_wr* bad = nullptr;
+    // Copies the first part.
+    ASSERT_EQ(ibv_post_send(qps[2 * i].get(), &wr, &bad), 0);
+  }
+  for (uint32_t part = 1; part < kEach / kDirectBytesPerTurn; ++part) {
+    for (uint32_t i = 0; i < kQps; ++i) {
+      const uint64_t before = device_a_->copied_bytes().direct_write_bytes;
+      Poll(a_->cq());
+      ASSERT_LE(device_a_->copied_bytes().direct_write_bytes - before, kDirectBytesPerTurn);
+    }
+    for (uint32_t i = 0; i < kQps; ++i) {
+      const size_t last = size_t{i} * kEach + (part + 1) * kDirectBytesPerTurn - 1;
+      EXPECT_EQ(b_->receive_buffer()[last], std::byte('w')) << "queue pair " << i;
+    }
+  }
 }
 
 }  // namespace

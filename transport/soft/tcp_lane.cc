@@ -52,6 +52,10 @@ bool IsProgress(uint64_t before, uint64_t now, uint64_t bound) {
 constexpr size_t kLookedAt = 4;
 // Connections that one turn serves; others that are ready come next.
 constexpr int kEventsPerTurn = 32;
+// Connections of one source that are entries of the CQ's epoll themselves. (start)
+constexpr size_t kUncrowded = 8;
+// Marks the address of a Source among the events of that epoll.
+constexpr uint64_t kCrowdTag = 1;
 // Bytes that one recvmsg takes beyond the lines that were announced.
 constexpr size_t kStagingBytes = 16384;
 
@@ -418,16 +422,34 @@ LanePairs::~LanePairs() {
 absl::Status LanePairs::Add(std::shared_ptr<LanePair> pair) {
   // There may have been no descriptor for it before.
   if (!epoll_) epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  // None for a connection that is reset already, and soon closed.
+  pair->source_ = RangeOf(TcpSource::Of(pair->fd()).value_or(TcpSource{}).address);
+  Source& source = sources_[pair->source_];
+  pair->epoll_fd_ = EpollFor(source);
   epoll_event event{.events = EPOLLIN, .data = {.ptr = pair.get()}};
-  if (!epoll_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pair->fd(), &event) != 0) {
+  if (pair->epoll_fd_ < 0 || epoll_ctl(pair->epoll_fd_, EPOLL_CTL_ADD, pair->fd(), &event) != 0) {
     absl::Status status = ErrnoStatus(errno, "the epoll of a soft device's CQ");
+    if (source.pairs == 0) sources_.erase(pair->source_);
     // Its lane may keep it for a while, and the peer takes it for open.
     shutdown(pair->fd(), SHUT_RDWR);
     return status;
   }
+  ++source.pairs;
   pair->owner_ = this;
   pairs_.push_back(std::move(pair));
   return absl::OkStatus();
+}
+
+int LanePairs::EpollFor(Source& source) {
+  if (source.pairs < kUncrowded || !epoll_) return epoll_.get();
+  if (!source.crowd) {
+    UniqueFd crowd(epoll_create1(EPOLL_CLOEXEC));
+    epoll_event event{.events = EPOLLIN,
+                      .data = {.u64 = reinterpret_cast<uint64_t>(&source) | kCrowdTag}};
+    if (!crowd || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, crowd.get(), &event) != 0) return -1;
+    source.crowd = std::move(crowd);
+  }
+  return source.crowd.get();
 }
 
 std::shared_ptr<LanePair> LanePairs::Find(const Peer& peer, uint64_t remote_cq) const {
@@ -445,9 +467,33 @@ void LanePairs::Receive(CompletionWriter& writer) {
     for (size_t i = pairs_.size(); i-- != 0;) Look(*pairs_[i], writer);
     return;
   }
+  std::array<LanePair*, kEventsPerTurn> ready;
+  const size_t count = FindReady(ready);
+  for (size_t i = 0; i < count; ++i) Look(*ready[i], writer);
+}
+
+size_t LanePairs::FindReady(std::span<LanePair*> ready) {
   epoll_event events[kEventsPerTurn];
   const int count = epoll_wait(epoll_.get(), events, kEventsPerTurn, 0);
-  for (int i = 0; i < count; ++i) Look(*static_cast<LanePair*>(events[i].data.ptr), writer);
+  size_t found = 0;
+  std::array<int, kEventsPerTurn> crowds;
+  int crowd_count = 0;
+  for (int i = 0; i < count; ++i) {
+    if ((events[i].data.u64 & kCrowdTag) == 0) {
+      ready[found++] = static_cast<LanePair*>(events[i].data.ptr);
+    } else {
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): a tagged pointer.
+      crowds[crowd_count++] =
+          reinterpret_cast<Source*>(events[i].data.u64 & ~kCrowdTag)->crowd.get();
+    }
+  }
+  // Each has the same part of what others leave.
+  const int share = crowd_count == 0 ? 0 : 1 + (kEventsPerTurn - count) / crowd_count;
+  for (int i = 0; i < crowd_count; ++i) {
+    const int of_crowd = epoll_wait(crowds[i], events, share, 0);
+    for (int j = 0; j < of_crowd; ++j) ready[found++] = static_cast<LanePair*>(events[j].data.ptr);
+  }
+  return found;
 }
 
 void LanePairs::Look(LanePair& pair, CompletionWriter& writer) {
@@ -501,7 +547,14 @@ void LanePairs::CloseOne(LanePair& pair, CompletionWriter& writer) {
   std::replace(touched_.begin(), touched_.end(), closing.get(), static_cast<LanePair*>(nullptr));
   closing->owner_ = nullptr;
   // By hand: a child of this process may hold a copy of the descriptor, which would stay watched.
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, closing->fd(), nullptr);
+  epoll_ctl(closing->epoll_fd_, EPOLL_CTL_DEL, closing->fd(), nullptr);
+  if (auto source = sources_.find(closing->source_); --source->second.pairs == 0) {
+    // Likewise.
+    if (source->second.crowd) {
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, source->second.crowd.get(), nullptr);
+    }
+    sources_.erase(source);
+  }
   closing->over_ = true;
   // Likewise: the peer is to see the end.
   shutdown(closing->fd(), SHUT_RDWR);
@@ -525,7 +578,7 @@ void LanePairs::WatchWritable(LanePair& pair, bool writable) {
   pair.watches_writable_ = writable;
   const uint32_t out = writable ? uint32_t{EPOLLOUT} : 0;
   epoll_event event{.events = EPOLLIN | out, .data = {.ptr = &pair}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, pair.fd(), &event);
+  epoll_ctl(pair.epoll_fd_, EPOLL_CTL_MOD, pair.fd(), &event);
 }
 
 }  // namespace verbena::internal::soft

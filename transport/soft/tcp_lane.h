@@ -12,12 +12,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "verbena/transport/base/process.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/responder.h"
@@ -174,7 +176,9 @@ class LanePair final : public LaneWire {
   uint64_t sent_consumed_ = 0;
   uint64_t told_answers_consumed_ = 0;
   bool blocked_ = false;
-  bool watches_writable_ = false;  // of LanePairs
+  bool watches_writable_ = false;  // of LanePairs, as the next two
+  int epoll_fd_ = -1;              // the epoll that it is in
+  IpAddress source_{};             // the range of addresses that it counts for
   bool touched_ = false;
   LentPayloads lent_requests_;
   LentPayloads lent_answers_;
@@ -203,6 +207,9 @@ class CompletionWriter;
 // While the CQ is polled, each poll reads its connections itself: each of them while they are few,
 // otherwise those that an epoll of the CQ's own names, so that a thousand idle connections cost one
 // system call. While nobody polls, the engine watches that epoll, and sleeps until something comes.
+//
+// A source (tcp_wire.h) with many connections does not delay others: those beyond its first few are
+// in an epoll of their own, which is one entry of the CQ's.
 //
 // Owned by a Completions, under its lock. A CQ without TCP connections has none.
 class LanePairs {
@@ -238,6 +245,15 @@ class LanePairs {
   void WatchWritable(LanePair& pair, bool writable);
 
  private:
+  struct Source {
+    size_t pairs = 0;
+    UniqueFd crowd;  // the epoll of those beyond the first kUncrowded; none until there are some
+  };
+
+  // The epoll for one more connection of `source`. -1 if there is none to be had; errno says why.
+  int EpollFor(Source& source);
+  // Those that a turn is to look at. Returns how many.
+  size_t FindReady(std::span<LanePair*> ready);
   void FlushTouched(CompletionWriter& writer);
   void Look(LanePair& pair, CompletionWriter& writer);
   void CloseOne(LanePair& pair, CompletionWriter& writer);
@@ -249,6 +265,7 @@ class LanePairs {
   UniqueFd epoll_;
   bool engine_watches_ = false;
   std::vector<std::shared_ptr<LanePair>> pairs_;
+  std::map<IpAddress, Source> sources_;  // those with connections
   std::vector<LanePair*> touched_;
   std::unique_ptr<std::byte[]> staging_;
 };

@@ -6,6 +6,7 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -14,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +27,7 @@
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/raw_tcp_peer.h"
 #include "verbena/transport/base/socket.h"
+#include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/tcp_wire.h"
 
@@ -187,6 +190,43 @@ TEST_F(TcpBoundsTest, MemoryForRingsSufficesForOneConnectionOfEachSourceAtLeast)
   Session one = Open(kGreedy, 1);
   const uint64_t cq = CqOf(one);
   EXPECT_EQ(OpenLanes(one, 1, cq, 2048).second, Verdict::kAccepted);
+}
+
+// All connections have something in each turn, the other source's last.
+TEST_F(TcpBoundsTest, ManyConnectionsOfOneSourceDelayNoOther) {
+  constexpr size_t kMany = 128;
+  Make();
+  Session greedy = Open(kGreedy, 1);
+  Session modest = Open(kModest, 2);
+  const uint64_t cq = CqOf(greedy);
+  std::vector<RawSocket> sockets;
+  for (size_t i = 0; i <= kMany; ++i) {
+    auto [lanes, verdict] = OpenLanes(i < kMany ? greedy : modest, 1000 + i, cq);
+    ASSERT_EQ(verdict, Verdict::kAccepted);
+    sockets.push_back(std::move(lanes));
+  }
+  // Requests of the other source that were served.
+  const auto served = [&] {
+    auto& receives = *static_cast<CompletionQueue*>(end_->cq());
+    std::lock_guard<SpinLock> lock(receives.lock());
+    uint64_t lines = 0;
+    receives.in_lanes().ForEach([&](InLane& lane) {
+      if (lane.peer().address() == modest.name) lines = lane.requests().position();
+    });
+    return lines;
+  };
+  // To nobody: each one is refused.
+  const std::vector<std::byte> request =
+      ChunkOf({}, MessageOf({.opcode = Opcode::kSend, .flags = kFirst | kLast}, {}));
+  for (uint64_t round = 1; round <= 8; ++round) {
+    for (RawSocket& socket : sockets) ASSERT_TRUE(socket.Send(request));
+    while (sockets.back().Unread() != 0) sched_yield();
+    int polls = 0;
+    for (ibv_wc wc; served() < round && polls < 100; ++polls) {
+      ASSERT_EQ(ibv_poll_cq(end_->cq(), 1, &wc), 0);
+    }
+    EXPECT_LE(polls, 2);
+  }
 }
 
 // Sets RLIMIT_NOFILE while it lives.

@@ -92,9 +92,10 @@ struct HedgingPolicy {
 };
 
 // Bounds the load that further attempts add while many calls fail. Each executor has a count of
-// tokens for the channel, which begins at max_tokens. A failure that may pass takes one, and a call
-// that ends well gives token_ratio back. While there are max_tokens / 2 or fewer, no call has a
-// further attempt. Calls of methods without a policy do not count.
+// tokens for the channel, which begins at max_tokens. A failure that may pass takes one, but a call
+// that reaches its deadline takes none. A call that ends well gives token_ratio back. While there
+// are max_tokens / 2 or fewer, no call has a further attempt. Calls of methods without a policy do
+// not count.
 struct RetryBudget {
   // 0 to 1000; 0 is no bound.
   double max_tokens = 100;
@@ -194,10 +195,11 @@ enum class Balancing : uint8_t {
 // connected (ChannelServer::State::kEjected), and gets calls again when the time is over. Each
 // executor judges for itself, once in each interval, by the calls that it made.
 //
-// A failure is a link that was lost under calls, a deadline that passed before the server answered,
-// or an answer of UNAVAILABLE or INTERNAL with Outcome::kMaybeExecuted, as of a handler that threw.
-// Any other answer is no failure, whatever its code: an application's errors eject nobody. A fault
-// that more than half of the servers share ejects nobody, either.
+// A failure is a link that was lost under calls, a deadline that passed before the server answered
+// (of the call, of its attempt, or of the Task that makes it), or an answer of UNAVAILABLE or
+// INTERNAL with Outcome::kMaybeExecuted, as of a handler that threw. Any other answer is no
+// failure, whatever its code: an application's errors eject nobody. A fault that more than half of
+// the servers share ejects nobody, either. Streams that a deadline ends count nothing.
 //
 //   Channel channel(*runtime, target, {.ejection = {.interval = 1s, .latency_factor = 5}});
 struct EjectionOptions {

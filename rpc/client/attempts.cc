@@ -85,13 +85,21 @@ class CallersMemory {
   Payload* const returned_payload_;
 };
 
+// Whether nobody waits for a call any more: its caller gives up, or its deadline has passed, which
+// the call hears of by itself or through its scope. A failure that this makes takes no token of the
+// budget: no further attempt could follow it.
+bool IsOver(const TaskContext& context, TimePoint deadline) {
+  return (context.cancel != nullptr && context.cancel->requested()) ||
+         context.scheduler->now() >= deadline;
+}
+
 // The attempts of one call. They run in a scope that ends before it does.
 class Hedges {
  public:
-  // All outlive it.
-  Hedges(AttemptMaker& maker, RetryAccount& account, const HedgingPolicy& policy,
-         const CallSpec& spec)
-      : maker_(maker), account_(account), policy_(policy), spec_(spec) {}
+  // All outlive it. `context` is that of the coroutine that awaits Race().
+  Hedges(const TaskContext& context, AttemptMaker& maker, RetryAccount& account,
+         const HedgingPolicy& policy, const CallSpec& spec)
+      : context_(context), maker_(maker), account_(account), policy_(policy), spec_(spec) {}
   Hedges(const Hedges&) = delete;
   Hedges& operator=(const Hedges&) = delete;
 
@@ -120,6 +128,7 @@ class Hedges {
   bool may_begin() const { return may_begin_ && begun_ < policy_.max_attempts; }
   Task<absl::Status> Changed() { co_return co_await changed_.Wait(); }
 
+  const TaskContext context_;
   AttemptMaker& maker_;
   RetryAccount& account_;
   const HedgingPolicy& policy_;
@@ -182,7 +191,8 @@ void Hedges::Look() {
 }
 
 void Hedges::OnFailure(const Attempt& attempt) {
-  if (!HasCode(policy_.non_fatal_codes, attempt.status)) {
+  const bool is_over = IsOver(context_, spec_.options.deadline.when());
+  if (is_over || !HasCode(policy_.non_fatal_codes, attempt.status)) {
     decided_ = true;
     return;
   }
@@ -192,19 +202,19 @@ void Hedges::OnFailure(const Attempt& attempt) {
 }
 
 Task<void> Hedges::Race() {
-  const TaskContext context = co_await CurrentContext();
-  TaskScope running(context);
-  TimePoint next = context.scheduler->now();
-  const auto gives_up = [&context] {
-    return context.cancel != nullptr && context.cancel->requested();
+  const Scheduler& scheduler = *context_.scheduler;
+  TaskScope running(context_);
+  TimePoint next = scheduler.now();
+  const auto gives_up = [this] {
+    return context_.cancel != nullptr && context_.cancel->requested();
   };
   for (;;) {
     Look();
     if (decided_ || (begun_ > 0 && gives_up())) break;
-    if (may_begin() && (next_is_due_ || next <= context.scheduler->now())) {
+    if (may_begin() && (next_is_due_ || next <= scheduler.now())) {
       Begin(running);
       next_is_due_ = false;
-      next = SaturatingAdd(context.scheduler->now(), policy_.delay);
+      next = SaturatingAdd(scheduler.now(), policy_.delay);
       continue;
     }
     if (running_ == 0) break;
@@ -275,9 +285,8 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
       break;
     }
     outcome.Add(status);
-    // The caller gives up.
-    if (context.cancel != nullptr && context.cancel->requested()) break;
     const TimePoint now = scheduler.now();
+    if (IsOver(context, deadline)) break;
     const std::optional<Duration> pause =
         series.After({.status = status,
                       .timed_out = absl::IsDeadlineExceeded(status) && limit <= now,
@@ -313,15 +322,15 @@ bool MayBeHedged(const MethodDescriptor& method, const CallOptions& options) {
 Task<absl::Status> HedgedCall(AttemptMaker& maker, RetryAccount& account,
                               const HedgingPolicy& policy, CallSpec spec) {
   const CallOptions& options = spec.options;
-  const Scheduler& scheduler = *(co_await CurrentContext()).scheduler;
-  const TimePoint began = scheduler.now();
+  const TaskContext context = co_await CurrentContext();
+  const TimePoint began = context.scheduler->now();
   account.Add(RetryAccount::Count::kCalls);
   if (options.returned_payload != nullptr) *options.returned_payload = Payload();
   spec.received.Set(Buffer(), false);
-  Hedges hedges(maker, account, policy, spec);
+  Hedges hedges(context, maker, account, policy, spec);
   co_await hedges.Race();
   absl::Status status = hedges.Take();
-  if (options.info != nullptr) options.info->elapsed = scheduler.now() - began;
+  if (options.info != nullptr) options.info->elapsed = context.scheduler->now() - began;
   co_return status;
 }
 

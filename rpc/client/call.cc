@@ -22,7 +22,7 @@ void ClientCall::AbandonUnended() { GiveUp(CancelStatus(absl::StatusCode::kCance
 bool ClientCall::Await(PromiseBase& caller) {
   if (Cancelled(caller)) {
     if (stage_ == Stage::kNew) {
-      Refuse(cancel_status());
+      Refuse(Refusal());
     } else if (active_) {
       GiveUp(cancel_status());
     }
@@ -38,7 +38,7 @@ bool ClientCall::Await(PromiseBase& caller) {
 
 bool ClientCall::AwaitInFrame(PromiseBase& caller) {
   if (Cancelled(caller)) [[unlikely]] {
-    Refuse(cancel_status());
+    Refuse(Refusal());
     return false;
   }
   Link& link = *session_.link();
@@ -102,14 +102,16 @@ bool ClientCall::Begin() {
 }
 
 absl::Status ClientCall::Refusal() const {
+  const bool is_late = cancel_reason() == absl::StatusCode::kDeadlineExceeded;
+  if (!is_late && !cancel_status().ok()) return cancel_status();
+  if (is_late || deadline_.when() <= started_) {
+    return absl::DeadlineExceededError("the deadline passed before the call began");
+  }
   if (body_bytes > session_.max_body_bytes()) {
     return absl::UnavailableError(
         fmt::format("the request to {} takes {} bytes, but a frame of this link {}: the link "
                     "changed while the call began; try again",
                     method_.full_name, body_bytes, session_.max_body_bytes()));
-  }
-  if (deadline_.when() <= started_) {
-    return absl::DeadlineExceededError("the deadline passed before the call began");
   }
   return method_number_ == 0 ? session_.NoSuchMethod(method_) : ClientSession::TooManyCalls();
 }
@@ -357,10 +359,15 @@ void ClientCall::OnTimer() {
     CloseUnanswered();
     return;
   }
-  // The server has not answered a request that it has.
-  if (session_.tally() != nullptr && sent_) session_.tally()->OnFailure();
-  GiveUp(session_.DeadlinePassed(method_));
+  GiveUp(DeadlinePassed());
   Wake();
+}
+
+absl::Status ClientCall::DeadlinePassed() {
+  // Otherwise the server waits: for the request, or for a landing.
+  const bool is_owed = sent_ && stage_ == Stage::kSent && !SendWaiter::linked();
+  if (is_owed && session_.tally() != nullptr) session_.tally()->OnFailure();
+  return session_.DeadlinePassed(method_);
 }
 
 void ClientCall::Wake() {
@@ -369,7 +376,8 @@ void ClientCall::Wake() {
 
 void ClientCall::Detach() {
   suspended_ = false;
-  GiveUp(cancel_status());
+  const bool is_late = cancel_reason() == absl::StatusCode::kDeadlineExceeded;
+  GiveUp(is_late ? DeadlinePassed() : cancel_status());
 }
 
 void ClientCall::GiveUp(absl::Status status) {

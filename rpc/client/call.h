@@ -151,6 +151,9 @@ class ClientCall : public Suspension,
   [[gnu::noinline]] bool RequestChanged() const;
   [[gnu::cold, gnu::noinline]] void FailChanged();
   [[gnu::cold, gnu::noinline]] absl::Status Unasked(const FrameHeader& frame) const;
+  // The deadline has passed before the response came: the call's own, or that of its scope. Counts
+  // this for the session's tally, if the server owes something. Returns the call's status.
+  [[gnu::cold, gnu::noinline]] absl::Status DeadlinePassed();
   // The reason why the call does not begin.
   [[gnu::cold, gnu::noinline]] absl::Status Refusal() const;
   // Ends the call before it has begun.

@@ -313,6 +313,11 @@ void StreamCall::GiveUp(absl::Status status) {
   if (sent_) session.SendCancel(id);
 }
 
+void StreamCall::GiveUpFor(absl::StatusCode reason) {
+  const bool is_late = reason == absl::StatusCode::kDeadlineExceeded && stage_ == Stage::kActive;
+  GiveUp(is_late ? session_->DeadlinePassed(method_) : CancelStatus(reason));
+}
+
 void StreamCall::Abandon() {
   info_ = nullptr;
   GiveUp(CancelStatus(absl::StatusCode::kCancelled));
@@ -349,7 +354,7 @@ StreamEndAwaiter::~StreamEndAwaiter() {
 bool StreamEndAwaiter::Await(PromiseBase& caller) {
   if (call_->ended()) return false;
   if (Cancelled(caller)) {
-    call_->GiveUp(cancel_status());
+    call_->GiveUpFor(cancel_reason());
     return false;
   }
   VERBENA_CHECK(call_->finisher_ == nullptr) << "two Finish of one stream at once";
@@ -360,7 +365,7 @@ bool StreamEndAwaiter::Await(PromiseBase& caller) {
 
 void StreamEndAwaiter::Detach() {
   call_->finisher_ = nullptr;
-  call_->GiveUp(cancel_status());
+  call_->GiveUpFor(cancel_reason());
 }
 
 class InterceptedStream::Chain final : public ClientChain {
@@ -462,7 +467,7 @@ Task<absl::Status> InterceptedStream::Finish() {
   if (!waited.ok()) {
     scope_.Request(waited.code());
     // Interceptors may go on without the scope; the call does not.
-    call_.GiveUp(CancelStatus(waited.code()));
+    call_.GiveUpFor(waited.code());
     co_await AwaitDone().In(nullptr);
   }
   // The last message may have turned out not to parse after the response came.

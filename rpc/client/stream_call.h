@@ -140,6 +140,8 @@ class StreamCall : private RegisteredCall,
   // Gives up a call that has not ended. Precondition of this and the following functions: Begin()
   // returned true.
   void GiveUp(absl::Status status);
+  // The same for a wait that was cancelled, and for that reason.
+  void GiveUpFor(absl::StatusCode reason);
   bool ended() const { return stage_ == Stage::kEnded; }
   // Its owner is gone: gives up a call that has not ended, and writes no CallInfo any more.
   void Abandon();

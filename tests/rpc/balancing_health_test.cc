@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tests/rpc/any_handler.h"
+#include "tests/rpc/dedupe_testing.verbena.pb.h"
 #include "tests/rpc/server_set.h"
 #include "tests/support/watched.h"
 #include "verbena/rpc/interceptor.h"
@@ -177,10 +179,11 @@ TEST_F(BalancingHealthTest, ACallThatWaitsForReadyOutlastsALinkLostBehindItsInte
   EXPECT_EQ(call.Join(), absl::OkStatus());
 }
 
-// Answers at once, or throws, or waits, as the test says; knows the threads that it ran on.
+// Answers at once, or throws, or refuses, or waits whatever its client does, as the test says;
+// knows the threads that it ran on.
 class MoodyService final : public testing::Testing::Service {
  public:
-  Task<absl::Status> Echo(ServerContext&, const testing::EchoRequest& request,
+  Task<absl::Status> Echo(ServerContext& context, const testing::EchoRequest& request,
                           testing::EchoReply& reply) override {
     ++echoes;
     {
@@ -188,11 +191,15 @@ class MoodyService final : public testing::Testing::Service {
       threads_.insert(std::this_thread::get_id());
     }
     if (throws) throw std::runtime_error("out of cheese");
-    ++waiting;
-    (void)co_await waits.Until(false);
-    --waiting;
+    if (refuses) co_return context.NotExecuted(absl::UnavailableError("busy"));
+    co_await Hang();
     reply.set_number(request.number());
     co_return absl::OkStatus();
+  }
+  Task<void> Hang() {
+    ++waiting;
+    (void)co_await waits.Until(false).In(nullptr);
+    --waiting;
   }
   std::set<std::thread::id> TakeThreads() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -201,12 +208,27 @@ class MoodyService final : public testing::Testing::Service {
 
   std::atomic<uint64_t> echoes{0};
   std::atomic<bool> throws{false};
+  std::atomic<bool> refuses{false};
   Watched<bool> waits;
   Watched<int> waiting;
 
  private:
   std::mutex mutex_;
   std::set<std::thread::id> threads_;
+};
+
+// Its calls run once, and wait as those of the server's MoodyService do.
+class MoodyCounter final : public testing::Counter::Service {
+ public:
+  explicit MoodyCounter(MoodyService& mood) : mood_(mood) {}
+
+  Task<absl::Status> Add(ServerContext&, const testing::AddRequest&, testing::AddReply&) override {
+    co_await mood_.Hang();
+    co_return absl::OkStatus();
+  }
+
+ private:
+  MoodyService& mood_;
 };
 
 class MoodyServersTest : public BalancingHealthTest {
@@ -220,8 +242,9 @@ class MoodyServersTest : public BalancingHealthTest {
     std::string target;
     for (int i = 0; i < count; ++i) {
       services_.push_back(std::make_unique<MoodyService>());
+      counters_.push_back(std::make_unique<MoodyCounter>(*services_.back()));
       absl::StatusOr<std::unique_ptr<Server>> server =
-          Server::Start(*server_runtime_, {services_.back().get()});
+          Server::Start(*server_runtime_, {services_.back().get(), counters_.back().get()});
       EXPECT_TRUE(server.ok()) << server.status();
       target += (i == 0 ? "static:" : ",") + (*server)->address();
       servers_.push_back(*std::move(server));
@@ -239,6 +262,7 @@ class MoodyServersTest : public BalancingHealthTest {
 
   testing::FakeClock clock_;
   std::vector<std::unique_ptr<MoodyService>> services_;
+  std::vector<std::unique_ptr<MoodyCounter>> counters_;
   std::vector<std::unique_ptr<Server>> servers_;
 };
 
@@ -293,6 +317,187 @@ TEST_F(MoodyServersTest, AServerThatIsSlowTakesNoCallsForAWhile) {
   clock_.Run();
   channel_.reset();
   client_runtime_.reset();
+}
+
+class PassingInterceptor final : public ClientInterceptor {
+ public:
+  Task<absl::Status> Intercept(ClientCallView&, ClientNext next) override {
+    co_return co_await next();
+  }
+};
+
+class LimitingInterceptor final : public ClientInterceptor {
+ public:
+  Task<absl::Status> Intercept(ClientCallView&, ClientNext next) override {
+    co_return co_await WithDeadline(next(), kLimit);
+  }
+
+  static constexpr Duration kLimit = milliseconds(5);
+};
+
+// Makes the calls of others for them.
+class Frontend final : public testing::Testing::Service {
+ public:
+  explicit Frontend(AnyHandler<> call) : call_(std::move(call)) {}
+  Task<absl::Status> Echo(ServerContext&, const testing::EchoRequest&,
+                          testing::EchoReply&) override {
+    co_return co_await call_();
+  }
+
+ private:
+  const AnyHandler<> call_;
+};
+
+// Six calls each to three servers, of which one does not answer.
+class SilentServerTest : public MoodyServersTest {
+ protected:
+  static constexpr Duration kLimit = LimitingInterceptor::kLimit;
+  static constexpr size_t kOfEach = 6;
+
+  // How a call comes to its end, and what that does.
+  struct Way {
+    const char* name;
+    ChannelOptions options = {};
+    AnyHandler<> call = {};
+    Duration passes = kLimit;  // until the calls have ended
+    bool cancels = false;      // then
+    absl::StatusCode ends = absl::StatusCode::kDeadlineExceeded;
+    bool ejects = true;
+  };
+
+  ~SilentServerTest() override {
+    for (const auto& each : services_) each->waits = false;
+    clock_.Run();
+    frontend_.reset();
+    to_frontend_.reset();
+    stub_.reset();
+    channel_.reset();
+    client_runtime_.reset();
+  }
+
+  // Calls that this class makes with `options`.
+  AnyHandler<> Calls(CallOptions options = {}) {
+    return [this, deadline = options.deadline]() -> Task<absl::Status> {
+      co_return co_await Echo({.deadline = deadline});
+    };
+  }
+  // Calls that a handler makes, whose own client gives them a deadline.
+  AnyHandler<> CallsOfAHandler() {
+    return [this]() -> Task<absl::Status> {
+      testing::Testing::Stub stub(*to_frontend_);
+      co_return (co_await stub.Echo(testing::EchoRequest(), {.deadline = kLimit})).status();
+    };
+  }
+  static ServiceConfig RetriedAfter(Duration attempt_timeout) {
+    return {.methods = {{.retry = RetryPolicy{.max_attempts = 2,
+                                              .initial_backoff = milliseconds(1),
+                                              .max_backoff = milliseconds(1),
+                                              .attempt_timeout = attempt_timeout}}}};
+  }
+
+  void StartFrontend() {
+    service_ = std::make_unique<Frontend>(Calls());
+    frontend_ = *Server::Start(*client_runtime_, {service_.get()});
+    to_frontend_ = std::make_unique<Channel>(*client_runtime_, frontend_->address());
+    EXPECT_EQ(Run(to_frontend_->Connect()), absl::OkStatus());
+  }
+
+  void Expect(const Way& way) {
+    SCOPED_TRACE(way.name);
+    ChannelOptions options = way.options;
+    options.ejection = {.interval = seconds(1)};
+    StartClient(target_, std::move(options), ClockedBy(clock_));
+    if (frontend_ == nullptr) StartFrontend();
+    EXPECT_EQ(Run(channel_->Connect()), absl::OkStatus());
+    AwaitReady(3);
+    MoodyService& silent = *services_[1];
+    silent.waits = true;
+    Watched<size_t> ended;
+    const auto call = [&]() -> Task<absl::Status> {
+      absl::Status status = co_await way.call();
+      ++ended;
+      co_return status;
+    };
+    std::vector<JoinHandle<absl::Status>> calls;
+    for (size_t i = 0; i < 3 * kOfEach; ++i) calls.push_back(client_runtime_->Spawn(call()));
+    EXPECT_EQ(Run(silent.waiting.Until(kOfEach)), absl::OkStatus());
+    EXPECT_EQ(Run(ended.Until(2 * kOfEach)), absl::OkStatus()) << "the others answer";
+    clock_.Advance(*client_runtime_, way.passes);
+    if (way.cancels) {
+      for (JoinHandle<absl::Status>& each : calls) each.RequestCancel();
+    }
+    size_t good = 0;
+    for (JoinHandle<absl::Status>& each : calls) {
+      const absl::Status status = each.Join();
+      if (status.ok()) ++good;
+      if (status.ok() || way.cancels) continue;
+      EXPECT_EQ(status.code(), way.ends) << status;
+      EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted) << status;
+      EXPECT_NE(status.message().find("passed before 127.0.0.1"), std::string::npos) << status;
+    }
+    EXPECT_EQ(good, (way.ends == absl::StatusCode::kOk ? 3 : 2) * kOfEach);
+    clock_.Advance(*client_runtime_, seconds(1));
+    EXPECT_EQ(Servers()[1].state == State::kEjected, way.ejects);
+    EXPECT_EQ(CountOf(State::kReady), way.ejects ? 2u : 3u);
+    silent.waits = false;
+    EXPECT_EQ(Run(silent.waiting.Until(0)), absl::OkStatus());
+  }
+
+  std::string target_;
+  std::unique_ptr<Frontend> service_;
+  std::unique_ptr<Server> frontend_;
+  std::unique_ptr<Channel> to_frontend_;
+};
+
+// The table of docs/guide.md.
+TEST_F(SilentServerTest, ADeadlineMeansTheSameHoweverItComes) {
+  const auto passing = std::make_shared<PassingInterceptor>();
+  target_ = StartMoody(3);
+  const AnyHandler<> dedupes = [this]() -> Task<absl::Status> {
+    const testing::Counter::Stub stub(*channel_);
+    co_return (co_await stub.Add(testing::AddRequest())).status();
+  };
+  const AnyHandler<> limited = [this]() -> Task<absl::Status> {
+    co_return co_await WithDeadline(Echo(), kLimit);
+  };
+  const ServiceConfig hedged = {.methods = {{.hedging = HedgingPolicy{.delay = milliseconds(2)}}}};
+  const Way ways[] = {
+      {.name = "the call's own", .call = Calls({.deadline = kLimit})},
+      {.name = "the channel's", .options = {.default_deadline = kLimit}, .call = Calls()},
+      {.name = "the method's",
+       .options = {.service_config = {.methods = {{.timeout = kLimit}}}},
+       .call = Calls()},
+      {.name = "the call's own, behind interceptors",
+       .options = {.interceptors = {passing}},
+       .call = Calls({.deadline = kLimit})},
+      {.name = "an interceptor's",
+       .options = {.interceptors = {std::make_shared<LimitingInterceptor>()}},
+       .call = Calls()},
+      {.name = "WithDeadline()", .call = limited},
+      {.name = "the handler's", .call = CallsOfAHandler()},
+      {.name = "an attempt's",
+       .options = {.service_config = RetriedAfter(kLimit)},
+       .call = Calls(),
+       .passes = kLimit + milliseconds(2),
+       .ends = absl::StatusCode::kOk},
+      {.name = "an attempt's, behind interceptors",
+       .options = {.interceptors = {passing}, .service_config = RetriedAfter(kLimit)},
+       .call = Calls(),
+       .passes = kLimit + milliseconds(2),
+       .ends = absl::StatusCode::kOk},
+      {.name = "an attempt's, of a call that runs once",
+       .options = {.service_config = RetriedAfter(kLimit)},
+       .call = dedupes,
+       .passes = 2 * kLimit + milliseconds(2)},
+      {.name = "a hedge comes first",
+       .options = {.service_config = hedged},
+       .call = Calls(),
+       .passes = milliseconds(2),
+       .ends = absl::StatusCode::kOk,
+       .ejects = false},
+      {.name = "its caller cancels it", .call = Calls(), .cancels = true, .ejects = false},
+  };
+  for (const Way& way : ways) Expect(way);
 }
 
 TEST_F(MoodyServersTest, AKeyStaysWithItsExecutorOfTheServer) {

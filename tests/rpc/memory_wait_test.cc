@@ -1,5 +1,5 @@
 // A request waits no longer than ServerOptions::memory_wait in all, whether for its client's share
-// or for memory.
+// or for memory. A client that waits for memory of its own does not blame its server.
 
 #include <atomic>
 #include <chrono>
@@ -9,6 +9,7 @@
 #include "tests/rpc/payload_service.h"
 #include "tests/support/moved_clock.h"
 #include "tests/support/watched.h"
+#include "verbena/rpc/client/connection.h"
 
 namespace verbena::internal {
 namespace {
@@ -92,6 +93,41 @@ TEST_F(MemoryWaitTest, AWaitForAShareAndOneForMemoryHaveOneLimit) {
   EXPECT_EQ(second.status.code(), absl::StatusCode::kResourceExhausted) << second.status;
   EXPECT_EQ(OutcomeOf(second.status), Outcome::kNotExecuted);
   keeping_.kept.clear();
+}
+
+// The server has its answer, and waits for memory of the client's until the deadline.
+TEST_F(MemoryWaitTest, AServerThatWaitsForItsClientHasNotFailed) {
+  LinkLimits limits;
+  limits.memory.landing_bytes = kBudget;
+  limits.ping_interval = limits.connect_timeout = hours(100);
+  limits.idle_timeout = Duration::zero();
+  StartServer();
+  StartClient({.limits = limits, .clock = &clock_});
+  const auto landing = [this]() -> BufferPool& {
+    return (*client_runtime_->shard(0).EndpointOn(0))->memory().landing();
+  };
+  const auto prepare = [&]() -> Task<std::vector<Buffer>> {
+    (void)channel_->ConnectionHere()->KeepTally();
+    co_return co_await TakeAll(landing(), kBudget / 4);
+  };
+  std::vector<Buffer> taken = Run(prepare());
+  const auto get = [this]() -> Task<absl::Status> {
+    testing::GetRequest request;
+    request.set_bytes(kBudget / 4);
+    co_return (co_await stub_->Get(request, {.deadline = hours(1)})).status();
+  };
+  JoinHandle<absl::Status> call = client_runtime_->Spawn(get());
+  const auto waiting = [&]() -> Task<size_t> { co_return landing().stats().waiting; };
+  Eventually([&] { return Run(waiting()) == 1; }, "the client waits for memory");
+  clock_.moved_by = hours(2);
+  const absl::Status status = call.Join();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  const auto failures = [&]() -> Task<uint64_t> {
+    taken.clear();
+    co_return channel_->ConnectionHere()->KeepTally().failed;
+  };
+  EXPECT_EQ(Run(failures()), 0u);
+  StopBoth();
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 
 namespace verbena::internal {
@@ -145,6 +146,26 @@ TEST_F(HedgedCallTest, NoFurtherAttemptBeginsWhileTheBudgetIsEmpty) {
   EXPECT_EQ(Run(attempts), absl::OkStatus());
   EXPECT_EQ(attempts.begun, 1);
   EXPECT_EQ(stats().refused_by_budget, 1u);
+}
+
+// A budget of two tokens allows no further attempt once one is gone.
+TEST_F(HedgedCallTest, ACallsDeadlineTakesNoTokenHoweverTheCallHearsOfIt) {
+  policy_.non_fatal_codes = {StatusCode::kDeadlineExceeded};
+  for (const bool through_its_scope : {false, true}) {
+    SCOPED_TRACE(through_its_scope);
+    RetryAccount account{RetryBudget{.max_tokens = 2}};
+    ScriptedAttempts attempts({{.takes = 1h}, {.takes = 1h}});
+    const TimePoint deadline = scheduler_.now() + 50ms;
+    Task<absl::Status> call = HedgedCall(attempts, account, policy_,
+                                         {.method = kReads,
+                                          .request = request_,
+                                          .reply = reply_,
+                                          .options = {.deadline = deadline}});
+    if (through_its_scope) call = WithDeadline(std::move(call), deadline);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(scheduler_.Run(std::move(call))));
+    EXPECT_EQ(attempts.begun, 2);
+    EXPECT_TRUE(account.MayTakeMore());
+  }
 }
 
 TEST_F(HedgedCallTest, ADelayOfZeroBeginsAllAtOnce) {

@@ -15,6 +15,7 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 
 namespace verbena::internal {
@@ -97,6 +98,26 @@ TEST_F(RetriedCallTest, TheCallsDeadlineHoldsForAllAttemptsTogether) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_EQ(attempts.begun, 3);
   EXPECT_EQ(passed(), 50ms);
+}
+
+// A budget of two tokens allows no further attempt once one is gone.
+TEST_F(RetriedCallTest, ACallsDeadlineTakesNoTokenHoweverTheCallHearsOfIt) {
+  policy_.retryable_codes = {StatusCode::kDeadlineExceeded};
+  for (const bool through_its_scope : {false, true}) {
+    SCOPED_TRACE(through_its_scope);
+    RetryAccount account{RetryBudget{.max_tokens = 2}};
+    ScriptedAttempts attempts({{.takes = 1h}});
+    const TimePoint deadline = scheduler_.now() + 50ms;
+    Task<absl::Status> call = RetriedCall(attempts, account, policy_,
+                                          {.method = kReads,
+                                           .request = request_,
+                                           .reply = reply_,
+                                           .options = {.deadline = deadline}});
+    if (through_its_scope) call = WithDeadline(std::move(call), deadline);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(scheduler_.Run(std::move(call))));
+    EXPECT_EQ(attempts.begun, 1);
+    EXPECT_TRUE(account.MayTakeMore());
+  }
 }
 
 TEST_F(RetriedCallTest, ACancelledCallMakesNoFurtherAttempt) {

@@ -47,11 +47,11 @@ namespace verbena {
 // gets the last attempt's Status at once. A server's retry_after (status.h) is obeyed: the pause
 // lasts at least that long.
 //
-// Each attempt goes to a server that the call has not tried yet, if another one is ready. A
-// deduplicated call that may have run stays with its server, which alone knows whether it has run.
-// If it has, and the server has kept its failure, no attempt follows that failure. The memory of
-// CallOptions::request_payload and response_payload_into serves for each attempt; if the server of
-// a failed attempt may still use it, no other attempt follows.
+// Each attempt goes to a server that the call has not tried yet, on none of its executors, if
+// another one is ready. A deduplicated call that may have run stays with its server, which alone
+// knows whether it has run. If it has, and the server has kept its failure, no attempt follows that
+// failure. The memory of CallOptions::request_payload and response_payload_into serves for each
+// attempt; if the server of a failed attempt may still use it, no other attempt follows.
 struct RetryPolicy {
   // The most attempts that a call may have, whatever the policy.
   static constexpr int kMaxAttempts = 5;
@@ -193,7 +193,9 @@ enum class Balancing : uint8_t {
 
 // A server that fails or is slow, while the others are not, gets no calls for some time. It stays
 // connected (ChannelServer::State::kEjected), and gets calls again when the time is over. Each
-// executor judges for itself, once in each interval, by the calls that it made.
+// executor judges for itself, once in each interval, by the calls that it made. With
+// ChannelOptions::executors_per_server it judges each executor of a server by itself: one of them
+// may hang while the others answer.
 //
 // A failure is a link that was lost under calls, a deadline that passed before the server answered
 // (of the call, of its attempt, or of the Task that makes it), or an answer of UNAVAILABLE or

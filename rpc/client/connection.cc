@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
+#include <string>
 #include <utility>
 
 #include "fmt/format.h"
@@ -30,6 +32,7 @@ Connection::Connection(Shard& shard, std::string target, const ExecutorWish& wis
                        std::vector<std::string> others)
     : shard_(shard),
       target_(std::move(target)),
+      server_(std::hash<std::string>()(target_)),
       wish_(wish),
       landing_quota_(std::make_shared<Quota>(
           std::max<size_t>(shard.wanted_limits().memory.landing_bytes / 2, 1), nullptr,

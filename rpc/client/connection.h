@@ -1,8 +1,8 @@
 // Connections of one executor to one executor of a server: Connection, and those who use one or
 // listen to it.
 //
-// DeviceAttempts has the devices that one attempt to connect may go over, TriedServers the
-// connections that a call has tried. The executor's Connections owns a Connection, on that
+// DeviceAttempts has the devices that one attempt to connect may go over, TriedServers the servers
+// that a call has tried. The executor's Connections owns a Connection, on that
 // executor's thread. At most kMaxDraining links drain at once.
 
 #ifndef VERBENA_RPC_CLIENT_CONNECTION_H_
@@ -108,6 +108,9 @@ class Connection final : private ClientSession::Listener {
   void RemoveListener(ConnectionListener& listener) { std::erase(listeners_, &listener); }
 
   Shard& shard() const { return shard_; }
+  // The same for all connections to the server's executors, and hardly for those to others: a hash
+  // of its first address.
+  size_t server() const { return server_; }
   uint64_t late_responses() const;
   // Counts how calls end from now on. Lives as long as the connection.
   const CallTally& KeepTally();
@@ -156,6 +159,7 @@ class Connection final : private ClientSession::Listener {
 
   Shard& shard_;
   const std::string target_;
+  const size_t server_;
   const ExecutorWish wish_;
   const std::shared_ptr<Quota> landing_quota_;  // landings that the server asks for
   const std::shared_ptr<StreamShare> stream_share_;
@@ -261,21 +265,20 @@ inline std::vector<size_t> ConnectOrder(const std::vector<LinkKind>& kinds, bool
   return order;
 }
 
-// TriedServers: the connections that a call has had attempts on, so that the next attempt goes
+// TriedServers: the servers that a call has had attempts on, so that the next attempt goes
 // elsewhere, or stays where it was.
 //
-// Compares pointers to the earlier connections and never follows them: a connection may be gone,
-// and a new one at its address then counts as tried. The last connection is kept. A value in the
-// call's frame; one thread.
+// Knows them by Connection::server(): their connections may be gone, and another executor of a
+// server is no other server. The last connection is kept. A value in the call's frame; one thread.
 class TriedServers {
  public:
   void Add(Connection& connection) {
     last_ = ConnectionUse(connection);
-    if (size_ < connections_.size() && !Has(connection)) connections_[size_++] = &connection;
+    if (size_ < servers_.size() && !Has(connection)) servers_[size_++] = connection.server();
   }
   bool Has(const Connection& connection) const {
-    const auto end = connections_.begin() + size_;
-    return std::find(connections_.begin(), end, &connection) != end;
+    const auto end = servers_.begin() + size_;
+    return std::find(servers_.begin(), end, connection.server()) != end;
   }
   bool empty() const { return size_ == 0; }
 
@@ -285,7 +288,7 @@ class TriedServers {
   Connection* home() const { return stays_ && size_ > 0 ? &*last_ : nullptr; }
 
  private:
-  std::array<const Connection*, RetryPolicy::kMaxAttempts> connections_{};
+  std::array<size_t, RetryPolicy::kMaxAttempts> servers_{};
   size_t size_ = 0;
   ConnectionUse last_;
   bool stays_ = false;

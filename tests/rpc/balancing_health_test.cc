@@ -500,6 +500,18 @@ TEST_F(SilentServerTest, ADeadlineMeansTheSameHoweverItComes) {
   for (const Way& way : ways) Expect(way);
 }
 
+TEST_F(MoodyServersTest, ASecondAttemptGoesToNoOtherExecutorOfTheSameServer) {
+  const RetryPolicy twice = {
+      .max_attempts = 2, .initial_backoff = milliseconds(1), .max_backoff = milliseconds(1)};
+  StartClient(StartMoody(2, /*executors=*/4),
+              {.executors_per_server = 4, .service_config = {.methods = {{.retry = twice}}}});
+  (void)Run(Echo());
+  AwaitReady(2);
+  services_[0]->refuses = true;
+  EchoOften(40);
+  EXPECT_GT(services_[0]->echoes, 0u);
+}
+
 TEST_F(MoodyServersTest, AKeyStaysWithItsExecutorOfTheServer) {
   StartClient(StartMoody(1, /*executors=*/3),
               {.balancing = Balancing::kRouteKey, .executors_per_server = 3});

@@ -83,8 +83,8 @@ struct RetryPolicy {
 struct HedgingPolicy {
   // Attempts of one call, the first included: 2 to RetryPolicy::kMaxAttempts.
   int max_attempts = 2;
-  // How long after an attempt the next one begins, if none has ended: 0 or more. 0 begins all at
-  // once. A good value is the method's latency at the 95th percentile.
+  // How long after an attempt has its server the next one begins, if none has ended: 0 or more. 0
+  // begins all at once. A good value is the method's latency at the 95th percentile.
   Duration delay = std::chrono::milliseconds(10);
   // The failures after which other attempts may do better. Without OK.
   std::vector<absl::StatusCode> non_fatal_codes = {absl::StatusCode::kUnavailable,

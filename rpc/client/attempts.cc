@@ -125,6 +125,10 @@ class Hedges {
   void Look();
   void OnFailure(const Attempt& attempt);
   bool won() const { return last_ != nullptr && last_->status.ok(); }
+  // The attempt that began last has no server yet.
+  bool seeks() const {
+    return begun_ > 0 && !attempts_[begun_ - 1].ended && tried_.times_found() == found_before_;
+  }
   bool may_begin() const { return may_begin_ && begun_ < policy_.max_attempts; }
   Task<absl::Status> Changed() { co_return co_await changed_.Wait(); }
 
@@ -134,8 +138,9 @@ class Hedges {
   const HedgingPolicy& policy_;
   const CallSpec& spec_;
   std::array<Attempt, RetryPolicy::kMaxAttempts> attempts_;
-  TriedServers tried_;
-  Event changed_;  // an attempt has ended
+  Event changed_;  // an attempt has ended, or has its server
+  TriedServers tried_{&changed_};
+  int found_before_ = 0;  // servers, when the last attempt began
   int begun_ = 0;
   int running_ = 0;
   bool may_begin_ = true;
@@ -154,6 +159,7 @@ void Hedges::Begin(TaskScope& running) {
   }
   Attempt& attempt = attempts_[begun_];
   if (begun_ > 0) attempt.own_reply.reset(spec_.reply.New());
+  found_before_ = tried_.times_found();
   ++begun_;
   ++running_;
   running.Spawn(Run(attempt));
@@ -211,6 +217,13 @@ Task<void> Hedges::Race() {
   for (;;) {
     Look();
     if (decided_ || (begun_ > 0 && gives_up())) break;
+    // A further attempt would only wait beside it, and go to the same server at the same time.
+    if (seeks()) {
+      changed_.Reset();
+      (void)co_await changed_.Wait();
+      next = SaturatingAdd(scheduler.now(), policy_.delay);
+      continue;
+    }
     if (may_begin() && (next_is_due_ || next <= scheduler.now())) {
       Begin(running);
       next_is_due_ = false;

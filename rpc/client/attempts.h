@@ -148,8 +148,8 @@ class RetryAccount {
 class AttemptMaker {
  public:
   virtual ~AttemptMaker() = default;
-  // Makes one attempt, on a server that is not in `tried` if another one is ready, and adds this
-  // server to `tried`. `spec` has no context yet.
+  // Makes one attempt, on a server that is not in `tried` if another one is ready. Adds this server
+  // to `tried` as soon as it knows it, which may be after a wait. `spec` has no context yet.
   virtual Task<absl::Status> Attempt(CallSpec spec, TriedServers& tried) = 0;
 };
 
@@ -167,9 +167,10 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
 // HedgedCall: a call whose method has a HedgingPolicy: attempts that begin one after another and
 // run side by side, until one of them has a good answer.
 //
-// In the caller's coroutine, on its executor's thread. Only for methods that MayRunAtOnce(),
-// and for calls that bring no memory of the caller's. A loser is cancelled, and
-// awaited to its end: an interceptor that ignores its cancellation delays the call.
+// No attempt begins while another one waits for a server. In the caller's coroutine, on its
+// executor's thread. Only for methods that MayRunAtOnce(), and for calls that bring no memory of
+// the caller's. A loser is cancelled, and awaited to its end: an interceptor that ignores its
+// cancellation delays the call.
 
 // Whether a call may be hedged.
 bool MayBeHedged(const MethodDescriptor& method, const CallOptions& options);

@@ -272,10 +272,21 @@ inline std::vector<size_t> ConnectOrder(const std::vector<LinkKind>& kinds, bool
 // server is no other server. The last connection is kept. A value in the call's frame; one thread.
 class TriedServers {
  public:
+  // `found`, which may be null and outlives this, is set whenever an attempt has its server.
+  explicit TriedServers(Event* found = nullptr) : found_(found) {}
+
+  // An attempt has its server.
   void Add(Connection& connection) {
     last_ = ConnectionUse(connection);
     if (size_ < servers_.size() && !Has(connection)) servers_[size_++] = connection.server();
+    NoteFound();
   }
+  void NoteFound() {
+    ++times_found_;
+    if (found_ != nullptr) found_->Set();
+  }
+  // How many attempts have had a server.
+  int times_found() const { return times_found_; }
   bool Has(const Connection& connection) const {
     const auto end = servers_.begin() + size_;
     return std::find(servers_.begin(), end, connection.server()) != end;
@@ -290,6 +301,8 @@ class TriedServers {
  private:
   std::array<size_t, RetryPolicy::kMaxAttempts> servers_{};
   size_t size_ = 0;
+  Event* const found_;
+  int times_found_ = 0;
   ConnectionUse last_;
   bool stays_ = false;
 };

@@ -148,6 +148,21 @@ TEST_F(HedgedCallTest, NoFurtherAttemptBeginsWhileTheBudgetIsEmpty) {
   EXPECT_EQ(stats().refused_by_budget, 1u);
 }
 
+TEST_F(HedgedCallTest, NoHedgeBeginsWhileAnAttemptWaitsForAServer) {
+  for (const Duration delay : {Duration(0), Duration(10ms)}) {
+    policy_ = {.max_attempts = 3, .delay = delay};
+    ScriptedAttempts attempts({{.takes = 5ms + delay, .seeks = 1s}, {.takes = 1h}, {.takes = 1h}});
+    Started call(scheduler_, Call(attempts));
+    scheduler_.AdvanceBy(999ms);
+    EXPECT_EQ(attempts.begun, 1);
+    scheduler_.AdvanceBy(1ms + delay);
+    EXPECT_GT(attempts.begun, 1) << "so long after it has found one";
+    scheduler_.AdvanceBy(5ms);
+    ASSERT_TRUE(call.done());
+    EXPECT_EQ(call.result(), absl::OkStatus());
+  }
+}
+
 // A budget of two tokens allows no further attempt once one is gone.
 TEST_F(HedgedCallTest, ACallsDeadlineTakesNoTokenHoweverTheCallHearsOfIt) {
   policy_.non_fatal_codes = {StatusCode::kDeadlineExceeded};

@@ -16,6 +16,7 @@
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -31,9 +32,10 @@ inline absl::Status Unavailable(Outcome outcome) {
 }
 
 struct ScriptedAttempt {
-  Duration takes = {};
+  Duration takes = {};  // once it has a server
   absl::Status status = {};
   bool payload_comes_back = true;
+  Duration seeks = {};  // a server, before that
 };
 
 class ScriptedAttempts final : public AttemptMaker {
@@ -44,12 +46,12 @@ class ScriptedAttempts final : public AttemptMaker {
   explicit ScriptedAttempts(std::vector<ScriptedAttempt> script)
       : script_([script = std::move(script)](int index) { return script.at(index); }) {}
 
-  Task<absl::Status> Attempt(CallSpec spec, TriedServers&) override {
+  Task<absl::Status> Attempt(CallSpec spec, TriedServers& tried) override {
     CallOptions& options = spec.options;
     const int index = begun++;
     const ScriptedAttempt attempt = script_(index);
     had_payload.push_back(options.request_payload.present());
-    const absl::Status slept = co_await WithDeadline(Take(attempt.takes), options.deadline.when());
+    const absl::Status slept = co_await WithDeadline(Take(attempt, tried), options.deadline.when());
     if (options.returned_payload != nullptr && attempt.payload_comes_back) {
       *options.returned_payload = std::move(options.request_payload);
     }
@@ -66,11 +68,15 @@ class ScriptedAttempts final : public AttemptMaker {
   std::vector<bool> had_payload;
 
  private:
-  static Task<absl::Status> Take(Duration takes) {
+  static Task<absl::Status> Take(ScriptedAttempt attempt, TriedServers& tried) {
     const Scheduler* scheduler = (co_await CurrentContext()).scheduler;
     VERBENA_CHECK(dynamic_cast<const ManualScheduler*>(scheduler) != nullptr)
         << "no test waits by the machine's clock";
-    co_return co_await Sleep(takes);
+    if (attempt.seeks > Duration::zero()) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(attempt.seeks));
+    }
+    tried.NoteFound();
+    co_return co_await Sleep(attempt.takes);
   }
 
   const std::function<ScriptedAttempt(int)> script_;

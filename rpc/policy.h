@@ -224,7 +224,8 @@ struct EjectionOptions {
   Duration first_ejection = std::chrono::seconds(10);
   // At most 24 h.
   Duration longest_ejection = std::chrono::minutes(5);
-  // At most this many percent of the ready servers are ejected at once: 1 to 50.
+  // At most this many percent of the ready servers are ejected at once: 1 to 50. Of three or more,
+  // one may be ejected, whatever the percentage.
   uint32_t max_ejected_percent = 50;
 };
 

@@ -119,6 +119,13 @@ void Readmit(TimePoint now, const JudgedServer& server) {
   record.forgiven = server.tally->failed;
 }
 
+// Rounded down, a small percentage would eject nobody of a small set.
+size_t MostEjected(const EjectionOptions& options, size_t servers) {
+  constexpr size_t kSmallestSet = 3;
+  const size_t least = servers >= kSmallestSet ? 1 : 0;
+  return std::max(servers * options.max_ejected_percent / 100, least);
+}
+
 // Ejections whose time is over, and those beyond `most`, which end when servers leave the set.
 bool ReadmitDue(TimePoint now, const std::vector<JudgedServer>& servers, size_t most) {
   std::vector<const JudgedServer*> ejected;
@@ -146,7 +153,7 @@ size_t ShareOfLinks(uint32_t max_links) { return std::max<size_t>(size_t{max_lin
 
 bool JudgeServers(const EjectionOptions& options, TimePoint now,
                   const std::vector<JudgedServer>& servers) {
-  const size_t most = servers.size() * options.max_ejected_percent / 100;
+  const size_t most = MostEjected(options, servers.size());
   bool changed = ReadmitDue(now, servers, most);
   std::vector<JudgedServer> judged;
   std::vector<Interval> intervals;

@@ -170,6 +170,24 @@ TEST_F(OutliersTest, NeverMoreThanHalfAreEjected) {
   EXPECT_EQ(Ejected().size(), 1u);
 }
 
+TEST_F(OutliersTest, OneOfThreeMayBeEjectedWhateverThePercentage) {
+  options_.max_ejected_percent = 10;
+  for (const size_t servers : {5, 3}) {
+    records_.assign(servers, {});
+    tallies_.assign(servers, {});
+    AnswerAllBut(0);
+    AnswerAllBut(1);
+    for (const size_t server : {0, 1}) Fail(tallies_[server], 5);
+    EXPECT_TRUE(Judge());
+    EXPECT_EQ(Ejected().size(), 1u) << "of " << servers;
+  }
+  records_.assign(2, {});
+  tallies_.assign(2, {});
+  Answer(tallies_[0], 30);
+  Fail(tallies_[1], 5);
+  EXPECT_FALSE(Judge()) << "half of them";
+}
+
 TEST_F(OutliersTest, ASingleServerIsNeverEjected) {
   records_.resize(1);
   tallies_.resize(1);

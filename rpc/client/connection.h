@@ -114,6 +114,8 @@ class Connection final : private ClientSession::Listener {
   uint64_t late_responses() const;
   // Counts how calls end from now on. Lives as long as the connection.
   const CallTally& KeepTally();
+  // nullptr until then.
+  const CallTally* tally() const { return tally_.get(); }
   // Waits until connecting(), last_error(), failures(), or whether there is a usable link, may have
   // changed. Hold a ConnectionUse. Not OK when cancelled.
   Task<absl::Status> StateChanged() { co_return co_await state_changed_.Wait(); }

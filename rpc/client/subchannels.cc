@@ -198,10 +198,15 @@ Subchannel::~Subchannel() {
 void Subchannel::Open(const ExecutorWish& wish) {
   if (connection_ != nullptr) return;
   refusal_ = absl::OkStatus();
-  outlier_ = {};
   const std::vector<std::string> others(server_.addresses.begin() + 1, server_.addresses.end());
   connection_ = &connections_.To(server_.addresses.front(), wish, others);
   connection_->AddListener(*this);
+  outlier_ = {};
+  // Other channels may have used the connection for long.
+  if (const CallTally* past = connection_->tally()) {
+    outlier_.before = *past;
+    outlier_.forgiven = past->failed;
+  }
   task_ = KeepConnected();
   task_.StartLater(connection_->shard().executor(), nullptr, this);
   // Another channel may have connected already.

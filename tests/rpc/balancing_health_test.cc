@@ -288,6 +288,28 @@ TEST_F(MoodyServersTest, AServerThatThrowsTakesNoCallsForAWhile) {
   client_runtime_.reset();
 }
 
+TEST_F(MoodyServersTest, AChannelJudgesNoCallsThatWereBeforeItsTime) {
+  const std::string target = StartMoody(3);
+  StartClient(target, {.ejection = {.interval = std::chrono::hours(1)}}, ClockedBy(clock_));
+  (void)Run(Echo());
+  AwaitReady(3);
+  services_[1]->throws = true;
+  EXPECT_EQ(Call(30), (Counts{10, 10, 10}));
+  services_[1]->throws = false;
+  // Over the same links.
+  const std::unique_ptr<Channel> former = std::move(channel_);
+  StartClient(target,
+              {.ejection = {.interval = seconds(1), .consecutive_failures = 0, .min_calls = 3}});
+  (void)Run(Echo());
+  AwaitReady(3);
+  EXPECT_EQ(Call(9), (Counts{3, 3, 3}));
+  clock_.Advance(*client_runtime_, seconds(1));
+  EXPECT_EQ(CountOf(State::kReady), 3u);
+  clock_.Run();
+  channel_.reset();
+  client_runtime_.reset();
+}
+
 TEST_F(MoodyServersTest, AServerThatIsSlowTakesNoCallsForAWhile) {
   StartClient(StartMoody(3), {.ejection = {.interval = seconds(1), .latency_factor = 3}},
               ClockedBy(clock_));

@@ -229,23 +229,13 @@ absl::StatusOr<std::vector<ChannelServer>> Channel::Servers() {
       internal::DescribeConnection(*ConnectionHere(), {.addresses = {target_}, .name = target_})};
 }
 
-namespace {
-
-// A number that differs whenever the states of one server do. Never 0.
-uint64_t RevisionOf(const ChannelServer& server) {
-  return uint64_t{server.failures} << 8 | (static_cast<uint64_t>(server.state) + 1);
-}
-
-}  // namespace
-
 Task<absl::StatusOr<uint64_t>> Channel::ServersChanged(uint64_t seen) {
   internal::Shard* shard = runtime_.CurrentShard();
   if (shard == nullptr) co_return internal::NotOnAnExecutor();
   if (feed_ != nullptr) co_return co_await BalancerOn(*shard).AwaitChange(seen);
   const internal::ConnectionUse connection(*ConnectionHere());
   for (;;) {
-    const uint64_t now = RevisionOf(internal::DescribeConnection(*connection, {}));
-    if (now != seen) co_return now;
+    if (connection->revision() != seen) co_return connection->revision();
     if (shard->closing()) co_return absl::UnavailableError("the runtime is being destroyed");
     VERBENA_CO_RETURN_IF_ERROR(co_await connection->StateChanged());
   }

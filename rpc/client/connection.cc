@@ -95,6 +95,7 @@ void Connection::WakeWaiters() {
 }
 
 void Connection::NoteChange() {
+  ++revision_;
   state_changed_.Set();
   state_changed_.Reset();
 }

@@ -116,8 +116,10 @@ class Connection final : private ClientSession::Listener {
   const CallTally& KeepTally();
   // nullptr until then.
   const CallTally* tally() const { return tally_.get(); }
-  // Waits until connecting(), last_error(), failures(), or whether there is a usable link, may have
-  // changed. Hold a ConnectionUse. Not OK when cancelled.
+  // Counts changes of connecting(), last_error(), failures(), and of whether there is a usable
+  // link. Never 0.
+  uint64_t revision() const { return revision_; }
+  // Waits until revision() has changed. Hold a ConnectionUse. Not OK when cancelled.
   Task<absl::Status> StateChanged() { co_return co_await state_changed_.Wait(); }
   // Calls and streams on the link that new calls take.
   uint32_t load() const { return current_ == nullptr ? 0 : current_->calls_in_flight(); }
@@ -181,6 +183,7 @@ class Connection final : private ClientSession::Listener {
   std::optional<CancelScope> attempt_;
   Event attempt_ended_;
   Event state_changed_;
+  uint64_t revision_ = 1;
   absl::Status last_error_;
   Backoff backoff_{kInitialBackoff, kMaxBackoff};
   TimePoint next_attempt_{};

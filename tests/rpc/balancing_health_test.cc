@@ -148,6 +148,21 @@ TEST_F(BalancingHealthTest, AChannelToOneServerIsWatchedLikewise) {
   EXPECT_NE(Servers()[0].state, State::kReady);
 }
 
+TEST_F(BalancingHealthTest, ARestartThatNobodyWatchedIsNoticedLater) {
+  StartServers(1);
+  StartClient(Address(0));
+  EchoOften(1);
+  const absl::StatusOr<uint64_t> seen = Run(channel_->ServersChanged(0));
+  ASSERT_TRUE(seen.ok()) << seen.status();
+  StopServer(0);
+  AwaitServers([](const auto& servers) { return servers[0].state != State::kReady; });
+  StartServer(0);
+  EXPECT_EQ(Run(Echo({.wait_for_ready = true})), absl::OkStatus());
+  EXPECT_EQ(Servers()[0].state, State::kReady) << "as before";
+  // Does not wait.
+  EXPECT_TRUE(Run(WithDeadline(channel_->ServersChanged(*seen), Duration::zero())).ok());
+}
+
 // Waits until the test opens it.
 class GateInterceptor final : public ClientInterceptor {
  public:

@@ -18,6 +18,12 @@ namespace verbena::internal {
 
 namespace {
 
+// Wakes all who wait for `event`.
+void Wake(Event& event) {
+  event.Set();
+  event.Reset();
+}
+
 SubchannelsSetup Complete(SubchannelsSetup setup, const Shard& shard) {
   const auto& id = shard.runtime_id().bytes;
   setup.client = StableHash(std::string_view(reinterpret_cast<const char*>(id.data()), id.size()));
@@ -59,9 +65,9 @@ void Balancer::OnSet(const std::shared_ptr<const ServerSet>& set, const absl::St
   if (set != nullptr && set != set_) {
     set_ = set;
     subchannels_.Set(*set);
-    settled_ = false;
     Activate(nullptr);
   }
+  Unsettle();
   TellWaiters();
 }
 
@@ -76,13 +82,14 @@ Connection* Balancer::Pick(std::optional<uint64_t> route_key) {
 }
 
 Connection* Balancer::PickAnew(std::optional<uint64_t> route_key) {
-  return Rebuild() ? Pick(route_key) : nullptr;
+  return !deserted_ && Rebuild() ? Pick(route_key) : nullptr;
 }
 
 // A link that closes is not usable any more, some time before it is down.
 Connection* Balancer::PickUsable(std::optional<uint64_t> route_key) {
   Connection* picked = Pick(route_key);
   if (picked != nullptr && picked->usable_session() != nullptr) return picked;
+  if (deserted_) return nullptr;
   const Subchannel* ready = subchannels_.AnyReady();
   return ready == nullptr ? nullptr : ready->connection();
 }
@@ -122,6 +129,7 @@ bool Balancer::Rebuild() {
     places_[each->id()] = connection;
   }
   settled_ = !members.empty();
+  deserted_ = members.empty();
   picker_.Set(members);
   return settled_;
 }
@@ -135,13 +143,19 @@ Task<void> Balancer::Judge() {
       servers.push_back({&each->outlier(), &each->connection()->KeepTally()});
     }
     if (!JudgeServers(ejection_, shard_.executor().now(), servers)) continue;
-    settled_ = false;
+    Unsettle();
     TellWaiters();
   }
 }
 
-void Balancer::OnReadiness() {
+void Balancer::Unsettle() {
   settled_ = false;
+  deserted_ = false;
+  obstacle_->reset();
+}
+
+void Balancer::OnReadiness() {
+  Unsettle();
   if (!ending_) TellWaiters();
 }
 
@@ -154,13 +168,25 @@ void Balancer::OnReady(Subchannel& subchannel) {
 void Balancer::OnFailed(Subchannel& subchannel) {
   if (subchannels_.depends_on_failures()) Activate(&subchannel);
   feed_->Refresh();
-  TellWaiters();
+  obstacle_->reset();
+  TellWatchers();
+  // In an outage there are many failures and many calls that wait: those that go on waiting are not
+  // woken.
+  const absl::Status& obstacle = Obstacle();
+  if (obstacle.ok()) return;
+  Wake(may_pick_);
+  if (!Connection::MayPass(obstacle)) Wake(may_pick_late_);
+}
+
+void Balancer::TellWatchers() {
+  ++revision_;
+  Wake(changed_);
 }
 
 void Balancer::TellWaiters() {
-  ++revision_;
-  changed_.Set();
-  changed_.Reset();
+  TellWatchers();
+  Wake(may_pick_);
+  Wake(may_pick_late_);
 }
 
 Task<absl::StatusOr<uint64_t>> Balancer::AwaitChange(uint64_t seen) {
@@ -174,25 +200,31 @@ Task<absl::StatusOr<uint64_t>> Balancer::AwaitChange(uint64_t seen) {
 
 Task<absl::StatusOr<ConnectionUse>> Balancer::AwaitPick(std::optional<uint64_t> route_key,
                                                         Deadline deadline, bool wait_for_ready) {
+  const std::shared_ptr<const std::optional<absl::Status>> latest = obstacle_;
   for (;;) {
     if (Connection* picked = PickUsable(route_key)) co_return ConnectionUse(*picked);
     if (shard_.closing()) co_return absl::UnavailableError("the runtime is being destroyed");
     const absl::Status obstacle = Obstacle();
     const bool waits = wait_for_ready && Connection::MayPass(obstacle);
     if (!obstacle.ok() && !waits) co_return obstacle;
-    const absl::Status changed = co_await WithDeadline(Changed(), deadline.when());
+    Event& event = wait_for_ready ? may_pick_late_ : may_pick_;
+    const absl::Status changed = co_await WithDeadline(Changed(event), deadline.when());
     // A channel may be gone when a wait that was cut off goes on, and its balancer with it.
     if (absl::IsDeadlineExceeded(changed)) {
+      const absl::Status last = latest->value_or(obstacle);
       co_return absl::DeadlineExceededError(
-          fmt::format("no server was ready before the deadline{}{}", obstacle.ok() ? "" : ": ",
-                      std::string(obstacle.message())));
+          fmt::format("no server was ready before the deadline{}{}", last.ok() ? "" : ": ",
+                      std::string(last.message())));
     }
     VERBENA_CO_RETURN_IF_ERROR(changed);
   }
 }
 
-absl::Status Balancer::Obstacle() const {
-  return set_ == nullptr ? resolver_error_ : subchannels_.Obstacle();
+const absl::Status& Balancer::Obstacle() {
+  if (!obstacle_->has_value()) {
+    *obstacle_ = set_ == nullptr ? resolver_error_ : subchannels_.Obstacle();
+  }
+  return **obstacle_;
 }
 
 }  // namespace verbena::internal

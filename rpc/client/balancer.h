@@ -87,13 +87,20 @@ class Balancer final : public ConnectionChoice,
   Connection* PickUsable(std::optional<uint64_t> route_key);
   // Ejects and readmits servers from time to time.
   Task<void> Judge();
+  // Something has changed for picks: a server, or which of them are ready.
+  void Unsettle();
+  void TellWatchers();
+  // All of them, and the watchers.
   void TellWaiters();
-  Task<absl::Status> Changed() { co_return co_await changed_.Wait(); }
-  // The reason why no server is ready; OK while an attempt may yet succeed.
-  absl::Status Obstacle() const;
+  static Task<absl::Status> Changed(Event& event) { co_return co_await event.Wait(); }
+  // The reason why no server is ready; OK while an attempt may yet succeed. It is found out once
+  // after each change.
+  const absl::Status& Obstacle();
 
   // The picker has members, and knows all changes.
   bool settled_ = false;
+  // The picker knows all changes, and has no members.
+  bool deserted_ = false;
   bool ending_ = false;
   Picker picker_;
   std::vector<Connection*> places_;  // by the subchannels' ids; nullptr unless picked from
@@ -104,7 +111,12 @@ class Balancer final : public ConnectionChoice,
   std::shared_ptr<const ServerSet> set_;  // nullptr: none yet
   absl::Status resolver_error_;           // OK unless the resolver fails
   Subchannels subchannels_;
-  Event changed_;
+  // What Obstacle() says; empty after a change. Waits that were cut off may outlive the balancer.
+  const std::shared_ptr<std::optional<absl::Status>> obstacle_ =
+      std::make_shared<std::optional<absl::Status>>();
+  Event changed_;          // Servers()
+  Event may_pick_;         // or may fail, for calls without wait_for_ready
+  Event may_pick_late_;    // the same for those with wait_for_ready
   uint64_t revision_ = 1;  // of Servers()
   Task<void> judge_;
 };

@@ -236,7 +236,7 @@ Task<void> Subchannel::KeepConnected() {
         (void)co_await lost_.Wait();
       }
       const TimePoint next = PauseAfter(opened);
-      if (!flapping_.ok()) owner_.OnFailed(*this);
+      flapping_.ok() ? owner_.OnReadiness() : owner_.OnFailed(*this);
       (void)co_await SleepUntil(next);
     } else {
       if (!std::exchange(warned_, true)) {

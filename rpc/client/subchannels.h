@@ -75,7 +75,7 @@ class SubchannelOwner {
   // close others, but not this one.
   virtual void OnReady(Subchannel& subchannel) = 0;
   virtual void OnFailed(Subchannel& subchannel) = 0;
-  // ready() may have changed. Called on any stack: the owner only takes note.
+  // ready() or failed() may have changed. Called on any stack: the owner only takes note.
   virtual void OnReadiness() = 0;
 };
 

@@ -23,7 +23,9 @@ using internal::EtcdExchange;
 // Larger answers take an executor milliseconds to read.
 constexpr size_t kReadHere = size_t{64} << 10;
 
-// etcd's answers that leave open whether it did what was asked.
+// Whether etcd may have done what was asked, although it answers with an error. RESOURCE_EXHAUSTED
+// is not among those that say no: the transaction that fills etcd's quota is applied, and then
+// answered with "database space exceeded".
 Outcome OutcomeOfAnswer(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kInvalidArgument:
@@ -33,7 +35,6 @@ Outcome OutcomeOfAnswer(absl::StatusCode code) {
     case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kResourceExhausted:
       return Outcome::kNotExecuted;
     default:
       return Outcome::kMaybeExecuted;
@@ -66,21 +67,24 @@ Task<absl::StatusOr<EtcdAnswer>> Take(EtcdExchange& exchange, const char* path) 
   co_return answer;
 }
 
-// Large ones on another thread, and to the end also when cancelled: what was taken is not lost.
-Task<absl::StatusOr<EtcdChanges>> DecodeChanges(const std::string& text) {
-  absl::StatusOr<EtcdChanges> changes;
-  const auto decode = [&] { changes = internal::DecodeWatch(text); };
+// What an answer says. Large ones are read on another thread if there is one, and to the end also
+// when cancelled: etcd has answered, so what it says is not lost.
+template <typename Result>
+Task<absl::StatusOr<Result>> Decoded(const std::string& text,
+                                     absl::StatusOr<Result> (*decode)(std::string_view)) {
+  absl::StatusOr<Result> result;
+  const auto read = [&] { result = decode(text); };
   if (text.size() <= kReadHere) {
-    decode();
-    co_return changes;
+    read();
+    co_return result;
   }
   try {
-    co_await RunBlocking(decode);
+    co_await RunBlocking(read);
   } catch (const std::system_error&) {
     // There is no other thread.
-    decode();
+    read();
   }
-  co_return changes;
+  co_return result;
 }
 
 constexpr const char* kRange = "/v3/kv/range";
@@ -167,12 +171,7 @@ Task<absl::StatusOr<Result>> EtcdClient::Ask(const char* path, std::string body,
   const std::unique_ptr<EtcdExchange> exchange =
       wire_->Post({.path = path, .body = std::move(body)});
   VERBENA_CO_ASSIGN_OR_RETURN(const EtcdAnswer answer, co_await Take(*exchange, path));
-  absl::StatusOr<Result> result;
-  if (answer.text.size() <= kReadHere) {
-    result = decode(answer.text);
-  } else {
-    result = co_await RunBlocking([&] { return decode(answer.text); });
-  }
+  absl::StatusOr<Result> result = co_await Decoded(answer.text, decode);
   if (!result.ok()) {
     co_return Explained(answer, path, result.status(), OutcomeOfAnswer(result.status().code()));
   }
@@ -227,7 +226,7 @@ EtcdWatch::~EtcdWatch() = default;
 Task<absl::StatusOr<EtcdChanges>> EtcdWatch::Next() {
   for (;;) {
     VERBENA_CO_ASSIGN_OR_RETURN(const EtcdAnswer answer, co_await Take(*exchange_, kWatch));
-    absl::StatusOr<EtcdChanges> changes = co_await DecodeChanges(answer.text);
+    absl::StatusOr<EtcdChanges> changes = co_await Decoded(answer.text, &internal::DecodeWatch);
     if (!changes.ok()) {
       if (absl::IsUnavailable(changes.status())) exchange_->Avoid();
       co_return Explained(answer, kWatch, changes.status(), Outcome::kNotExecuted);

@@ -100,10 +100,10 @@ TEST_F(EtcdRegistrarTest, AShortLossOfEtcdCostsNoLease) {
 }
 
 TEST_F(EtcdRegistrarTest, GarbageIsTriedAgain) {
-  etcd_.garbage = R"({"header":{"revision":"1"},"ID":"7","TTL":"99999999999999"})";
+  etcd_.answer = R"({"header":{"revision":"1"},"ID":"7","TTL":"99999999999999"})";
   Start();
   EXPECT_FALSE(registrar_.registered());
-  etcd_.garbage.clear();
+  etcd_.answer.clear();
   scheduler_.AdvanceBy(seconds(3));
   EXPECT_TRUE(registrar_.registered());
 }

@@ -276,7 +276,7 @@ TEST_F(EtcdResolverTest, TellsThatEtcdIsGoneAndListsWhenItIsBack) {
 TEST_F(EtcdResolverTest, NamesTheEndpointThatTalksGarbage) {
   for (const char* garbage : {"garbage", "[]", "{}", R"({"header":{"revision":"-1"}})",
                               R"({"header":{"revision":"2"},"kvs":[{"key":"*"}]})"}) {
-    etcd_.garbage = garbage;
+    etcd_.answer = garbage;
     const absl::Status status = Next().status();
     EXPECT_TRUE(absl::IsInternal(status)) << garbage << ": " << status;
     EXPECT_NE(status.message().find("etcd at fake:1"), std::string::npos) << status;

@@ -64,7 +64,8 @@ class FakeEtcd final {
   int64_t revision = 10;
   bool gone = false;
   bool silent = false;                             // watches say nothing
-  std::string garbage;                             // not empty: answers each request
+  std::string answer;                              // not empty: answers each request
+  int answer_status = 200;                         // of HTTP, with `answer`
   bool lease_alive = false;                        // of the one lease, whose id is `leases`
   int leases = 0;                                  // granted so far
   std::vector<std::shared_ptr<Exchange>> watches;  // all that there were
@@ -110,7 +111,7 @@ class FakeEtcd final {
     paths.push_back(exchange->path);
     last_body = exchange->body;
     if (gone) return exchange->Fail("cannot connect");
-    if (!garbage.empty()) return exchange->Answer(garbage);
+    if (!answer.empty()) return exchange->Answer(answer, answer_status);
     if (exchange->path == "/v3/watch") {
       watches.push_back(exchange);
       exchange->Answer(fmt::format(R"({{"result":{{{},"created":true}}}})", Header()));

@@ -1,0 +1,76 @@
+// A client of etcd says truly whether a transaction may have run, whatever etcd answers.
+
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "tests/rpc/naming/etcd/fake_etcd.h"
+#include "tests/support/forbidden_call.h"
+#include "verbena/rpc/etcd.h"
+#include "verbena/rpc/status.h"
+#include "verbena/transport/coro/manual_scheduler.h"
+
+namespace verbena::internal {
+namespace {
+
+constexpr const char* kCommitted = R"({"header":{"revision":"7"},"succeeded":true,"pad":")";
+
+class EtcdClientTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<EtcdTxnResult> Commit() {
+    return scheduler_.Run(client_.Commit(EtcdTxn().Put("a", "1")));
+  }
+
+  ManualScheduler scheduler_;
+  FakeEtcd etcd_;
+  EtcdClient client_{etcd_.Wire()};
+};
+
+// In a process of its own, in which no thread of RunBlocking() has begun.
+[[noreturn]] void ReadWithoutAnotherThread() {
+  std::thread([] {
+    if (!Forbid(SYS_clone3, EAGAIN) || !Forbid(SYS_clone, EAGAIN)) _exit(0);
+    ManualScheduler scheduler;
+    FakeEtcd etcd;
+    etcd.answer = kCommitted + std::string(70'000, 'x') + R"("})";
+    EtcdClient client(etcd.Wire());
+    const auto committed = scheduler.Run(client.Commit(EtcdTxn().Put("a", "1")));
+    _exit(committed.ok() && committed->succeeded ? 0 : 1);
+  }).join();
+  _exit(2);
+}
+
+TEST_F(EtcdClientTest, ALargeAnswerIsReadWithoutAnotherThread) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(ReadWithoutAnotherThread(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(EtcdClientTest, ACommitThatFillsEtcdMayHaveBeenExecuted) {
+  etcd_.answer = R"({"code":8,"message":"etcdserver: mvcc: database space exceeded"})";
+  etcd_.answer_status = 429;
+  const absl::Status full = Commit().status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_EQ(OutcomeOf(full), Outcome::kMaybeExecuted);
+}
+
+TEST_F(EtcdClientTest, ACommitThatEtcdRefusesWasNotExecuted) {
+  etcd_.answer = R"({"code":5,"message":"etcdserver: requested lease not found"})";
+  etcd_.answer_status = 404;
+  const absl::Status refused = Commit().status();
+  EXPECT_TRUE(absl::IsNotFound(refused)) << refused;
+  EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted);
+}
+
+TEST_F(EtcdClientTest, AnAnswerThatCannotBeReadLeavesTheOutcomeOpen) {
+  etcd_.answer = "garbage";
+  const absl::Status garbage = Commit().status();
+  EXPECT_EQ(OutcomeOf(garbage), Outcome::kMaybeExecuted) << garbage;
+}
+
+}  // namespace
+}  // namespace verbena::internal

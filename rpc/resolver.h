@@ -112,7 +112,8 @@ struct RegistrationOptions {
   std::string zone = "";
   uint32_t weight = 1;
   // How long the entry outlives a server that dies: 2 s to 10 min, in whole seconds. The server
-  // says three times in this time that it lives.
+  // says about three times in this time that it lives, and gives each request to etcd a sixth of
+  // it, 2 s at most.
   Duration ttl = std::chrono::seconds(10);
 };
 

@@ -54,8 +54,15 @@ class EtcdDirectory final : public Directory {
 }();
 
 constexpr Duration kFirstRegistrationPause = std::chrono::milliseconds(100);
-// Short beside the least time to live, so that a short loss of etcd costs no lease.
-constexpr Duration kLongestRegistrationPause = std::chrono::seconds(2);
+// Short beside the time to live, so that a short loss of etcd costs no lease.
+Duration LongestRegistrationPause(Duration ttl) {
+  return std::min<Duration>(std::chrono::seconds(2), ttl / 6);
+}
+
+EtcdOptions ForRegistration(EtcdOptions options, Duration ttl) {
+  options.timeout = std::min(options.timeout, RegistrationTimeout(ttl));
+  return options;
+}
 
 // Between a watch that is lost and the next one: etcd's other clients have lost theirs, too.
 constexpr Duration kFirstPause = std::chrono::milliseconds(100);
@@ -73,12 +80,17 @@ bool IsStopped(const absl::Status& status) {
 
 }  // namespace
 
+Duration RegistrationTimeout(Duration ttl) {
+  return std::min<Duration>(EtcdOptions().timeout, ttl / 6);
+}
+
 EtcdRegistrar::EtcdRegistrar(EtcdOptions options, std::string key, std::string value, Duration ttl)
-    : options_(std::move(options)),
+    : options_(ForRegistration(std::move(options), ttl)),
       key_(std::move(key)),
       value_(std::move(value)),
       ttl_(ttl),
-      pause_(kFirstRegistrationPause, kLongestRegistrationPause) {}
+      period_(ttl / 3, ttl / 3),
+      pause_(kFirstRegistrationPause, LongestRegistrationPause(ttl)) {}
 
 EtcdRegistrar::EtcdRegistrar(std::unique_ptr<EtcdClient> client, std::string key, std::string value,
                              Duration ttl, Random& random)
@@ -86,7 +98,8 @@ EtcdRegistrar::EtcdRegistrar(std::unique_ptr<EtcdClient> client, std::string key
       value_(std::move(value)),
       ttl_(ttl),
       client_(std::move(client)),
-      pause_(kFirstRegistrationPause, kLongestRegistrationPause, random) {}
+      period_(ttl / 3, ttl / 3, random),
+      pause_(kFirstRegistrationPause, LongestRegistrationPause(ttl), random) {}
 
 Task<void> EtcdRegistrar::Run() {
   for (;;) {
@@ -136,7 +149,7 @@ Task<absl::Status> EtcdRegistrar::Register() {
 
 Task<absl::Status> EtcdRegistrar::Keep() {
   for (;;) {
-    VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(ttl_ / 3));
+    VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(period_.Next()));
     for (;;) {
       const absl::Status kept = co_await KeepOnce();
       if (kept.ok()) break;

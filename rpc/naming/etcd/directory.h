@@ -29,12 +29,17 @@
 
 namespace verbena::internal {
 
+// How long each request of a registration may take. One member of etcd that is silent costs a third
+// of the time to live until the lease is asked for, this, and a short pause: the next member then
+// keeps the lease. (EtcdOptions::timeout)
+Duration RegistrationTimeout(Duration ttl);
+
 // EtcdRegistrar: keeps a server's key in etcd, under a lease of etcd's that it keeps alive.
 //
-// The lease is kept alive three times in its time to live, and the key is put again if somebody
-// deleted it. If the lease has ended, because etcd or this server could not be reached for too
-// long, the server registers again with a new one. A server with the same name takes the key over.
-// One executor, but for registered().
+// The lease is kept alive about three times in its time to live, and the key is put again if
+// somebody deleted it. If the lease has ended, because etcd or this server could not be reached for
+// too long, the server registers again with a new one. A server with the same name takes the key
+// over. One executor, but for registered().
 class EtcdRegistrar final : public Registrar {
  public:
   EtcdRegistrar(EtcdOptions options, std::string key, std::string value, Duration ttl);
@@ -60,8 +65,9 @@ class EtcdRegistrar final : public Registrar {
   const std::string value_;
   const Duration ttl_;
   std::unique_ptr<EtcdClient> client_;
-  int64_t lease_ = 0;  // 0: none
-  Backoff pause_;
+  int64_t lease_ = 0;         // 0: none
+  Backoff period_;            // from one word to etcd that the server lives to the next
+  Backoff pause_;             // before a request that failed is made again
   std::string last_failure_;  // the last one that was logged
   std::atomic<bool> registered_ = false;
 };

@@ -64,12 +64,14 @@ class FakeEtcd final {
   int64_t revision = 10;
   bool gone = false;
   bool silent = false;                             // watches say nothing
+  bool mute = false;                               // requests are kept in `unanswered`
   std::string answer;                              // not empty: answers each request
   int answer_status = 200;                         // of HTTP, with `answer`
   bool lease_alive = false;                        // of the one lease, whose id is `leases`
   int leases = 0;                                  // granted so far
   std::vector<std::shared_ptr<Exchange>> watches;  // all that there were
-  std::vector<std::string> paths;                  // of all requests
+  std::vector<std::shared_ptr<Exchange>> unanswered;
+  std::vector<std::string> paths;  // of all requests
   std::string last_body;
 
  private:
@@ -111,6 +113,7 @@ class FakeEtcd final {
     paths.push_back(exchange->path);
     last_body = exchange->body;
     if (gone) return exchange->Fail("cannot connect");
+    if (mute) return unanswered.push_back(exchange);
     if (!answer.empty()) return exchange->Answer(answer, answer_status);
     if (exchange->path == "/v3/watch") {
       watches.push_back(exchange);

@@ -257,7 +257,9 @@ struct ServerStats {
   ServerMemory receive_memory;    // payloads of requests
   ServerMemory send_memory;       // payloads of responses
   ServerDedupe dedupe;
-  bool registered = false;  // as ServerOptions::registration says, as far as is known
+  // The server is in its directory (ServerOptions::registration), as far as is known. False soon
+  // after its entry must have ended, and while another server with its name has taken it over.
+  bool registered = false;
 };
 
 // Handlers of one method that Shutdown() left running.

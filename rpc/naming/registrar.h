@@ -45,7 +45,8 @@ class Registrar {
   // After Run() has ended: removes the entry. Ends with an error when it is cancelled or the
   // directory cannot be reached; then the entry goes when its time is over.
   virtual Task<absl::Status> Remove() = 0;
-  // Whether the entry is there, as far as is known. Any thread.
+  // Whether the entry is there, as far as is known: not once its time must be over, nor while
+  // another server with the same name has it. Any thread.
   virtual bool registered() const = 0;
 };
 

@@ -107,8 +107,7 @@ Task<void> EtcdRegistrar::Run() {
     if (status.ok()) {
       pause_.Reset();
       last_failure_.clear();
-      registered_ = true;
-      Log(LogLevel::kInfo, fmt::format("registered in etcd as {}", key_));
+      NoteHolder(true);
       status = co_await Keep();
       registered_ = false;
       if (absl::IsNotFound(status)) {
@@ -139,8 +138,10 @@ Task<absl::Status> EtcdRegistrar::Register() {
   }
   // A lease whose key could not be put is used again. If etcd has ended it, the next one is new.
   if (lease_ == 0) {
+    const TimePoint asked = (co_await CurrentContext()).scheduler->now();
     VERBENA_CO_ASSIGN_OR_RETURN(const EtcdLease lease, co_await client_->GrantLease(ttl_));
     lease_ = lease.id;
+    lease_end_ = SaturatingAdd(asked, lease.ttl);
   }
   const absl::Status put = (co_await client_->Commit(EtcdTxn().Put(key_, value_, lease_))).status();
   if (absl::IsNotFound(put)) lease_ = 0;
@@ -148,6 +149,7 @@ Task<absl::Status> EtcdRegistrar::Register() {
 }
 
 Task<absl::Status> EtcdRegistrar::Keep() {
+  const Scheduler& scheduler = *(co_await CurrentContext()).scheduler;
   for (;;) {
     VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(period_.Next()));
     for (;;) {
@@ -157,7 +159,9 @@ Task<absl::Status> EtcdRegistrar::Keep() {
         lease_ = 0;
         co_return kept;
       }
+      CheckLease(scheduler.now());
       if (!co_await Pause(kept)) co_return kept;
+      CheckLease(scheduler.now());
     }
     pause_.Reset();
     last_failure_.clear();
@@ -165,8 +169,34 @@ Task<absl::Status> EtcdRegistrar::Keep() {
 }
 
 Task<absl::Status> EtcdRegistrar::KeepOnce() {
-  VERBENA_CO_RETURN_IF_ERROR((co_await client_->KeepAlive(lease_)).status());
-  co_return (co_await client_->Commit(EtcdTxn().IfAbsent(key_).Put(key_, value_, lease_))).status();
+  const TimePoint asked = (co_await CurrentContext()).scheduler->now();
+  VERBENA_CO_ASSIGN_OR_RETURN(const EtcdLease lease, co_await client_->KeepAlive(lease_));
+  lease_end_ = SaturatingAdd(asked, lease.ttl);
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      const EtcdTxnResult put,
+      co_await client_->Commit(EtcdTxn().IfAbsent(key_).Put(key_, value_, lease_).OrGet(key_)));
+  NoteHolder(put.succeeded ||
+             std::any_of(put.read.begin(), put.read.end(),
+                         [this](const EtcdEntry& each) { return each.lease == lease_; }));
+  co_return absl::OkStatus();
+}
+
+void EtcdRegistrar::CheckLease(TimePoint now) {
+  if (now >= lease_end_) registered_ = false;
+}
+
+void EtcdRegistrar::NoteHolder(bool is_ours) {
+  const bool was_registered = registered_.exchange(is_ours);
+  if (is_ours && !was_registered) {
+    Log(LogLevel::kInfo, fmt::format("registered in etcd as {}", key_));
+  }
+  if (!is_ours && !taken_over_) {
+    Log(LogLevel::kWarning,
+        fmt::format("another server has taken over {} in etcd, so this one gets no calls through "
+                    "it: give each server a name of its own (RegistrationOptions::name)",
+                    key_));
+  }
+  taken_over_ = !is_ours;
 }
 
 Task<absl::Status> EtcdRegistrar::Remove() {

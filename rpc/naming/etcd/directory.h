@@ -39,7 +39,8 @@ Duration RegistrationTimeout(Duration ttl);
 // The lease is kept alive about three times in its time to live, and the key is put again if
 // somebody deleted it. If the lease has ended, because etcd or this server could not be reached for
 // too long, the server registers again with a new one. A server with the same name takes the key
-// over. One executor, but for registered().
+// over: this one then says so in the log, is not registered(), and takes the key back when it is
+// gone. One executor, but for registered().
 class EtcdRegistrar final : public Registrar {
  public:
   EtcdRegistrar(EtcdOptions options, std::string key, std::string value, Duration ttl);
@@ -57,6 +58,10 @@ class EtcdRegistrar final : public Registrar {
   // Keeps the lease and the key until the lease is lost, or this Task is cancelled.
   Task<absl::Status> Keep();
   Task<absl::Status> KeepOnce();
+  // The entry is no longer known to be there once the lease's time is over.
+  void CheckLease(TimePoint now);
+  // Etcd has said whether the key is under this server's lease.
+  void NoteHolder(bool is_ours);
   // Waits before the next attempt after `failure`; false if cancelled.
   Task<bool> Pause(const absl::Status& failure);
 
@@ -65,10 +70,12 @@ class EtcdRegistrar final : public Registrar {
   const std::string value_;
   const Duration ttl_;
   std::unique_ptr<EtcdClient> client_;
-  int64_t lease_ = 0;         // 0: none
-  Backoff period_;            // from one word to etcd that the server lives to the next
-  Backoff pause_;             // before a request that failed is made again
-  std::string last_failure_;  // the last one that was logged
+  int64_t lease_ = 0;                  // 0: none
+  TimePoint lease_end_ = TimePoint();  // etcd keeps the lease until then at least
+  bool taken_over_ = false;            // another server with this name has the key
+  Backoff period_;                     // from one word to etcd that the server lives to the next
+  Backoff pause_;                      // before a request that failed is made again
+  std::string last_failure_;           // the last one that was logged
   std::atomic<bool> registered_ = false;
 };
 

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/naming/etcd/fake_etcd.h"
+#include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/random.h"
@@ -99,6 +100,38 @@ TEST_F(EtcdRegistrarTest, AShortLossOfEtcdCostsNoLease) {
   EXPECT_EQ(etcd_.leases, 1);
   EXPECT_GT(etcd_.Count("/v3/lease/keepalive"), 2);
   EXPECT_TRUE(registrar_.registered());
+}
+
+TEST_F(EtcdRegistrarTest, IsNotRegisteredOnceItsLeaseMustHaveEnded) {
+  Start();
+  etcd_.gone = true;
+  scheduler_.AdvanceBy(seconds(9));
+  EXPECT_TRUE(registrar_.registered()) << "etcd has granted 10 s";
+  scheduler_.AdvanceBy(seconds(10));
+  EXPECT_FALSE(registrar_.registered());
+  etcd_.gone = false;
+  scheduler_.AdvanceBy(seconds(3));
+  EXPECT_TRUE(registrar_.registered());
+  EXPECT_EQ(etcd_.leases, 1) << "etcd has kept it";
+}
+
+TEST_F(EtcdRegistrarTest, IsNotRegisteredWhileAnotherServerHasItsName) {
+  CapturedLog log;
+  Start();
+  etcd_.holder = 99;
+  scheduler_.AdvanceBy(seconds(30));
+  EXPECT_FALSE(registrar_.registered());
+  int warnings = 0;
+  for (const std::string& line : log.Take()) {
+    if (line.find("another server has taken over s/a") != std::string::npos) ++warnings;
+  }
+  EXPECT_EQ(warnings, 1);
+  EXPECT_EQ(etcd_.leases, 1);
+  // The other one has gone.
+  etcd_.keys.clear();
+  scheduler_.AdvanceBy(seconds(4));
+  EXPECT_TRUE(registrar_.registered());
+  EXPECT_TRUE(there());
 }
 
 TEST(RegistrationTimeoutTest, ASilentMemberCostsNoLeaseHoweverShort) {

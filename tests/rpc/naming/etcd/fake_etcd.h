@@ -69,6 +69,7 @@ class FakeEtcd final {
   int answer_status = 200;                         // of HTTP, with `answer`
   bool lease_alive = false;                        // of the one lease, whose id is `leases`
   int leases = 0;                                  // granted so far
+  int64_t holder = 0;                              // the lease of a key that was put with one
   std::vector<std::shared_ptr<Exchange>> watches;  // all that there were
   std::vector<std::shared_ptr<Exchange>> unanswered;
   std::vector<std::string> paths;  // of all requests
@@ -139,6 +140,19 @@ class FakeEtcd final {
     return fmt::format(R"({{{},"kvs":[{}],"count":"{}"}})", Header(), kvs, keys.size());
   }
 
+  // Registrars put one key, at once or if it is absent.
+  std::string Commit(const std::string& body) {
+    if (body.find(R"("compare":[])") != std::string::npos || keys.empty()) {
+      if (body.find("request_put") != std::string::npos) keys["put"] = {body, ++revision};
+      holder = leases;
+      return fmt::format(R"({{{},"succeeded":true}})", Header());
+    }
+    return fmt::format(R"({{{},"responses":[{{"response_range":{{"kvs":[{{"key":"{}",)"
+                       R"("mod_revision":"{}","lease":"{}"}}]}}}}]}})",
+                       Header(), absl::Base64Escape(keys.begin()->first),
+                       keys.begin()->second.second, holder);
+  }
+
   void ServeLease(Exchange& exchange) {
     if (exchange.path == "/v3/lease/grant") {
       lease_alive = true;
@@ -155,8 +169,8 @@ class FakeEtcd final {
     if (exchange.path == "/v3/lease/revoke") {
       lease_alive = false;
       keys.clear();
-    } else if (exchange.body.find(R"("compare":[])") != std::string::npos || keys.empty()) {
-      keys["put"] = {exchange.body, ++revision};
+    } else if (exchange.path == "/v3/kv/txn") {
+      return exchange.Answer(Commit(exchange.body));
     }
     exchange.Answer(fmt::format("{{{}}}", Header()));
   }

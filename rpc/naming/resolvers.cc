@@ -28,7 +28,8 @@
 namespace verbena::internal {
 namespace {
 
-constexpr Duration kLeastPause = std::chrono::seconds(1);
+// (start) From a look to the next one that is asked for.
+constexpr Duration kFirstPause = std::chrono::seconds(1);
 
 class SystemLookup final : public NameLookup {
  public:
@@ -184,26 +185,53 @@ NameLookup& NameLookup::System() {
   return lookup;
 }
 
+PeriodicLook::PeriodicLook(Duration first, Duration longest, Random& random)
+    : periods_(first, longest, random), pauses_(std::min(kFirstPause, first), longest, random) {}
+
 Task<absl::Status> PeriodicLook::Due() {
   const Scheduler& scheduler = *(co_await CurrentContext()).scheduler;
-  if (last_ != kNever) {
-    // Not `asked_` at once: a server that is down asks at each attempt.
-    VERBENA_CO_RETURN_IF_ERROR(
-        co_await SleepUntil(SaturatingAdd(last_, std::min(kLeastPause, period_))));
-    const TimePoint due = SaturatingAdd(last_, period_);
-    if (!asked_.is_set() && scheduler.now() < due) {
-      const absl::Status asked = co_await WithDeadline(Asked(), due);
-      if (!asked.ok() && scheduler.now() < due) co_return asked;
-    }
+  // Not `asked_` at once: a server that is down asks at each attempt.
+  VERBENA_CO_RETURN_IF_ERROR(co_await SleepUntil(earliest_));
+  if (!asked_.is_set() && scheduler.now() < due_) {
+    const absl::Status asked = co_await WithDeadline(Asked(), due_);
+    if (!asked.ok() && scheduler.now() < due_) co_return asked;
   }
-  asked_.Reset();
-  last_ = scheduler.now();
+  // Nobody has asked for a whole period.
+  if (!asked_.is_set()) pauses_.Reset();
+  PlanNext(scheduler.now());
   const CancelScope* cancel = (co_await CurrentContext()).cancel;
   co_return cancel == nullptr ? absl::OkStatus() : cancel->status();
 }
 
+void PeriodicLook::NoteLook(TimePoint now) {
+  periods_.Reset();
+  PlanNext(now);
+}
+
+void PeriodicLook::NoteChange(TimePoint now) {
+  pauses_.Reset();
+  earliest_ = std::min(earliest_, SaturatingAdd(now, pauses_.Next()));
+}
+
+void PeriodicLook::PlanNext(TimePoint now) {
+  asked_.Reset();
+  due_ = SaturatingAdd(now, periods_.Next());
+  earliest_ = std::min(due_, SaturatingAdd(now, pauses_.Next()));
+}
+
 Task<absl::StatusOr<std::vector<ResolvedServer>>> DnsResolver::Next() {
   VERBENA_CO_RETURN_IF_ERROR(co_await look_.Due());
+  absl::StatusOr<std::vector<ResolvedServer>> servers = co_await Look();
+  if (!servers.ok()) {
+    look_.Hasten();
+  } else if (*servers != last_) {
+    look_.NoteChange((co_await CurrentContext()).scheduler->now());
+    last_ = *servers;
+  }
+  co_return servers;
+}
+
+Task<absl::StatusOr<std::vector<ResolvedServer>>> DnsResolver::Look() {
   const auto look = [this] { return lookup_.Lookup(target_.name); };
   VERBENA_CO_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
                               co_await RunBlockingOn(LookupPool(), look));

@@ -20,6 +20,7 @@
 #include "verbena/rpc/naming/target.h"
 #include "verbena/rpc/resolver.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/random.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 
@@ -51,29 +52,37 @@ class NameLookup {
   static NameLookup& System();
 };
 
-// Times a resolver's looks: one after each period, or earlier if asked, but never two within a
-// second.
+// Times a resolver's looks: one after each period, or earlier if asked.
+//
+// Periods vary at random by a fifth, so that clients which began together do not stay in step. A
+// look that was asked for comes about a second after the last one. While the asking goes on and
+// looks find nothing new, it comes later and later, up to a period after the last one: a server
+// that is down for long is no reason to look more often.
 class PeriodicLook {
  public:
-  explicit PeriodicLook(Duration period) : period_(period) {}
+  // The period doubles from `first` to `longest`. `random` outlives it.
+  PeriodicLook(Duration first, Duration longest, Random& random = Random::Real());
   // Waits until it is time to look; at once the first time. Not OK when cancelled.
   Task<absl::Status> Due();
   // Look earlier.
   void Hasten() { asked_.Set(); }
-  // The resolver has looked without being due: the next look is a period away.
-  void NoteLook(TimePoint now) {
-    last_ = now;
-    asked_.Reset();
-  }
+  // A look had something new, so there may be more to come.
+  void NoteChange(TimePoint now);
+  // The resolver has looked without being due. Periods begin with the first again.
+  void NoteLook(TimePoint now);
 
  private:
   Task<absl::Status> Asked() { co_return co_await asked_.Wait(); }
+  void PlanNext(TimePoint now);
 
-  const Duration period_;
-  TimePoint last_ = kNever;  // kNever: never yet
+  Backoff periods_;
+  Backoff pauses_;  // ahead of looks that were asked for
+  TimePoint earliest_ = TimePoint();
+  TimePoint due_ = TimePoint();
   Event asked_;
 };
 
+// Each address of a name is a server. A lookup that failed is repeated soon, as if asked for.
 class DnsResolver final : public Resolver {
  public:
   // `lookup` outlives it.
@@ -85,9 +94,12 @@ class DnsResolver final : public Resolver {
   static constexpr Duration kPeriod = std::chrono::seconds(30);
 
  private:
+  Task<absl::StatusOr<std::vector<ResolvedServer>>> Look();
+
   const DnsTarget target_;
   NameLookup& lookup_;
-  PeriodicLook look_{kPeriod};
+  std::vector<ResolvedServer> last_;  // the last good answer
+  PeriodicLook look_{kPeriod, kPeriod};
 };
 
 class FileResolver final : public Resolver {
@@ -103,7 +115,7 @@ class FileResolver final : public Resolver {
   const std::string path_;
   std::string content_;  // of the last good set, or of the last error
   bool read_ = false;
-  PeriodicLook look_{kPeriod};
+  PeriodicLook look_{kPeriod, kPeriod};
 };
 
 // A list of servers in a file: a line for each server, with its addresses and options.

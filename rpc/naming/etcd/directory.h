@@ -122,7 +122,7 @@ class EtcdResolver final : public Resolver {
   std::map<std::string, std::optional<ResolvedServer>> known_;
   int64_t revision_ = 0;  // of the store, when known_ was true
   int64_t newest_ = 0;    // the last change below the prefix
-  PeriodicLook look_{kPeriod};
+  PeriodicLook look_{kPeriod, kPeriod};
   Backoff pause_;           // before keys are listed again
   bool compacted_ = false;  // the last watch was, and the one that followed has told nothing yet
   ThrottledLog log_{{.lines = 4}};

@@ -17,6 +17,9 @@
 
 #include "absl/status/status.h"
 #include "tests/transport/connect/waiting_scheduler.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/random.h"
+#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/executor/blocking.h"
 
 namespace verbena::internal {
@@ -74,6 +77,24 @@ std::vector<std::string> AddressesOf(const Answer& answer) {
 
 class DnsResolverTest : public ::testing::Test {
  protected:
+  // Lets time pass while a server fails ten times a second.
+  void PassWhileAServerFails(Duration span) {
+    std::optional<Asking> asking;
+    for (Duration passed{}; passed < span;) {
+      if (!asking.has_value()) asking.emplace(resolver_, scheduler_);
+      // A lookup that is under way ends; otherwise the resolver sleeps.
+      scheduler_.RunUntil([&] { return asking->done() || scheduler_.timer_count() > 0; });
+      if (asking->done()) {
+        EXPECT_TRUE(asking->Take().ok());
+        asking.reset();
+        continue;
+      }
+      resolver_.Refresh();
+      scheduler_.AdvanceBy(milliseconds(100));
+      passed += milliseconds(100);
+    }
+  }
+
   WaitingScheduler scheduler_{WaitingScheduler::Time::kStanding};
   FakeLookup lookup_;
   DnsResolver resolver_{{.name = "storage.local", .port = 4000}, lookup_};
@@ -90,10 +111,11 @@ TEST_F(DnsResolverTest, LooksAgainAfterItsPeriod) {
   lookup_.answer = {"10.0.0.7"};
   (void)Asking(resolver_, scheduler_).Take();
   Asking again(resolver_, scheduler_);
-  scheduler_.AdvanceBy(DnsResolver::kPeriod - milliseconds(1));
+  // Give or take a fifth.
+  scheduler_.AdvanceBy(DnsResolver::kPeriod * 4 / 5 - milliseconds(1));
   EXPECT_EQ(lookup_.lookups, 1);
   lookup_.answer = {"10.0.0.9"};
-  scheduler_.AdvanceBy(milliseconds(1));
+  scheduler_.AdvanceBy(DnsResolver::kPeriod * 2 / 5 + milliseconds(1));
   EXPECT_EQ(AddressesOf(again.Take()), std::vector<std::string>{"10.0.0.9:4000"});
   EXPECT_EQ(lookup_.lookups, 2);
 }
@@ -105,9 +127,67 @@ TEST_F(DnsResolverTest, LooksEarlierWhenAServerFailsButNotAtEachFailure) {
   Asking again(resolver_, scheduler_);
   EXPECT_FALSE(again.done());
   EXPECT_EQ(lookup_.lookups, 1) << "the last lookup is less than a second old";
-  scheduler_.AdvanceBy(seconds(1));
+  scheduler_.AdvanceBy(milliseconds(1200));
   EXPECT_TRUE(again.Take().ok());
   EXPECT_EQ(lookup_.lookups, 2);
+}
+
+TEST_F(DnsResolverTest, AServerThatStaysAwayDoesNotMultiplyTheLookups) {
+  lookup_.answer = {"10.0.0.7"};
+  PassWhileAServerFails(seconds(60));
+  EXPECT_LE(lookup_.lookups, 7);
+}
+
+TEST_F(DnsResolverTest, ANewAnswerIsFollowedByOthersSoon) {
+  lookup_.answer = {"10.0.0.7"};
+  PassWhileAServerFails(seconds(60));
+  const int before = lookup_.lookups;
+  lookup_.answer = {"10.0.0.8"};
+  // It is found within 36 s, and then two more are due within 3.6 s.
+  PassWhileAServerFails(seconds(40));
+  EXPECT_GE(lookup_.lookups, before + 3);
+}
+
+TEST_F(DnsResolverTest, ALookupThatFailsIsRepeatedSoon) {
+  lookup_.answer = absl::UnavailableError("try again");
+  EXPECT_FALSE(Asking(resolver_, scheduler_).Take().ok());
+  Asking again(resolver_, scheduler_);
+  lookup_.answer = {"10.0.0.7"};
+  scheduler_.AdvanceBy(milliseconds(1200));
+  EXPECT_TRUE(again.Take().ok());
+}
+
+TEST(PeriodicLookTest, LooksThatBeganTogetherDoNotStayInStep) {
+  const auto times = [](uint64_t seed) {
+    ManualScheduler scheduler;
+    SeededRandom random(seed);
+    PeriodicLook look(seconds(30), seconds(30), random);
+    std::vector<TimePoint> found;
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_EQ(scheduler.Run(look.Due()), absl::OkStatus());
+      found.push_back(scheduler.now());
+    }
+    return found;
+  };
+  const std::vector<TimePoint> first = times(1), second = times(2);
+  EXPECT_EQ(first[0], second[0]);
+  for (size_t i = 1; i < first.size(); ++i) EXPECT_NE(first[i], second[i]) << i;
+  // Nine periods, give or take a fifth.
+  EXPECT_GE(first.back() - first.front(), seconds(216));
+  EXPECT_LE(first.back() - first.front(), seconds(324));
+}
+
+TEST(PeriodicLookTest, PeriodsGrowToTheLongest) {
+  ManualScheduler scheduler;
+  SeededRandom random(1);
+  PeriodicLook look(seconds(4), seconds(16), random);
+  for (int i = 0; i < 7; ++i) EXPECT_EQ(scheduler.Run(look.Due()), absl::OkStatus());
+  // 4, 8, and 16 four times, give or take a fifth.
+  EXPECT_GE(scheduler.now() - ManualScheduler::kStart, seconds(76) * 4 / 5);
+  look.NoteLook(scheduler.now());
+  const TimePoint noted = scheduler.now();
+  EXPECT_EQ(scheduler.Run(look.Due()), absl::OkStatus());
+  EXPECT_LE(scheduler.now() - noted, milliseconds(4800));
 }
 
 TEST_F(DnsResolverTest, GivesTheErrorOfALookup) {

@@ -11,7 +11,8 @@
 // If one of them uses TLS, the thread stands still as soon as exit() begins, since OpenSSL then
 // frees its memory. A request that begins later fails with UNAVAILABLE, and one that is under way
 // never ends by itself. Each request has a connection of its own: it tries the endpoints one after
-// another, beginning with the one that answered last, until one takes it. Errors name the endpoint.
+// another, beginning with the one that answered last, until one takes it. Each client has an order
+// of its own, at random, so that clients share out the endpoints. Errors name the endpoint.
 // They have an Outcome: kNotExecuted if no etcd took the request, or etcd says that it changed
 // nothing, otherwise kMaybeExecuted. Nothing is sent twice.
 //

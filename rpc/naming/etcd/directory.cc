@@ -210,11 +210,15 @@ Task<absl::Status> EtcdRegistrar::Remove() {
 EtcdResolver::EtcdResolver(EtcdOptions options, std::string prefix)
     : options_(std::move(options)),
       prefix_(std::move(prefix)),
+      random_(Random::Real()),
+      look_(kPeriod, kLongestPeriod),
       pause_(kFirstPause, kLongestResolverPause) {}
 
 EtcdResolver::EtcdResolver(std::unique_ptr<EtcdClient> client, std::string prefix, Random& random)
     : prefix_(std::move(prefix)),
       client_(std::move(client)),
+      random_(random),
+      look_(kPeriod, kLongestPeriod, random),
       pause_(kFirstPause, kLongestResolverPause, random) {}
 
 Task<absl::StatusOr<std::vector<ResolvedServer>>> EtcdResolver::Next() {
@@ -227,12 +231,7 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> EtcdResolver::Next() {
     const absl::StatusOr<bool> changed = co_await Hear();
     if (changed.ok() && *changed) co_return Servers();
     if (changed.ok()) {
-      VERBENA_CO_ASSIGN_OR_RETURN(const bool is_same, co_await Compare());
-      if (is_same) continue;
-      Log(LogLevel::kWarning,
-          fmt::format("etcd has changed keys below {}, but its watch is silent: list them again",
-                      prefix_));
-      watch_ = nullptr;
+      VERBENA_CO_RETURN_IF_ERROR(co_await Compare());
       continue;
     }
     VERBENA_CO_RETURN_IF_ERROR(IsStopped(changed.status()) ? changed.status() : absl::OkStatus());
@@ -244,7 +243,8 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> EtcdResolver::Next() {
     const bool compacted = absl::IsOutOfRange(changed.status());
     const bool again = std::exchange(compacted_, compacted);
     if (compacted && !again) continue;
-    VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(pause_.Next()));
+    const Duration spread(random_.Below(static_cast<uint64_t>(Duration(kSpread).count())));
+    VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(pause_.Next() + spread));
   }
 }
 
@@ -326,23 +326,33 @@ absl::Status EtcdResolver::TakeOver(const EtcdChanges& changes, TimePoint now) {
                   size_t{kMaxServers}, prefix_));
 }
 
-Task<absl::StatusOr<bool>> EtcdResolver::Compare() {
-  const absl::StatusOr<EtcdRange> answer = co_await client_->Newest(prefix_);
+Task<absl::Status> EtcdResolver::Compare() {
+  const absl::StatusOr<EtcdRange> newest = co_await client_->Newest(prefix_);
   // The channel hears that etcd is gone, and keeps its servers. Then they are listed anew.
-  if (!answer.ok() && !IsStopped(answer.status())) watch_ = nullptr;
-  VERBENA_CO_RETURN_IF_ERROR(answer.status());
-  const EtcdRange& newest = *answer;
+  if (!newest.ok() && !IsStopped(newest.status())) watch_ = nullptr;
+  VERBENA_CO_RETURN_IF_ERROR(newest.status());
   // Keys as old as those that are known, and as many, are the same. A store whose revision is
   // behind is another one, such as an old copy.
+  const bool is_older = newest->revision < revision_;
   const bool is_same =
-      newest.revision >= revision_ && newest.count == static_cast<int64_t>(known_.size()) &&
-      std::all_of(newest.entries.begin(), newest.entries.end(),
+      !is_older && newest->count == static_cast<int64_t>(known_.size()) &&
+      std::all_of(newest->entries.begin(), newest->entries.end(),
                   [this](const EtcdEntry& each) { return each.mod_revision <= newest_; });
   if (is_same) {
     pause_.Reset();
     compacted_ = false;
+    co_return absl::OkStatus();
   }
-  co_return is_same;
+  // Word of the change may be on its way through the watch.
+  if (!is_older) (void)co_await WithDeadline(TakeFromWatch(), kLateness);
+  if (heard_.has_value()) co_return absl::OkStatus();
+  const CancelScope* cancel = (co_await CurrentContext()).cancel;
+  if (cancel != nullptr && cancel->requested()) co_return cancel->status();
+  Log(LogLevel::kWarning,
+      fmt::format("etcd has changed keys below {}, but its watch is silent: list them again",
+                  prefix_));
+  watch_ = nullptr;
+  co_return absl::OkStatus();
 }
 
 void EtcdResolver::Put(const EtcdEntry& entry, TimePoint now) {

@@ -81,14 +81,25 @@ class EtcdRegistrar final : public Registrar {
 
 // EtcdResolver: the servers that etcd has under a prefix: a range of keys, then a watch from there.
 //
-// Every few seconds it compares what the watch has told with the newest key and the number of keys
-// that etcd has, on another connection, so that a watch which is silent or lost without a word is
-// found within 10 s. A value that breaks a rule leaves out its server alone, with a line in the
-// log. Serves one channel (resolver.h).
+// Now and then it compares what the watch has told with the newest key and the number of keys that
+// etcd has, on another connection. So it finds within 25 s that a watch is silent or was lost
+// without a word, and within seconds if a server of the set cannot be reached meanwhile. A value
+// that breaks a rule leaves out its server alone, with a line in the log. Serves one channel
+// (resolver.h).
+//
+// Thousands of clients may have one etcd. All that they do at the same time varies at random: the
+// comparisons, the listing after watches were lost, and the member that each asks first.
 class EtcdResolver final : public Resolver {
  public:
-  // (start) How often the watch is compared. An answer may take EtcdOptions::timeout more.
+  // (start) How often the watch is compared, first and after some time. An answer may take twice
+  // EtcdOptions::timeout more.
   static constexpr Duration kPeriod = std::chrono::seconds(4);
+  static constexpr Duration kLongestPeriod = std::chrono::seconds(16);
+  // (start) The longest wait before keys are listed whose watch was lost: all clients may have lost
+  // theirs at the same time.
+  static constexpr Duration kSpread = std::chrono::seconds(2);
+  // (start) How long a watch has for what a comparison knows already.
+  static constexpr Duration kLateness = std::chrono::seconds(1);
 
   // `prefix` ends with a slash. The client starts with the first Next().
   EtcdResolver(EtcdOptions options, std::string prefix);
@@ -108,8 +119,9 @@ class EtcdResolver final : public Resolver {
   absl::Status TakeOver(const EtcdChanges& changes, TimePoint now);
   // Keeps what the watch says in heard_, so that it is not lost when this Task loses its race.
   Task<absl::Status> TakeFromWatch();
-  // Compares the watch with etcd. False: etcd has other keys than the watch told of.
-  Task<absl::StatusOr<bool>> Compare();
+  // Compares the watch with etcd, and gives the watch up if it does not tell of keys that etcd has
+  // changed.
+  Task<absl::Status> Compare();
   void Put(const EtcdEntry& entry, TimePoint now);
   std::vector<ResolvedServer> Servers() const;
 
@@ -120,9 +132,10 @@ class EtcdResolver final : public Resolver {
   std::optional<absl::StatusOr<EtcdChanges>> heard_;  // from the watch, not yet taken over
   // By key; without a server if the value is wrong.
   std::map<std::string, std::optional<ResolvedServer>> known_;
+  Random& random_;
   int64_t revision_ = 0;  // of the store, when known_ was true
   int64_t newest_ = 0;    // the last change below the prefix
-  PeriodicLook look_{kPeriod, kPeriod};
+  PeriodicLook look_;
   Backoff pause_;           // before keys are listed again
   bool compacted_ = false;  // the last watch was, and the one that followed has told nothing yet
   ThrottledLog log_{{.lines = 4}};

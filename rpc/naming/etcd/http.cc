@@ -32,6 +32,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/random.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/io_thread.h"
@@ -268,6 +269,11 @@ absl::StatusOr<std::unique_ptr<EtcdWire>> StartHttpWire(const EtcdOptions& optio
   for (const std::string& each : options.endpoints) {
     VERBENA_ASSIGN_OR_RETURN(HostPort host, ParseHostPort(each));
     hosts.push_back(std::move(host));
+  }
+  // In an order of this client's own: otherwise all clients would ask the first member, and all go
+  // to the second one when it dies.
+  for (size_t i = hosts.size(); i > 1; --i) {
+    std::swap(hosts[i - 1], hosts[Random::Real().Below(i)]);
   }
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<ssl::context> tls, TlsOf(options));
   VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<IoThread> io, SharedThread::Instance().Get());

@@ -54,7 +54,8 @@ struct EtcdOptions {
   // connects in the clear; then the files must not be given.
   bool tls = false;
   // Paths of PEM files: the authorities that sign the endpoints' certificates ("": the system's),
-  // and this client's certificate and key ("": none).
+  // and this client's certificate and key ("": none). The client reads them when it starts, and
+  // again after each request that failed without an answer. So replace them before they run out.
   std::string ca_file = "";
   std::string certificate_file = "";
   std::string key_file = "";

@@ -170,7 +170,13 @@ Task<absl::StatusOr<Result>> EtcdClient::Ask(const char* path, std::string body,
                                              absl::StatusOr<Result> (*decode)(std::string_view)) {
   const std::unique_ptr<EtcdExchange> exchange =
       wire_->Post({.path = path, .body = std::move(body)});
-  VERBENA_CO_ASSIGN_OR_RETURN(const EtcdAnswer answer, co_await Take(*exchange, path));
+  const absl::StatusOr<EtcdAnswer> taken = co_await Take(*exchange, path);
+  if (absl::IsUnavailable(taken.status()) && wire_->has_files()) {
+    // A certificate may have run out, here or there, while its successor lies in the file already.
+    (void)co_await RunBlocking([this] { return wire_->ReadFiles(); });
+  }
+  VERBENA_CO_RETURN_IF_ERROR(taken.status());
+  const EtcdAnswer& answer = *taken;
   absl::StatusOr<Result> result = co_await Decoded(answer.text, decode);
   if (!result.ok()) {
     co_return Explained(answer, path, result.status(), OutcomeOfAnswer(result.status().code()));

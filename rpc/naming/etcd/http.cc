@@ -62,7 +62,8 @@ class HttpCallOver final : public HttpCall {
 
   void Adopt(tcp::socket socket) override {
     if constexpr (kTls) {
-      stream_ = std::make_shared<Stream>(std::move(socket), *endpoints_->tls());
+      const std::shared_ptr<ssl::context> tls = endpoints_->tls();
+      stream_ = std::make_shared<Stream>(std::move(socket), *tls);
       Handshake();
     } else {
       stream_ = std::make_shared<Stream>(std::move(socket));
@@ -128,12 +129,21 @@ class SharedThread {
   }
 
   absl::StatusOr<std::shared_ptr<IoThread>> Get() {
+    return UnlessExiting([this]() -> absl::StatusOr<std::shared_ptr<IoThread>> {
+      if (thread_ == nullptr) {
+        VERBENA_ASSIGN_OR_RETURN(thread_, IoThread::Start());
+      }
+      return thread_;
+    });
+  }
+
+  // Calls `use`, which uses OpenSSL on this thread, unless the process exits. An exit that begins
+  // meanwhile waits for it.
+  template <typename Use>
+  std::invoke_result_t<Use> UnlessExiting(Use use) {
     std::lock_guard lock(mutex_);
     if (exits_) return absl::UnavailableError("etcd: no client begins while its process exits");
-    if (thread_ == nullptr) {
-      VERBENA_ASSIGN_OR_RETURN(thread_, IoThread::Start());
-    }
-    return thread_;
+    return use();
   }
 
   // Call it once OpenSSL is in use: when the process exits, OpenSSL frees all that it has, while
@@ -170,8 +180,8 @@ absl::Status FileError(const char* option, const std::string& path,
       fmt::format("EtcdOptions::{}: {}: {}", option, path, error.message()));
 }
 
-// nullptr: no TLS.
-absl::StatusOr<std::unique_ptr<ssl::context>> TlsOf(const EtcdOptions& options) {
+// Reads the files. nullptr: no TLS.
+absl::StatusOr<std::shared_ptr<ssl::context>> TlsOf(const EtcdOptions& options) {
   if (!options.tls) {
     if (options.ca_file.empty() && options.certificate_file.empty() && options.key_file.empty()) {
       return nullptr;
@@ -183,7 +193,7 @@ absl::StatusOr<std::unique_ptr<ssl::context>> TlsOf(const EtcdOptions& options) 
     return absl::InvalidArgumentError(
         "EtcdOptions::certificate_file and key_file go together: give both, or none");
   }
-  auto tls = std::make_unique<ssl::context>(ssl::context::tls_client);
+  auto tls = std::make_shared<ssl::context>(ssl::context::tls_client);
   SharedThread::ParkAtExit();
   boost::system::error_code error;
   tls->set_options(
@@ -216,8 +226,9 @@ class HttpExchange final : public EtcdExchange {
 
 class HttpWire final : public EtcdWire {
  public:
-  HttpWire(std::shared_ptr<IoThread> io, std::shared_ptr<EtcdEndpoints> endpoints)
-      : io_(std::move(io)), endpoints_(std::move(endpoints)) {}
+  HttpWire(EtcdOptions options, std::shared_ptr<IoThread> io,
+           std::shared_ptr<EtcdEndpoints> endpoints)
+      : options_(std::move(options)), io_(std::move(io)), endpoints_(std::move(endpoints)) {}
 
   std::unique_ptr<EtcdExchange> Post(EtcdRequest request) override {
     std::shared_ptr<HttpCall> call = MakeHttpCall(io_, endpoints_, std::move(request));
@@ -225,9 +236,25 @@ class HttpWire final : public EtcdWire {
     return std::make_unique<HttpExchange>(std::move(call));
   }
 
+  bool has_files() const override { return options_.tls; }
+  absl::Status ReadFiles() override {
+    absl::StatusOr<std::shared_ptr<ssl::context>> tls =
+        SharedThread::Instance().UnlessExiting([this] { return TlsOf(options_); });
+    if (!tls.ok()) {
+      log_.Write(
+          LogLevel::kWarning, std::chrono::steady_clock::now(),
+          "the certificates for etcd stay as they were: " + std::string(tls.status().message()));
+      return tls.status();
+    }
+    endpoints_->set_tls(*std::move(tls));
+    return absl::OkStatus();
+  }
+
  private:
+  const EtcdOptions options_;
   const std::shared_ptr<IoThread> io_;
   const std::shared_ptr<EtcdEndpoints> endpoints_;
+  ThrottledLog log_{{.lines = 1}};
 };
 
 // Answers of a watch that its reader has not taken.
@@ -275,10 +302,12 @@ absl::StatusOr<std::unique_ptr<EtcdWire>> StartHttpWire(const EtcdOptions& optio
   for (size_t i = hosts.size(); i > 1; --i) {
     std::swap(hosts[i - 1], hosts[Random::Real().Below(i)]);
   }
-  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<ssl::context> tls, TlsOf(options));
+  VERBENA_ASSIGN_OR_RETURN(
+      std::shared_ptr<ssl::context> tls,
+      SharedThread::Instance().UnlessExiting([&options] { return TlsOf(options); }));
   VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<IoThread> io, SharedThread::Instance().Get());
   return std::make_unique<HttpWire>(
-      std::move(io),
+      options, std::move(io),
       std::make_shared<EtcdEndpoints>(std::move(hosts), options.timeout, std::move(tls)));
 }
 

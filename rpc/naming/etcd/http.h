@@ -17,11 +17,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/transport/base/clock.h"
@@ -66,6 +68,11 @@ class EtcdWire {
  public:
   virtual ~EtcdWire() = default;
   virtual std::unique_ptr<EtcdExchange> Post(EtcdRequest request) = 0;
+  // Whether requests depend on files, which somebody may have replaced.
+  virtual bool has_files() const { return false; }
+  // Blocks: reads the files again, for requests that begin later. If that fails, the log says so,
+  // and what was read before stays.
+  virtual absl::Status ReadFiles() { return absl::OkStatus(); }
 };
 
 // StartHttpWire: the way to etcd over HTTP/1.1, in the clear or over TLS. Asio, Beast and OpenSSL
@@ -81,14 +88,22 @@ class EtcdEndpoints {
  public:
   // `tls` is nullptr for connections in the clear. At least one host.
   EtcdEndpoints(std::vector<HostPort> hosts, Duration timeout,
-                std::unique_ptr<boost::asio::ssl::context> tls)
+                std::shared_ptr<boost::asio::ssl::context> tls)
       : hosts_(std::move(hosts)), timeout_(timeout), tls_(std::move(tls)) {}
 
   size_t size() const { return hosts_.size(); }
   const HostPort& host(size_t index) const { return hosts_[index]; }
   Duration timeout() const { return timeout_; }
   // For handshakes, which do not change it. nullptr: connections are in the clear.
-  boost::asio::ssl::context* tls() const { return tls_.get(); }
+  std::shared_ptr<boost::asio::ssl::context> tls() const {
+    std::lock_guard lock(mutex_);
+    return tls_;
+  }
+  // For later handshakes.
+  void set_tls(std::shared_ptr<boost::asio::ssl::context> tls) {
+    std::lock_guard lock(mutex_);
+    tls_.swap(tls);
+  }
 
   size_t first() const { return first_.load(std::memory_order_relaxed); }
   void Prefer(size_t index) { first_.store(index, std::memory_order_relaxed); }
@@ -100,7 +115,8 @@ class EtcdEndpoints {
  private:
   const std::vector<HostPort> hosts_;
   const Duration timeout_;
-  const std::unique_ptr<boost::asio::ssl::context> tls_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<boost::asio::ssl::context> tls_;  // under mutex_
   std::atomic<size_t> first_ = 0;
 };
 

@@ -30,7 +30,8 @@
 
 namespace verbena::internal {
 
-// A certificate for 127.0.0.1 that signs itself, made anew for each test.
+// A certificate for 127.0.0.1 that signs itself, made anew for each test. A second one takes the
+// place of the first one's files.
 class TestCertificate {
  public:
   TestCertificate() : key_(EVP_RSA_gen(2048)), x509_(X509_new()) {
@@ -51,18 +52,24 @@ class TestCertificate {
     FILE* file = std::fopen(path_.c_str(), "w");
     PEM_write_X509(file, x509_);
     std::fclose(file);
+    file = std::fopen(key_path_.c_str(), "w");
+    PEM_write_PrivateKey(file, key_, nullptr, nullptr, 0, nullptr, nullptr);
+    std::fclose(file);
   }
   ~TestCertificate() {
     X509_free(x509_);
     EVP_PKEY_free(key_);
     std::remove(path_.c_str());
+    std::remove(key_path_.c_str());
   }
   const std::string& path() const { return path_; }
+  const std::string& key_path() const { return key_path_; }
   EVP_PKEY* key() const { return key_; }
   X509* x509() const { return x509_; }
 
  private:
   const std::string path_ = ::testing::TempDir() + "/etcd_ca." + std::to_string(getpid());
+  const std::string key_path_ = path_ + ".key";
   EVP_PKEY* const key_;
   X509* const x509_;
 };
@@ -108,11 +115,7 @@ class CannedServer {
   // `certificate`, which outlives it, for TLS.
   explicit CannedServer(Handler handler, const TestCertificate* certificate = nullptr)
       : handler_(std::move(handler)), listener_(socket(AF_INET, SOCK_STREAM, 0)) {
-    if (certificate != nullptr) {
-      tls_ = SSL_CTX_new(TLS_server_method());
-      SSL_CTX_use_certificate(tls_, certificate->x509());
-      SSL_CTX_use_PrivateKey(tls_, certificate->key());
-    }
+    if (certificate != nullptr) Use(*certificate);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -130,6 +133,16 @@ class CannedServer {
     close(listener_);
     SSL_CTX_free(tls_);
   }
+  // From now on the server has this certificate, and demands it of its clients, too.
+  void Use(const TestCertificate& certificate) {
+    SSL_CTX* tls = SSL_CTX_new(TLS_server_method());
+    SSL_CTX_use_certificate(tls, certificate.x509());
+    SSL_CTX_use_PrivateKey(tls, certificate.key());
+    X509_STORE_add_cert(SSL_CTX_get_cert_store(tls), certificate.x509());
+    SSL_CTX_set_verify(tls, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+    std::lock_guard lock(mutex_);
+    SSL_CTX_free(std::exchange(tls_, tls));
+  }
   const std::string& address() const { return address_; }
   int requests() const { return requests_; }
   void AwaitRequest() const { requests_.wait(0); }
@@ -140,10 +153,11 @@ class CannedServer {
       const int fd = accept(listener_, nullptr, nullptr);
       if (fd < 0) return;
       SSL* tls = nullptr;
-      if (tls_ != nullptr) {
-        tls = SSL_new(tls_);
-        SSL_set_fd(tls, fd);
+      {
+        std::lock_guard lock(mutex_);
+        if (tls_ != nullptr) tls = SSL_new(tls_);
       }
+      if (tls != nullptr) SSL_set_fd(tls, fd);
       if (tls == nullptr || SSL_accept(tls) == 1) Serve(fd, tls);
       SSL_free(tls);
       close(fd);
@@ -174,7 +188,8 @@ class CannedServer {
 
   const Handler handler_;
   const int listener_;
-  SSL_CTX* tls_ = nullptr;
+  std::mutex mutex_;
+  SSL_CTX* tls_ = nullptr;  // under mutex_
   std::string address_;
   std::atomic<bool> stopping_ = false;
   std::atomic<int> requests_ = 0;

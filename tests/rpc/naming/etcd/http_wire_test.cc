@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
@@ -317,7 +318,9 @@ TEST_F(HttpWireTest, TlsIsSpokenWithThoseWhoseCertificateIsSigned) {
   const auto trusting = EtcdClient::Start({.endpoints = {server.address()},
                                            .timeout = seconds(20),
                                            .tls = true,
-                                           .ca_file = certificate.path()});
+                                           .ca_file = certificate.path(),
+                                           .certificate_file = certificate.path(),
+                                           .key_file = certificate.key_path()});
   ASSERT_TRUE(trusting.ok()) << trusting.status();
   const absl::Status answered = Await((*trusting)->Get("a")).status();
   EXPECT_TRUE(answered.ok()) << answered;
@@ -329,6 +332,52 @@ TEST_F(HttpWireTest, TlsIsSpokenWithThoseWhoseCertificateIsSigned) {
   EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
   EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted);
   EXPECT_NE(refused.message().find("TLS"), std::string::npos) << refused;
+}
+
+TEST_F(HttpWireTest, CertificatesAreReadAgainAfterAFailure) {
+  const TestCertificate old;
+  CannedServer server([](CannedServer::Connection& connection,
+                         const std::string&) { connection.Answer(kEmptyRange); },
+                      &old);
+  const auto client = EtcdClient::Start({.endpoints = {server.address()},
+                                         .timeout = seconds(20),
+                                         .tls = true,
+                                         .ca_file = old.path(),
+                                         .certificate_file = old.path(),
+                                         .key_file = old.key_path()});
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_TRUE(Await((*client)->Get("a")).ok());
+  // The authority, the endpoint's certificate and the client's, all at once.
+  const TestCertificate fresh;
+  server.Use(fresh);
+  const absl::Status refused = Await((*client)->Get("a")).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted);
+  const absl::Status answered = Await((*client)->Get("a")).status();
+  EXPECT_TRUE(answered.ok()) << answered;
+}
+
+TEST_F(HttpWireTest, FilesThatCannotBeReadAgainLeaveTheOldCertificates) {
+  const TestCertificate certificate;
+  std::atomic<bool> answers = true;
+  CannedServer server(
+      [&answers](CannedServer::Connection& connection, const std::string&) {
+        if (answers) connection.Answer(kEmptyRange);
+      },
+      &certificate);
+  const auto client = EtcdClient::Start({.endpoints = {server.address()},
+                                         .timeout = seconds(20),
+                                         .tls = true,
+                                         .ca_file = certificate.path(),
+                                         .certificate_file = certificate.path(),
+                                         .key_file = certificate.key_path()});
+  ASSERT_TRUE(client.ok()) << client.status();
+  std::remove(certificate.key_path().c_str());
+  answers = false;
+  EXPECT_FALSE(Await((*client)->Get("a")).ok());
+  answers = true;
+  const absl::Status answered = Await((*client)->Get("a")).status();
+  EXPECT_TRUE(answered.ok()) << answered;
 }
 
 EtcdClient* g_client_at_exit = nullptr;

@@ -14,7 +14,8 @@
 // another, beginning with the one that answered last, until one takes it. Each client has an order
 // of its own, at random, so that clients share out the endpoints. Errors name the endpoint.
 // They have an Outcome: kNotExecuted if no etcd took the request, or etcd says that it changed
-// nothing, otherwise kMaybeExecuted. Nothing is sent twice.
+// nothing, otherwise kMaybeExecuted. Nothing is sent twice, but for a request that etcd refused
+// since it took the client's token no more (EtcdOptions::user).
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(const EtcdLease lease, co_await etcd->GrantLease(10s));
 //   EtcdTxn txn = EtcdTxn().IfModRevision("shard/epoch", seen).Put("shard/epoch", "8", lease.id);
@@ -28,6 +29,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,6 +61,13 @@ struct EtcdOptions {
   std::string ca_file = "";
   std::string certificate_file = "";
   std::string key_file = "";
+  // For an etcd that demands a login: the user's name, and the path of a file whose first line is
+  // the password. The client reads the file each time that it needs a new token. It logs in before
+  // its first request, and again when etcd takes its token no more. Without TLS the password
+  // travels in the clear. "": none, and then etcd sees a certificate's owner as nobody: its JSON
+  // gateway does not take the name in a certificate for a user's.
+  std::string user = "";
+  std::string password_file = "";
 };
 
 // A key with its value.
@@ -175,8 +184,8 @@ class EtcdClient {
   // Checks the options and reads the files, but connects nothing. INVALID_ARGUMENT: an endpoint is
   // no host:port, or an option is out of its range. RESOURCE_EXHAUSTED: a thread cannot be started.
   static absl::StatusOr<std::unique_ptr<EtcdClient>> Start(const EtcdOptions& options);
-  // For tests: over another way to etcd.
-  explicit EtcdClient(std::unique_ptr<internal::EtcdWire> wire);
+  // For tests: over another way to etcd. Of the options, only the user counts.
+  explicit EtcdClient(std::unique_ptr<internal::EtcdWire> wire, const EtcdOptions& options = {});
   ~EtcdClient();
 
   // The key, or no entry.
@@ -202,11 +211,21 @@ class EtcdClient {
   std::unique_ptr<EtcdWatch> Watch(std::string_view prefix, int64_t from_revision);
 
  private:
+  // Sends a request, after a login if one is needed.
   template <typename Result>
   Task<absl::StatusOr<Result>> Ask(const char* path, std::string body,
                                    absl::StatusOr<Result> (*decode)(std::string_view));
+  template <typename Result>
+  Task<absl::StatusOr<Result>> AskOnce(const char* path, std::string body,
+                                       absl::StatusOr<Result> (*decode)(std::string_view));
+  Task<absl::Status> LogIn();
+  std::string Token() const;
 
   const std::unique_ptr<internal::EtcdWire> wire_;
+  const std::string user_;  // "": nobody logs in
+  const std::string password_file_;
+  mutable std::mutex mutex_;
+  std::string token_;  // under mutex_; "": none yet
 };
 
 }  // namespace verbena

@@ -109,29 +109,39 @@ absl::StatusOr<DnsTarget> ParseDns(std::string_view text) {
   return DnsTarget{.name = std::string(name), .port = port};
 }
 
-// "ca=/path&cert=/path&key=/path", which begins at `position`.
-absl::Status ParseEtcdFiles(std::string_view text, size_t position, EtcdTarget& target) {
+// "ca=/path&cert=/path&key=/path&user=name&password_file=/path", which begins at `position`.
+absl::Status ParseEtcdOptions(std::string_view text, size_t position, EtcdTarget& target) {
   for (;;) {
     const std::string_view option = text.substr(0, text.find('&'));
     const size_t equals = std::min(option.find('='), option.size());
     const std::string_view key = option.substr(0, equals);
-    const std::string_view path = option.substr(std::min(equals + 1, option.size()));
-    std::string* file = key == "ca"     ? &target.ca_file
-                        : key == "cert" ? &target.certificate_file
-                        : key == "key"  ? &target.key_file
-                                        : nullptr;
-    if (file == nullptr || path.empty() || !file->empty()) {
-      return Wrong(position, fmt::format("\"{}\" is no file for TLS: write each of ca=/path, "
-                                         "cert=/path and key=/path once at most",
-                                         Shown(option)));
+    const std::string_view value = option.substr(std::min(equals + 1, option.size()));
+    std::string* const file = key == "ca"     ? &target.ca_file
+                              : key == "cert" ? &target.certificate_file
+                              : key == "key"  ? &target.key_file
+                                              : nullptr;
+    std::string* const member = key == "user"            ? &target.user
+                                : key == "password_file" ? &target.password_file
+                                                         : file;
+    if (member == nullptr || value.empty() || !member->empty()) {
+      return Wrong(position,
+                   fmt::format("\"{}\" is no option: write each of ca=/path, cert=/path, "
+                               "key=/path, user=name and password_file=/path once at most",
+                               Shown(option)));
     }
-    *file = path;
+    if (file != nullptr && !target.tls) {
+      return Wrong(position, "this file is for TLS: write etcds://");
+    }
+    *member = value;
     if (option.size() == text.size()) break;
     text.remove_prefix(option.size() + 1);
     position += option.size() + 1;
   }
   if (target.certificate_file.empty() != target.key_file.empty()) {
     return Wrong(position, "a certificate needs its key: write both cert=/path and key=/path");
+  }
+  if (target.user.empty() != target.password_file.empty()) {
+    return Wrong(position, "a user needs a password: write both user=name and password_file=/path");
   }
   return absl::OkStatus();
 }
@@ -176,8 +186,7 @@ absl::StatusOr<EtcdTarget> ParseEtcd(std::string_view text) {
   VERBENA_RETURN_IF_ERROR(
       ParseEtcdPrefix(text.substr(slash + 1, question - slash - 1), slash + 2, target));
   if (question == text.size()) return target;
-  if (!target.tls) return Wrong(question + 1, "files are for TLS: write etcds://");
-  VERBENA_RETURN_IF_ERROR(ParseEtcdFiles(text.substr(question + 1), question + 2, target));
+  VERBENA_RETURN_IF_ERROR(ParseEtcdOptions(text.substr(question + 1), question + 2, target));
   return target;
 }
 

@@ -5,7 +5,8 @@
 //   dns:///storage.local:4000   one server for each address of the name
 //   file:///etc/storage.list    the servers of a file (resolvers.h), read again when it changes
 //   etcd://a:2379,b:2379/storage   the servers that etcd has under "storage/"; over TLS with
-//                               etcds://a:2379/storage?ca=/path&cert=/path&key=/path
+//                               etcds://a:2379/storage?ca=/path&cert=/path&key=/path, and with a
+//                               login as ?user=name&password_file=/path
 //
 // A pure function; errors name the position in the text, counted from 1, and what to write.
 
@@ -43,10 +44,12 @@ struct EtcdTarget {
   std::vector<std::string> endpoints;  // host:port, 1 to kMaxEndpoints
   std::string prefix;                  // of keys, ends with a slash
   bool tls = false;
-  // Paths of PEM files, as in EtcdOptions.
+  // As in EtcdOptions.
   std::string ca_file;
   std::string certificate_file;
   std::string key_file;
+  std::string user;
+  std::string password_file;
 };
 
 using Target = std::variant<PlainTarget, StaticTarget, DnsTarget, FileTarget, EtcdTarget>;

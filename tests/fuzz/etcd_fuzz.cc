@@ -18,6 +18,7 @@ void Read(std::string_view text) {
   (void)DecodeTxn(text);
   (void)DecodeWatch(text);
   (void)DecodeRevision(text);
+  (void)DecodeLogin(text);
   const absl::StatusOr<EtcdLease> kept = DecodeKeepAlive(text);
   if (kept.ok()) VERBENA_CHECK(kept->ttl > Duration::zero()) << kept->id;
   const absl::StatusOr<EtcdLease> granted = DecodeGrant(text);

@@ -1,5 +1,8 @@
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <mutex>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -91,6 +94,27 @@ constexpr const char* kRange = "/v3/kv/range";
 constexpr const char* kTxn = "/v3/kv/txn";
 constexpr const char* kWatch = "/v3/watch";
 
+// Blocks. The first line of the file.
+absl::StatusOr<std::string> ReadPassword(const std::string& path) {
+  std::ifstream file(path);
+  std::string password;
+  if (!std::getline(file, password) || password.empty()) {
+    return WithOutcome(
+        absl::InvalidArgumentError(fmt::format(
+            "EtcdOptions::password_file: {} cannot be read, or its first line is empty", path)),
+        Outcome::kNotExecuted);
+  }
+  return password;
+}
+
+// Etcd has changed nothing, and may do so after a login: the token is too old, or of before a
+// change of users and roles.
+bool IsTokenRefused(const absl::Status& status) {
+  return absl::IsUnauthenticated(status) ||
+         (absl::IsInvalidArgument(status) &&
+          status.message().find("revision of auth store is old") != std::string::npos);
+}
+
 std::string Base64(const std::string& bytes) { return absl::Base64Escape(bytes); }
 
 }  // namespace
@@ -157,19 +181,60 @@ std::string EtcdTxn::Encode() const {
 }
 
 absl::StatusOr<std::unique_ptr<EtcdClient>> EtcdClient::Start(const EtcdOptions& options) {
+  if (options.user.empty() != options.password_file.empty()) {
+    return absl::InvalidArgumentError(
+        "EtcdOptions::user and password_file go together: give both, or none");
+  }
+  if (!options.user.empty()) {
+    VERBENA_RETURN_IF_ERROR(ReadPassword(options.password_file).status());
+  }
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<internal::EtcdWire> wire,
                            internal::StartHttpWire(options));
-  return std::make_unique<EtcdClient>(std::move(wire));
+  return std::make_unique<EtcdClient>(std::move(wire), options);
 }
 
-EtcdClient::EtcdClient(std::unique_ptr<internal::EtcdWire> wire) : wire_(std::move(wire)) {}
+EtcdClient::EtcdClient(std::unique_ptr<internal::EtcdWire> wire, const EtcdOptions& options)
+    : wire_(std::move(wire)), user_(options.user), password_file_(options.password_file) {}
 EtcdClient::~EtcdClient() = default;
 
 template <typename Result>
 Task<absl::StatusOr<Result>> EtcdClient::Ask(const char* path, std::string body,
                                              absl::StatusOr<Result> (*decode)(std::string_view)) {
+  if (user_.empty()) co_return co_await AskOnce(path, std::move(body), decode);
+  if (Token().empty()) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await LogIn());
+  }
+  absl::StatusOr<Result> result = co_await AskOnce(path, body, decode);
+  if (!IsTokenRefused(result.status())) co_return result;
+  VERBENA_CO_RETURN_IF_ERROR(co_await LogIn());
+  co_return co_await AskOnce(path, std::move(body), decode);
+}
+
+Task<absl::Status> EtcdClient::LogIn() {
+  VERBENA_CO_ASSIGN_OR_RETURN(const std::string password, co_await RunBlocking([this] {
+                                return ReadPassword(password_file_);
+                              }));
+  absl::StatusOr<std::string> token = co_await AskOnce(
+      "/v3/auth/authenticate", internal::EncodeLogin(user_, password), &internal::DecodeLogin);
+  // An etcd that demands no login yet: clients are told of their user first.
+  if (absl::IsFailedPrecondition(token.status())) co_return absl::OkStatus();
+  // The request that waits for this has not been sent.
+  VERBENA_CO_RETURN_IF_ERROR(WithOutcome(token.status(), Outcome::kNotExecuted));
+  std::lock_guard lock(mutex_);
+  token_ = *std::move(token);
+  co_return absl::OkStatus();
+}
+
+std::string EtcdClient::Token() const {
+  std::lock_guard lock(mutex_);
+  return token_;
+}
+
+template <typename Result>
+Task<absl::StatusOr<Result>> EtcdClient::AskOnce(
+    const char* path, std::string body, absl::StatusOr<Result> (*decode)(std::string_view)) {
   const std::unique_ptr<EtcdExchange> exchange =
-      wire_->Post({.path = path, .body = std::move(body)});
+      wire_->Post({.path = path, .body = std::move(body), .token = Token()});
   const absl::StatusOr<EtcdAnswer> taken = co_await Take(*exchange, path);
   if (absl::IsUnavailable(taken.status()) && wire_->has_files()) {
     // A certificate may have run out, here or there, while its successor lies in the file already.
@@ -222,8 +287,11 @@ Task<absl::Status> EtcdClient::Revoke(int64_t lease) {
 }
 
 std::unique_ptr<EtcdWatch> EtcdClient::Watch(std::string_view prefix, int64_t from_revision) {
-  return std::unique_ptr<EtcdWatch>(new EtcdWatch(wire_->Post(
-      {.path = kWatch, .body = internal::EncodeWatch(prefix, from_revision), .watches = true})));
+  return std::unique_ptr<EtcdWatch>(
+      new EtcdWatch(wire_->Post({.path = kWatch,
+                                 .body = internal::EncodeWatch(prefix, from_revision),
+                                 .token = Token(),
+                                 .watches = true})));
 }
 
 EtcdWatch::EtcdWatch(std::unique_ptr<EtcdExchange> exchange) : exchange_(std::move(exchange)) {}

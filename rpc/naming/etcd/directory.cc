@@ -31,7 +31,9 @@ EtcdOptions OptionsOf(EtcdTarget& target) {
           .tls = target.tls,
           .ca_file = std::move(target.ca_file),
           .certificate_file = std::move(target.certificate_file),
-          .key_file = std::move(target.key_file)};
+          .key_file = std::move(target.key_file),
+          .user = std::move(target.user),
+          .password_file = std::move(target.password_file)};
 }
 
 class EtcdDirectory final : public Directory {

@@ -411,6 +411,7 @@ void HttpCall::OnReady(uint64_t attempt, const Error& error) {
   http_request_.set(http::field::content_type, "application/json");
   // A member that has lost its leader refuses, and ends its watches, instead of being silent.
   http_request_.set("Grpc-Metadata-hasleader", "true");
+  if (!request_.token.empty()) http_request_.set(http::field::authorization, request_.token);
   http_request_.keep_alive(false);
   http_request_.body() = request_.body;
   http_request_.prepare_payload();

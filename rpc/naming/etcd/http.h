@@ -35,6 +35,7 @@ namespace verbena::internal {
 struct EtcdRequest {
   const char* path = nullptr;  // "/v3/kv/range"; a constant
   std::string body = {};       // JSON
+  std::string token = {};      // of a login; "": none
   bool watches = false;        // many answers, until one side ends it
 };
 

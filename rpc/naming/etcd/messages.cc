@@ -1,5 +1,6 @@
 #include "verbena/rpc/naming/etcd/messages.h"
 
+#include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/error.hpp>
 #include <boost/json/object.hpp>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
 #include "fmt/format.h"
@@ -29,6 +31,9 @@ namespace {
 
 // Longest lease that this side believes in: a year.
 constexpr int64_t kMaxTtlSeconds = int64_t{365} * 24 * 3600;
+
+// Those of JWT have some hundred.
+constexpr size_t kMaxTokenBytes = 8192;
 
 std::string Base64(std::string_view bytes) {
   return absl::Base64Escape(absl::string_view(bytes.data(), bytes.size()));
@@ -214,6 +219,24 @@ std::string EncodeWatch(std::string_view prefix, int64_t from_revision) {
 std::string EncodeGrant(int64_t seconds) { return fmt::format(R"({{"TTL":"{}"}})", seconds); }
 
 std::string EncodeLease(int64_t lease) { return fmt::format(R"({{"ID":"{}"}})", lease); }
+
+std::string EncodeLogin(std::string_view user, std::string_view password) {
+  json::object object;
+  object["name"] = json::string_view(user.data(), user.size());
+  object["password"] = json::string_view(password.data(), password.size());
+  return json::serialize(object);
+}
+
+absl::StatusOr<std::string> DecodeLogin(std::string_view text) {
+  VERBENA_ASSIGN_OR_RETURN(const json::object answer, ParseJsonObject(text));
+  VERBENA_ASSIGN_OR_RETURN(std::string token, JsonText(answer, "token"));
+  const auto is_printable = [](char c) { return absl::ascii_isgraph(static_cast<uint8_t>(c)); };
+  if (token.empty() || token.size() > kMaxTokenBytes ||
+      !std::all_of(token.begin(), token.end(), is_printable)) {
+    return absl::InternalError("etcd's token is none of 1 to 8192 printable characters");
+  }
+  return token;
+}
 
 absl::StatusOr<EtcdRange> DecodeRange(std::string_view text) {
   VERBENA_ASSIGN_OR_RETURN(const json::object answer, ParseJsonObject(text));

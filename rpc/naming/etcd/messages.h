@@ -32,6 +32,7 @@ std::string EncodeRange(std::string_view key, EtcdRangeKind kind, size_t most);
 std::string EncodeWatch(std::string_view prefix, int64_t from_revision);
 std::string EncodeGrant(int64_t seconds);
 std::string EncodeLease(int64_t lease);
+std::string EncodeLogin(std::string_view user, std::string_view password);
 
 // The first key behind all that begin with `prefix`.
 std::string EndOfPrefix(std::string_view prefix);
@@ -41,6 +42,8 @@ absl::StatusOr<EtcdTxnResult> DecodeTxn(std::string_view text);
 absl::StatusOr<EtcdLease> DecodeGrant(std::string_view text);
 // NOT_FOUND: the lease has ended.
 absl::StatusOr<EtcdLease> DecodeKeepAlive(std::string_view text);
+// The token of a login. INTERNAL if it could not be a line of HTTP.
+absl::StatusOr<std::string> DecodeLogin(std::string_view text);
 // Reads an answer of which only its revision matters.
 absl::StatusOr<int64_t> DecodeRevision(std::string_view text);
 // One message of a watch. OUT_OF_RANGE: the revision is compacted. No event: nothing has changed.

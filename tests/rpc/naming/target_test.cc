@@ -65,6 +65,10 @@ TEST(TargetTest, ReadsEndpointsPrefixAndFilesOfEtcd) {
   EXPECT_EQ(secured.ca_file, "/ca.pem");
   EXPECT_EQ(secured.certificate_file, "/cert.pem");
   EXPECT_EQ(secured.key_file, "/key.pem");
+  const absl::StatusOr<Target> login = ParseTarget("etcd://a:1/s?user=me&password_file=/p");
+  ASSERT_TRUE(login.ok()) << login.status();
+  EXPECT_EQ(std::get<EtcdTarget>(*login).user, "me");
+  EXPECT_EQ(std::get<EtcdTarget>(*login).password_file, "/p");
 }
 
 TEST(TargetTest, BoundsTheEndpointsOfEtcd) {
@@ -112,11 +116,13 @@ TEST(TargetTest, NamesThePlaceOfWhatIsWrong) {
       {"etcd://a:1,/s", "position 12: an address is missing"},
       {"etcd:/a:1/s", "position 6: \"etcd:\" is followed by"},
       {"etcd://a:1/s s", "position 12: a prefix may have printable"},
-      {"etcd://a:1/s?ca=/x", "position 13: files are for TLS: write etcds://"},
-      {"etcds://a:1/s?cb=/x", "position 15: \"cb=/x\" is no file for TLS"},
-      {"etcds://a:1/s?ca=", "position 15: \"ca=\" is no file for TLS"},
-      {"etcds://a:1/s?ca=/x&ca=/y", "position 21: \"ca=/y\" is no file for TLS"},
+      {"etcd://a:1/s?ca=/x", "position 14: this file is for TLS: write etcds://"},
+      {"etcds://a:1/s?cb=/x", "position 15: \"cb=/x\" is no option"},
+      {"etcds://a:1/s?ca=", "position 15: \"ca=\" is no option"},
+      {"etcds://a:1/s?ca=/x&ca=/y", "position 21: \"ca=/y\" is no option"},
       {"etcds://a:1/s?cert=/x", "a certificate needs its key"},
+      {"etcd://a:1/s?user=me", "a user needs a password"},
+      {"etcd://a:1/s?password_file=/p", "a user needs a password"},
   };
   for (const auto& [text, message] : wrong) {
     const absl::Status status = ParseTarget(text).status();

@@ -1,16 +1,20 @@
-// A client of etcd says truly whether a transaction may have run, whatever etcd answers.
+// A client of etcd says truly whether a transaction may have run, whatever etcd answers, and logs
+// in when it must.
 
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <fstream>
 #include <string>
 #include <thread>
 
 #include "absl/status/status.h"
 #include "tests/rpc/naming/etcd/fake_etcd.h"
 #include "tests/support/forbidden_call.h"
+#include "tests/transport/connect/waiting_scheduler.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/coro/manual_scheduler.h"
@@ -70,6 +74,55 @@ TEST_F(EtcdClientTest, AnAnswerThatCannotBeReadLeavesTheOutcomeOpen) {
   etcd_.answer = "garbage";
   const absl::Status garbage = Commit().status();
   EXPECT_EQ(OutcomeOf(garbage), Outcome::kMaybeExecuted) << garbage;
+}
+
+class EtcdLoginTest : public ::testing::Test {
+ protected:
+  EtcdLoginTest() {
+    etcd_.password = "secret";
+    WritePassword("secret");
+  }
+  ~EtcdLoginTest() override { std::remove(path_.c_str()); }
+
+  void WritePassword(const std::string& password) { std::ofstream(path_) << password << "\n"; }
+  absl::Status Get() { return scheduler_.Run(client_.Get("a")).status(); }
+
+  const std::string path_ = ::testing::TempDir() + "/password." + std::to_string(getpid());
+  WaitingScheduler scheduler_{WaitingScheduler::Time::kStanding};
+  FakeEtcd etcd_;
+  EtcdClient client_{etcd_.Wire(), {.user = "me", .password_file = path_}};
+};
+
+TEST_F(EtcdLoginTest, LogsInOnceBeforeItsFirstRequest) {
+  EXPECT_EQ(Get(), absl::OkStatus());
+  EXPECT_EQ(Get(), absl::OkStatus());
+  EXPECT_EQ(etcd_.logins, 1);
+  const auto watch = client_.Watch("a", 1);
+  EXPECT_EQ(etcd_.watch()->token, "token-1");
+}
+
+TEST_F(EtcdLoginTest, LogsInAgainWithTheNewPasswordWhenItsTokenIsRefused) {
+  EXPECT_EQ(Get(), absl::OkStatus());
+  // Etcd has forgotten the token, and the password has changed.
+  ++etcd_.logins;
+  etcd_.password = "other";
+  WritePassword("other");
+  EXPECT_EQ(Get(), absl::OkStatus());
+  EXPECT_EQ(etcd_.logins, 3);
+}
+
+TEST_F(EtcdLoginTest, AWrongPasswordIsToldAndNotRepeated) {
+  WritePassword("wrong");
+  const absl::Status refused = Get();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted);
+  EXPECT_EQ(etcd_.Count("/v3/auth/authenticate"), 1);
+  EXPECT_EQ(etcd_.Count("/v3/kv/range"), 0);
+}
+
+TEST_F(EtcdLoginTest, AnEtcdThatDemandsNoLoginIsAsked) {
+  etcd_.password.clear();
+  EXPECT_EQ(Get(), absl::OkStatus());
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ class FakeEtcd final {
   struct Exchange {
     std::string path;
     std::string body;
+    std::string token;
     std::shared_ptr<Mailbox<EtcdAnswer>> answers = std::make_shared<Mailbox<EtcdAnswer>>();
     bool given_up = false;
     bool avoided = false;
@@ -74,6 +75,8 @@ class FakeEtcd final {
   std::vector<std::shared_ptr<Exchange>> unanswered;
   std::vector<std::string> paths;  // of all requests
   std::string last_body;
+  std::string password;  // not empty: demands a login with it
+  int logins = 0;        // the last one's token is the one that counts
 
  private:
   class FakeExchange final : public EtcdExchange {
@@ -95,6 +98,7 @@ class FakeEtcd final {
       auto exchange = std::make_shared<Exchange>();
       exchange->path = request.path;
       exchange->body = request.body;
+      exchange->token = request.token;
       etcd_.Serve(exchange);
       return std::make_unique<FakeExchange>(std::move(exchange));
     }
@@ -116,6 +120,10 @@ class FakeEtcd final {
     if (gone) return exchange->Fail("cannot connect");
     if (mute) return unanswered.push_back(exchange);
     if (!answer.empty()) return exchange->Answer(answer, answer_status);
+    if (exchange->path == "/v3/auth/authenticate") return LogIn(*exchange);
+    if (!password.empty() && exchange->token != Token()) {
+      return exchange->Answer(R"({"code":16,"message":"etcdserver: invalid auth token"})", 401);
+    }
     if (exchange->path == "/v3/watch") {
       watches.push_back(exchange);
       exchange->Answer(fmt::format(R"({{"result":{{{},"created":true}}}})", Header()));
@@ -124,6 +132,22 @@ class FakeEtcd final {
     } else {
       ServeLease(*exchange);
     }
+  }
+
+  std::string Token() const { return fmt::format("token-{}", logins); }
+
+  void LogIn(Exchange& exchange) {
+    if (password.empty()) {
+      return exchange.Answer(R"({"code":9,"message":"etcdserver: authentication is not enabled"})",
+                             400);
+    }
+    if (exchange.body != R"({"name":"me","password":")" + password + R"("})") {
+      return exchange.Answer(
+          R"({"code":3,"message":"etcdserver: authentication failed, invalid user ID or password"})",
+          400);
+    }
+    ++logins;
+    exchange.Answer(fmt::format(R"({{{},"token":"{}"}})", Header(), Token()));
   }
 
   std::string Range(bool newest_only) const {

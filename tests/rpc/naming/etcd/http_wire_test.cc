@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -85,6 +86,27 @@ TEST_F(HttpWireTest, PostsJsonAndDemandsALeader) {
   EXPECT_NE(seen.find("Grpc-Metadata-hasleader: true\r\n"), std::string::npos) << seen;
   EXPECT_NE(seen.find("Host: " + server.address()), std::string::npos) << seen;
   EXPECT_TRUE(seen.ends_with(R"({"key":"YQ=="})")) << seen;
+}
+
+TEST_F(HttpWireTest, SendsTheTokenOfALogin) {
+  const std::string path = ::testing::TempDir() + "/password.wire." + std::to_string(getpid());
+  std::ofstream(path) << "secret\n";
+  std::vector<std::string> seen;
+  CannedServer server([&](CannedServer::Connection& connection, const std::string& request) {
+    seen.push_back(request);
+    connection.Answer(R"({"header":{"revision":"7"},"token":"abc.12"})");
+  });
+  const auto client = EtcdClient::Start({.endpoints = {server.address()},
+                                         .timeout = seconds(20),
+                                         .user = "me",
+                                         .password_file = path});
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_TRUE(Await((*client)->Get("a")).ok());
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_TRUE(seen[0].ends_with(R"({"name":"me","password":"secret"})")) << seen[0];
+  EXPECT_EQ(seen[0].find("Authorization"), std::string::npos) << seen[0];
+  EXPECT_NE(seen[1].find("Authorization: abc.12\r\n"), std::string::npos) << seen[1];
+  std::remove(path.c_str());
 }
 
 TEST_F(HttpWireTest, GoesOnToTheNextEndpoint) {
@@ -414,6 +436,9 @@ TEST(EtcdOptionsTest, OptionsOutOfTheirRangeAreRefused) {
       {.endpoints = {"a:1"}, .ca_file = "/ca.pem"},
       {.endpoints = {"a:1"}, .tls = true, .ca_file = "/there/is/none"},
       {.endpoints = {"a:1"}, .tls = true, .key_file = "/key.pem"},
+      {.endpoints = {"a:1"}, .user = "me"},
+      {.endpoints = {"a:1"}, .password_file = "/password"},
+      {.endpoints = {"a:1"}, .user = "me", .password_file = "/there/is/none"},
   };
   for (const EtcdOptions& wrong : kWrong) {
     const absl::Status status = EtcdClient::Start(wrong).status();

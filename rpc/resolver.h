@@ -76,8 +76,8 @@ class Resolver {
   // Task is cancelled when the channel is destroyed, and should then end soon. The channel asks
   // again 100 ms after it got a set, so it hears of the newest one by then. After an error the
   // channel keeps the last good set, and asks again after a pause of 100 ms that grows to 10 s. A
-  // set that breaks a bound above, or names a server twice, counts as an error; an empty one does
-  // not, and leaves no server to call.
+  // set that breaks a bound above, or names a server twice, counts as an error. An empty one does
+  // not: it leaves no server to call, so be sure that the servers are gone, and not only unknown.
   virtual Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() = 0;
   // Called when a server of the set cannot be reached, and often while it is down. A resolver that
   // looks from time to time may look now. Does nothing by default.

@@ -225,15 +225,23 @@ EtcdResolver::EtcdResolver(std::unique_ptr<EtcdClient> client, std::string prefi
 
 Task<absl::StatusOr<std::vector<ResolvedServer>>> EtcdResolver::Next() {
   VERBENA_CO_RETURN_IF_ERROR(co_await StartClient());
+  const Scheduler& scheduler = *(co_await CurrentContext()).scheduler;
   for (;;) {
     if (watch_ == nullptr) {
       VERBENA_CO_RETURN_IF_ERROR(co_await List());
-      co_return Servers();
+      if (MayTell(scheduler.now())) co_return Servers();
     }
     const absl::StatusOr<bool> changed = co_await Hear();
-    if (changed.ok() && *changed) co_return Servers();
+    if (changed.ok() && *changed) {
+      if (MayTell(scheduler.now())) co_return Servers();
+      continue;
+    }
     if (changed.ok()) {
       VERBENA_CO_RETURN_IF_ERROR(co_await Compare());
+      // Etcd has said again that it has none.
+      const bool is_still_empty =
+          empty_since_ != kNever && watch_ != nullptr && !heard_.has_value();
+      if (is_still_empty && MayTell(scheduler.now())) co_return Servers();
       continue;
     }
     VERBENA_CO_RETURN_IF_ERROR(IsStopped(changed.status()) ? changed.status() : absl::OkStatus());
@@ -380,6 +388,24 @@ std::vector<ResolvedServer> EtcdResolver::Servers() const {
     if (server.has_value()) servers.push_back(*server);
   }
   return servers;
+}
+
+bool EtcdResolver::MayTell(TimePoint now) {
+  const bool is_empty = std::none_of(known_.begin(), known_.end(),
+                                     [](const auto& each) { return each.second.has_value(); });
+  if (is_empty && told_servers_) {
+    if (empty_since_ == kNever) {
+      empty_since_ = now;
+      Log(LogLevel::kWarning,
+          fmt::format("etcd has no server below {} any more: the last ones stay for some {} s",
+                      prefix_,
+                      std::chrono::duration_cast<std::chrono::seconds>(kEmptyGrace).count()));
+    }
+    if (now < SaturatingAdd(empty_since_, kEmptyGrace)) return false;
+  }
+  told_servers_ = !is_empty;
+  empty_since_ = kNever;
+  return true;
 }
 
 }  // namespace verbena::internal

@@ -84,8 +84,8 @@ class EtcdRegistrar final : public Registrar {
 // Now and then it compares what the watch has told with the newest key and the number of keys that
 // etcd has, on another connection. So it finds within 25 s that a watch is silent or was lost
 // without a word, and within seconds if a server of the set cannot be reached meanwhile. A value
-// that breaks a rule leaves out its server alone, with a line in the log. Serves one channel
-// (resolver.h).
+// that breaks a rule leaves out its server alone, with a line in the log. A set that becomes empty
+// is told after kEmptyGrace, once etcd has been asked again. Serves one channel (resolver.h).
 //
 // Thousands of clients may have one etcd. All that they do at the same time varies at random: the
 // comparisons, the listing after watches were lost, and the member that each asks first.
@@ -98,6 +98,9 @@ class EtcdResolver final : public Resolver {
   // (start) The longest wait before keys are listed whose watch was lost: all clients may have lost
   // theirs at the same time.
   static constexpr Duration kSpread = std::chrono::seconds(2);
+  // (start) How long etcd must have no server before an empty set is told: servers that cannot
+  // reach etcd, or whose certificates ran out, still serve those who know them.
+  static constexpr Duration kEmptyGrace = std::chrono::seconds(20);
   // (start) How long a watch has for what a comparison knows already.
   static constexpr Duration kLateness = std::chrono::seconds(1);
 
@@ -124,6 +127,8 @@ class EtcdResolver final : public Resolver {
   Task<absl::Status> Compare();
   void Put(const EtcdEntry& entry, TimePoint now);
   std::vector<ResolvedServer> Servers() const;
+  // Whether the channel may hear of the set that is known: not at once if it has become empty.
+  bool MayTell(TimePoint now);
 
   const EtcdOptions options_;
   const std::string prefix_;
@@ -136,7 +141,9 @@ class EtcdResolver final : public Resolver {
   int64_t revision_ = 0;  // of the store, when known_ was true
   int64_t newest_ = 0;    // the last change below the prefix
   PeriodicLook look_;
-  Backoff pause_;           // before keys are listed again
+  Backoff pause_;                   // before keys are listed again
+  bool told_servers_ = false;       // the last set that the channel heard of is not empty
+  TimePoint empty_since_ = kNever;  // and the set that is known has been empty since; kNever: no
   bool compacted_ = false;  // the last watch was, and the one that followed has told nothing yet
   ThrottledLog log_{{.lines = 4}};
 };

@@ -119,14 +119,15 @@ TEST_F(EtcdResolverTest, AMessageWithoutChangesDelaysNoSet) {
 
 TEST_F(EtcdResolverTest, ALargeMessageIsTakenOver) {
   etcd_.Put("s/a", Value("a:1"));
+  etcd_.Put("s/b", Value("b:1"));
   (void)Next();
   Asking waits(resolver_, scheduler_);
   // A field that nobody reads makes it large, so that another thread reads it.
   etcd_.watch()->Answer(R"({"pad":")" + std::string(100'000, 'x') +
-                        R"(","result":{"header":{"revision":"12"},"events":[{"type":"DELETE",)"
-                        R"("kv":{"key":"cy9h","mod_revision":"12"}}]}})");
+                        R"(","result":{"header":{"revision":"13"},"events":[{"type":"DELETE",)"
+                        R"("kv":{"key":"cy9h","mod_revision":"13"}}]}})");
   while (!waits.done()) scheduler_.RunUntilIdle();
-  EXPECT_EQ(Names(waits.Take()), Strings{});
+  EXPECT_EQ(Names(waits.Take()), Strings{"b b:1"});
 }
 
 TEST_F(EtcdResolverTest, AServerThatLeavesEtcdLeavesTheSet) {
@@ -135,7 +136,53 @@ TEST_F(EtcdResolverTest, AServerThatLeavesEtcdLeavesTheSet) {
   (void)Next();
   etcd_.Delete("s/a");
   EXPECT_EQ(Names(Next()), Strings{"b b:1"});
-  etcd_.Delete("s/b");
+}
+
+TEST_F(EtcdResolverTest, AnEmptySetIsToldOnlyIfItStaysEmpty) {
+  etcd_.Put("s/a", Value("a:1"));
+  (void)Next();
+  CapturedLog log;
+  Asking waits(resolver_, scheduler_);
+  etcd_.Delete("s/a");
+  scheduler_.AdvanceBy(EtcdResolver::kEmptyGrace - seconds(1));
+  EXPECT_FALSE(waits.done());
+  const Strings lines = log.Take();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("etcd has no server below s/ any more"), std::string::npos) << lines[0];
+  const int asked = etcd_.Count("/v3/kv/range");
+  scheduler_.AdvanceBy(seconds(40));
+  EXPECT_EQ(Names(waits.Take()), Strings{});
+  EXPECT_GT(etcd_.Count("/v3/kv/range"), asked) << "it is confirmed";
+  etcd_.Put("s/a", Value("a:1"));
+  EXPECT_EQ(Names(Next()), Strings{"a a:1"});
+}
+
+TEST_F(EtcdResolverTest, AServerThatComesBackEndsTheWaitForAnEmptySet) {
+  etcd_.Put("s/a", Value("a:1"));
+  (void)Next();
+  for (int i = 0; i < 3; ++i) {
+    Asking waits(resolver_, scheduler_);
+    etcd_.Delete("s/a");
+    scheduler_.AdvanceBy(seconds(15));
+    EXPECT_FALSE(waits.done()) << i;
+    etcd_.Put("s/a", Value("a:1"));
+    EXPECT_EQ(Names(waits.Take()), Strings{"a a:1"});
+  }
+}
+
+TEST_F(EtcdResolverTest, AnEmptyListAfterALostWatchIsNotToldAtOnce) {
+  etcd_.Put("s/a", Value("a:1"));
+  (void)Next();
+  Asking waits(resolver_, scheduler_);
+  etcd_.watch()->Fail("the connection was lost", true);
+  etcd_.silent = true;
+  etcd_.Delete("s/a");
+  scheduler_.AdvanceBy(seconds(10));
+  EXPECT_EQ(etcd_.watches.size(), 2u);
+  EXPECT_FALSE(waits.done());
+}
+
+TEST_F(EtcdResolverTest, AServiceThatHasNoServerYetHasAnEmptySet) {
   EXPECT_EQ(Names(Next()), Strings{});
 }
 

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 #include <system_error>
@@ -19,6 +21,7 @@
 #include "verbena/rpc/naming/registrar.h"
 #include "verbena/rpc/naming/resolved_text.h"
 #include "verbena/rpc/naming/target.h"
+#include "verbena/transport/base/process.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
@@ -52,6 +55,34 @@ class SystemLookup final : public NameLookup {
     return addresses;
   }
 };
+
+// Whether this host knows a way to the address, as far as can be said without sending anything.
+bool HasRoute(const std::string& address) {
+  const std::optional<IpAddress> ip = ParseIp(address);
+  if (!ip.has_value()) return true;  // such as one with an interface
+  const SocketAddress to(*ip, 9);    // any port
+  const UniqueFd fd(socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return fd && connect(fd.get(), to.get(), to.size()) == 0;
+}
+
+bool IsIpv6(const std::string& address) { return address.find(':') != std::string::npos; }
+
+// One address for each server, in an order of its own: the system rotates them, but the same set is
+// the same list here. A host with addresses of both families is one server, not two. So the family
+// with more addresses counts, or of as many the one that the system prefers.
+std::vector<std::string> ServersOf(std::vector<std::string> addresses) {
+  const bool prefers_ipv6 = !addresses.empty() && IsIpv6(addresses.front());
+  std::sort(addresses.begin(), addresses.end());
+  addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
+  std::vector<std::string> servers;
+  std::copy_if(addresses.begin(), addresses.end(), std::back_inserter(servers), &HasRoute);
+  if (servers.empty()) servers = std::move(addresses);
+  const auto ipv6 = static_cast<size_t>(std::count_if(servers.begin(), servers.end(), &IsIpv6));
+  const size_t ipv4 = servers.size() - ipv6;
+  const bool takes_ipv6 = ipv6 > ipv4 || (ipv6 == ipv4 && prefers_ipv6);
+  std::erase_if(servers, [&](const std::string& each) { return IsIpv6(each) != takes_ipv6; });
+  return servers;
+}
 
 // Lookups have threads of their own: a name server that does not answer holds one for many seconds,
 // and the files of RunBlocking must not wait behind it. Two, so that one such name does not stop
@@ -232,20 +263,18 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> DnsResolver::Next() {
 }
 
 Task<absl::StatusOr<std::vector<ResolvedServer>>> DnsResolver::Look() {
-  const auto look = [this] { return lookup_.Lookup(target_.name); };
-  VERBENA_CO_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
+  const auto look = [this]() -> absl::StatusOr<std::vector<std::string>> {
+    VERBENA_ASSIGN_OR_RETURN(std::vector<std::string> addresses, lookup_.Lookup(target_.name));
+    return ServersOf(std::move(addresses));
+  };
+  VERBENA_CO_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
                               co_await RunBlockingOn(LookupPool(), look));
-  // The system rotates them; the same set is the same list here.
-  std::sort(addresses.begin(), addresses.end());
-  addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
   if (addresses.empty()) {
     co_return absl::UnavailableError(fmt::format("{} has no address", target_.name));
   }
   std::vector<ResolvedServer> servers;
   for (const std::string& address : addresses) {
-    const bool v6 = address.find(':') != std::string::npos;
-    servers.push_back({.addresses = {v6 ? fmt::format("[{}]:{}", address, target_.port)
-                                        : fmt::format("{}:{}", address, target_.port)}});
+    servers.push_back({.addresses = {FormatHostPort(address, target_.port)}});
   }
   co_return servers;
 }

@@ -82,7 +82,9 @@ class PeriodicLook {
   Event asked_;
 };
 
-// Each address of a name is a server. A lookup that failed is repeated soon, as if asked for.
+// Each address of a name is a server, but for those to which this host has no route, and those of
+// the family that has fewer: hosts with both an IPv4 and an IPv6 address would be two servers. A
+// lookup that failed is repeated soon, as if asked for.
 class DnsResolver final : public Resolver {
  public:
   // `lookup` outlives it.

@@ -77,6 +77,13 @@ std::vector<std::string> AddressesOf(const Answer& answer) {
 
 class DnsResolverTest : public ::testing::Test {
  protected:
+  using Strings = std::vector<std::string>;
+  // The addresses of the servers of a name that has these.
+  Strings ServersOf(const Strings& addresses) {
+    lookup_.answer = addresses;
+    DnsResolver resolver({.name = "storage.local", .port = 4000}, lookup_);
+    return AddressesOf(Asking(resolver, scheduler_).Take());
+  }
   // Lets time pass while a server fails ten times a second.
   void PassWhileAServerFails(Duration span) {
     std::optional<Asking> asking;
@@ -101,10 +108,23 @@ class DnsResolverTest : public ::testing::Test {
 };
 
 TEST_F(DnsResolverTest, MakesAServerOfEachAddress) {
-  lookup_.answer = {"10.0.0.8", "::1", "10.0.0.7", "10.0.0.8"};
-  EXPECT_EQ(AddressesOf(Asking(resolver_, scheduler_).Take()),
-            (std::vector<std::string>{"10.0.0.7:4000", "10.0.0.8:4000", "[::1]:4000"}));
+  EXPECT_EQ(ServersOf({"10.0.0.8", "10.0.0.7", "10.0.0.8"}),
+            (Strings{"10.0.0.7:4000", "10.0.0.8:4000"}));
   EXPECT_EQ(lookup_.last_name, "storage.local");
+  EXPECT_EQ(ServersOf({"fd00::7"}), Strings{"[fd00::7]:4000"});
+}
+
+TEST_F(DnsResolverTest, AHostWithAddressesOfBothFamiliesIsOneServer) {
+  EXPECT_EQ(ServersOf({"127.0.0.1", "::1"}), Strings{"127.0.0.1:4000"});
+  EXPECT_EQ(ServersOf({"::1", "127.0.0.1", "127.0.0.2"}),
+            (Strings{"127.0.0.1:4000", "127.0.0.2:4000"}));
+}
+
+TEST_F(DnsResolverTest, AddressesWithoutARouteAreLeftOut) {
+  // Link-local, and no interface is named.
+  EXPECT_EQ(ServersOf({"fe80::1", "fe80::2", "127.0.0.1"}), Strings{"127.0.0.1:4000"});
+  EXPECT_EQ(ServersOf({"fe80::1", "fe80::2"}), (Strings{"[fe80::1]:4000", "[fe80::2]:4000"}))
+      << "there are no others";
 }
 
 TEST_F(DnsResolverTest, LooksAgainAfterItsPeriod) {

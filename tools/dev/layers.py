@@ -42,7 +42,7 @@ FOLDERS = {
     "rpc/server": _LINK | {"rpc", "rpc/call", "rpc/stream", "rpc/shard"},
     "rpc/naming": _EXECUTOR | {"rpc"},  # of rpc what users see of resolvers and registration
     # Optional (//rpc:etcd). It speaks HTTP on a thread of its own, as the bootstraps do: their
-    # IoThread and Mailbox serve here, too.
+    # IoThread serves here, too.
     "rpc/naming/etcd": _EXECUTOR | {"rpc", "rpc/naming", "transport/connect"},
     "rpc": _LINK | {"transport/file", "rpc/call", "rpc/stream", "rpc/shard", "rpc/client",
                     "rpc/server", "rpc/naming", "rpc/naming/etcd"},

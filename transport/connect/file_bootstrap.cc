@@ -29,6 +29,7 @@
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/io_thread.h"
+#include "verbena/transport/coro/mailbox.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {

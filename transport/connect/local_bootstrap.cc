@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/base/status.h"
-#include "verbena/transport/connect/io_thread.h"
+#include "verbena/transport/coro/mailbox.h"
 
 namespace verbena {
 

@@ -32,6 +32,7 @@
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/connect/qp_connector.h"
+#include "verbena/transport/coro/mailbox.h"
 
 namespace verbena::internal {
 

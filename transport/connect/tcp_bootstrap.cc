@@ -27,6 +27,7 @@
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/tcp_stream.h"
+#include "verbena/transport/coro/mailbox.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {

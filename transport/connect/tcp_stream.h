@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/io_thread.h"
+#include "verbena/transport/coro/mailbox.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {

@@ -14,6 +14,7 @@
 #include "verbena/rpc/naming/etcd/messages.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/mailbox.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/blocking.h"
 

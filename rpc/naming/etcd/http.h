@@ -29,6 +29,7 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/connect/io_thread.h"
+#include "verbena/transport/coro/mailbox.h"
 
 namespace verbena::internal {
 

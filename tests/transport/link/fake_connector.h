@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/qp_connector.h"
+#include "verbena/transport/coro/mailbox.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {

@@ -16,7 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "fmt/format.h"
 #include "verbena/rpc/naming/etcd/http.h"
-#include "verbena/transport/connect/io_thread.h"
+#include "verbena/transport/coro/mailbox.h"
 
 namespace verbena::internal {
 

@@ -1,7 +1,7 @@
 // A mailbox between threads loses no item, even if the coroutine that awaits it is cancelled or
 // destroyed.
 
-#include "verbena/transport/connect/io_thread.h"
+#include "verbena/transport/coro/mailbox.h"
 
 #include <memory>
 #include <optional>

@@ -1,15 +1,14 @@
 #include "verbena/rpc/naming/resolvers.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstddef>
 #include <iterator>
-#include <optional>
 #include <set>
 #include <string>
 #include <system_error>
@@ -25,6 +24,7 @@
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/mailbox.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/blocking.h"
 
@@ -34,63 +34,47 @@ namespace {
 // (start) From a look to the next one that is asked for.
 constexpr Duration kFirstPause = std::chrono::seconds(1);
 
-class SystemLookup final : public NameLookup {
- public:
-  absl::StatusOr<std::vector<std::string>> Lookup(const std::string& name) override {
-    addrinfo hints{};
-    hints.ai_family = AF_UNSPEC;
-    hints.ai_socktype = SOCK_STREAM;
-    addrinfo* found = nullptr;
-    const int error = getaddrinfo(name.c_str(), nullptr, &hints, &found);
-    if (error != 0) {
-      const std::string text = fmt::format("looking up {}: {}", name, gai_strerror(error));
-      return error == EAI_NONAME ? absl::NotFoundError(text) : absl::UnavailableError(text);
-    }
-    absl::Cleanup free = [found] { freeaddrinfo(found); };
-    std::vector<std::string> addresses;
-    for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-      const SocketAddress address(*each->ai_addr);
-      if (address.has_value()) addresses.push_back(address.host());
-    }
-    return addresses;
-  }
-};
-
 // Whether this host knows a way to the address, as far as can be said without sending anything.
-bool HasRoute(const std::string& address) {
-  const std::optional<IpAddress> ip = ParseIp(address);
-  if (!ip.has_value()) return true;  // such as one with an interface
-  const SocketAddress to(*ip, 9);    // any port
-  const UniqueFd fd(socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  return fd && connect(fd.get(), to.get(), to.size()) == 0;
+bool HasRoute(SocketAddress address) {
+  address.set_port(9);  // any
+  const UniqueFd fd(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return fd && connect(fd.get(), address.get(), address.size()) == 0;
 }
 
-bool IsIpv6(const std::string& address) { return address.find(':') != std::string::npos; }
+bool IsIpv6(const SocketAddress& address) { return address.family() == AF_INET6; }
 
-// One address for each server, in an order of its own: the system rotates them, but the same set is
-// the same list here. A host with addresses of both families is one server, not two. So the family
-// with more addresses counts, or of as many the one that the system prefers.
-std::vector<std::string> ServersOf(std::vector<std::string> addresses) {
+// The hosts of a name's servers, in an order of their own: the system rotates them, but the same
+// set is the same list here. A host with addresses of both families is one server, not two. So the
+// family with more addresses counts, or of as many the one that the system prefers.
+std::vector<std::string> HostsOf(std::vector<SocketAddress> addresses) {
+  const auto by_text = [](const SocketAddress& a, const SocketAddress& b) {
+    return a.host() < b.host();
+  };
+  const auto is_same = [](const SocketAddress& a, const SocketAddress& b) {
+    return a.host() == b.host();
+  };
   const bool prefers_ipv6 = !addresses.empty() && IsIpv6(addresses.front());
-  std::sort(addresses.begin(), addresses.end());
-  addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
-  std::vector<std::string> servers;
-  std::copy_if(addresses.begin(), addresses.end(), std::back_inserter(servers), &HasRoute);
-  if (servers.empty()) servers = std::move(addresses);
-  const auto ipv6 = static_cast<size_t>(std::count_if(servers.begin(), servers.end(), &IsIpv6));
-  const size_t ipv4 = servers.size() - ipv6;
+  std::sort(addresses.begin(), addresses.end(), by_text);
+  addresses.erase(std::unique(addresses.begin(), addresses.end(), is_same), addresses.end());
+  std::vector<SocketAddress> reachable;
+  std::copy_if(addresses.begin(), addresses.end(), std::back_inserter(reachable), &HasRoute);
+  if (reachable.empty()) reachable = std::move(addresses);
+  const auto ipv6 = std::count_if(reachable.begin(), reachable.end(), &IsIpv6);
+  const auto ipv4 = static_cast<ptrdiff_t>(reachable.size()) - ipv6;
   const bool takes_ipv6 = ipv6 > ipv4 || (ipv6 == ipv4 && prefers_ipv6);
-  std::erase_if(servers, [&](const std::string& each) { return IsIpv6(each) != takes_ipv6; });
-  return servers;
+  std::vector<std::string> hosts;
+  for (const SocketAddress& each : reachable) {
+    if (IsIpv6(each) == takes_ipv6) hosts.push_back(each.host());
+  }
+  return hosts;
 }
 
-// Lookups have threads of their own: a name server that does not answer holds one for many seconds,
-// and the files of RunBlocking must not wait behind it. Two, so that one such name does not stop
-// all others. (start)
-BlockingPool& LookupPool() {
-  static BlockingPool& pool = *new BlockingPool(2);
-  return pool;
-}
+// A lookup's hosts, or why there are none. Plain values, since they cross threads.
+struct FoundHosts {
+  std::vector<std::string> hosts = {};
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::string why = {};
+};
 
 absl::Status ErrorOf(const std::string& path, int error) {
   const std::string text = fmt::format("the list of servers {}", path);
@@ -211,11 +195,6 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> StaticResolver::Next() {
   co_return servers_;
 }
 
-NameLookup& NameLookup::System() {
-  static SystemLookup lookup;
-  return lookup;
-}
-
 PeriodicLook::PeriodicLook(Duration first, Duration longest, Random& random)
     : periods_(first, longest, random), pauses_(std::min(kFirstPause, first), longest, random) {}
 
@@ -263,18 +242,16 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> DnsResolver::Next() {
 }
 
 Task<absl::StatusOr<std::vector<ResolvedServer>>> DnsResolver::Look() {
-  const auto look = [this]() -> absl::StatusOr<std::vector<std::string>> {
-    VERBENA_ASSIGN_OR_RETURN(std::vector<std::string> addresses, lookup_.Lookup(target_.name));
-    return ServersOf(std::move(addresses));
-  };
-  VERBENA_CO_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
-                              co_await RunBlockingOn(LookupPool(), look));
-  if (addresses.empty()) {
-    co_return absl::UnavailableError(fmt::format("{} has no address", target_.name));
-  }
+  // Shared with the lookup, which may last longer than this Task.
+  const auto found = std::make_shared<Mailbox<FoundHosts>>();
+  lookups_.Start(target_.name, [found](const NameAnswer& answer) {
+    found->Push({.hosts = HostsOf(answer.addresses), .code = answer.code, .why = answer.why});
+  });
+  VERBENA_CO_ASSIGN_OR_RETURN(const FoundHosts answer, co_await found->Pop());
+  VERBENA_CO_RETURN_IF_ERROR(absl::Status(answer.code, answer.why));
   std::vector<ResolvedServer> servers;
-  for (const std::string& address : addresses) {
-    servers.push_back({.addresses = {FormatHostPort(address, target_.port)}});
+  for (const std::string& host : answer.hosts) {
+    servers.push_back({.addresses = {FormatHostPort(host, target_.port)}});
   }
   co_return servers;
 }

@@ -2,7 +2,7 @@
 // (registrar.h), the servers of etcd.
 //
 // Each serves one channel (resolver.h). No executor blocks: files are read on threads of
-// RunBlocking, and names are looked up on two threads that the process has for this.
+// RunBlocking, and names are looked up on threads that nobody waits for (NameLookups).
 
 #ifndef VERBENA_RPC_NAMING_RESOLVERS_H_
 #define VERBENA_RPC_NAMING_RESOLVERS_H_
@@ -20,6 +20,7 @@
 #include "verbena/rpc/naming/target.h"
 #include "verbena/rpc/resolver.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
@@ -39,17 +40,6 @@ class StaticResolver final : public Resolver {
  private:
   const std::vector<ResolvedServer> servers_;
   bool given_ = false;
-};
-
-// Looks names up. Blocks; any thread.
-class NameLookup {
- public:
-  virtual ~NameLookup() = default;
-  // Addresses without ports, as text ("10.0.0.7", "::1"), at least one. UNAVAILABLE: try again;
-  // NOT_FOUND: there is no such name.
-  virtual absl::StatusOr<std::vector<std::string>> Lookup(const std::string& name) = 0;
-  // getaddrinfo(), for addresses of TCP.
-  static NameLookup& System();
 };
 
 // Times a resolver's looks: one after each period, or earlier if asked.
@@ -87,9 +77,9 @@ class PeriodicLook {
 // lookup that failed is repeated soon, as if asked for.
 class DnsResolver final : public Resolver {
  public:
-  // `lookup` outlives it.
-  explicit DnsResolver(DnsTarget target, NameLookup& lookup = NameLookup::System())
-      : target_(std::move(target)), lookup_(lookup) {}
+  // `lookups` outlives it.
+  explicit DnsResolver(DnsTarget target, NameLookups& lookups = NameLookups::System())
+      : target_(std::move(target)), lookups_(lookups) {}
   Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() override;
   void Refresh() override { look_.Hasten(); }
 
@@ -99,7 +89,7 @@ class DnsResolver final : public Resolver {
   Task<absl::StatusOr<std::vector<ResolvedServer>>> Look();
 
   const DnsTarget target_;
-  NameLookup& lookup_;
+  NameLookups& lookups_;
   std::vector<ResolvedServer> last_;  // the last good answer
   PeriodicLook look_{kPeriod, kPeriod};
 };

@@ -18,7 +18,9 @@
 #include "absl/status/status.h"
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/random.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/executor/blocking.h"
 
@@ -54,16 +56,28 @@ class Asking final : public TaskListener {
   Task<Answer> task_;
 };
 
-class FakeLookup final : public NameLookup {
+// A name that has these addresses.
+NameAnswer Has(const std::vector<std::string>& addresses) {
+  NameAnswer answer;
+  for (const std::string& each : addresses) answer.addresses.emplace_back(*ParseIp(each), 0);
+  return answer;
+}
+
+class FakeNames final {
  public:
-  absl::StatusOr<std::vector<std::string>> Lookup(const std::string& name) override {
-    ++lookups;
+  NameLookups& lookups() { return lookups_; }
+
+  // Not while a lookup is under way.
+  NameAnswer answer;
+  int count = 0;
+  std::string last_name;
+
+ private:
+  NameLookups lookups_{[this](const std::string& name) {
+    ++count;
     last_name = name;
     return answer;
-  }
-  absl::StatusOr<std::vector<std::string>> answer;
-  int lookups = 0;
-  std::string last_name;
+  }};
 };
 
 std::vector<std::string> AddressesOf(const Answer& answer) {
@@ -80,8 +94,8 @@ class DnsResolverTest : public ::testing::Test {
   using Strings = std::vector<std::string>;
   // The addresses of the servers of a name that has these.
   Strings ServersOf(const Strings& addresses) {
-    lookup_.answer = addresses;
-    DnsResolver resolver({.name = "storage.local", .port = 4000}, lookup_);
+    names_.answer = Has(addresses);
+    DnsResolver resolver({.name = "storage.local", .port = 4000}, names_.lookups());
     return AddressesOf(Asking(resolver, scheduler_).Take());
   }
   // Lets time pass while a server fails ten times a second.
@@ -100,17 +114,20 @@ class DnsResolverTest : public ::testing::Test {
       scheduler_.AdvanceBy(milliseconds(100));
       passed += milliseconds(100);
     }
+    if (asking.has_value()) {
+      scheduler_.RunUntil([&] { return asking->done() || scheduler_.timer_count() > 0; });
+    }
   }
 
   WaitingScheduler scheduler_{WaitingScheduler::Time::kStanding};
-  FakeLookup lookup_;
-  DnsResolver resolver_{{.name = "storage.local", .port = 4000}, lookup_};
+  FakeNames names_;
+  DnsResolver resolver_{{.name = "storage.local", .port = 4000}, names_.lookups()};
 };
 
 TEST_F(DnsResolverTest, MakesAServerOfEachAddress) {
   EXPECT_EQ(ServersOf({"10.0.0.8", "10.0.0.7", "10.0.0.8"}),
             (Strings{"10.0.0.7:4000", "10.0.0.8:4000"}));
-  EXPECT_EQ(lookup_.last_name, "storage.local");
+  EXPECT_EQ(names_.last_name, "storage.local");
   EXPECT_EQ(ServersOf({"fd00::7"}), Strings{"[fd00::7]:4000"});
 }
 
@@ -128,51 +145,51 @@ TEST_F(DnsResolverTest, AddressesWithoutARouteAreLeftOut) {
 }
 
 TEST_F(DnsResolverTest, LooksAgainAfterItsPeriod) {
-  lookup_.answer = {"10.0.0.7"};
+  names_.answer = Has({"10.0.0.7"});
   (void)Asking(resolver_, scheduler_).Take();
   Asking again(resolver_, scheduler_);
   // Give or take a fifth.
   scheduler_.AdvanceBy(DnsResolver::kPeriod * 4 / 5 - milliseconds(1));
-  EXPECT_EQ(lookup_.lookups, 1);
-  lookup_.answer = {"10.0.0.9"};
+  EXPECT_EQ(names_.count, 1);
+  names_.answer = Has({"10.0.0.9"});
   scheduler_.AdvanceBy(DnsResolver::kPeriod * 2 / 5 + milliseconds(1));
   EXPECT_EQ(AddressesOf(again.Take()), std::vector<std::string>{"10.0.0.9:4000"});
-  EXPECT_EQ(lookup_.lookups, 2);
+  EXPECT_EQ(names_.count, 2);
 }
 
 TEST_F(DnsResolverTest, LooksEarlierWhenAServerFailsButNotAtEachFailure) {
-  lookup_.answer = {"10.0.0.7"};
+  names_.answer = Has({"10.0.0.7"});
   (void)Asking(resolver_, scheduler_).Take();
   resolver_.Refresh();
   Asking again(resolver_, scheduler_);
   EXPECT_FALSE(again.done());
-  EXPECT_EQ(lookup_.lookups, 1) << "the last lookup is less than a second old";
+  EXPECT_EQ(names_.count, 1) << "the last lookup is less than a second old";
   scheduler_.AdvanceBy(milliseconds(1200));
   EXPECT_TRUE(again.Take().ok());
-  EXPECT_EQ(lookup_.lookups, 2);
+  EXPECT_EQ(names_.count, 2);
 }
 
 TEST_F(DnsResolverTest, AServerThatStaysAwayDoesNotMultiplyTheLookups) {
-  lookup_.answer = {"10.0.0.7"};
+  names_.answer = Has({"10.0.0.7"});
   PassWhileAServerFails(seconds(60));
-  EXPECT_LE(lookup_.lookups, 7);
+  EXPECT_LE(names_.count, 7);
 }
 
 TEST_F(DnsResolverTest, ANewAnswerIsFollowedByOthersSoon) {
-  lookup_.answer = {"10.0.0.7"};
+  names_.answer = Has({"10.0.0.7"});
   PassWhileAServerFails(seconds(60));
-  const int before = lookup_.lookups;
-  lookup_.answer = {"10.0.0.8"};
+  const int before = names_.count;
+  names_.answer = Has({"10.0.0.8"});
   // It is found within 36 s, and then two more are due within 3.6 s.
   PassWhileAServerFails(seconds(40));
-  EXPECT_GE(lookup_.lookups, before + 3);
+  EXPECT_GE(names_.count, before + 3);
 }
 
 TEST_F(DnsResolverTest, ALookupThatFailsIsRepeatedSoon) {
-  lookup_.answer = absl::UnavailableError("try again");
+  names_.answer = {.code = absl::StatusCode::kUnavailable, .why = "try again"};
   EXPECT_FALSE(Asking(resolver_, scheduler_).Take().ok());
   Asking again(resolver_, scheduler_);
-  lookup_.answer = {"10.0.0.7"};
+  names_.answer = Has({"10.0.0.7"});
   scheduler_.AdvanceBy(milliseconds(1200));
   EXPECT_TRUE(again.Take().ok());
 }
@@ -211,40 +228,46 @@ TEST(PeriodicLookTest, PeriodsGrowToTheLongest) {
 }
 
 TEST_F(DnsResolverTest, GivesTheErrorOfALookup) {
-  lookup_.answer = absl::NotFoundError("no such name");
+  names_.answer = {.code = absl::StatusCode::kNotFound, .why = "no such name"};
   EXPECT_TRUE(absl::IsNotFound(Asking(resolver_, scheduler_).Take().status()));
-  lookup_.answer = std::vector<std::string>{};
-  Asking again(resolver_, scheduler_);
-  scheduler_.AdvanceBy(DnsResolver::kPeriod);
-  EXPECT_TRUE(absl::IsUnavailable(again.Take().status()));
 }
 
 TEST_F(DnsResolverTest, StopsWhenItIsCancelled) {
-  lookup_.answer = {"10.0.0.7"};
+  names_.answer = Has({"10.0.0.7"});
   (void)Asking(resolver_, scheduler_).Take();
   Asking again(resolver_, scheduler_);
   again.Cancel();
   EXPECT_TRUE(absl::IsCancelled(again.Take().status()));
 }
 
-// Answers once the test says so.
-class SlowLookup final : public NameLookup {
- public:
-  absl::StatusOr<std::vector<std::string>> Lookup(const std::string&) override {
-    answer.wait(false);
-    return std::vector<std::string>{"10.0.0.7"};
+// A name server that answers once the test says so.
+struct SlowNames {
+  struct Shared {
+    std::atomic<bool> answers{false};
+    std::atomic<int> asked{0};
+  };
+  std::shared_ptr<Shared> shared = std::make_shared<Shared>();
+  NameLookups lookups{[shared = shared](const std::string&) {
+    ++shared->asked;
+    shared->asked.notify_all();
+    shared->answers.wait(false);
+    return Has({"10.0.0.7"});
+  }};
+
+  void Answer() const {
+    shared->answers = true;
+    shared->answers.notify_all();
   }
-  std::atomic<bool> answer{false};
 };
 
-TEST(SlowLookupTest, LookupsThatHangStopNoOtherWorkThatBlocks) {
+TEST(SlowNamesTest, LookupsThatHangStopNoOtherWorkThatBlocks) {
   WaitingScheduler scheduler(WaitingScheduler::Time::kStanding);
-  SlowLookup lookup;
+  SlowNames names;
   std::vector<std::unique_ptr<DnsResolver>> resolvers;
   std::vector<std::unique_ptr<Asking>> asking;
   for (int i = 0; i <= BlockingPool::kDefaultThreads; ++i) {
-    resolvers.push_back(
-        std::make_unique<DnsResolver>(DnsTarget{.name = "slow", .port = 1}, lookup));
+    resolvers.push_back(std::make_unique<DnsResolver>(
+        DnsTarget{.name = "slow" + std::to_string(i), .port = 1}, names.lookups));
     asking.push_back(std::make_unique<Asking>(*resolvers.back(), scheduler));
   }
   const std::string path = ::testing::TempDir() + "/servers.slow." + std::to_string(getpid());
@@ -253,15 +276,22 @@ TEST(SlowLookupTest, LookupsThatHangStopNoOtherWorkThatBlocks) {
   EXPECT_EQ(AddressesOf(Asking(files, scheduler).Take()),
             std::vector<std::string>{"10.0.0.9:4000"});
   std::remove(path.c_str());
-  lookup.answer = true;
-  lookup.answer.notify_all();
+  names.Answer();
   for (const auto& each : asking) EXPECT_TRUE(each->Take().ok());
 }
 
-TEST(SystemLookupTest, FindsNumericAddresses) {
-  const auto found = NameLookup::System().Lookup("127.0.0.1");
-  ASSERT_TRUE(found.ok()) << found.status();
-  EXPECT_EQ(*found, std::vector<std::string>{"127.0.0.1"});
+TEST(SlowNamesTest, NobodyWaitsForALookupThatHangs) {
+  WaitingScheduler scheduler(WaitingScheduler::Time::kStanding);
+  SlowNames names;
+  {
+    DnsResolver resolver({.name = "slow", .port = 1}, names.lookups);
+    Asking cancelled(resolver, scheduler);
+    names.shared->asked.wait(0);
+    cancelled.Cancel();
+    EXPECT_TRUE(absl::IsCancelled(cancelled.Take().status()));
+    const Asking destroyed(resolver, scheduler);
+  }
+  names.Answer();
 }
 
 class FileResolverTest : public ::testing::Test {

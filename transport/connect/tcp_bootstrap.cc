@@ -22,10 +22,12 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/io_thread.h"
+#include "verbena/transport/connect/resolved_endpoints.h"
 #include "verbena/transport/connect/tcp_stream.h"
 #include "verbena/transport/coro/mailbox.h"
 #include "verbena/transport/coro/task.h"
@@ -40,7 +42,7 @@ class TcpConnector final : public IoObject, public std::enable_shared_from_this<
  public:
   using Outcome = Mailbox<std::unique_ptr<MessageStream>>;
 
-  TcpConnector(std::shared_ptr<IoThread> io, HostPort target);
+  TcpConnector(std::shared_ptr<IoThread> io, NameLookups& lookups, HostPort target);
 
   // For the executor. The outcome gets one stream, or ends with the reason why there is none.
   std::shared_ptr<Outcome> Start();
@@ -51,17 +53,18 @@ class TcpConnector final : public IoObject, public std::enable_shared_from_this<
  private:
   // All of these on the thread.
   void Resolve();
+  void OnResolved(const NameAnswer& answer);
   void ConnectNext();
   void OnConnected(const boost::system::error_code& error);
   void Fail(const absl::Status& why);
   std::string What() const;
 
   const std::shared_ptr<IoThread> io_;
+  NameLookups& lookups_;
   const HostPort target_;
   const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
 
   // The rest belongs to the thread.
-  boost::asio::ip::tcp::resolver resolver_;
   boost::asio::ip::tcp::socket socket_;
   std::vector<boost::asio::ip::tcp::endpoint> addresses_;
   size_t next_ = 0;
@@ -161,12 +164,14 @@ class GiveUpOnExit {
   const std::shared_ptr<internal::TcpConnector> connector_;
 };
 
-Task<StreamOr> ConnectTo(std::shared_ptr<internal::IoThread> io, std::string target) {
+Task<StreamOr> ConnectTo(std::shared_ptr<internal::IoThread> io, internal::NameLookups& lookups,
+                         std::string target) {
   VERBENA_CO_ASSIGN_OR_RETURN(internal::HostPort parsed, internal::ParseHostPort(target));
   if (parsed.port == 0) {
     co_return absl::InvalidArgumentError(fmt::format("cannot connect to port 0 of {}", target));
   }
-  auto connector = std::make_shared<internal::TcpConnector>(std::move(io), std::move(parsed));
+  auto connector =
+      std::make_shared<internal::TcpConnector>(std::move(io), lookups, std::move(parsed));
   GiveUpOnExit give_up(connector);
   co_return co_await connector->Start()->Pop();
 }
@@ -205,16 +210,21 @@ absl::Status ListenError(int error, const std::string& name) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TcpBootstrap>> TcpBootstrap::Create() {
-  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<internal::IoThread> io, internal::IoThread::Start());
-  return std::unique_ptr<TcpBootstrap>(new TcpBootstrap(std::move(io)));
+  return Create(internal::NameLookups::System());
 }
 
-TcpBootstrap::TcpBootstrap(std::shared_ptr<internal::IoThread> io) : io_(std::move(io)) {}
+absl::StatusOr<std::unique_ptr<TcpBootstrap>> TcpBootstrap::Create(internal::NameLookups& lookups) {
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<internal::IoThread> io, internal::IoThread::Start());
+  return std::unique_ptr<TcpBootstrap>(new TcpBootstrap(std::move(io), lookups));
+}
+
+TcpBootstrap::TcpBootstrap(std::shared_ptr<internal::IoThread> io, internal::NameLookups& lookups)
+    : io_(std::move(io)), lookups_(lookups) {}
 
 TcpBootstrap::~TcpBootstrap() { io_->Stop(); }
 
 VERBENA_CORO_WRAPPER Task<StreamOr> TcpBootstrap::Connect(std::string target) {
-  return ConnectTo(io_, std::move(target));
+  return ConnectTo(io_, lookups_, std::move(target));
 }
 
 absl::StatusOr<std::unique_ptr<MessageListener>> TcpBootstrap::Listen(const std::string& address) {
@@ -257,11 +267,8 @@ Task<StreamOr> AcceptFrom(std::shared_ptr<TcpAcceptor> acceptor) {
 
 }  // namespace
 
-TcpConnector::TcpConnector(std::shared_ptr<IoThread> io, HostPort target)
-    : io_(std::move(io)),
-      target_(std::move(target)),
-      resolver_(io_->context()),
-      socket_(io_->context()) {}
+TcpConnector::TcpConnector(std::shared_ptr<IoThread> io, NameLookups& lookups, HostPort target)
+    : io_(std::move(io)), lookups_(lookups), target_(std::move(target)), socket_(io_->context()) {}
 
 std::shared_ptr<TcpConnector::Outcome> TcpConnector::Start() {
   const bool posted = io_->Post([self = shared_from_this()] {
@@ -285,18 +292,22 @@ void TcpConnector::Resolve() {
     addresses_.emplace_back(address, target_.port);
     return ConnectNext();
   }
-  resolver_.async_resolve(
-      target_.host, fmt::format("{}", target_.port), tcp::resolver::numeric_service,
-      [self = shared_from_this()](const error_code& error,
-                                  const tcp::resolver::results_type& found) {
-        if (self->ended_) return;
-        if (error) {
-          return self->Fail(absl::UnavailableError(
-              fmt::format("cannot resolve \"{}\": {}", self->target_.host, error.message())));
-        }
-        for (const auto& entry : found) self->addresses_.push_back(entry.endpoint());
-        self->ConnectNext();
-      });
+  // The lookup may last longer than anybody wants its answer, and comes back to this thread.
+  lookups_.Start(target_.host, [io = io_, weak = weak_from_this()](const NameAnswer& answer) {
+    io->Post([weak, answer] {
+      if (const auto self = weak.lock()) self->OnResolved(answer);
+    });
+  });
+}
+
+void TcpConnector::OnResolved(const NameAnswer& answer) {
+  if (ended_) return;
+  if (!answer.status().ok()) {
+    return Fail(
+        absl::UnavailableError(fmt::format("cannot resolve \"{}\": {}", target_.host, answer.why)));
+  }
+  addresses_ = EndpointsOf(answer, target_.port);
+  ConnectNext();
 }
 
 void TcpConnector::ConnectNext() {
@@ -342,7 +353,6 @@ void TcpConnector::OnConnected(const error_code& error) {
 void TcpConnector::Fail(const absl::Status& why) {
   if (std::exchange(ended_, true)) return;
   outcome_->Finish(why);
-  resolver_.cancel();
   error_code ignored;
   socket_.close(ignored);
   io_->Unregister(shared_from_this());

@@ -17,6 +17,7 @@
 namespace verbena::internal {
 
 class IoThread;
+class NameLookups;
 
 }  // namespace verbena::internal
 
@@ -24,14 +25,14 @@ namespace verbena {
 
 // TcpBootstrap: the default bootstrap, over TCP.
 //
-// A TcpBootstrap owns one thread, which sockets and name resolution keep busy; executors only post
-// to it, and coroutines resume where they awaited. A dead peer host is seen after 25 s without a
-// word (keepalive), a dead peer process at once.
+// A TcpBootstrap owns one thread, which sockets keep busy; executors only post to it, and
+// coroutines resume where they awaited. Names are looked up on threads of the process: one whose
+// lookup hangs delays no other. A dead peer host is seen after 25 s without a word (keepalive), a
+// dead peer process at once.
 //
 // Safe from any thread. Destroying it closes its streams and listeners: awaits in flight, and later
-// ones, return CANCELLED. The destructor waits for its thread; a name that is just being resolved
-// holds it up until the system's resolver answers. An executor that awaits here must live until its
-// awaits have ended or were abandoned.
+// ones, return CANCELLED. The destructor waits for its thread, but for no lookup. An executor that
+// awaits here must live until its awaits have ended or were abandoned.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<TcpBootstrap> bootstrap, TcpBootstrap::Create());
 //   auto stream = co_await bootstrap->Connect("storage-7:4000");
@@ -39,6 +40,8 @@ class TcpBootstrap final : public Bootstrap {
  public:
   // RESOURCE_EXHAUSTED when there is no thread or descriptor to be had.
   static absl::StatusOr<std::unique_ptr<TcpBootstrap>> Create();
+  // For tests: with lookups of their own, which outlive it.
+  static absl::StatusOr<std::unique_ptr<TcpBootstrap>> Create(internal::NameLookups& lookups);
   ~TcpBootstrap() override;
 
   // Tries each address that the host has, in the resolver's order. INVALID_ARGUMENT if `target` is
@@ -49,9 +52,10 @@ class TcpBootstrap final : public Bootstrap {
   absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override;
 
  private:
-  explicit TcpBootstrap(std::shared_ptr<internal::IoThread> io);
+  TcpBootstrap(std::shared_ptr<internal::IoThread> io, internal::NameLookups& lookups);
 
   const std::shared_ptr<internal::IoThread> io_;
+  internal::NameLookups& lookups_;
 };
 
 }  // namespace verbena

@@ -36,6 +36,7 @@
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/io_thread.h"
+#include "verbena/transport/connect/resolved_endpoints.h"
 
 namespace verbena::internal {
 
@@ -352,17 +353,20 @@ void HttpCall::Resolve(uint64_t attempt) {
     way_.addresses.emplace_back(address, host().port);
     return ConnectNext(attempt);
   }
-  // One for each attempt: a lookup that hangs must not delay the next.
-  way_.resolver = std::make_shared<tcp::resolver>(io_->context());
-  way_.resolver->async_resolve(
-      host().host, fmt::format("{}", host().port), tcp::resolver::numeric_service,
-      [self = shared_from_this(), resolver = way_.resolver, attempt](
-          const Error& error, const tcp::resolver::results_type& found) {
-        if (!self->is_current(attempt)) return;
-        if (error) return self->AttemptFailed("cannot resolve its name: " + error.message());
-        for (const auto& entry : found) self->way_.addresses.push_back(entry.endpoint());
-        self->ConnectNext(attempt);
+  // The lookup may last longer than the attempt, and comes back to this thread.
+  NameLookups::System().Start(
+      host().host, [io = io_, weak = weak_from_this(), attempt](const NameAnswer& answer) {
+        io->Post([weak, attempt, answer] {
+          if (const auto self = weak.lock()) self->OnResolved(attempt, answer);
+        });
       });
+}
+
+void HttpCall::OnResolved(uint64_t attempt, const NameAnswer& answer) {
+  if (!is_current(attempt)) return;
+  if (!answer.status().ok()) return AttemptFailed("cannot resolve its name: " + answer.why);
+  way_.addresses = EndpointsOf(answer, host().port);
+  ConnectNext(attempt);
 }
 
 void HttpCall::ConnectNext(uint64_t attempt) {
@@ -396,7 +400,6 @@ void HttpCall::ConnectNext(uint64_t attempt) {
 }
 
 void HttpCall::LeaveWay() {
-  if (way_.resolver != nullptr) way_.resolver->cancel();
   Error ignored;
   if (way_.socket != nullptr) way_.socket->close(ignored);
   way_ = {};

@@ -27,6 +27,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/coro/mailbox.h"
@@ -179,7 +180,6 @@ class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> 
  private:
   // How an attempt gets to its endpoint.
   struct Way {
-    std::shared_ptr<boost::asio::ip::tcp::resolver> resolver;
     std::vector<boost::asio::ip::tcp::endpoint> addresses;
     size_t next_address = 0;
     std::shared_ptr<boost::asio::ip::tcp::socket> socket;  // that connects
@@ -187,9 +187,9 @@ class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> 
 
   void Attempt();
   void Resolve(uint64_t attempt);
+  void OnResolved(uint64_t attempt, const NameAnswer& answer);
   void ConnectNext(uint64_t attempt);
-  // Ends the attempt's lookup and connect: the kernel connects for minutes, and lookups are made
-  // one by one.
+  // Ends the attempt's connect: the kernel would go on for minutes.
   void LeaveWay();
   // The endpoint cannot be reached: on to the next one.
   void AttemptFailed(const std::string& why);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -30,6 +31,8 @@
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/name_lookup.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/combinators.h"
@@ -278,6 +281,31 @@ TEST_F(TcpBootstrapTest, AddressesThatCannotBeConnectedToAreNamed) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_TRUE(Says(status, no_host)) << status;
   EXPECT_EQ(bootstrap_->Listen(no_host + ":1").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(TcpBootstrapTest, ANameWhoseLookupHangsStopsNoOther) {
+  const auto answers = std::make_shared<std::atomic<bool>>(false);
+  NameLookups lookups([answers](const std::string& name) {
+    if (name == "slow") answers->wait(false);
+    return NameAnswer{.addresses = {SocketAddress(*ParseIp("127.0.0.1"), 0)}};
+  });
+  absl::StatusOr<std::unique_ptr<TcpBootstrap>> bootstrap = TcpBootstrap::Create(lookups);
+  ASSERT_TRUE(bootstrap.ok()) << bootstrap.status();
+  const std::string port = listener_->address().substr(listener_->address().rfind(':'));
+  {
+    Started slow(scheduler_, (*bootstrap)->Connect("slow" + port));
+    const Started slow_again(scheduler_, (*bootstrap)->Connect("slow" + port));
+    auto [client, server] =
+        scheduler_.Run(WhenAll((*bootstrap)->Connect("quick" + port), listener_->Accept()));
+    EXPECT_TRUE(client.ok()) << client.status();
+    EXPECT_FALSE(slow.done());
+    // The bootstrap's end waits for no lookup.
+    bootstrap->reset();
+    scheduler_.RunUntil([&] { return slow.done(); });
+    EXPECT_EQ(slow.result().status().code(), absl::StatusCode::kCancelled);
+  }
+  *answers = true;
+  answers->notify_all();
 }
 
 TEST_F(TcpBootstrapTest, RefusedConnectionNamesTargetAndErrno) {

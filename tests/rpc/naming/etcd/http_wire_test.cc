@@ -109,6 +109,18 @@ TEST_F(HttpWireTest, SendsTheTokenOfALogin) {
   std::remove(path.c_str());
 }
 
+TEST_F(HttpWireTest, AnEndpointMayBeTheNameOfAHost) {
+  CannedServer server([](CannedServer::Connection& connection, const std::string&) {
+    connection.Answer(kEmptyRange);
+  });
+  const std::string port = server.address().substr(server.address().rfind(':'));
+  EXPECT_TRUE(Await(Client({"localhost" + port})->Get("a")).ok());
+  // Longer than a label may be, so that nobody is asked.
+  const absl::Status unknown = Await(Client({std::string(64, 'h') + port})->Get("a")).status();
+  EXPECT_NE(unknown.message().find("cannot resolve its name"), std::string::npos) << unknown;
+  EXPECT_EQ(OutcomeOf(unknown), Outcome::kNotExecuted);
+}
+
 TEST_F(HttpWireTest, GoesOnToTheNextEndpoint) {
   CannedServer server([](CannedServer::Connection& connection, const std::string&) {
     connection.Answer(kEmptyRange);

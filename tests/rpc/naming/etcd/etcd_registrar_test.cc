@@ -172,6 +172,7 @@ TEST_F(EtcdRegistrarTest, ServersThatBeganTogetherDoNotStayInStep) {
     before = now;
   }
   EXPECT_EQ(together, 0);
+  Stop();  // before `other` goes
 }
 
 TEST_F(EtcdRegistrarTest, GarbageIsTriedAgain) {

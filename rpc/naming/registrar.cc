@@ -45,6 +45,10 @@ absl::StatusOr<ServerEntry> EntryOf(const RegistrationOptions& options, Register
     entry.server.addresses.push_back(std::move(server.address));
   }
   if (entry.server.name.empty()) entry.server.name = entry.server.addresses.front();
+  if (options.weight < 1) {
+    return Wrong(fmt::format("weight is {}, but must be in [1, {}]", options.weight,
+                             uint32_t{ResolvedServer::kMaxWeight}));
+  }
   if (const absl::Status checked = CheckServerEntry(entry); !checked.ok()) {
     return Wrong(std::string(checked.message()));
   }
@@ -67,9 +71,9 @@ absl::Status CheckServerEntry(const ServerEntry& entry) {
   if (server.name.empty()) return absl::InvalidArgumentError("a server's name is missing");
   VERBENA_RETURN_IF_ERROR(CheckResolvedText("a server's name", server.name));
   VERBENA_RETURN_IF_ERROR(CheckResolvedText("a server's zone", server.zone));
-  if (server.weight < 1 || server.weight > ResolvedServer::kMaxWeight) {
+  if (server.weight > ResolvedServer::kMaxWeight) {
     return absl::InvalidArgumentError(
-        fmt::format("the server's weight is {}, but must be in [1, {}]", server.weight,
+        fmt::format("the server's weight is {}, but must be in [0, {}]", server.weight,
                     uint32_t{ResolvedServer::kMaxWeight}));
   }
   if (entry.devices.size() > ServerEntry::kMaxDevices) {

@@ -26,7 +26,7 @@ namespace verbena::internal {
 struct ServerEntry {
   static constexpr size_t kMaxDevices = 64;
 
-  ResolvedServer server;  // its name is not empty
+  ResolvedServer server;  // its name is not empty; weight 0: takes no calls now
   std::vector<std::string> devices;
   uint32_t executors = 0;
 };

@@ -111,8 +111,8 @@ absl::Status SetOption(std::string_view option, ResolvedServer& server) {
     const char* const begin = value.data();
     const char* const end = begin + value.size();
     const auto [rest, error] = std::from_chars(begin, end, weight);
-    if (rest != end || error != std::errc() || weight < 1 || weight > ResolvedServer::kMaxWeight) {
-      return absl::InvalidArgumentError(fmt::format("weight is \"{}\", but must be in [1, {}]",
+    if (rest != end || error != std::errc() || weight > ResolvedServer::kMaxWeight) {
+      return absl::InvalidArgumentError(fmt::format("weight is \"{}\", but must be in [0, {}]",
                                                     Shown(value), ResolvedServer::kMaxWeight));
     }
     server.weight = weight;
@@ -291,14 +291,14 @@ absl::StatusOr<std::vector<ResolvedServer>> ParseServerList(std::string_view pat
       wrong.Add(number, fmt::format("{} is there twice", Shown(server->name)));
     } else if (servers.size() == Resolver::kMaxServers) {
       wrong.Add(number, fmt::format("more than {} servers", Resolver::kMaxServers));
-    } else {
+    } else if (server->weight > 0) {
       servers.push_back(*std::move(server));
     }
   }
   if (wrong.any()) return wrong.status();
   if (servers.empty()) {
     return absl::InvalidArgumentError(
-        fmt::format("{} names no server: write a line host:port for each", path));
+        fmt::format("{} names no server that takes calls: write a line host:port for each", path));
   }
   return servers;
 }

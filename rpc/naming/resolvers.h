@@ -116,6 +116,8 @@ class FileResolver final : public Resolver {
 //   10.0.0.7:4000        name=storage-7 weight=3 zone=a
 //   10.0.0.8:4000|10.1.0.8:4000
 //
+// A server of weight 0 takes no calls, and is left out of the set: so operators drain it.
+//
 // A pure function. Names, zones and addresses are of at most 255 printable ASCII characters. Errors
 // name the file and the line, up to three of them, and show at most 100 bytes of each text.
 

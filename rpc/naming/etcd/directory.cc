@@ -194,8 +194,8 @@ void EtcdRegistrar::NoteHolder(bool is_ours) {
   }
   if (!is_ours && !taken_over_) {
     Log(LogLevel::kWarning,
-        fmt::format("another server has taken over {} in etcd, so this one gets no calls through "
-                    "it: give each server a name of its own (RegistrationOptions::name)",
+        fmt::format("somebody else has put {} in etcd, such as another server with this name, and "
+                    "clients go by that (RegistrationOptions::name)",
                     key_));
   }
   taken_over_ = !is_ours;
@@ -373,7 +373,8 @@ void EtcdResolver::Put(const EtcdEntry& entry, TimePoint now) {
   absl::StatusOr<ServerEntry> read =
       DecodeServerValue(key.substr(std::min(prefix_.size(), key.size())), entry.value);
   if (read.ok()) {
-    known = std::move(read->server);
+    // Somebody drains a server of weight 0.
+    if (read->server.weight > 0) known = std::move(read->server);
   } else {
     log_.Write(LogLevel::kWarning, now,
                fmt::format("the server that etcd has as {} is left out: {}", Shown(entry.key),

@@ -72,7 +72,7 @@ class EtcdRegistrar final : public Registrar {
   std::unique_ptr<EtcdClient> client_;
   int64_t lease_ = 0;                  // 0: none
   TimePoint lease_end_ = TimePoint();  // etcd keeps the lease until then at least
-  bool taken_over_ = false;            // another server with this name has the key
+  bool taken_over_ = false;            // somebody else has put the key
   Backoff period_;                     // from one word to etcd that the server lives to the next
   Backoff pause_;                      // before a request that failed is made again
   std::string last_failure_;           // the last one that was logged
@@ -135,7 +135,7 @@ class EtcdResolver final : public Resolver {
   std::unique_ptr<EtcdClient> client_;
   std::unique_ptr<EtcdWatch> watch_;                  // nullptr: the keys must be listed
   std::optional<absl::StatusOr<EtcdChanges>> heard_;  // from the watch, not yet taken over
-  // By key; without a server if the value is wrong.
+  // By key; without a server if the value is wrong or says that it takes no calls.
   std::map<std::string, std::optional<ResolvedServer>> known_;
   Random& random_;
   int64_t revision_ = 0;  // of the store, when known_ was true

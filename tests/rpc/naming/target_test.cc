@@ -159,10 +159,19 @@ TEST(ServerListTest, ReadsALineForEachServer) {
   EXPECT_EQ(*servers, expected);
 }
 
+TEST(ServerListTest, AServerOfWeightZeroTakesNoCalls) {
+  const auto servers = ParseServerList("/list", "a:1 weight=0\nb:1\n");
+  ASSERT_TRUE(servers.ok()) << servers.status();
+  ASSERT_EQ(servers->size(), 1u);
+  EXPECT_EQ(servers->front().name, "b:1");
+  EXPECT_FALSE(ParseServerList("/list", "a:1 weight=0\na:1\n").ok()) << "it is there twice";
+  EXPECT_FALSE(ParseServerList("/list", "a:1 weight=0\n").ok()) << "nobody is left";
+}
+
 TEST(ServerListTest, NamesFileAndLineOfWhatIsWrong) {
   const std::pair<const char*, const char*> wrong[] = {
       {"a:1\nb:port\n", "/list:2: position 3: \"port\" is no port"},
-      {"a:1 weight=0", "/list:1: weight is \"0\", but must be in [1, 1000]"},
+      {"a:1 weight=-1", "/list:1: weight is \"-1\", but must be in [0, 1000]"},
       {"a:1 weight=1001", "/list:1: weight is \"1001\""},
       {"a:1 weight=+3", "/list:1: weight is \"+3\""},
       {"a:1 weight", "/list:1: weight is \"\""},

@@ -123,7 +123,7 @@ TEST_F(EtcdRegistrarTest, IsNotRegisteredWhileAnotherServerHasItsName) {
   EXPECT_FALSE(registrar_.registered());
   int warnings = 0;
   for (const std::string& line : log.Take()) {
-    if (line.find("another server has taken over s/a") != std::string::npos) ++warnings;
+    if (line.find("somebody else has put s/a") != std::string::npos) ++warnings;
   }
   EXPECT_EQ(warnings, 1);
   EXPECT_EQ(etcd_.leases, 1);

@@ -186,6 +186,16 @@ TEST_F(EtcdResolverTest, AServiceThatHasNoServerYetHasAnEmptySet) {
   EXPECT_EQ(Names(Next()), Strings{});
 }
 
+TEST_F(EtcdResolverTest, AServerOfWeightZeroTakesNoCalls) {
+  etcd_.Put("s/a", Value("a:1"));
+  etcd_.Put("s/b", Value("b:1"));
+  (void)Next();
+  CapturedLog log;
+  etcd_.Put("s/a", R"({"addresses":["a:1"],"weight":0})");
+  EXPECT_EQ(Names(Next()), Strings{"b b:1"});
+  EXPECT_EQ(log.Take(), Strings{}) << "nothing is wrong";
+}
+
 TEST_F(EtcdResolverTest, AValueThatIsWrongLeavesOutItsServerAlone) {
   etcd_.Put("s/a", Value("a:1"));
   etcd_.Put("s/b", "garbage");

@@ -160,7 +160,7 @@ TEST(ServerValueTest, AServerNeedsOnlyAddresses) {
 TEST(ServerValueTest, AValueThatBreaksARuleIsRefused) {
   for (const char* value :
        {"", "[]", "{}", R"({"addresses":[]})", R"({"addresses":"a:1"})", R"({"addresses":[7]})",
-        R"({"addresses":["a b"]})", R"({"addresses":[""]})", R"({"addresses":["a:1"],"weight":0})",
+        R"({"addresses":["a b"]})", R"({"addresses":[""]})", R"({"addresses":["a:1"],"weight":-1})",
         R"({"addresses":["a:1"],"weight":1001})", R"({"addresses":["a:1"],"weight":4294967297})",
         R"({"addresses":["a:1"],"zone":7})", R"({"addresses":["a:1"],"executors":-1})",
         R"({"addresses":["1","2","3","4","5","6","7","8","9"]})"}) {

@@ -85,7 +85,7 @@ void GroupCommit::TakeBatch() {
 void GroupCommit::EndBatch(const absl::Status& status) {
   waiting_.clear();
   for (Awaiter* awaiter : batch_) {
-    awaiter->status_ = status;
+    if (!status.ok()) awaiter->pending_.status = status;
     awaiter->state_ = Awaiter::State::kStored;
     waiting_.push_back(awaiter->waiting_);
   }

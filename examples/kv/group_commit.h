@@ -37,15 +37,18 @@ namespace kv {
 // A write on its way through a batch.
 struct PendingWrite {
   const StoreWrite* write;
-  bool existed = false;  // set by the engine
+  // Set by the engine: `status` if it leaves this write out of its batch.
+  bool existed = false;
+  absl::Status status = {};
 };
 
 // The part of a store that stores batches. Must outlive the GroupCommit.
 class BatchEngine {
  public:
   virtual ~BatchEngine() = default;
-  // On the committer's thread: stores all writes of `batch`, in their order, or none of them, and
-  // returns once they are as durable as the engine makes them.
+  // On the committer's thread: stores the writes of `batch` in their order and in one atomic step,
+  // and returns once they are as durable as the engine makes them. An error is that of each of
+  // them.
   virtual absl::Status StoreBatch(absl::Span<PendingWrite* const> batch) = 0;
 };
 
@@ -72,7 +75,7 @@ class GroupCommit {
     }
     absl::StatusOr<bool> await_resume() {
       waiting_ = nullptr;
-      if (!status_.ok()) return status_;
+      if (!pending_.status.ok()) return pending_.status;
       return pending_.existed;
     }
 
@@ -82,7 +85,6 @@ class GroupCommit {
 
     GroupCommit& commits_;
     PendingWrite pending_;
-    absl::Status status_;
     std::coroutine_handle<> waiting_;  // null before the await and after it
     State state_ = State::kIdle;       // under the GroupCommit's mutex
   };

@@ -56,16 +56,23 @@ Task<absl::StatusOr<bool>> KvService::Write(ServerContext& context, StoreWrite w
                                             std::string reply_if_new,
                                             std::string reply_if_existed) {
   const std::optional<verbena::RequestId> name = context.dedupe_id();
-  if (!name.has_value()) co_return co_await store_.Write(write);
-  absl::StatusOr<bool> existed =
-      co_await records_.Write(write, {.name = *name,
-                                      .acknowledged_below = context.dedupe_acknowledged_below(),
-                                      .reply_if_new = reply_if_new,
-                                      .reply_if_existed = reply_if_existed});
-  if (!existed.ok() && verbena::OutcomeOf(existed.status()) == verbena::Outcome::kNotExecuted) {
+  absl::StatusOr<bool> existed;
+  if (name.has_value()) {
+    existed =
+        co_await records_.Write(write, {.name = *name,
+                                        .acknowledged_below = context.dedupe_acknowledged_below(),
+                                        .reply_if_new = reply_if_new,
+                                        .reply_if_existed = reply_if_existed});
+  } else {
+    existed = co_await store_.Write(write);
+  }
+  if (existed.ok()) co_return existed;
+  if (verbena::OutcomeOf(existed.status()) == verbena::Outcome::kNotExecuted) {
     co_return context.NotExecuted(existed.status());
   }
-  co_return existed;
+  // A failure that counts as the call's result would be its answer although the write is there, or
+  // comes back after a restart.
+  co_return context.MaybeExecuted(existed.status());
 }
 
 Task<absl::Status> KvService::Get(ServerContext& context, const v1::GetRequest& request,

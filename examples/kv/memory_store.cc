@@ -7,6 +7,7 @@
 
 #include "examples/kv/limits.h"
 #include "fmt/format.h"
+#include "verbena/rpc/status.h"
 
 namespace kv {
 
@@ -192,10 +193,12 @@ absl::Status MemoryStore::Exchange(uint64_t freed, uint64_t used) {
   uint64_t held = bytes_.load(std::memory_order_relaxed);
   do {
     if (more > max_bytes_ - held) {
-      return absl::ResourceExhaustedError(
-          fmt::format("the store holds {} of {} bytes, and {} more are needed; delete something, "
-                      "or start kv_server with a larger --max_bytes",
-                      held, max_bytes_, more));
+      return verbena::WithOutcome(
+          absl::ResourceExhaustedError(fmt::format(
+              "the store holds {} of {} bytes, and {} more are needed; delete something, or start "
+              "kv_server with a larger --max_bytes",
+              held, max_bytes_, more)),
+          verbena::Outcome::kNotExecuted);
     }
   } while (!bytes_.compare_exchange_weak(held, held + more, std::memory_order_relaxed));
   return absl::OkStatus();

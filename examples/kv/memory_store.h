@@ -8,7 +8,8 @@
 // A scan visits the shards one after the other and merges their entries.
 //
 // Memory: the sum of all keys and values, records included, and of kEntryBytes for each, never
-// exceeds max_bytes. All is lost with the process.
+// exceeds max_bytes. A write beyond that is RESOURCE_EXHAUSTED, and changes nothing. All is lost
+// with the process.
 //
 //   kv::MemoryStore store(64 << 20);
 //   absl::StatusOr<bool> created = co_await store.Put("key", "value");
@@ -68,7 +69,8 @@ class MemoryStore final : public Store {
   absl::StatusOr<bool> Remove(const StoreWrite& write);
   // Stores records, whose memory is counted already.
   void KeepRecords(absl::Span<const StoreRecord> records, bool existed);
-  // Counts `used` more bytes and `freed` fewer, unless that would exceed the maximum.
+  // Counts `used` more bytes and `freed` fewer, unless that would exceed the maximum. Its error has
+  // Outcome::kNotExecuted.
   absl::Status Exchange(uint64_t freed, uint64_t used);
 
   const uint64_t max_bytes_;

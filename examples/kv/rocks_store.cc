@@ -22,6 +22,7 @@
 #include "rocksdb/version.h"
 #include "rocksdb/wal_filter.h"
 #include "rocksdb/write_batch.h"
+#include "verbena/rpc/status.h"
 
 namespace kv {
 
@@ -108,6 +109,11 @@ absl::Status CheckDirectory(const RocksOptions& options) {
                   options.directory));
 }
 
+// `failed`, after which nothing is stored, now or later.
+absl::Status NotStored(absl::Status failed) {
+  return verbena::WithOutcome(std::move(failed), verbena::Outcome::kNotExecuted);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RocksStore>> RocksStore::Open(RocksOptions options) {
@@ -171,9 +177,9 @@ Task<absl::StatusOr<bool>> RocksStore::Write(StoreWrite write) {
 
 absl::Status RocksStore::StoreBatch(absl::Span<PendingWrite* const> batch) {
   if (ended_) {
-    return absl::FailedPreconditionError(fmt::format(
+    return NotStored(absl::FailedPreconditionError(fmt::format(
         "RocksDB in {} takes no more writes, since one before failed: open the store anew",
-        options_.directory));
+        options_.directory)));
   }
   absl::Status stored = StoreAll(batch);
   ended_ = options_.ends_at_failure && !stored.ok();
@@ -184,20 +190,28 @@ absl::Status RocksStore::StoreAll(absl::Span<PendingWrite* const> batch) {
   rocksdb::WriteBatch changes;
   BatchKeys keys;
   for (PendingWrite* pending : batch) {
-    VERBENA_RETURN_IF_ERROR(AddToBatch(*pending, keys, changes));
+    const absl::StatusOr<bool> existed = HasValue(pending->write->key, keys);
+    if (existed.ok()) {
+      pending->existed = *existed;
+      VERBENA_RETURN_IF_ERROR(NotStored(AddToBatch(*pending, keys, changes)));
+      continue;
+    }
+    // The others may be writes of other clients, to files that are whole.
+    pending->status = NotStored(existed.status());
+    if (options_.ends_at_failure) return pending->status;
   }
   if (changes.Count() > 0) VERBENA_RETURN_IF_ERROR(WriteDown(changes, batch.size()));
   for (const PendingWrite* pending : batch) {
+    if (!pending->status.ok()) continue;
     const StoreWrite& write = *pending->write;
     if (write.value.has_value() || pending->existed) changes_.Add(write.key, write.value);
   }
   return absl::OkStatus();
 }
 
-absl::Status RocksStore::AddToBatch(PendingWrite& pending, BatchKeys& keys,
+absl::Status RocksStore::AddToBatch(const PendingWrite& pending, BatchKeys& keys,
                                     rocksdb::WriteBatch& changes) {
   const StoreWrite& write = *pending.write;
-  VERBENA_ASSIGN_OR_RETURN(pending.existed, HasValue(write.key, keys));
   keys[write.key] = write.value.has_value();
   rocksdb::Status added;
   if (write.value.has_value()) {
@@ -226,11 +240,12 @@ absl::StatusOr<bool> RocksStore::HasValue(std::string_view key, const BatchKeys&
 
 absl::Status RocksStore::WriteDown(rocksdb::WriteBatch& changes, size_t writes) {
   const std::string what = fmt::format("commit of {} writes", writes);
-  if (write_failed_) VERBENA_RETURN_IF_ERROR(GoOn(what));
+  if (write_failed_) VERBENA_RETURN_IF_ERROR(NotStored(GoOn(what)));
   rocksdb::WriteOptions options;
   options.sync = options_.durable;
   const rocksdb::Status written = db_->Write(options, &changes);
   write_failed_ = !written.ok();
+  // The log may have all of the batch, which is replayed when the store is opened anew.
   VERBENA_RETURN_IF_ERROR(Failed(written, what));
   if (options_.durable) synced_->Advance(db_->GetLatestSequenceNumber());
   return absl::OkStatus();

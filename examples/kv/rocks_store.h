@@ -5,7 +5,8 @@
 // so an acknowledged write survives a kill and a power cut. Without `durable`, the kernel has an
 // acknowledged write, which survives a kill alone. Watchers and readers see a change once it is
 // stored as well as the store promises. The thread also looks whether the keys of a batch exist, so
-// a batch of keys that lie on the disk waits for these reads.
+// a batch of keys that lie on the disk waits for these reads. A write whose key cannot be read, as
+// in a damaged file, fails alone.
 //
 // A Get that memory answers runs on the executor, and never waits for the disk. All else that may
 // read the disk runs on the threads of RunBlocking().
@@ -13,9 +14,9 @@
 // After a write that failed, the next batch first asks RocksDB to go on (Resume()) if the disk has
 // room for what RocksDB holds in memory. So writes go on once a full disk has room again. After
 // other failures of the disk, and if the failed write was the first to a file of RocksDB's log,
-// writes keep failing until the store is opened anew. Reads go on. With `ends_at_failure` no batch
-// follows a failed one: the disk then has all writes up to a certain one, and none behind it, as a
-// log needs.
+// writes keep failing until the store is opened anew. Reads go on. With `ends_at_failure` nothing
+// of its batch is stored beside a write that fails, and no batch follows: the disk then has all
+// writes up to a certain one, and none behind it, as a log needs.
 //
 // A store whose log has lost synced writes is not opened (log_check.h).
 //
@@ -106,7 +107,8 @@ class RocksStore final : public Store, private BatchEngine {
   absl::Status OpenDatabase();
   absl::Status StoreBatch(absl::Span<PendingWrite* const> batch) override;
   absl::Status StoreAll(absl::Span<PendingWrite* const> batch);
-  absl::Status AddToBatch(PendingWrite& pending, BatchKeys& keys, rocksdb::WriteBatch& changes);
+  absl::Status AddToBatch(const PendingWrite& pending, BatchKeys& keys,
+                          rocksdb::WriteBatch& changes);
   absl::StatusOr<bool> HasValue(std::string_view key, const BatchKeys& keys);
   absl::Status WriteDown(rocksdb::WriteBatch& changes, size_t writes);
   // After a write that failed.

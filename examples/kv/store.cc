@@ -2,6 +2,7 @@
 
 #include "examples/kv/limits.h"
 #include "fmt/format.h"
+#include "verbena/rpc/status.h"
 
 namespace kv {
 namespace {
@@ -18,9 +19,7 @@ absl::Status CheckValue(const char* what, std::optional<std::string_view> value)
                                                 what, value->size(), kMaxValueBytes));
 }
 
-}  // namespace
-
-absl::Status CheckLengths(const StoreWrite& write) {
+absl::Status CheckAll(const StoreWrite& write) {
   VERBENA_RETURN_IF_ERROR(CheckKey("key", write.key));
   VERBENA_RETURN_IF_ERROR(CheckValue("value", write.value));
   if (write.records.size() > kMaxRecords) {
@@ -33,6 +32,12 @@ absl::Status CheckLengths(const StoreWrite& write) {
     VERBENA_RETURN_IF_ERROR(CheckValue("record", record.bytes_if_existed));
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckLengths(const StoreWrite& write) {
+  return verbena::WithOutcome(CheckAll(write), verbena::Outcome::kNotExecuted);
 }
 
 }  // namespace kv

@@ -81,9 +81,10 @@ class Store {
   // The engine, where its data lie, and what they survive, in a few words.
   virtual std::string description() const = 0;
 
-  // Returns whether the key had a value before. INVALID_ARGUMENT for a length beyond limits.h, and
-  // RESOURCE_EXHAUSTED if there is no room: nothing is changed then. Other errors come from the
-  // engine and name its directory; after them the change may be there or not.
+  // Returns whether the key had a value before. An error with Outcome::kNotExecuted has changed
+  // nothing, such as INVALID_ARGUMENT for a length beyond limits.h. After any other error the
+  // change may be there or not, or come back when the store is opened anew. Errors of an engine
+  // with a disk name its directory.
   virtual verbena::Task<absl::StatusOr<bool>> Write(StoreWrite write) = 0;
   // Assigns to `value`, whose capacity is reused. NOT_FOUND leaves `value` unchanged.
   virtual verbena::Task<absl::Status> Get(std::string_view key, std::string& value) = 0;
@@ -115,7 +116,7 @@ class Store {
   ChangeLog changes_;
 };
 
-// INVALID_ARGUMENT if a length of `write` is beyond limits.h.
+// INVALID_ARGUMENT, with Outcome::kNotExecuted, if a length of `write` is beyond limits.h.
 absl::Status CheckLengths(const StoreWrite& write);
 
 }  // namespace kv

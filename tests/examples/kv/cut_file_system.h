@@ -100,6 +100,8 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
   }
   // The disk fails when it looks for the file `name`; for none if that is empty.
   void SetUnreadable(const std::string& name) { unreadable_ = name; }
+  // Whether syncs of the log fail. What they were for is in the file all the same.
+  void SetSyncsFail(bool fail) { syncs_fail_ = fail; }
   // Whether the disk is full: no file grows.
   void SetFull(bool full) { full_ = full; }
   // Syncs of the log wait from now on, until Release().
@@ -147,11 +149,13 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     }
     rocksdb::IOStatus Sync(const rocksdb::IOOptions& options,
                            rocksdb::IODebugContext* context) override {
+      if (files_.syncs_fail_ && name_.ends_with(".log")) return rocksdb::IOStatus::IOError("EIO");
       files_.OnSync(name_, bytes_);
       return FSWritableFileOwnerWrapper::Sync(options, context);
     }
     rocksdb::IOStatus Fsync(const rocksdb::IOOptions& options,
                             rocksdb::IODebugContext* context) override {
+      if (files_.syncs_fail_ && name_.ends_with(".log")) return rocksdb::IOStatus::IOError("EIO");
       files_.OnSync(name_, bytes_);
       return FSWritableFileOwnerWrapper::Fsync(options, context);
     }
@@ -231,6 +235,7 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
   std::map<std::string, std::string> overwritten_;  // as they are on the disk
   std::atomic<int> syncs_left_{kNever};
   std::atomic<bool> full_{false};
+  std::atomic<bool> syncs_fail_{false};
   // Set while no database is open.
   std::string unreadable_;
   std::atomic<uint64_t> log_syncs_{0};

@@ -6,11 +6,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -18,6 +21,7 @@
 #include "examples/kv/kv.pb.h"
 #include "examples/kv/kv.verbena.pb.h"
 #include "examples/kv/kv_service.h"
+#include "examples/kv/store.h"
 #include "tests/examples/kv/store_fixture.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
@@ -35,6 +39,43 @@ using verbena::Task;
 constexpr size_t kMaxNames = 40;
 
 RequestId NameOf(uint8_t client, uint64_t number) { return {.client = {client}, .number = number}; }
+
+// A store whose next write fails as the test says.
+class FlakyStore final : public Store {
+ public:
+  enum class Next { kWorks, kFailsButStores, kRefuses };
+
+  explicit FlakyStore(std::unique_ptr<Store> store) : store_(std::move(store)) {}
+  std::string description() const override { return store_->description(); }
+  Task<absl::StatusOr<bool>> Write(StoreWrite write) override {
+    const Next now = next.exchange(Next::kWorks);
+    if (now == Next::kRefuses) {
+      co_return verbena::WithOutcome(absl::FailedPreconditionError("refused"),
+                                     verbena::Outcome::kNotExecuted);
+    }
+    absl::StatusOr<bool> written = co_await store_->Write(write);
+    if (now == Next::kFailsButStores) co_return absl::InternalError("the disk does not answer");
+    co_return written;
+  }
+  Task<absl::Status> Get(std::string_view key, std::string& value) override {
+    co_return co_await store_->Get(key, value);
+  }
+  Task<absl::StatusOr<ScanPage>> Scan(std::string_view start_key, size_t max_bytes) override {
+    co_return co_await store_->Scan(start_key, max_bytes);
+  }
+  Task<absl::Status> GetRecord(std::string_view id, std::string& bytes) override {
+    co_return co_await store_->GetRecord(id, bytes);
+  }
+  Task<absl::StatusOr<ScanPage>> ScanRecords(std::string_view start_id, size_t max_bytes) override {
+    co_return co_await store_->ScanRecords(start_id, max_bytes);
+  }
+  Task<absl::StatusOr<StoreStats>> Stats() override { co_return co_await store_->Stats(); }
+
+  std::atomic<Next> next{Next::kWorks};
+
+ private:
+  const std::unique_ptr<Store> store_;
+};
 
 class DedupeRecordsTest : public StoreFixture {
  protected:
@@ -200,6 +241,52 @@ TEST_F(DedupedServiceTest, ARepeatedPutHasTheAnswerOfTheFirstAlsoAfterARestart) 
     EXPECT_TRUE(restarted.ok());
   }));
   EXPECT_EQ(RecordsInStore(), 1u + 1u) << "the last Delete's, and what it could not acknowledge";
+}
+
+// The service on an engine that may fail.
+class FlakyServiceTest : public DedupedServiceTest {
+ protected:
+  void SetUp() override {
+    auto flaky = std::make_unique<FlakyStore>(MakeStore());
+    flaky_ = flaky.get();
+    store_ = std::move(flaky);
+    StartServer();
+    channel_.emplace(*runtime_, address_);
+  }
+  // Puts "key" with `token`.
+  absl::StatusOr<v1::PutReply> PutOnce(verbena::DedupeToken& token) {
+    return Run([](DedupedServiceTest& test, v1::KeyValue::Stub stub,
+                  verbena::CallOptions options) -> Task<absl::StatusOr<v1::PutReply>> {
+      v1::PutRequest put;
+      put.set_key("key");
+      options.request_payload = verbena::Payload::Empty();
+      co_return co_await stub.Put(put, std::move(options));
+    }(*this, v1::KeyValue::Stub(*channel_), Options(token)));
+  }
+
+  FlakyStore* flaky_ = nullptr;
+};
+
+TEST_F(FlakyServiceTest, AWriteWhoseFateIsOpenIsLookedUpWhenItIsRepeated) {
+  verbena::DedupeToken token;
+  flaky_->next = FlakyStore::Next::kFailsButStores;
+  const absl::Status failed = PutOnce(token).status();
+  EXPECT_TRUE(absl::IsInternal(failed)) << failed;
+  EXPECT_EQ(verbena::OutcomeOf(failed), verbena::Outcome::kMaybeExecuted);
+  const absl::StatusOr<v1::PutReply> repeated = PutOnce(token);
+  ASSERT_TRUE(repeated.ok()) << repeated.status();
+  EXPECT_TRUE(repeated->created()) << "it has run once";
+}
+
+TEST_F(FlakyServiceTest, AWriteThatTheStoreRefusedRunsWhenItIsRepeated) {
+  verbena::DedupeToken token;
+  flaky_->next = FlakyStore::Next::kRefuses;
+  const absl::Status refused = PutOnce(token).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_EQ(verbena::OutcomeOf(refused), verbena::Outcome::kNotExecuted);
+  const absl::StatusOr<v1::PutReply> repeated = PutOnce(token);
+  ASSERT_TRUE(repeated.ok()) << repeated.status();
+  EXPECT_TRUE(repeated->created());
 }
 
 }  // namespace

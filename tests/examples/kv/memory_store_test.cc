@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "examples/kv/limits.h"
 #include "tests/examples/kv/store_fixture.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
 
 namespace kv {
@@ -41,6 +42,7 @@ TEST_F(MemoryStoreTest, MemoryIsCountedToTheByteAndNeverExceeded) {
 
   const absl::Status refused = Put("c", "").status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused));
+  EXPECT_EQ(verbena::OutcomeOf(refused), verbena::Outcome::kNotExecuted);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("--max_bytes"));
   EXPECT_TRUE(absl::IsResourceExhausted(Put("a", "0123456789x").status()));
   EXPECT_EQ(*Get("a"), "0123456789") << "a refused Put must change nothing";

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "absl/types/span.h"
 #include "examples/kv/store.h"
 #include "tests/examples/kv/rocks_fixture.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
 
 namespace kv {
@@ -26,6 +28,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using verbena::JoinHandle;
+using verbena::Outcome;
+using verbena::OutcomeOf;
 using verbena::Task;
 using verbena::Yield;
 
@@ -128,6 +132,7 @@ TEST_F(RocksStoreTest, AFullDiskIsNamedAndWritesGoOnOnceItHasRoom) {
   for (int i = 0; i < 3; ++i) {
     const absl::Status full = Put("meanwhile", "v").status();
     EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+    EXPECT_EQ(OutcomeOf(full), i == 0 ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
     EXPECT_THAT(std::string(full.message()), AllOf(HasSubstr(path_), HasSubstr("room")));
   }
   EXPECT_EQ(Get("before").value_or("none"), "v") << "reads go on";
@@ -148,6 +153,7 @@ TEST_F(RocksStoreTest, AFullDiskAtTheFirstWriteNeedsANewOpening) {
   for (int i = 0; i < 2; ++i) {
     const absl::Status refused = Put("second", "v").status();
     EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted);
     EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr(path_), HasSubstr("open")));
   }
   EXPECT_FALSE(Get("first").ok()) << "reads go on";
@@ -164,12 +170,59 @@ TEST_F(RocksStoreTest, AStoreThatEndsAtAFailureStoresNoWriteBehindIt) {
   files_->SetFull(false);
   const absl::Status refused = Put("after", "v").status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted);
   EXPECT_THAT(std::string(refused.message()), HasSubstr(path_));
   EXPECT_EQ(Get("before").value_or("none"), "v") << "reads go on";
   Reopen(/*durable=*/true, /*ends_at_failure=*/true);
   EXPECT_EQ(Get("before").value_or("none"), "v");
   EXPECT_FALSE(Get("after").ok());
   EXPECT_TRUE(Put("after", "v").ok());
+}
+
+TEST_F(RocksStoreTest, AWriteWhoseSyncFailedMayComeBackAtTheNextOpening) {
+  Reopen();
+  ASSERT_TRUE(Put("before", "v").ok());
+  files_->SetSyncsFail(true);
+  const absl::Status failed = Put("key", "v").status();
+  EXPECT_FALSE(failed.ok());
+  EXPECT_EQ(OutcomeOf(failed), Outcome::kMaybeExecuted) << failed;
+  EXPECT_FALSE(Get("key").ok());
+  files_->SetSyncsFail(false);
+  Reopen();
+  EXPECT_EQ(Get("key").value_or("none"), "v");
+}
+
+TEST_F(RocksStoreTest, AWriteOfAKeyThatCannotBeReadFailsAlone) {
+  write_buffer_bytes_ = size_t{1} << 20;  // one file of entries, which is merged with no other
+  Reopen();
+  PutMuch();
+  Reopen();
+  store_.reset();
+  Damage(".sst");
+  Reopen();
+  std::string damaged;
+  for (int i = 0; i < kMuch && damaged.empty(); ++i) {
+    if (absl::IsDataLoss(Get(KeyOf(i)).status())) damaged = KeyOf(i);
+  }
+  ASSERT_FALSE(damaged.empty());
+  files_->Hold();
+  std::vector<JoinHandle<absl::StatusOr<bool>>> puts;
+  puts.push_back(runtime_->Spawn(store_->Put("first", "v")));
+  files_->AwaitHeldSync();
+  puts.push_back(runtime_->Spawn(store_->Put("a", "v")));
+  puts.push_back(runtime_->Spawn(store_->Put(damaged, "v")));
+  puts.push_back(runtime_->Spawn(store_->Put("b", "v")));
+  AwaitBegun();
+  const uint64_t changes = store_->changes().last();
+  files_->Release();
+  std::vector<absl::Status> ends;
+  for (auto& put : puts) ends.push_back(put.Join().status());
+  EXPECT_EQ(Run(store_->Stats())->batches, 2u);
+  EXPECT_TRUE(ends[1].ok() && ends[3].ok()) << ends[1] << ends[3];
+  EXPECT_TRUE(absl::IsDataLoss(ends[2])) << ends[2];
+  EXPECT_EQ(OutcomeOf(ends[2]), Outcome::kNotExecuted);
+  EXPECT_EQ(Get("b").value_or("none"), "v");
+  EXPECT_EQ(store_->changes().last(), changes + 3) << "first, a and b";
 }
 
 TEST_F(RocksStoreTest, ADirectoryThatIsInUseIsRefused) {

@@ -1,7 +1,9 @@
 #include "examples/kv/dedupe_records.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
-#include <limits>
+#include <iterator>
 #include <utility>
 
 #include "absl/types/span.h"
@@ -55,9 +57,11 @@ Task<absl::Status> DedupeRecords::Load() {
     for (const StoreEntry& entry : page.entries) {
       if (entry.key.size() != kIdBytes) continue;
       const RequestId name = NameOf(entry.key);
-      // A crash may have left a part of a dropped client's names: what is not there proves nothing.
-      Client& client = ClientOf(name.client, std::numeric_limits<uint64_t>::max());
+      // In ascending order.
+      Client& client = ClientOf(name.client, name.number);
       names_ += client.numbers.insert(name.number).second ? 1 : 0;
+      // A crash may have left a part of a dropped client's names, with the highest among them.
+      if (dropped_) client.unproven_below = name.number + 1;
     }
     next = std::move(page.next_key);
   } while (!next.empty());
@@ -65,21 +69,22 @@ Task<absl::Status> DedupeRecords::Load() {
 }
 
 Task<absl::StatusOr<bool>> DedupeRecords::Write(StoreWrite write, Call call) {
-  VERBENA_CO_ASSIGN_OR_RETURN(const Changes changes, Begin(call));
+  VERBENA_CO_ASSIGN_OR_RETURN(Changes changes, Begin(call));
   const std::string id = IdOf(call.name);
   std::vector<std::string> removed;
-  removed.reserve(changes.removed.size());
-  for (const RequestId& name : changes.removed) removed.push_back(IdOf(name));
+  for (const Removal& removal : changes.removals) {
+    auto number = removal.numbers.begin();
+    for (size_t i = 0; i < removal.in_write; ++i, ++number) {
+      removed.push_back(IdOf({.client = removal.client, .number = *number}));
+    }
+  }
   std::vector<StoreRecord> records = {
       {.id = id, .bytes = call.reply_if_new, .bytes_if_existed = call.reply_if_existed}};
   for (const std::string& each : removed) records.push_back({.id = each});
   if (changes.dropped) records.push_back({.id = kDropped, .bytes = ""});
   write.records = records;
   absl::StatusOr<bool> existed = co_await store_.Write(write);
-  if (!existed.ok()) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    leftovers_.insert(leftovers_.end(), changes.removed.begin(), changes.removed.end());
-  }
+  End(std::move(changes), existed.ok());
   co_return existed;
 }
 
@@ -101,9 +106,10 @@ absl::StatusOr<DedupeRecords::Changes> DedupeRecords::Begin(const Call& call) {
   Client& client = ClientOf(call.name.client, call.name.number);
   by_age_.splice(by_age_.end(), by_age_, client.age);
   Changes changes;
-  Acknowledge(call, client, changes.removed);
+  changes.removals.push_back(Acknowledge(call, client));
+  size_t removed = changes.removals.back().in_write;
   if (client.numbers.size() >= max_names_ / 2) {
-    leftovers_.insert(leftovers_.end(), changes.removed.begin(), changes.removed.end());
+    if (removed > 0) leftovers_.push_back(std::move(changes.removals.back()));
     return verbena::WithOutcome(
         absl::ResourceExhaustedError(fmt::format(
             "the client has {} calls that it has not acknowledged: end the DedupeTokens of calls "
@@ -113,12 +119,27 @@ absl::StatusOr<DedupeRecords::Changes> DedupeRecords::Begin(const Call& call) {
   }
   names_ += client.numbers.insert(call.name.number).second ? 1 : 0;
   while (names_ > max_names_) DropIdlest();
-  while (changes.removed.size() < kMaxRemoved && !leftovers_.empty()) {
-    changes.removed.push_back(leftovers_.front());
+  while (removed < kMaxRemoved && !leftovers_.empty()) {
+    Removal& next = changes.removals.emplace_back(std::move(leftovers_.front()));
     leftovers_.pop_front();
+    next.in_write = std::min(next.numbers.size(), kMaxRemoved - removed);
+    removed += next.in_write;
     changes.dropped = dropped_;
   }
   return changes;
+}
+
+void DedupeRecords::End(Changes changes, bool stored) {
+  for (Removal& removal : changes.removals) {
+    if (stored) {
+      removal.numbers.erase(
+          removal.numbers.begin(),
+          std::next(removal.numbers.begin(), static_cast<std::ptrdiff_t>(removal.in_write)));
+    }
+    if (removal.numbers.empty()) continue;
+    std::lock_guard<std::mutex> lock(mutex_);
+    leftovers_.push_front(std::move(removal));
+  }
 }
 
 DedupeRecords::Client& DedupeRecords::ClientOf(const ClientId& id, uint64_t unproven_below) {
@@ -132,22 +153,25 @@ DedupeRecords::Client& DedupeRecords::ClientOf(const ClientId& id, uint64_t unpr
   return client;
 }
 
-void DedupeRecords::Acknowledge(const Call& call, Client& client, std::vector<RequestId>& removed) {
+DedupeRecords::Removal DedupeRecords::Acknowledge(const Call& call, Client& client) {
+  Removal removal{.client = call.name.client, .numbers = {}};
   // The lowest number that the client may still repeat is kept.
-  while (removed.size() < kMaxRemoved && !client.numbers.empty() &&
+  while (removal.in_write < kMaxRemoved && !client.numbers.empty() &&
          *client.numbers.begin() < call.acknowledged_below) {
-    removed.push_back({.client = call.name.client, .number = *client.numbers.begin()});
+    removal.numbers.insert(*client.numbers.begin());
     client.numbers.erase(client.numbers.begin());
+    ++removal.in_write;
     --names_;
   }
+  return removal;
 }
 
 void DedupeRecords::DropIdlest() {
   const auto idlest = clients_.find(by_age_.front());
-  for (const uint64_t number : idlest->second.numbers) {
-    leftovers_.push_back({.client = idlest->first, .number = number});
-  }
   names_ -= idlest->second.numbers.size();
+  if (!idlest->second.numbers.empty()) {
+    leftovers_.push_back({.client = idlest->first, .numbers = std::move(idlest->second.numbers)});
+  }
   clients_.erase(idlest);
   by_age_.pop_front();
   dropped_ = true;

@@ -5,7 +5,8 @@
 // once the client has acknowledged it. A client that leaves more than half of `max_names`
 // unacknowledged is refused. Clients that are gone acknowledge nothing: beyond `max_names` in all,
 // those that have been idle longest are dropped. After that a missing record proves that a call has
-// not run only if its client was known before the drop, or gave the name after it.
+// not run only if its client was known before the drop, or gave the name after it. A restart keeps
+// that proof for names above all that the store still has of the client.
 //
 // On any executor; a mutex is held for a few look-ups in the names, which are in memory, too. The
 // store must outlive it, and have no other DedupeRecords.
@@ -74,28 +75,37 @@ class DedupeRecords final : public verbena::DedupeStore {
     std::list<ClientId>::iterator age;
   };
 
+  // Names that are removed from the store, from the lowest on. Those of a dropped client are in one
+  // write at a time, so the highest is the last to go: it tells Load() which names were dropped.
+  struct Removal {
+    ClientId client;
+    absl::btree_set<uint64_t> numbers;
+    size_t in_write = 0;  // so many of them, from the lowest on, go with the write that has this
+  };
   // Changes of records, beside the one that a write adds.
   struct Changes {
-    std::vector<verbena::RequestId> removed;
-    bool dropped = false;  // some of `removed` may be unacknowledged
+    std::vector<Removal> removals;
+    bool dropped = false;  // some of the names may be unacknowledged
   };
 
   absl::StatusOr<Changes> Begin(const Call& call);
+  // Keeps what is still to be removed after the write.
+  void End(Changes changes, bool stored);
   // Whether a name without a record is that of a call that has not run.
   bool IsProven(const verbena::RequestId& name);
   // Under the mutex.
   Client& ClientOf(const ClientId& id, uint64_t unproven_below);
-  void Acknowledge(const Call& call, Client& client, std::vector<verbena::RequestId>& removed);
+  Removal Acknowledge(const Call& call, Client& client);
   void DropIdlest();
 
   Store& store_;
   const size_t max_names_;
   std::mutex mutex_;
   absl::flat_hash_map<ClientId, Client> clients_;
-  std::list<ClientId> by_age_;                // the longest idle first
-  std::deque<verbena::RequestId> leftovers_;  // without a client, still to be removed
-  size_t names_ = 0;                          // of all clients
-  bool dropped_ = false;                      // unacknowledged names were dropped
+  std::list<ClientId> by_age_;     // the longest idle first
+  std::deque<Removal> leftovers_;  // without a client, in no write
+  size_t names_ = 0;               // of all clients
+  bool dropped_ = false;           // unacknowledged names were dropped
 };
 
 }  // namespace kv

@@ -154,8 +154,8 @@ TEST_F(DedupeRecordsTest, ClientsThatAreGoneAreDroppedAndTheirNamesProveNothing)
     ASSERT_TRUE(Call(200, 1 + client, 1 + client).ok());
   }
   EXPECT_LE(RecordsInStore(), kMaxNames + 1) << "and the one that says that some were dropped";
-  EXPECT_EQ(Known(200, 1000), "none") << "the client has been known all the time";
   for (int lives = 0; lives < 2; ++lives) {
+    EXPECT_EQ(Known(200, 1000), "none") << "the client has been known all the time";
     EXPECT_EQ(Known(1, 1), "ABORTED");
     EXPECT_EQ(Known(2 * kMaxNames, 1), "old");
     EXPECT_EQ(Known(200, 1 + 2 * kMaxNames), "old");
@@ -164,6 +164,35 @@ TEST_F(DedupeRecordsTest, ClientsThatAreGoneAreDroppedAndTheirNamesProveNothing)
   ASSERT_TRUE(Call(1, 5).ok());
   EXPECT_EQ(Known(1, 4), "ABORTED") << "it may have run before the client was dropped";
   EXPECT_EQ(Known(1, 6), "none");
+}
+
+// Its client may have lost the answers to those that are gone.
+TEST_F(DedupeRecordsTest, WhatIsLeftOfADroppedClientTellsWhatHasRun) {
+  constexpr uint64_t kMany = kMaxNames / 2;
+  static_assert(kMany > DedupeRecords::kMaxRemoved);
+  for (uint64_t number = 1; number <= kMany; ++number) ASSERT_TRUE(Call(1, number).ok());
+  for (uint64_t number = 1; number <= kMany; ++number) ASSERT_TRUE(Call(2, number).ok());
+  ASSERT_TRUE(Call(3, 1).ok());  // the first client is dropped, and a part of its names removed
+  Restart();
+  EXPECT_EQ(Known(1, 1), "ABORTED");
+  EXPECT_EQ(Known(1, kMany), "old");
+  EXPECT_EQ(Known(1, kMany + 1), "none");
+}
+
+TEST_F(DedupeRecordsTest, AnInterruptedDropLeavesTheHighestNames) {
+  auto flaky = std::make_unique<FlakyStore>(std::move(store_));
+  FlakyStore& store = *flaky;
+  store_ = std::move(flaky);
+  Restart();
+  constexpr uint64_t kMany = kMaxNames / 2;
+  for (uint64_t number = 1; number <= kMany; ++number) ASSERT_TRUE(Call(1, number).ok());
+  for (uint64_t number = 1; number <= kMany; ++number) ASSERT_TRUE(Call(2, number).ok());
+  store.next = FlakyStore::Next::kRefuses;
+  EXPECT_FALSE(Call(3, 1).ok());
+  ASSERT_TRUE(Call(3, 2).ok());
+  Restart();
+  EXPECT_EQ(Known(1, DedupeRecords::kMaxRemoved), "ABORTED");
+  EXPECT_EQ(Known(1, kMany), "old");
 }
 
 TEST_F(DedupeRecordsTest, WritesThatFailRemoveTheirRecordsLater) {

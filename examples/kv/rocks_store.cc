@@ -1,5 +1,6 @@
 #include "examples/kv/rocks_store.h"
 
+#include <filesystem>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -89,24 +90,56 @@ rocksdb::ColumnFamilyOptions FamilyOptions(const RocksOptions& options,
   return family;
 }
 
-// Refuses a directory of somebody else, in which RocksDB would make a new database.
+// Refuses a directory in which RocksDB would make a new database beside the files of somebody else,
+// or of a store that has lost its CURRENT, which RocksDB would then remove.
 absl::Status CheckDirectory(const RocksOptions& options) {
   if (options.directory.empty()) {
     return absl::InvalidArgumentError("RocksDB needs a directory; none is named");
   }
   rocksdb::Env& env = EnvOf(options);
   std::vector<std::string> names;
-  if (!env.GetChildren(options.directory, &names).ok()) return absl::OkStatus();
+  const rocksdb::Status listed = env.GetChildren(options.directory, &names);
+  if (listed.IsNotFound()) return absl::OkStatus();
+  VERBENA_RETURN_IF_ERROR(StatusOfRocks(listed, "open", options.directory));
   bool has_files = false;
+  bool is_database = false;
+  bool has_entries = false;
   for (const std::string& name : names) {
-    // A database that is being made, when a crash comes, has its log, lock and manifest first.
-    if (name == "CURRENT" || name == "LOCK" || name == "IDENTITY") return absl::OkStatus();
+    if (name == "CURRENT") return absl::OkStatus();
+    // A database that is being made, when a crash comes, has these and a manifest first.
+    is_database = is_database || name == "LOCK" || name == "IDENTITY";
+    has_entries = has_entries || name.ends_with(".sst") || name.ends_with(".log");
     has_files = has_files || (name != "." && name != ".." && name != "lost+found");
   }
-  if (!has_files) return absl::OkStatus();
+  if (is_database && has_entries) {
+    return absl::DataLossError(
+        fmt::format("open: RocksDB in {}: its file CURRENT is missing, without which RocksDB makes "
+                    "a new store and removes the files of this one; restore the directory from a "
+                    "backup",
+                    options.directory));
+  }
+  if (is_database || !has_files) return absl::OkStatus();
   return absl::FailedPreconditionError(
       fmt::format("{} has files, but no RocksDB; name an empty directory, or one of a store",
                   options.directory));
+}
+
+std::string ParentOf(const std::string& directory) {
+  const std::filesystem::path path = std::filesystem::path(directory + "/").lexically_normal();
+  const std::string parent = path.parent_path().parent_path();
+  return parent.empty() ? "." : parent;
+}
+
+// Makes the directory. Its name is on the disk before its first file is: RocksDB syncs the names in
+// the directory alone.
+absl::Status MakeDirectory(const RocksOptions& options) {
+  rocksdb::Env& env = EnvOf(options);
+  if (env.FileExists(options.directory + "/CURRENT").ok()) return absl::OkStatus();
+  std::unique_ptr<rocksdb::Directory> parent;
+  rocksdb::Status status = env.CreateDirIfMissing(options.directory);
+  if (status.ok()) status = env.NewDirectory(ParentOf(options.directory), &parent);
+  if (status.ok()) status = parent->Fsync();
+  return StatusOfRocks(status, "open", options.directory);
 }
 
 // `failed`, after which nothing is stored, now or later.
@@ -118,6 +151,7 @@ absl::Status NotStored(absl::Status failed) {
 
 absl::StatusOr<std::unique_ptr<RocksStore>> RocksStore::Open(RocksOptions options) {
   VERBENA_RETURN_IF_ERROR(CheckDirectory(options));
+  VERBENA_RETURN_IF_ERROR(MakeDirectory(options));
   std::unique_ptr<RocksStore> store(new RocksStore(std::move(options)));
   VERBENA_RETURN_IF_ERROR(CheckLog(EnvOf(store->options_), store->options_.directory));
   VERBENA_RETURN_IF_ERROR(store->OpenDatabase());

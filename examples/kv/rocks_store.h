@@ -57,7 +57,7 @@ class WriteBatch;
 namespace kv {
 
 struct RocksOptions {
-  // Made if it does not exist; the directory that it lies in must.
+  // Made and its name synced if it does not exist; the directory that it lies in must.
   std::string directory;
   // True: each batch is synced before it is acknowledged.
   bool durable = true;
@@ -75,8 +75,8 @@ struct RocksOptions {
 class RocksStore final : public Store, private BatchEngine {
  public:
   // Opens the database, or makes a new one. Blocks, so call it before there are calls. Errors name
-  // the directory (rocks_status.h). DATA_LOSS: its files or its log are damaged.
-  // FAILED_PRECONDITION also if the directory has files but no database.
+  // the directory (rocks_status.h). DATA_LOSS: its files or its log are damaged, or its CURRENT is
+  // missing. FAILED_PRECONDITION also if the directory has files but no database.
   static absl::StatusOr<std::unique_ptr<RocksStore>> Open(RocksOptions options);
   // Stores the writes that wait.
   ~RocksStore() override;

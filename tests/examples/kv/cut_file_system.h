@@ -4,8 +4,9 @@
 // Files lie on the machine's disk. Each is noted with the length that it had at its last sync.
 // A file that is overwritten in place is noted with its bytes at that time. After CutAfter() no
 // sync has an effect any more, and LoseUnsynced() cuts each file back to its noted length or bytes,
-// when the database is closed. Names count as durable at once: power_loss_test, in the guest, shows
-// what a real file system does. For any thread.
+// when the database is closed. It removes directories that were made and whose parents were not
+// synced since. Names of files count as durable at once: power_loss_test, in the guest, shows what
+// a real file system does. For any thread.
 
 #ifndef VERBENA_TESTS_EXAMPLES_KV_CUT_FILE_SYSTEM_H_
 #define VERBENA_TESTS_EXAMPLES_KV_CUT_FILE_SYSTEM_H_
@@ -15,11 +16,14 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "rocksdb/env.h"
 #include "rocksdb/file_system.h"
@@ -49,6 +53,27 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     rocksdb::IOStatus opened = FileSystemWrapper::NewRandomRWFile(name, options, result, context);
     if (opened.ok()) *result = std::make_unique<OverwrittenFile>(*this, name, std::move(*result));
     return opened;
+  }
+  rocksdb::IOStatus CreateDirIfMissing(const std::string& name, const rocksdb::IOOptions& options,
+                                       rocksdb::IODebugContext* context) override {
+    const bool is_new = access(name.c_str(), F_OK) != 0;
+    rocksdb::IOStatus made = FileSystemWrapper::CreateDirIfMissing(name, options, context);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (made.ok() && is_new) new_directories_.insert(name);
+    return made;
+  }
+  rocksdb::IOStatus NewDirectory(const std::string& name, const rocksdb::IOOptions& options,
+                                 std::unique_ptr<rocksdb::FSDirectory>* result,
+                                 rocksdb::IODebugContext* context) override {
+    rocksdb::IOStatus opened = FileSystemWrapper::NewDirectory(name, options, result, context);
+    if (opened.ok()) *result = std::make_unique<Directory>(*this, name, std::move(*result));
+    return opened;
+  }
+  rocksdb::IOStatus GetChildren(const std::string& name, const rocksdb::IOOptions& options,
+                                std::vector<std::string>* names,
+                                rocksdb::IODebugContext* context) override {
+    if (name == unreadable_) return rocksdb::IOStatus::IOError("EIO");
+    return FileSystemWrapper::GetChildren(name, options, names, context);
   }
   rocksdb::IOStatus FileExists(const std::string& name, const rocksdb::IOOptions& options,
                                rocksdb::IODebugContext* context) override {
@@ -96,9 +121,12 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
       if (access(name.c_str(), F_OK) == 0 && truncate(name.c_str(), bytes) != 0) ++failures_;
     }
     synced_.clear();
+    for (const std::string& name : new_directories_) std::filesystem::remove_all(name);
+    new_directories_.clear();
     syncs_left_ = kNever;
   }
-  // The disk fails when it looks for the file `name`; for none if that is empty.
+  // The disk fails when it looks for the file `name`, or lists that directory; for none if that is
+  // empty.
   void SetUnreadable(const std::string& name) { unreadable_ = name; }
   // Whether syncs of the log fail. What they were for is in the file all the same.
   void SetSyncsFail(bool fail) { syncs_fail_ = fail; }
@@ -166,6 +194,28 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     std::atomic<uint64_t> bytes_{0};
   };
 
+  class Directory final : public rocksdb::FSDirectoryWrapper {
+   public:
+    Directory(CutFileSystem& files, std::string name, std::unique_ptr<rocksdb::FSDirectory> target)
+        : FSDirectoryWrapper(std::move(target)), files_(files), name_(std::move(name)) {}
+
+    rocksdb::IOStatus Fsync(const rocksdb::IOOptions& options,
+                            rocksdb::IODebugContext* context) override {
+      files_.OnDirectorySync(name_);
+      return FSDirectoryWrapper::Fsync(options, context);
+    }
+    rocksdb::IOStatus FsyncWithDirOptions(const rocksdb::IOOptions& options,
+                                          rocksdb::IODebugContext* context,
+                                          const rocksdb::DirFsyncOptions& how) override {
+      files_.OnDirectorySync(name_);
+      return FSDirectoryWrapper::FsyncWithDirOptions(options, context, how);
+    }
+
+   private:
+    CutFileSystem& files_;
+    const std::string name_;
+  };
+
   class OverwrittenFile final : public rocksdb::FSRandomRWFileOwnerWrapper {
    public:
     OverwrittenFile(CutFileSystem& files, std::string name,
@@ -202,6 +252,14 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     if (of_log && syncs_left_ < kNever) --syncs_left_;
     NoteSynced(name, bytes);
   }
+  void OnDirectorySync(const std::string& name) {
+    if (cut()) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(new_directories_, [&](const std::string& made) {
+      return std::filesystem::path(made).lexically_normal().parent_path() ==
+             std::filesystem::path(name).lexically_normal();
+    });
+  }
   void OnOverwrite(const std::string& name) {
     std::lock_guard<std::mutex> lock(mutex_);
     std::string& bytes = overwritten_[name];
@@ -232,6 +290,7 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
   bool held_ = false;
   int waiting_ = 0;
   std::map<std::string, uint64_t> synced_;
+  std::set<std::string> new_directories_;           // whose parents were not synced since
   std::map<std::string, std::string> overwritten_;  // as they are on the disk
   std::atomic<int> syncs_left_{kNever};
   std::atomic<bool> full_{false};

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 
 #include "absl/types/span.h"
@@ -53,6 +54,16 @@ TEST_F(RocksDurabilityTest, DeletionsAreDurableToo) {
   ASSERT_TRUE(*Run(store_->Delete(KeyOf(0))));
   CutAndReopen();
   EXPECT_FALSE(HasKey(0));
+}
+
+// RocksDB syncs the names in its directory, but not that of the directory.
+TEST_F(RocksDurabilityTest, TheDirectoryItselfSurvivesAPowerCut) {
+  Reopen();
+  ASSERT_TRUE(Put(KeyOf(0), ValueOf(0)).ok());
+  files_->CutAfter(0);
+  store_.reset();
+  files_->LoseUnsynced();
+  EXPECT_TRUE(std::filesystem::exists(path_ + "/CURRENT"));
 }
 
 // Otherwise the tests above would prove nothing.

@@ -258,6 +258,39 @@ TEST_F(RocksStoreTest, AMissingListOfFilesIsToldWithItsDirectory) {
   EXPECT_THAT(std::string(damaged.message()), HasSubstr(path_));
 }
 
+// RocksDB would make a new database there, and remove what its list of files does not name.
+TEST_F(RocksStoreTest, FilesOfEntriesWithoutTheirListAreDataLossAndStay) {
+  Reopen();
+  ASSERT_TRUE(Put("key", "v").ok());
+  const auto files_that_end = [&](const std::string& end) {
+    int files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      files += entry.path().string().ends_with(end) ? 1 : 0;
+    }
+    return files;
+  };
+  for (const char* end : {".log", ".sst"}) {  // the second opening makes a file of entries
+    store_.reset();
+    const std::string aside = directory_ + "/CURRENT";
+    std::filesystem::rename(path_ + "/CURRENT", aside);
+    std::filesystem::remove(path_ + "/SYNCED");
+    const absl::Status refused = OpenAt(path_).status();
+    EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr(path_), HasSubstr("CURRENT")));
+    EXPECT_GT(files_that_end(end), 0) << end;
+    std::filesystem::rename(aside, path_ + "/CURRENT");
+    Reopen();
+    EXPECT_EQ(Get("key").value_or("none"), "v");
+  }
+}
+
+TEST_F(RocksStoreTest, AStoreWhoseFirstOpeningEndedEarlyIsMadeAgain) {
+  std::filesystem::create_directory(path_);
+  for (const char* name : {"LOCK", "LOG", "MANIFEST-000001"}) std::ofstream(path_ + "/" + name);
+  Reopen();
+  EXPECT_TRUE(Put("key", "v").ok());
+}
+
 TEST_F(RocksStoreTest, DamagedEntriesAreDataLossAndNeverReturned) {
   Reopen(/*durable=*/false);
   PutMuch();

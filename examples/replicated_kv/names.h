@@ -1,6 +1,7 @@
 // Names: the calls that a replica's data hold, by the names that DedupeTokens gave them
-// (verbena/rpc/dedupe.h). Each replica of a shard has the same names, since they follow from the
-// log.
+// (verbena/rpc/dedupe.h). They follow from the log, so each replica of a shard has the same; except
+// that a copy, which is read while the log goes on, may lack clients that were forgotten meanwhile.
+// So a copy says whether any client was.
 //
 // A client's names are one record beside the data, written in the batch of each write. It is short:
 // a write says which numbers its client repeats no more, and these are dropped. Bounds: kMaxNames
@@ -60,7 +61,7 @@ class Names {
                                                        uint64_t number) const {
     const auto known = clients_.find(client);
     const bool unproven =
-        known == clients_.end() ? is_full() : number < known->second.unproven_below();
+        known == clients_.end() ? has_forgotten() : number < known->second.unproven_below();
     absl::StatusOr<std::optional<uint64_t>> found = Find(client, number);
     const bool is_there = !found.ok() || found->has_value();
     if (is_there || !unproven) return found;
@@ -79,10 +80,13 @@ class Names {
   // was forgotten to make room, if any.
   std::optional<std::string> Add(const v1::Entry& entry) {
     std::optional<std::string> forgotten;
-    if (is_full() && !clients_.contains(entry.client())) {
-      forgotten = Idlest()->first;
-      clients_.erase(*forgotten);
-      clients_[entry.client()].set_unproven_below(entry.number());
+    if (!clients_.contains(entry.client())) {
+      if (is_full()) {
+        forgotten = Idlest()->first;
+        clients_.erase(*forgotten);
+        forgot_ = true;
+      }
+      if (forgot_) clients_[entry.client()].set_unproven_below(entry.number());
     }
     v1::ClientNames& client = clients_[entry.client()];
     client.set_last_sequence(std::max(client.last_sequence(), entry.sequence()));
@@ -115,10 +119,17 @@ class Names {
     }
     return absl::InvalidArgumentError("a record of a client's names does not parse");
   }
-  void Clear() { clients_.clear(); }
+  void Clear() {
+    clients_.clear();
+    forgot_ = false;
+  }
+  // Whether a client may have been forgotten.
+  bool has_forgotten() const { return forgot_ || is_full(); }
+  // The replica that these are copied from may have forgotten a client. They are full, and tell so
+  // themselves, once the copy is whole.
+  void NoteForgotten() { forgot_ = true; }
 
  private:
-  // Whether a client may have been forgotten.
   bool is_full() const { return clients_.size() >= kMaxClients; }
   // The client that has written nothing for the longest time.
   std::map<std::string, v1::ClientNames, std::less<>>::const_iterator Idlest() const {
@@ -128,6 +139,7 @@ class Names {
   }
 
   std::map<std::string, v1::ClientNames, std::less<>> clients_;
+  bool forgot_ = false;  // a client, here or where a copy comes from
 };
 
 // Which entries of a log are old: those that have been there for kKeepNames. It tells so after

@@ -53,8 +53,8 @@ class ReplicaStore {
     std::string key;
     std::string names_id;
     std::string names;
-    std::optional<std::string> forgotten_id;
-    std::optional<std::string> position;  // none while a copy is not complete
+    std::optional<std::string> forgotten_id;  // of a client that makes room
+    std::optional<std::string> position;      // none while a copy is not complete
   };
   // How far a copy was read.
   struct Cursor {
@@ -153,6 +153,7 @@ class ReplicaStore {
     co_return absl::OkStatus();
   }
   verbena::Task<absl::Status> AddPage(const v1::Page& page) {
+    if (page.clients_forgotten()) names_.NoteForgotten();
     for (const v1::Page::Pair& pair : page.names()) {
       VERBENA_CO_RETURN_IF_ERROR(names_.Load(pair.key(), pair.value()));
       VERBENA_CO_RETURN_IF_ERROR(co_await WriteRecord(Prefixed(kNames, pair.key()), pair.value()));
@@ -183,6 +184,8 @@ class ReplicaStore {
       pair.set_key(entry.key.substr(1));
       pair.set_value(std::move(entry.value));
     }
+    // After the read, which may lack a client that was forgotten meanwhile.
+    page.set_clients_forgotten(names_.has_forgotten());
     cursor.next = std::move(read.next_key);
     if (cursor.next.empty()) {
       cursor.at_end = names;

@@ -180,6 +180,48 @@ TEST_F(LogTest, PagesHoldAllDataAndNames) {
   EXPECT_GT(pages, 2);
 }
 
+// The pages of a copy are no snapshot: "a" comes back when its page was read, and "z" is forgotten
+// before its page is.
+TEST_F(LogTest, ACopyKnowsThatClientsWereForgottenMeanwhile) {
+  MakeComplete();
+  uint64_t last = 0;
+  const auto write = [&](const std::string& client, uint64_t number) {
+    v1::Entry entry = EntryOf(++last, 2, "k", "v");
+    entry.set_client(client);
+    entry.set_number(number);
+    log_->Append(Shared(entry));
+    EXPECT_TRUE(scheduler_.Run(log_->Drain()).ok());
+    return entry;
+  };
+  write("a", 1);
+  write("z", 1);
+  for (size_t i = 1; i < Names::kMaxClients; ++i) write("client " + std::to_string(i), 1);
+  ASSERT_EQ(store_->names().RecordOf("a"), "") << "it was forgotten";
+
+  kv::MemoryStore copied{size_t{64} << 20};
+  auto copy = std::make_unique<ReplicaStore>(std::make_unique<Disk>(copied));
+  ASSERT_TRUE(scheduler_.Run(copy->Clear()).ok());
+  ReplicaStore::Cursor cursor;
+  std::optional<v1::Entry> meanwhile;
+  while (!cursor.at_end) {
+    const absl::StatusOr<v1::Page> page = scheduler_.Run(store_->ReadPage(cursor));
+    ASSERT_TRUE(page.ok()) << page.status();
+    ASSERT_TRUE(scheduler_.Run(copy->AddPage(*page)).ok());
+    if (page->names_size() > 0 && !cursor.at_end && !meanwhile) meanwhile = write("a", 3);
+  }
+  ASSERT_TRUE(meanwhile.has_value());
+  ASSERT_EQ(copy->names().RecordOf("z"), "");
+  ASSERT_TRUE(scheduler_.Run(copy->Write(copy->Prepare(Shared(*meanwhile), false))).ok());
+  ASSERT_TRUE(scheduler_.Run(copy->WritePosition(PositionOf(*meanwhile))).ok());
+  for (int lives = 0; lives < 2; ++lives) {
+    EXPECT_TRUE(absl::IsOutOfRange(copy->names().FindRepeated("a", 1).status()));
+    EXPECT_TRUE(absl::IsOutOfRange(copy->names().FindRepeated("z", 1).status()));
+    EXPECT_EQ(**copy->names().FindRepeated("a", 3), last);
+    copy = std::make_unique<ReplicaStore>(std::make_unique<Disk>(copied));
+    ASSERT_TRUE(scheduler_.Run(copy->Load()).ok());
+  }
+}
+
 TEST_F(LogTest, KnowsThePositionsThatItHas) {
   MakeComplete();
   Append(1, 2, "k", "a");

@@ -50,6 +50,12 @@ class Follower {
       if (has.complete()) replaced_ = position;
       co_return co_await SendCopy();
     }
+    if (position < primary_.members().state().committed) {
+      // Its disk has lost what it had synced. It gets that again, and must not become primary
+      // before.
+      VERBENA_CO_RETURN_IF_ERROR(co_await primary_.members().Remove(name_));
+      log_.Notify();
+    }
     sent_ = position.sequence;
     primary_.NoteDurable(name_, sent_);
     co_return absl::OkStatus();

@@ -33,8 +33,12 @@ inline constexpr verbena::Duration kPatience = std::chrono::seconds(1);
 inline constexpr verbena::Duration kDiskPatience = std::chrono::seconds(5);
 // The pause before a failed operation is tried again.
 inline constexpr verbena::Duration kPause = std::chrono::milliseconds(100);
-// A replica lets another one with a longer log become primary, at most this long.
+// A replica lets another one with a longer log become primary first, for this long.
 inline constexpr verbena::Duration kDeference = std::chrono::milliseconds(300);
+// A replica that has just started waits this long for others in sync that do not answer. (start)
+inline constexpr verbena::Duration kRestartPatience = std::chrono::seconds(10);
+// A primary tells etcd this often how far its log is committed, if it goes on. (start)
+inline constexpr verbena::Duration kTellCommittedEvery = std::chrono::seconds(2);
 
 }  // namespace replicated_kv
 

@@ -32,8 +32,8 @@ namespace replicated_kv {
 // set, and a replica that is about to join it. It never goes back.
 class CommitPoint {
  public:
-  // Earlier epochs may have committed the log up to `inherited`.
-  explicit CommitPoint(uint64_t inherited) : inherited_(inherited) {}
+  // Of the primary of `epoch`. Earlier epochs may have committed the log up to `inherited`.
+  CommitPoint(LogPosition inherited, uint64_t epoch) : inherited_(inherited), epoch_(epoch) {}
 
   void SetMembers(std::vector<std::string> members) {
     members_ = std::move(members);
@@ -49,9 +49,15 @@ class CommitPoint {
     return found == durable_.end() ? 0 : found->second;
   }
   uint64_t sequence() const { return sequence_; }
+  // The last entry that is committed. {}: it was made before `inherited`, so its epoch is not
+  // known.
+  LogPosition position() const {
+    if (sequence_ > inherited_.sequence) return {.epoch = epoch_, .sequence = sequence_};
+    return sequence_ == inherited_.sequence ? inherited_ : LogPosition();
+  }
   // Whether a replica's disk has all that may be committed, in this epoch or before it.
   bool HasAll(std::string_view name) const {
-    return DurableAt(name) >= std::max(sequence_, inherited_);
+    return DurableAt(name) >= std::max(sequence_, inherited_.sequence);
   }
 
  private:
@@ -62,7 +68,8 @@ class CommitPoint {
     sequence_ = std::max(sequence_, least);
   }
 
-  const uint64_t inherited_;
+  const LogPosition inherited_;
+  const uint64_t epoch_;
   std::vector<std::string> members_;
   std::map<std::string, uint64_t, std::less<>> durable_;
   uint64_t sequence_ = 0;
@@ -97,14 +104,15 @@ class Membership {
 
   const ShardState& state() const { return seen_.state; }
 
-  // Remove() and Add() return when etcd has changed the set, and try again until etcd answers.
-  // ABORTED: another primary has taken over, or the lease has ended; then this Membership is over.
-  // CANCELLED: the Task is cancelled, and etcd may have either set. A replica that may be in the
-  // set counts, until Remove().
+  // Each of these tells etcd how far the log is committed, too. They return when etcd has the
+  // change, and try again until etcd answers. ABORTED: another primary has taken over, or the lease
+  // has ended; then this Membership is over. CANCELLED: the Task is cancelled, and etcd may have
+  // either set. A replica that may be in the set counts, until Remove().
   verbena::Task<absl::Status> Remove(std::string name) {
     VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await changing_.Lock());
     if (!IsInSync(state(), name) && !unsure_) co_return absl::OkStatus();
-    VERBENA_CO_RETURN_IF_ERROR(co_await Change(name, /*joins=*/false));
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await Change([&](ShardState from) { return Without(std::move(from), name); }));
     Count("");
     co_return absl::OkStatus();
   }
@@ -121,15 +129,26 @@ class Membership {
     }
     // From now on: the transaction may take effect at any moment.
     Count(name);
-    VERBENA_CO_RETURN_IF_ERROR(co_await Change(name, /*joins=*/true));
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await Change([&](ShardState from) { return With(std::move(from), name); }));
+    Count("");
+    co_return absl::OkStatus();
+  }
+  // Changes no set.
+  verbena::Task<absl::Status> TellCommitted() {
+    VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await changing_.Lock());
+    if (point_.position() <= state().committed) co_return absl::OkStatus();
+    VERBENA_CO_RETURN_IF_ERROR(co_await Change([](ShardState from) { return from; }));
     Count("");
     co_return absl::OkStatus();
   }
 
  private:
-  verbena::Task<absl::Status> Change(const std::string& name, bool joins) {
+  template <typename NextOf>
+  verbena::Task<absl::Status> Change(NextOf next_of) {
     for (;;) {
-      const ShardState next = joins ? With(state(), name) : Without(state(), name);
+      ShardState next = next_of(state());
+      next.committed = std::max(next.committed, point_.position());
       unsure_ = true;
       absl::StatusOr<SeenState> now = co_await directory_.Replace(seen_, next, lease_);
       // An answer that is older than seen_ proves nothing.

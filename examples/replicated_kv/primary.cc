@@ -20,7 +20,7 @@ std::string ClientOf(const verbena::RequestId& id) { return {id.client.begin(), 
 Primary::Primary(PrimaryParts parts, SeenState seen)
     : parts_(std::move(parts)),
       inherited_(parts_.log.last().sequence),
-      point_(inherited_),
+      point_(parts_.log.last(), seen.state.epoch),
       members_(parts_.directory, point_, std::move(seen), parts_.lease) {}
 
 Task<void> Primary::Run() {
@@ -28,6 +28,7 @@ Task<void> Primary::Run() {
   verbena::TaskScope scope(co_await verbena::CurrentContext());
   running_ = &scope.cancel_scope();
   scope.Spawn(WatchOwnDisk());
+  scope.Spawn(TellCommitted());
   std::vector<std::string> strangers = members_.state().in_sync;
   std::erase(strangers, parts_.name);
   for (OtherReplica& peer : parts_.peers) {
@@ -127,6 +128,12 @@ Task<void> Primary::WatchOwnDisk() {
   } while ((co_await parts_.log.Changed()).ok());
 }
 
+Task<void> Primary::TellCommitted() {
+  while ((co_await verbena::Sleep(kTellCommittedEvery)).ok()) {
+    NoteChange(co_await members_.TellCommitted());
+  }
+}
+
 Task<absl::StatusOr<std::optional<std::string>>> Primary::Get(std::string key) {
   VERBENA_CO_RETURN_IF_ERROR(co_await AwaitCommitted(0));
   for (;;) {
@@ -169,7 +176,11 @@ Task<void> Primary::Follow(OtherReplica& peer) {
 Task<void> Primary::Remove(std::string name) {
   const absl::Status removed = co_await members_.Remove(std::move(name));
   parts_.log.Notify();
-  if (absl::IsAborted(removed)) End(std::string(removed.message()));
+  NoteChange(removed);
+}
+
+void Primary::NoteChange(const absl::Status& changed) {
+  if (absl::IsAborted(changed)) End(std::string(changed.message()));
 }
 
 }  // namespace replicated_kv

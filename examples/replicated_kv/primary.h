@@ -89,9 +89,13 @@ class Primary {
 
  private:
   verbena::Task<void> WatchOwnDisk();
+  // Tells etcd now and then how far the log is committed.
+  verbena::Task<void> TellCommitted();
   verbena::Task<void> Follow(OtherReplica& peer);
   // Removes a backup from the in-sync set.
   verbena::Task<void> Remove(std::string name);
+  // Ends if `changed` says that another primary has taken over.
+  void NoteChange(const absl::Status& changed);
   // The key's value after all writes of the log.
   verbena::Task<absl::StatusOr<std::string>> NewestValue(const std::string& key);
 

@@ -73,6 +73,8 @@ Task<absl::Status> Replica::Open() {
     VERBENA_CO_RETURN_IF_ERROR(co_await store_.WritePosition({}));
   }
   log_ = std::make_unique<ReplicaLog>(store_, *tasks_);
+  opened_at_ = log_->last();
+  was_out_ = !IsInSync(seen->state, options_.name);
   Say(fmt::format("opened at entry {} of epoch {}{}", log_->last().sequence, log_->last().epoch,
                   log_->complete() ? "" : ", without its data"));
   co_return absl::OkStatus();
@@ -105,6 +107,7 @@ Task<absl::Status> Replica::RenewLease() {
 
 Task<void> Replica::Act(SeenState seen) {
   gate_.Learn(seen.state.epoch);
+  was_out_ = was_out_ || !IsInSync(seen.state, options_.name);
   const int64_t lease = lease_;
   const bool may_serve =
       !stopping_ && lease != 0 && term_.Holds(options_.clock->Now()) && log_->complete();
@@ -113,9 +116,20 @@ Task<void> Replica::Act(SeenState seen) {
     co_return;
   }
   if (primary_ != nullptr) StepDown("etcd does not name it any more");
-  if (seen.holder_lease != 0 || !may_serve || !MayLead(seen.state, options_.name)) co_return;
-  if (deferred_at_ != seen.revision && co_await SomebodyIsAhead(seen.state)) {
-    deferred_at_ = seen.revision;
+  if (seen.holder_lease != 0 || !may_serve || !IsInSync(seen.state, options_.name)) co_return;
+  if (!MayLead(seen.state, options_.name, log_->last())) {
+    if (std::exchange(lacked_at_, seen.revision) != seen.revision) {
+      Say(fmt::format(
+          "does not become primary: its log ends with entry {} of epoch {}, and entry {} "
+          "of epoch {} was committed. Its disk has lost what it had synced",
+          log_->last().sequence, log_->last().epoch, seen.state.committed.sequence,
+          seen.state.committed.epoch));
+    }
+    co_return;
+  }
+  const Rivals rivals = co_await AskRivals(seen.state);
+  if (!succession_.MayGo(seen.revision, rivals, is_tested() || seen.state.epoch == 1,
+                         options_.clock->Now())) {
     (void)co_await verbena::Sleep(kDeference);
     co_return;
   }
@@ -128,21 +142,25 @@ Task<void> Replica::Act(SeenState seen) {
 
 // The replicas that are in sync all have what was acknowledged. One may have more of what was not:
 // as a primary, it need not be given a copy.
-Task<bool> Replica::SomebodyIsAhead(const ShardState& state) {
+Task<Rivals> Replica::AskRivals(const ShardState& state) {
   const LogPosition mine = log_->last();
+  Rivals rivals;
   for (const OtherReplica& peer : peers_) {
-    // The former primary is most likely gone.
-    if (!IsInSync(state, peer.name) || peer.name == state.primary) continue;
+    if (!IsInSync(state, peer.name)) continue;
+    // The former primary is most likely gone, and has no more than was sent to this replica.
+    if (peer.name == state.primary && is_tested()) continue;
     v1::PositionRequest request;
     request.set_shard(options_.shard);
     const absl::StatusOr<v1::Acknowledgement> has =
         co_await v1::Replication::Stub(*peer.channel)
             .Where(request, {.deadline = kDeference, .wait_for_ready = true});
+    rivals.silent = rivals.silent || !has.ok();
     if (!has.ok() || !has->complete()) continue;
     const LogPosition theirs = PositionOf(has->durable());
-    if (theirs > mine || (theirs == mine && peer.name < options_.name)) co_return true;
+    rivals.longer = rivals.longer || theirs > mine;
+    rivals.first = rivals.first || theirs > mine || (theirs == mine && peer.name < options_.name);
   }
-  co_return false;
+  co_return rivals;
 }
 
 void Replica::Lead(SeenState seen) {
@@ -177,6 +195,7 @@ Task<void> Replica::HandOver() {
     primary->StopTaking();
     (void)co_await verbena::WithDeadline(primary->AwaitCommitted(log_->last().sequence),
                                          kHandOverPatience);
+    (void)co_await verbena::WithDeadline(primary->members().TellCommitted(), kHandOverPatience);
     StepDown("it hands over");
   }
   gate_.Close();

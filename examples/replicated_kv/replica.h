@@ -30,6 +30,7 @@
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "examples/replicated_kv/replicated_kv.verbena.pb.h"
 #include "examples/replicated_kv/shard_directory.h"
+#include "examples/replicated_kv/succession.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/rpc/service.h"
 #include "verbena/rpc/task.h"
@@ -52,8 +53,8 @@ class Replica final : public v1::Replication::Service {
           std::vector<OtherReplica> peers);
 
   verbena::Task<absl::Status> Run(std::string address);
-  // Ends its part in good order: writes under way are committed if that takes no longer than a
-  // second, the lease is given back, and streams end.
+  // Ends its part in good order: writes under way are committed and etcd hears of that, if each
+  // takes no longer than a second; the lease is given back, and streams end.
   verbena::Task<void> HandOver();
 
   // The primary that may serve the shard, or why there is none here.
@@ -72,7 +73,9 @@ class Replica final : public v1::Replication::Service {
   verbena::Task<void> KeepLease();
   verbena::Task<absl::Status> RenewLease();
   verbena::Task<void> Act(SeenState seen);
-  verbena::Task<bool> SomebodyIsAhead(const ShardState& state);
+  // Whether a primary has seen since this process started that the disk has all it should.
+  bool is_tested() const { return was_out_ || log_->last() != opened_at_; }
+  verbena::Task<Rivals> AskRivals(const ShardState& state);
   void Lead(SeenState seen);
   void StepDown(std::string why);
   absl::Status CheckShard(uint32_t shard) const;
@@ -87,10 +90,14 @@ class Replica final : public v1::Replication::Service {
   EpochGate gate_;
   verbena::Mutex receiving_;
   LeaseTerm term_;
-  int64_t lease_ = 0;        // 0: none
-  int64_t deferred_at_ = 0;  // the revision at which it let others go first
+  Succession succession_;
+  int64_t lease_ = 0;      // 0: none
+  int64_t lacked_at_ = 0;  // the revision of the state at which its log lacked committed entries
   bool stopping_ = false;
   std::unique_ptr<ReplicaLog> log_;  // once it is open
+  LogPosition opened_at_;            // the log's end then
+  // It was not in sync since then. So if it is, a primary has added it, which saw its log.
+  bool was_out_ = false;
   std::shared_ptr<Primary> primary_;
   std::optional<verbena::TaskScope> tasks_;  // while Run() does
 };

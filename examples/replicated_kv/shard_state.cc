@@ -32,16 +32,17 @@ bool IsReplicaName(std::string_view name) {
 }
 
 std::string ShardStateText(const ShardState& state) {
-  return fmt::format("epoch {} primary {} in_sync {}", state.epoch, state.primary,
-                     absl::StrJoin(state.in_sync, ","));
+  return fmt::format("epoch {} primary {} in_sync {} committed {}:{}", state.epoch, state.primary,
+                     absl::StrJoin(state.in_sync, ","), state.committed.epoch,
+                     state.committed.sequence);
 }
 
 absl::StatusOr<ShardState> ParseShardState(const std::string& text) {
   const std::vector<std::string> words = absl::StrSplit(text, ' ');
   ShardState state;
-  bool is_state = words.size() == 6 && words[0] == "epoch" && words[2] == "primary" &&
-                  words[4] == "in_sync" && absl::SimpleAtoi(words[1], &state.epoch) &&
-                  state.epoch > 0;
+  bool is_state = (words.size() == 6 || words.size() == 8) && words[0] == "epoch" &&
+                  words[2] == "primary" && words[4] == "in_sync" &&
+                  absl::SimpleAtoi(words[1], &state.epoch) && state.epoch > 0;
   if (is_state) {
     state.primary = words[3];
     state.in_sync = absl::StrSplit(words[5], ',');
@@ -49,10 +50,18 @@ absl::StatusOr<ShardState> ParseShardState(const std::string& text) {
                std::all_of(state.in_sync.begin(), state.in_sync.end(), IsReplicaName) &&
                (state.epoch == 1 || IsInSync(state, state.primary));
   }
+  if (is_state && words.size() == 8) {
+    const std::vector<std::string> numbers = absl::StrSplit(words[7], ':');
+    is_state = words[6] == "committed" && numbers.size() == 2 &&
+               absl::SimpleAtoi(numbers[0], &state.committed.epoch) &&
+               absl::SimpleAtoi(numbers[1], &state.committed.sequence) &&
+               state.committed.epoch <= state.epoch;
+  }
   if (is_state) return state;
-  return absl::InvalidArgumentError(
-      fmt::format("'{}' is no state of a shard, such as 'epoch 7 primary s2 in_sync s1,s2'",
-                  text.substr(0, 100)));
+  return absl::InvalidArgumentError(fmt::format(
+      "'{}' is no state of a shard, such as 'epoch 7 primary s2 in_sync s1,s2 committed "
+      "6:1234'",
+      text.substr(0, 100)));
 }
 
 ShardState FirstState(std::vector<std::string> replicas) {
@@ -64,10 +73,12 @@ bool IsInSync(const ShardState& state, std::string_view name) {
   return std::find(state.in_sync.begin(), state.in_sync.end(), name) != state.in_sync.end();
 }
 
-bool MayLead(const ShardState& state, std::string_view name) { return IsInSync(state, name); }
+bool MayLead(const ShardState& state, std::string_view name, LogPosition last) {
+  return IsInSync(state, name) && last >= state.committed;
+}
 
 ShardState TakenOver(ShardState state, std::string_view name) {
-  VERBENA_CHECK(MayLead(state, name)) << name << " is not in sync";
+  VERBENA_CHECK(IsInSync(state, name)) << name << " is not in sync";
   ++state.epoch;
   state.primary = name;
   return state;

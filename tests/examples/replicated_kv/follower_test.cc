@@ -1,5 +1,6 @@
-// A primary and a backup that gets a copy of all data: the backup joins the in-sync set when its
-// disk has the copy, whatever it said of the data that it had before.
+// A primary and a backup. One that gets a copy of all data joins the in-sync set when its disk has
+// the copy, whatever it said of the data that it had before. One that has lost entries that were
+// committed leaves the set until it has them again.
 
 #include <chrono>
 #include <cstddef>
@@ -49,6 +50,9 @@ v1::Acknowledgement AcknowledgementAt(LogPosition position) {
 // copy, so that a primary that believes what it said makes it join before.
 class FormerPrimary final : public v1::Replication::Service {
  public:
+  static constexpr LogPosition kCommitted = {};
+  static std::vector<std::string> InSync() { return {"s1"}; }
+
   Task<absl::Status> Replicate(verbena::ServerContext&, LogStream& stream) override {
     v1::LogMessage message;
     VERBENA_CO_ASSIGN_OR_RETURN(bool read, co_await stream.Read(message));
@@ -59,7 +63,7 @@ class FormerPrimary final : public v1::Replication::Service {
     }
     VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(former));
     (void)co_await verbena::WithDeadline(AwaitJoined(), kWhile);
-    has_copy_ = true;
+    is_ready = true;
     VERBENA_CO_RETURN_IF_ERROR(
         co_await stream.Write(AcknowledgementAt({.epoch = 2, .sequence = kEntries})));
     while (read) {
@@ -73,38 +77,72 @@ class FormerPrimary final : public v1::Replication::Service {
   }
 
   Task<absl::Status> AwaitJoined() { co_return co_await joined.Wait(); }
-  bool has_copy() const { return has_copy_; }
 
   verbena::Event joined;  // the in-sync set
-
- private:
-  bool has_copy_ = false;
+  bool is_ready = false;  // to join: it has the copy
 };
 
-// Grants each change, and notes whether the backup has its copy when it joins.
+// A backup in sync whose disk has lost its last two entries, one of which etcd knows to be
+// committed.
+class LossyBackup final : public v1::Replication::Service {
+ public:
+  static constexpr LogPosition kCommitted = {.epoch = 2, .sequence = kEntries - 1};
+  static std::vector<std::string> InSync() { return {"s1", "s2"}; }
+
+  Task<absl::Status> Replicate(verbena::ServerContext&, LogStream& stream) override {
+    v1::LogMessage message;
+    VERBENA_CO_ASSIGN_OR_RETURN(bool read, co_await stream.Read(message));
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await stream.Write(AcknowledgementAt({.epoch = 2, .sequence = kEntries - 2})));
+    while (read) {
+      VERBENA_CO_ASSIGN_OR_RETURN(read, co_await stream.Read(message));
+      if (!read || message.entry().sequence() != kEntries) continue;
+      is_ready = true;
+      VERBENA_CO_RETURN_IF_ERROR(
+          co_await stream.Write(AcknowledgementAt({.epoch = 2, .sequence = kEntries})));
+    }
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Where(verbena::ServerContext&, const v1::PositionRequest&,
+                           v1::Acknowledgement&) override {
+    co_return absl::UnimplementedError("nobody asks");
+  }
+
+  Task<absl::Status> AwaitJoined() { co_return co_await joined.Wait(); }
+
+  verbena::Event joined;
+  bool is_ready = false;  // it has all entries
+};
+
+// Grants each change, and notes the sets, and whether the backup was ready when it joined.
 class NotingDirectory final : public ShardDirectory {
  public:
-  explicit NotingDirectory(FormerPrimary& backup) : backup_(backup) {}
+  NotingDirectory(verbena::Event& joined, const bool& is_ready)
+      : joined_(joined), is_ready_(is_ready) {}
 
   Task<absl::StatusOr<SeenState>> Replace(SeenState seen, ShardState next, int64_t) override {
-    if (IsInSync(next, "s2") && !backup_.joined.is_set()) {
-      had_copy = backup_.has_copy();
-      backup_.joined.Set();
+    sets.push_back(next.in_sync);
+    if (IsInSync(next, "s2") && !joined_.is_set()) {
+      was_ready = is_ready_;
+      joined_.Set();
     }
     seen.state = std::move(next);
     ++seen.revision;
     co_return seen;
   }
 
-  bool had_copy = false;
+  std::vector<std::vector<std::string>> sets;
+  bool was_ready = false;
 
  private:
-  FormerPrimary& backup_;
+  verbena::Event& joined_;
+  const bool& is_ready_;
 };
 
-class FollowerTest : public testing::Test {
+template <typename Backup>
+class FollowerFixture : public testing::Test {
  protected:
-  FollowerTest() {
+  FollowerFixture() {
     peers_.push_back({.name = "s2",
                       .channel = std::make_unique<verbena::Channel>(backup_.runtime(),
                                                                     backup_.server().address())});
@@ -139,7 +177,10 @@ class FollowerTest : public testing::Test {
                                  .term = term,
                                  .lease = kLease,
                                  .clock = clock},
-                    {.state = {.epoch = 2, .primary = "s1", .in_sync = {"s1"}},
+                    {.state = {.epoch = 2,
+                               .primary = "s1",
+                               .in_sync = Backup::InSync(),
+                               .committed = Backup::kCommitted},
                      .revision = 10,
                      .holder_lease = kLease});
     scope.Spawn(primary.Run());
@@ -150,15 +191,25 @@ class FollowerTest : public testing::Test {
     co_return joined;
   }
 
-  verbena::testing::InProcess<FormerPrimary> backup_{{.runtime = {.executors = 1}}};
-  NotingDirectory directory_{backup_.service()};
+  verbena::testing::InProcess<Backup> backup_{{.runtime = {.executors = 1}}};
+  NotingDirectory directory_{backup_.service().joined, backup_.service().is_ready};
   std::vector<OtherReplica> peers_;
 };
+
+using FollowerTest = FollowerFixture<FormerPrimary>;
+using LossTest = FollowerFixture<LossyBackup>;
 
 TEST_F(FollowerTest, ABackupsDataBeforeItsCopyDoNotCount) {
   const absl::Status joined = backup_.Run(Lead());
   ASSERT_TRUE(joined.ok()) << joined;
-  EXPECT_TRUE(directory_.had_copy);
+  EXPECT_TRUE(directory_.was_ready);
+}
+
+TEST_F(LossTest, ABackupThatLostCommittedEntriesLeavesTheSetUntilItHasThem) {
+  const absl::Status joined = backup_.Run(Lead());
+  ASSERT_TRUE(joined.ok()) << joined;
+  EXPECT_EQ(directory_.sets.front(), (std::vector<std::string>{"s1"}));
+  EXPECT_TRUE(directory_.was_ready);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "examples/replicated_kv/limits.h"
+#include "examples/replicated_kv/shard_state.h"
 #include "gtest/gtest.h"
 #include "tests/examples/replicated_kv/fake_directory.h"
 #include "verbena/rpc/task.h"
@@ -38,7 +39,7 @@ class MembershipTest : public testing::Test {
   FakeDirectory directory_{{.state = {.epoch = 3, .primary = "s1", .in_sync = {}},
                             .revision = 10,
                             .holder_lease = kLease}};
-  CommitPoint point_{3};
+  CommitPoint point_{{.epoch = 2, .sequence = 3}, 3};
   std::optional<Membership> members_;
   std::optional<absl::Status> result_;
   verbena::TaskScope scope_{scheduler_};
@@ -215,6 +216,42 @@ TEST_F(MembershipTest, ALeaseThatHasEndedEndsIt) {
   EXPECT_EQ(point_.sequence(), 0u);
 }
 
+TEST_F(MembershipTest, EtcdHearsWhatIsCommittedAndNeverOfLess) {
+  Lead({"s1", "s2"});
+  point_.NoteDurable("s1", 9);
+  point_.NoteDurable("s2", 2);
+  Start(members_->TellCommitted());
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(directory_.requests, 0) << "nobody knows the epoch of the second entry";
+  point_.NoteDurable("s2", 3);
+  Start(members_->TellCommitted());
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(directory_.now.state.committed, (LogPosition{.epoch = 2, .sequence = 3}));
+  point_.NoteDurable("s2", 7);
+  Start(members_->TellCommitted());
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(directory_.now.state.committed, (LogPosition{.epoch = 3, .sequence = 7}));
+  Start(members_->TellCommitted());
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(directory_.requests, 2) << "there was nothing new";
+  EXPECT_EQ(directory_.now.state.in_sync, (std::vector<std::string>{"s1", "s2"}));
+
+  directory_.now.state.committed = {.epoch = 3, .sequence = 100};
+  members_.emplace(directory_, point_, directory_.now, kLease);
+  Start(members_->Remove("s2"));
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(directory_.now.state.committed, (LogPosition{.epoch = 3, .sequence = 100}));
+}
+
+TEST_F(MembershipTest, AChangeOfTheSetTellsWhatIsCommitted) {
+  Lead({"s1", "s2"});
+  point_.NoteDurable("s1", 9);
+  point_.NoteDurable("s2", 7);
+  Start(members_->Remove("s2"));
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(directory_.now.state.committed, (LogPosition{.epoch = 3, .sequence = 7}));
+}
+
 TEST_F(MembershipTest, ChangesAreMadeOneByOne) {
   Lead({"s1", "s2", "s3"});
   point_.NoteDurable("s1", 5);
@@ -231,7 +268,7 @@ TEST_F(MembershipTest, ChangesAreMadeOneByOne) {
 }
 
 TEST(CommitPointTest, TheSlowestMemberDecidesWhatIsCommitted) {
-  CommitPoint point(0);
+  CommitPoint point({}, 2);
   point.SetMembers({"s1", "s2", "s3"});
   point.NoteDurable("s1", 9);
   point.NoteDurable("s2", 7);
@@ -243,7 +280,7 @@ TEST(CommitPointTest, TheSlowestMemberDecidesWhatIsCommitted) {
 }
 
 TEST(CommitPointTest, OthersDoNotCount) {
-  CommitPoint point(0);
+  CommitPoint point({}, 2);
   point.SetMembers({"s1", "s2"});
   point.NoteDurable("s1", 9);
   point.NoteDurable("s3", 9);
@@ -251,7 +288,7 @@ TEST(CommitPointTest, OthersDoNotCount) {
 }
 
 TEST(CommitPointTest, NeverGoesBack) {
-  CommitPoint point(0);
+  CommitPoint point({}, 2);
   point.SetMembers({"s1"});
   point.NoteDurable("s1", 9);
   point.SetMembers({"s1", "s2"});

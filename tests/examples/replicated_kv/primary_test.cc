@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "examples/kv/memory_store.h"
 #include "examples/replicated_kv/lease_term.h"
+#include "examples/replicated_kv/limits.h"
 #include "examples/replicated_kv/replica_log.h"
 #include "examples/replicated_kv/replica_store.h"
 #include "examples/replicated_kv/replicated_kv.pb.h"
@@ -83,6 +84,15 @@ TEST_F(PrimaryTest, CommitsAWriteOnceItsOwnDiskHasIt) {
   ASSERT_TRUE(result_.has_value());
   EXPECT_TRUE(result_->ok()) << *result_;
   EXPECT_EQ(directory_.requests, 0);
+}
+
+TEST_F(PrimaryTest, TellsEtcdNowAndThenWhatIsCommitted) {
+  Lead({"s1"});
+  scope_.Spawn(Put());
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(directory_.now.state.committed, LogPosition());
+  scheduler_.AdvanceBy(kTellCommittedEvery);
+  EXPECT_EQ(directory_.now.state.committed, (LogPosition{.epoch = 2, .sequence = 1}));
 }
 
 // As after the replicas of a shard were changed by hand.

@@ -12,7 +12,9 @@
 #include "absl/status/statusor.h"
 #include "examples/replicated_kv/epoch_gate.h"
 #include "examples/replicated_kv/lease_term.h"
+#include "examples/replicated_kv/limits.h"
 #include "examples/replicated_kv/shard_state.h"
+#include "examples/replicated_kv/succession.h"
 #include "gtest/gtest.h"
 #include "tests/support/manual_clock.h"
 #include "verbena/rpc/task.h"
@@ -28,11 +30,20 @@ using verbena::TimePoint;
 // --- The shard's state.
 
 TEST(ShardStateTest, ItsTextGivesItBack) {
-  const ShardState state{.epoch = 7, .primary = "s2", .in_sync = {"s1", "s2"}};
-  EXPECT_EQ(ShardStateText(state), "epoch 7 primary s2 in_sync s1,s2");
+  const ShardState state{.epoch = 7,
+                         .primary = "s2",
+                         .in_sync = {"s1", "s2"},
+                         .committed = {.epoch = 6, .sequence = 1234}};
+  EXPECT_EQ(ShardStateText(state), "epoch 7 primary s2 in_sync s1,s2 committed 6:1234");
   const absl::StatusOr<ShardState> read = ParseShardState(ShardStateText(state));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, state);
+}
+
+TEST(ShardStateTest, ALineOfBeforeKnowsNothingToBeCommitted) {
+  const absl::StatusOr<ShardState> read = ParseShardState("epoch 7 primary s2 in_sync s1,s2");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->committed, LogPosition());
 }
 
 TEST(ShardStateTest, TheFirstStateHasNoPrimary) {
@@ -47,18 +58,33 @@ TEST(ShardStateTest, RefusesTextThatIsNoState) {
   for (const std::string text :
        {"", "epoch", "epoch 0 primary a in_sync a", "epoch x primary a in_sync a",
         "epoch 2 primary c in_sync a,b", "epoch 2 primary a in_sync a,,b",
-        "epoch 2 primary a in_sync a b", "epoch 2 primary a in_sync a/b",
-        "epoch 2 primary a in_sync a,b,c,d,e,f,g,h"}) {
+        "epoch 2 primary a in_sync a b", "epoch 2 primary a in_sync a committed",
+        "epoch 2 primary a in_sync a committed 1", "epoch 2 primary a in_sync a committed 3:1",
+        "epoch 2 primary a in_sync a committed 1:-1", "epoch 2 primary a in_sync a commit 1:1",
+        "epoch 2 primary a in_sync a/b", "epoch 2 primary a in_sync a,b,c,d,e,f,g,h"}) {
     EXPECT_EQ(ParseShardState(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
 }
 
 TEST(ShardStateTest, OnlyAReplicaInSyncMayLead) {
   const ShardState state{.epoch = 7, .primary = "s2", .in_sync = {"s1", "s2"}};
-  EXPECT_TRUE(MayLead(state, "s1"));
-  EXPECT_FALSE(MayLead(state, "s3"));
-  EXPECT_FALSE(MayLead(Without(state, "s1"), "s1"));
-  EXPECT_TRUE(MayLead(With(state, "s3"), "s3"));
+  EXPECT_TRUE(MayLead(state, "s1", {}));
+  EXPECT_FALSE(MayLead(state, "s3", {}));
+  EXPECT_FALSE(MayLead(Without(state, "s1"), "s1", {}));
+  EXPECT_TRUE(MayLead(With(state, "s3"), "s3", {}));
+}
+
+// Its disk has lost what it had synced, or is an older copy.
+TEST(ShardStateTest, AReplicaWithoutWhatWasCommittedMayNotLead) {
+  const ShardState state{.epoch = 7,
+                         .primary = "s2",
+                         .in_sync = {"s1", "s2"},
+                         .committed = {.epoch = 6, .sequence = 100}};
+  EXPECT_FALSE(MayLead(state, "s1", {.epoch = 6, .sequence = 99}));
+  EXPECT_FALSE(MayLead(state, "s1", {.epoch = 5, .sequence = 200}));
+  EXPECT_TRUE(MayLead(state, "s1", {.epoch = 6, .sequence = 100}));
+  EXPECT_TRUE(MayLead(state, "s1", {.epoch = 7, .sequence = 101}));
+  EXPECT_FALSE(MayLead(TakenOver(state, "s2"), "s1", {.epoch = 6, .sequence = 99}));
 }
 
 TEST(ShardStateTest, ANewPrimaryHasAnEpochOfItsOwn) {
@@ -78,6 +104,44 @@ TEST(ShardStateTest, AReplicaIsInTheSetOnce) {
 TEST(LogPositionTest, TheLaterEpochIsAhead) {
   EXPECT_GT((LogPosition{.epoch = 3, .sequence = 1}), (LogPosition{.epoch = 2, .sequence = 9}));
   EXPECT_GT((LogPosition{.epoch = 3, .sequence = 2}), (LogPosition{.epoch = 3, .sequence = 1}));
+}
+
+// --- Succession.
+
+constexpr Rivals kNone;
+constexpr Rivals kLonger{.longer = true, .first = true};
+constexpr Rivals kNameBefore{.first = true};
+constexpr Rivals kSilent{.silent = true};
+
+TEST(SuccessionTest, AReplicaThatHeardOfAPrimaryLetsALongerLogGoFirstForAMoment) {
+  ManualClock clock;
+  Succession succession;
+  EXPECT_TRUE(succession.MayGo(1, kNone, /*tested=*/true, clock.Now()));
+  EXPECT_TRUE(succession.MayGo(2, kSilent, /*tested=*/true, clock.Now()));
+  EXPECT_FALSE(succession.MayGo(3, kLonger, /*tested=*/true, clock.Now()));
+  clock.Advance(kDeference);
+  EXPECT_TRUE(succession.MayGo(3, kLonger, /*tested=*/true, clock.Now()));
+  EXPECT_FALSE(succession.MayGo(4, kLonger, /*tested=*/true, clock.Now())) << "another time";
+}
+
+TEST(SuccessionTest, AReplicaThatHasJustStartedWaitsForTheSilent) {
+  ManualClock clock;
+  Succession succession;
+  EXPECT_FALSE(succession.MayGo(1, kSilent, /*tested=*/false, clock.Now()));
+  clock.Advance(kRestartPatience - milliseconds(1));
+  EXPECT_FALSE(succession.MayGo(1, kSilent, /*tested=*/false, clock.Now()));
+  EXPECT_TRUE(succession.MayGo(1, kNone, /*tested=*/false, clock.Now())) << "all have answered";
+  clock.Advance(milliseconds(1));
+  EXPECT_TRUE(succession.MayGo(1, kSilent, /*tested=*/false, clock.Now()));
+}
+
+TEST(SuccessionTest, AReplicaThatHasJustStartedNeverGoesBeforeALongerLog) {
+  ManualClock clock;
+  Succession succession;
+  EXPECT_FALSE(succession.MayGo(1, kLonger, /*tested=*/false, clock.Now()));
+  clock.Advance(10 * kRestartPatience);
+  EXPECT_FALSE(succession.MayGo(1, kLonger, /*tested=*/false, clock.Now()));
+  EXPECT_TRUE(succession.MayGo(1, kNameBefore, /*tested=*/false, clock.Now()));
 }
 
 // --- The lease.

@@ -1,6 +1,7 @@
 #include "verbena/rpc/client/connection.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <string>
@@ -110,17 +111,24 @@ const CallTally& Connection::KeepTally() {
 
 Task<absl::StatusOr<ClientSession*>> Connection::Session(Deadline deadline, bool wait_for_ready) {
   while (usable_session() == nullptr) {
-    absl::Status ready = co_await WithDeadline(Ready(), deadline.when());
-    if (ready.ok()) continue;
-    if (!wait_for_ready || closed_ || shard_.closing() || !MayPass(ready)) co_return ready;
-    if (shard_.executor().now() >= deadline.when()) {
-      co_return absl::DeadlineExceededError(
-          fmt::format("{} could not be reached before the deadline; the last error: {}", target_,
-                      std::string(last_error_.message())));
-    }
-    VERBENA_CO_RETURN_IF_ERROR(co_await SleepUntil(std::min(next_attempt_, deadline.when())));
+    absl::Status waited = co_await WithDeadline(Ready(), deadline.when());
+    if (waited.ok()) continue;
+    if (absl::IsDeadlineExceeded(waited)) co_return TooLate();
+    if (!wait_for_ready || closed_ || shard_.closing() || !MayPass(waited)) co_return waited;
+    if (shard_.executor().now() >= deadline.when()) co_return TooLate();
+    waited = co_await SleepUntil(std::min(next_attempt_, deadline.when()));
+    if (absl::IsDeadlineExceeded(waited)) co_return TooLate();
+    VERBENA_CO_RETURN_IF_ERROR(waited);
   }
   co_return usable_session();
+}
+
+absl::Status Connection::TooLate() const {
+  return absl::DeadlineExceededError(
+      last_error_.ok()
+          ? fmt::format("the deadline passed before {} answered an attempt to connect", target_)
+          : fmt::format("{} could not be reached before the deadline; the last error: {}", target_,
+                        std::string(last_error_.message())));
 }
 
 bool Connection::RemoveUser() {
@@ -204,7 +212,19 @@ Task<absl::Status> Connection::TryConnect() {
   co_return absl::Status(unavailable ? absl::StatusCode::kUnavailable : last.code(), failures);
 }
 
+// The attempt's own time is no deadline of those who wait for it: the next attempt may do better.
 Task<absl::Status> Connection::TryAddress(const std::string& address) {
+  absl::Status tried = co_await TryDevices(address);
+  if (!absl::IsDeadlineExceeded(tried)) co_return tried;
+  const Duration timeout = shard_.wanted_limits().connect_timeout;
+  co_return absl::UnavailableError(fmt::format(
+      "no answer from {} within connect_timeout ({:g} s){}", address,
+      std::chrono::duration<double>(timeout).count(),
+      tried == CancelStatus(tried.code()) ? ""
+                                          : fmt::format(": {}", std::string(tried.message()))));
+}
+
+Task<absl::Status> Connection::TryDevices(const std::string& address) {
   VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<MessageStream> stream, co_await OpenStream(address));
   DeviceAttempts attempts(shard_, *stream);
   const std::vector<size_t>& order = attempts.order();

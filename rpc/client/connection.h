@@ -79,7 +79,8 @@ class Connection final : private ClientSession::Listener {
     return current_ != nullptr && current_->usable() ? current_.get() : nullptr;
   }
   // Waits until there is a usable link. UNAVAILABLE when connecting fails, or failed a moment ago,
-  // and once closed.
+  // or got no answer within LinkLimits::connect_timeout, and once closed. DEADLINE_EXCEEDED is the
+  // caller's own.
   Task<absl::Status> Ready();
 
   // Waits as Ready() does, and returns the session. DEADLINE_EXCEEDED if there is none before
@@ -151,9 +152,12 @@ class Connection final : private ClientSession::Listener {
   void DrainLink();
   void CancelAttempt();
   absl::Status Unused() const;
+  // For a call whose deadline passes before there is a link.
+  absl::Status TooLate() const;
   void TellListeners();
   Task<absl::Status> TryConnect();
   Task<absl::Status> TryAddress(const std::string& address);
+  Task<absl::Status> TryDevices(const std::string& address);
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> OpenStream(const std::string& address);
   // `only`: no other device may reach the peer.
   Task<absl::Status> ConnectOver(size_t device, bool only, std::unique_ptr<MessageStream> stream);

@@ -1,7 +1,7 @@
-// While no server of a set can be reached, each failed attempt to connect costs little, however
-// many calls wait. Only the test moves the time.
+// While no server can be reached, each failed attempt to connect costs little, however many calls
+// wait, and calls say why they failed. Only the test moves the time.
 
-#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -18,6 +18,8 @@
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
@@ -25,15 +27,18 @@ namespace {
 
 using std::chrono::seconds;
 
-// Reaches nobody, and knows that at once.
+// Reaches nobody, and knows that at once, or waits.
 class RefusingBootstrap final : public Bootstrap {
  public:
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override {
+    if (waits) co_return co_await SleepUntil(kNever);
     co_return absl::UnavailableError(target + " refuses");
   }
   absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string&) override {
     return absl::UnimplementedError("nobody listens");
   }
+
+  std::atomic<bool> waits{false};
 };
 
 class OutageTest : public RuntimePair {
@@ -100,6 +105,40 @@ TEST_F(OutageTest, ACallThatWaitedInVainSaysWhatWasLastKnown) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
   EXPECT_NE(status.message().find("a:1 refuses"), std::string::npos) << status;
+}
+
+TEST_F(OutageTest, AServerThatDoesNotAnswerIsUnavailable) {
+  bootstrap_.waits = true;
+  for (const char* target : {"a:1", "static:a:1,a:2"}) {
+    SCOPED_TRACE(target);
+    channel_ = std::make_unique<Channel>(*client_runtime_, target);
+    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+    JoinHandle<absl::Status> call = client_runtime_->Spawn(Echo({.deadline = seconds(25)}));
+    clock_.Advance(*client_runtime_, seconds(11));
+    const absl::Status status = call.Join();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+    EXPECT_NE(status.message().find("no answer from a:1 within connect_timeout (10 s)"),
+              std::string::npos)
+        << status;
+  }
+}
+
+TEST_F(OutageTest, ADeadlineThatPassesWhileTheCallConnectsSaysWhere) {
+  bootstrap_.waits = true;
+  channel_ = std::make_unique<Channel>(*client_runtime_, "a:1");
+  stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+  for (const bool through_its_scope : {false, true}) {
+    SCOPED_TRACE(through_its_scope);
+    JoinHandle<absl::Status> call = client_runtime_->Spawn(
+        through_its_scope ? WithDeadline(Echo({}), seconds(1)) : Echo({.deadline = seconds(1)}));
+    clock_.Advance(*client_runtime_, seconds(1));
+    const absl::Status status = call.Join();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+    EXPECT_NE(status.message().find("before a:1 answered an attempt to connect"), std::string::npos)
+        << status;
+  }
 }
 
 }  // namespace

@@ -67,9 +67,11 @@ struct RetryPolicy {
   // The failures that may pass. Not empty, and without OK.
   std::vector<absl::StatusCode> retryable_codes = {absl::StatusCode::kUnavailable,
                                                    absl::StatusCode::kResourceExhausted};
-  // Not 0: an attempt that has not ended by then is cancelled, and counts as failed. The call's own
-  // deadline holds for all attempts together. Only this deadline cancels the handler of a
-  // deduplicated call: after attempt_timeout the handler goes on, for the next attempt.
+  // Not 0: an attempt that has not ended by then is cancelled, and counts as failed. A wait for a
+  // server is a part of the attempt, so it bounds wait_for_ready, too: give calls that should wait
+  // through a restart more attempts, or none of this. The call's own deadline holds for all
+  // attempts together. Only this deadline cancels the handler of a deduplicated call: after
+  // attempt_timeout the handler goes on, for the next attempt.
   Duration attempt_timeout = std::chrono::seconds(0);
 };
 

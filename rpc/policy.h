@@ -40,6 +40,12 @@ namespace verbena {
 // .proto is NO_SIDE_EFFECTS or IDEMPOTENT, or if it is deduplicated (dedupe.h). A call is hedged
 // only if its method is NO_SIDE_EFFECTS, and not deduplicated. No policy can lift this. Values; a
 // channel takes a copy of them (ServiceConfig).
+//
+// Without any policy, too, a unary call is made once more if its link is lost before the request
+// has left, as while it waits for room: no server has seen it. It goes over the next link, or to
+// another server of a set. This takes no token and counts as no attempt, and interceptors do not
+// see it. Such a call fails nevertheless if memory of it is still leased, as with a payload that is
+// larger than a frame, or if it must stay with its server. Streams are not made again.
 
 // RetryPolicy: one attempt after another. A further attempt follows if the last one failed with a
 // code of retryable_codes or passed attempt_timeout, a further attempt cannot run a mutation twice,

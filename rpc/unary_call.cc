@@ -116,6 +116,21 @@ Task<absl::Status> RoutedCall(Channel& channel, CallSpec spec, TriedServers* tri
   co_return status;
 }
 
+// As CallSpec::route_again.
+VERBENA_CORO_WRAPPER Task<absl::StatusOr<ConnectionUse>> RouteAgain(Channel& channel,
+                                                                    const CallOptions& options) {
+  return channel.Route(options.route_key, options.deadline, options.wait_for_ready);
+}
+
+// A call in a frame, once more: its link was lost before the request had left, `took` after the
+// call began.
+Task<absl::Status> RepeatedCall(Channel& channel, CallSpec spec, Duration took) {
+  CallInfo* const info = spec.options.info;
+  absl::Status status = co_await RoutedCall(channel, std::move(spec), nullptr);
+  if (info != nullptr) info->elapsed += took;
+  co_return status;
+}
+
 // One attempt over `connection`; if it is null, over one that the channel finds.
 VERBENA_CORO_WRAPPER Task<absl::Status> OneAttempt(Channel& channel, Connection* connection,
                                                    CallSpec&& spec) {
@@ -137,6 +152,8 @@ class ChannelAttempts final : public AttemptMaker {
     if (!is_usable && tried.home() == nullptr) {
       co_return co_await RoutedCall(channel_, std::move(spec), &tried);
     }
+    // Another server would not know whether the call has run.
+    if (tried.home() != nullptr) spec.route_again = nullptr;
     tried.Add(*ready);
     co_return co_await AttemptOver(channel_, *ready, std::move(spec));
   }
@@ -211,6 +228,18 @@ class InPlaceCall::Eager final : public ClientCall {
   // Giving a landing takes several awaits: a coroutine of its own makes them.
   void OnLandingWanted() override {
     owner_.task_ = FinishInLanding(*this);
+    owner_.task_.RunLaterFor(TakeCaller());
+  }
+  void OnLostUnsent() override {
+    CallSpec spec{.method = method(),
+                  .request = request(),
+                  .reply = reply(),
+                  .options = {.deadline = deadline(),
+                              .info = info(),
+                              .route_key = owner_.route_key_,
+                              .wait_for_ready = owner_.wait_for_ready_}};
+    const Duration took = info() != nullptr ? info()->elapsed : Duration::zero();
+    owner_.task_ = RepeatedCall(*owner_.channel_, std::move(spec), took);
     owner_.task_.RunLaterFor(TakeCaller());
   }
 
@@ -329,7 +358,9 @@ std::coroutine_handle<> InPlaceCall::BeginFull(CallRoute route, PromiseBase& cal
                 .reply = reply,
                 .received = payload,
                 .options = TakeOptions(),
-                .max_metadata_bytes = channel_->options().max_metadata_bytes};
+                .max_metadata_bytes = channel_->options().max_metadata_bytes,
+                .route_again = RouteAgain,
+                .channel = channel_};
   CallOptions& options = spec.options;
   const Shard* shard = channel_->ShardHere();
   absl::Status refusal = shard == nullptr ? NotOnAnExecutor() : absl::OkStatus();

@@ -39,7 +39,9 @@ CallSpec AttemptOf(const CallSpec& spec, MessageLite& reply) {
                       .route_key = options.route_key,
                       .wait_for_ready = options.wait_for_ready,
                       .dedupe = options.dedupe},
-          .max_metadata_bytes = spec.max_metadata_bytes};
+          .max_metadata_bytes = spec.max_metadata_bytes,
+          .route_again = spec.route_again,
+          .channel = spec.channel};
 }
 
 // The caller's memory, which goes with each attempt, and comes back when a failed one has ended if

@@ -341,7 +341,12 @@ void ClientCall::OnLinkDown(const absl::Status& reason) {
   if (bulk_ != nullptr) bulk_->OnLinkDown();
   status_ = WithOutcome(reason, sent_ ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
   End();
-  Wake();
+  lost_unsent_ = !sent_;
+  if (lost_unsent_ && suspended_) {
+    OnLostUnsent();
+  } else {
+    Wake();
+  }
 }
 
 // The server may still write to the landing: its memory is safe once the link is down.

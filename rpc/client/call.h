@@ -106,6 +106,10 @@ class ClientCall : public Suspension,
   void SendLanding(const RemoteRange& landing);
   // Ends a call that the caller cannot go on with; the next await returns `status`.
   void Fail(absl::Status status) { GiveUp(std::move(status)); }
+  // The call has ended since its link was lost before the request had left.
+  bool lost_unsent() const { return lost_unsent_; }
+  const MethodDescriptor& method() const { return method_; }
+  const google::protobuf::MessageLite& request() const { return request_; }
   google::protobuf::MessageLite& reply() const { return reply_; }
   Deadline deadline() const { return deadline_; }
   CallInfo* info() const { return info_; }
@@ -116,6 +120,9 @@ class ClientCall : public Suspension,
  protected:
   // The server wants a landing: the await returns early.
   virtual void OnLandingWanted() { Wake(); }
+  // The call has ended, and is lost_unsent(), while its caller waits: resumes the caller, or takes
+  // it over.
+  virtual void OnLostUnsent() { Wake(); }
   // The caller takes over: it must resume the coroutine that awaits the call.
   PromiseBase& TakeCaller() {
     suspended_ = false;
@@ -183,6 +190,7 @@ class ClientCall : public Suspension,
   const CallContext* context_ = nullptr;
   uint32_t context_bytes_ = 0;  // in the frame
   bool context_travels_ = false;
+  bool lost_unsent_ = false;
   CallId id_;
   size_t request_bytes_;
   uint16_t method_number_ = 0;  // since Begin()

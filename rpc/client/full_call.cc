@@ -339,6 +339,17 @@ Task<absl::Status> PlaceResponse(Connection& connection, ClientBulk& bulk, Deadl
   co_return absl::OkStatus();
 }
 
+// Whether a call that was lost_unsent() is made again.
+bool MayRepeat(const CallSpec& spec, const std::optional<ClientBulk>& bulk) {
+  return spec.route_again != nullptr && !(bulk.has_value() && bulk->lost());
+}
+
+// The caller's memory, for another beginning of its call.
+void GiveBack(ClientBulk& bulk, CallOptions& options) {
+  options.request_payload = std::move(bulk.payload);
+  options.response_payload_into = std::move(bulk.landing);
+}
+
 }  // namespace
 
 absl::Status CheckContext(const CallContext& context, size_t max_metadata_bytes) {
@@ -365,10 +376,10 @@ absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink r
 }
 
 // Only steps that may wait long are coroutines of their own: every block takes this path.
-Task<absl::Status> FullCall(Connection& connection, CallSpec spec) {
-  [[maybe_unused]] const ConnectionUse use(connection);
+Task<absl::Status> FullCall(Connection& first, CallSpec spec) {
+  ConnectionUse use(first);
   CallOptions& options = spec.options;
-  CallInfoOf info(options.info, connection.shard().executor());
+  CallInfoOf info(options.info, first.shard().executor());
   size_t message_bytes = spec.request.ByteSizeLong();
   info.set_request_bytes(message_bytes);
   absl::Status status = CheckSpec(spec);
@@ -383,55 +394,69 @@ Task<absl::Status> FullCall(Connection& connection, CallSpec spec) {
     return status;
   };
 
-  ClientSession* session = connection.usable_session();
-  if (session == nullptr) {
-    absl::StatusOr<ClientSession*> found =
-        co_await connection.Session(options.deadline, options.wait_for_ready);
-    if (!found.ok()) co_return ended(FailUnsent(found.status(), options, spec.received));
-    session = *found;
-    message_bytes = spec.request.ByteSizeLong();
-    info.set_request_bytes(message_bytes);
-  }
-
   std::optional<ClientBulk> bulk;
-  if (HasPayloads(spec.method, options) ||
-      !FitsFrame(spec.context, message_bytes, session->max_body_bytes())) {
-    bulk.emplace();
-    status = TakeFromCaller(spec, *bulk, message_bytes, *session);
-    if (status.ok() && LacksRoom(*bulk, message_bytes, spec.context, *session)) {
-      const absl::StatusOr<ClientSession*> found =
-          co_await AwaitRoom(connection, *session, spec, message_bytes, *bulk);
-      status = found.status();
-      if (found.ok()) session = *found;
+  for (;;) {
+    Connection& connection = *use;
+    ClientSession* session = connection.usable_session();
+    if (session == nullptr) {
+      absl::StatusOr<ClientSession*> found =
+          co_await connection.Session(options.deadline, options.wait_for_ready);
+      if (!found.ok()) co_return ended(FailUnsent(found.status(), options, spec.received));
+      session = *found;
+      message_bytes = spec.request.ByteSizeLong();
+      info.set_request_bytes(message_bytes);
     }
-    // Nothing waits from here to the request's frame, or to where it waits for room.
-    if (status.ok()) status = bulk->OpenLeases(*session);
-    if (!status.ok()) {
-      co_return ended(Settle(*bulk, NotExecuted(std::move(status)), spec.reply, to));
-    }
-  }
 
-  ClientCall call(*session, connection.shard().executor(), spec.method, spec.request, spec.reply,
-                  options.deadline, options.info,
-                  bulk.has_value() && bulk->message ? 0 : message_bytes);
-  if (bulk.has_value()) call.set_bulk(&*bulk);
-  if (!spec.context.empty()) {
-    call.set_context(spec.context, /*travels=*/bulk.has_value() && bulk->context_bytes > 0);
+    if (HasPayloads(spec.method, options) ||
+        !FitsFrame(spec.context, message_bytes, session->max_body_bytes())) {
+      bulk.emplace();
+      status = TakeFromCaller(spec, *bulk, message_bytes, *session);
+      if (status.ok() && LacksRoom(*bulk, message_bytes, spec.context, *session)) {
+        const absl::StatusOr<ClientSession*> found =
+            co_await AwaitRoom(connection, *session, spec, message_bytes, *bulk);
+        status = found.status();
+        if (found.ok()) session = *found;
+      }
+      // Nothing waits from here to the request's frame, or to where it waits for room.
+      if (status.ok()) status = bulk->OpenLeases(*session);
+      if (!status.ok()) {
+        co_return ended(Settle(*bulk, NotExecuted(std::move(status)), spec.reply, to));
+      }
+    }
+
+    ClientCall call(*session, connection.shard().executor(), spec.method, spec.request, spec.reply,
+                    options.deadline, options.info,
+                    bulk.has_value() && bulk->message ? 0 : message_bytes);
+    if (bulk.has_value()) call.set_bulk(&*bulk);
+    if (!spec.context.empty()) {
+      call.set_context(spec.context, /*travels=*/bulk.has_value() && bulk->context_bytes > 0);
+    }
+    status = co_await call;
+    if (call.lost_unsent() && MayRepeat(spec, bulk)) [[unlikely]] {
+      const auto route = std::exchange(spec.route_again, nullptr);
+      if (bulk.has_value()) GiveBack(*bulk, options);
+      bulk.reset();
+      absl::StatusOr<ConnectionUse> another = co_await route(*spec.channel, options);
+      if (!another.ok()) co_return ended(FailUnsent(another.status(), options, spec.received));
+      use = *std::move(another);
+      message_bytes = spec.request.ByteSizeLong();
+      info.set_request_bytes(message_bytes);
+      continue;
+    }
+    if (call.landing_needed()) {
+      if (!bulk.has_value()) bulk.emplace();
+      status = co_await GiveLanding(call, *bulk, options.deadline);
+    }
+    if (!bulk.has_value()) co_return ended(std::move(status));
+    if (bulk->settling()) {
+      absl::Status settled = co_await bulk->Settled();
+      if (!settled.ok()) co_return ended(Unsettled(status, std::move(settled)));
+    }
+    if (bulk->lacks_memory() && status.ok()) {
+      status = co_await PlaceResponse(connection, *bulk, options.deadline);
+    }
+    co_return ended(Settle(*bulk, std::move(status), spec.reply, to));
   }
-  status = co_await call;
-  if (call.landing_needed()) {
-    if (!bulk.has_value()) bulk.emplace();
-    status = co_await GiveLanding(call, *bulk, options.deadline);
-  }
-  if (!bulk.has_value()) co_return ended(std::move(status));
-  if (bulk->settling()) {
-    absl::Status settled = co_await bulk->Settled();
-    if (!settled.ok()) co_return ended(Unsettled(status, std::move(settled)));
-  }
-  if (bulk->lacks_memory() && status.ok()) {
-    status = co_await PlaceResponse(connection, *bulk, options.deadline);
-  }
-  co_return ended(Settle(*bulk, std::move(status), spec.reply, to));
 }
 
 Task<absl::Status> FinishInLanding(ClientCall& call) {

@@ -21,6 +21,12 @@
 #include "verbena/rpc/status.h"
 #include "verbena/transport/coro/task.h"
 
+namespace verbena {
+
+class Channel;
+
+}  // namespace verbena
+
 namespace verbena::internal {
 
 // All of a call before it is sent. Everything that it refers to, also through `received` and
@@ -35,6 +41,10 @@ struct CallSpec {
   CallContext context = {};
   // ChannelOptions::max_metadata_bytes.
   size_t max_metadata_bytes = Metadata::kMaxBytes;
+  // Finds a connection for a call whose link was lost before its request had left, by the channel
+  // that makes it. Null: such a call fails.
+  Task<absl::StatusOr<ConnectionUse>> (*route_again)(Channel&, const CallOptions&) = nullptr;
+  Channel* channel = nullptr;
 };
 
 // Whether a call may send `context`. INVALID_ARGUMENT if an entry of the metadata, or the trace,
@@ -51,9 +61,12 @@ inline bool HasPayloads(const MethodDescriptor& method, const CallOptions& optio
   return method.payloads != Payloads::kNone || HasPayloads(options);
 }
 
-// FullCall: one attempt of the call over `connection`, which it keeps. It connects if it must,
+// FullCall: one attempt of the call, over `connection`, which it keeps. It connects if it must,
 // chooses what travels in the frame and what one-sided, takes memory and leases, sends, and gives
 // the caller its buffers back, once each.
+//
+// If the link is lost before the request has left, the call is made once more, over the connection
+// that CallSpec::route_again finds, unless memory of it is still leased: no server has seen it.
 //
 // The call waits if memory or windows are short: for memory at most kMaxMemoryWait, for windows
 // until its deadline. INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the method,

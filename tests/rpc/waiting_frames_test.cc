@@ -1,5 +1,6 @@
 // Requests, replies and refusals that wait for the peer's credits survive what happens meanwhile: a
-// message that changes fails its own call, and only a peer's violation ends the link.
+// message that changes fails its own call, only a peer's violation ends the link, and then a
+// request that still waits is sent over another link.
 
 #include <atomic>
 #include <chrono>
@@ -38,13 +39,13 @@ class WaitingRequestsTest : public RpcTest {
     limits.ping_interval = std::chrono::hours(1);  // the rogue expects no PING
     client_runtime_ = StartRuntime({.limits = limits});
     rogue_runtime_ = StartRuntime();
-    std::unique_ptr<MessageListener> listener =
-        *rogue_runtime_->shard(0).bootstrap().Listen("127.0.0.1:0");
-    channel_ = std::make_unique<Channel>(*client_runtime_, listener->address());
+    listener_ = *rogue_runtime_->shard(0).bootstrap().Listen("127.0.0.1:0");
+    channel_ = std::make_unique<Channel>(*client_runtime_, listener_->address());
     stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+    waiting_ = false;
     std::thread rogue_thread([&] {
       RoguePeer rogue(*rogue_runtime_);
-      rogue.AcceptFrom(*listener);
+      rogue.AcceptFrom(*listener_);
       for (uint32_t i = 0; i < RoguePeer::kCredits; ++i) (void)rogue.Receive();
       while (!waiting_) std::this_thread::yield();
       script(rogue);
@@ -53,6 +54,22 @@ class WaitingRequestsTest : public RpcTest {
     channel_.reset();
     client_runtime_.reset();
     rogue_thread.join();
+    listener_.reset();
+  }
+
+  // Breaks the protocol by a response to the request that waits. The client makes this call again,
+  // over another link. Returns whether the first link has ended.
+  bool AnswerTooEarly(RoguePeer& rogue) {
+    rogue.Send(EncodeSend(kCorrect, {Response(kLast, 0)}));
+    const bool dropped = rogue.IsDropped();
+    RoguePeer next(*rogue_runtime_);
+    next.AcceptFrom(*listener_);
+    const RogueFrame request = next.Receive()[0];
+    EXPECT_EQ(request.header.kind, FrameKind::kRequest);
+    next.Send(
+        EncodeSend(kCorrect, {Response(request.header.call_slot, request.header.call_generation)}));
+    while (!next.IsDropped()) std::this_thread::yield();
+    return dropped;
   }
 
   Task<absl::Status> Calls(const std::function<void()>& meanwhile) {
@@ -61,7 +78,9 @@ class WaitingRequestsTest : public RpcTest {
       requests_[i].set_data(std::string(kLarge, 'r'));
       scope.Spawn([this, i]() -> Task<void> {
         testing::EchoReply reply;
-        ended_[i] = co_await stub_->Echo(requests_[i], reply);
+        CallOptions options;
+        if (has_metadata_) options.metadata = {{"tenant", "a"}};
+        ended_[i] = co_await stub_->Echo(requests_[i], reply, std::move(options));
       });
     }
     const Endpoint* endpoint = nullptr;
@@ -77,6 +96,8 @@ class WaitingRequestsTest : public RpcTest {
   }
 
   std::unique_ptr<Runtime> rogue_runtime_;
+  std::unique_ptr<MessageListener> listener_;
+  bool has_metadata_ = false;  // the calls
   testing::EchoRequest requests_[kCalls];
   absl::Status ended_[kCalls];
   std::atomic<bool> waiting_{false};
@@ -85,16 +106,20 @@ class WaitingRequestsTest : public RpcTest {
 
 TEST_F(WaitingRequestsTest, AResponseToARequestThatStillWaitsEndsTheLink) {
   bool dropped = false;
-  MakeCalls(
-      [&](RoguePeer& rogue) {
-        rogue.Send(EncodeSend(kCorrect, {Response(kLast, 0)}));
-        dropped = rogue.IsDropped();
-      },
-      [] {});
+  MakeCalls([&](RoguePeer& rogue) { dropped = AnswerTooEarly(rogue); }, [] {});
   EXPECT_TRUE(dropped);
-  EXPECT_EQ(ended_[kLast].code(), absl::StatusCode::kUnavailable) << ended_[kLast];
-  EXPECT_EQ(OutcomeOf(ended_[kLast]), Outcome::kNotExecuted);
+  EXPECT_EQ(ended_[0].code(), absl::StatusCode::kUnavailable) << ended_[0];
   EXPECT_EQ(OutcomeOf(ended_[0]), Outcome::kMaybeExecuted);
+}
+
+TEST_F(WaitingRequestsTest, ARequestThatHasNotLeftIsSentOnceMoreIfItsLinkIsLost) {
+  for (const bool has_metadata : {false, true}) {
+    SCOPED_TRACE(has_metadata);
+    has_metadata_ = has_metadata;
+    MakeCalls([&](RoguePeer& rogue) { (void)AnswerTooEarly(rogue); }, [] {});
+    EXPECT_EQ(ended_[kLast], absl::OkStatus());
+    EXPECT_EQ(OutcomeOf(ended_[0]), Outcome::kMaybeExecuted) << "it has left";
+  }
 }
 
 TEST_F(WaitingRequestsTest, ARequestThatChangesWhileItWaitsFailsItsCallAlone) {

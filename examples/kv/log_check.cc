@@ -13,6 +13,7 @@
 #include "fmt/format.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
+#include "rocksdb/file_system.h"
 #include "rocksdb/options.h"
 #include "rocksdb/wal_filter.h"
 #include "rocksdb/write_batch.h"
@@ -76,6 +77,43 @@ class NoLogger final : public rocksdb::Logger {
   void Logv(const char*, va_list) override {}
 };
 
+// Files that note what the disk did not read. RocksDB takes that for damage, and says nothing.
+class NotingFiles final : public rocksdb::FileSystemWrapper {
+ public:
+  explicit NotingFiles(const std::shared_ptr<rocksdb::FileSystem>& files)
+      : rocksdb::FileSystemWrapper(files) {}
+
+  const char* Name() const override { return "kv.NotingFiles"; }
+  rocksdb::IOStatus NewSequentialFile(const std::string& name, const rocksdb::FileOptions& options,
+                                      std::unique_ptr<rocksdb::FSSequentialFile>* result,
+                                      rocksdb::IODebugContext* context) override {
+    rocksdb::IOStatus opened = FileSystemWrapper::NewSequentialFile(name, options, result, context);
+    if (opened.ok()) *result = std::make_unique<File>(failure_, std::move(*result));
+    return opened;
+  }
+  const rocksdb::Status& failure() const { return failure_; }
+
+ private:
+  class File final : public rocksdb::FSSequentialFileOwnerWrapper {
+   public:
+    File(rocksdb::Status& failure, std::unique_ptr<rocksdb::FSSequentialFile> target)
+        : FSSequentialFileOwnerWrapper(std::move(target)), failure_(failure) {}
+
+    rocksdb::IOStatus Read(size_t bytes, const rocksdb::IOOptions& options, rocksdb::Slice* result,
+                           char* scratch, rocksdb::IODebugContext* context) override {
+      rocksdb::IOStatus read =
+          FSSequentialFileOwnerWrapper::Read(bytes, options, result, scratch, context);
+      if (!read.ok()) failure_ = read;
+      return read;
+    }
+
+   private:
+    rocksdb::Status& failure_;
+  };
+
+  rocksdb::Status failure_;  // the last one
+};
+
 class Lock {
  public:
   Lock(rocksdb::Env& env, const std::string& directory)
@@ -96,8 +134,10 @@ class Lock {
 // Reads the log with `order`. Returns the last entry that is in files of the database.
 absl::StatusOr<uint64_t> ReadLog(rocksdb::Env& env, const std::string& directory,
                                  EntryOrder& order) {
+  const auto files = std::make_shared<NotingFiles>(env.GetFileSystem());
+  const std::unique_ptr<rocksdb::Env> noting = rocksdb::NewCompositeEnv(files);
   rocksdb::DBOptions options;
-  options.env = &env;
+  options.env = noting.get();
   options.info_log = std::make_shared<NoLogger>();
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords;
   options.wal_filter = &order;
@@ -121,6 +161,7 @@ absl::StatusOr<uint64_t> ReadLog(rocksdb::Env& env, const std::string& directory
   for (rocksdb::ColumnFamilyHandle* handle : handles) {
     database->DestroyColumnFamilyHandle(handle).PermitUncheckedError();
   }
+  VERBENA_RETURN_IF_ERROR(StatusOfRocks(files->failure(), "open: reading the log", directory));
   return database->GetLatestSequenceNumber();
 }
 

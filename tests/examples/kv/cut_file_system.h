@@ -47,6 +47,15 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     *result = std::make_unique<File>(*this, name, std::move(*result));
     return made;
   }
+  rocksdb::IOStatus NewSequentialFile(const std::string& name, const rocksdb::FileOptions& options,
+                                      std::unique_ptr<rocksdb::FSSequentialFile>* result,
+                                      rocksdb::IODebugContext* context) override {
+    rocksdb::IOStatus opened = FileSystemWrapper::NewSequentialFile(name, options, result, context);
+    if (opened.ok() && name == unreadable_) {
+      *result = std::make_unique<UnreadableFile>(std::move(*result));
+    }
+    return opened;
+  }
   rocksdb::IOStatus NewRandomRWFile(const std::string& name, const rocksdb::FileOptions& options,
                                     std::unique_ptr<rocksdb::FSRandomRWFile>* result,
                                     rocksdb::IODebugContext* context) override {
@@ -125,8 +134,8 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     new_directories_.clear();
     syncs_left_ = kNever;
   }
-  // The disk fails when it looks for the file `name`, or lists that directory; for none if that is
-  // empty.
+  // The disk fails when it looks for the file `name`, reads it, or lists that directory; for none
+  // if that is empty.
   void SetUnreadable(const std::string& name) { unreadable_ = name; }
   // Whether syncs of the log fail. What they were for is in the file all the same.
   void SetSyncsFail(bool fail) { syncs_fail_ = fail; }
@@ -192,6 +201,17 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     CutFileSystem& files_;
     const std::string name_;
     std::atomic<uint64_t> bytes_{0};
+  };
+
+  class UnreadableFile final : public rocksdb::FSSequentialFileOwnerWrapper {
+   public:
+    explicit UnreadableFile(std::unique_ptr<rocksdb::FSSequentialFile> target)
+        : FSSequentialFileOwnerWrapper(std::move(target)) {}
+
+    rocksdb::IOStatus Read(size_t, const rocksdb::IOOptions&, rocksdb::Slice*, char*,
+                           rocksdb::IODebugContext*) override {
+      return rocksdb::IOStatus::IOError("EIO");
+    }
   };
 
   class Directory final : public rocksdb::FSDirectoryWrapper {

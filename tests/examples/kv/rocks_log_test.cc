@@ -415,7 +415,7 @@ TEST_F(RocksLogTest, ADiskThatFailsSaysNothingOfWhatIsLost) {
   Reopen();
   PutFrom(0, 10);
   store_.reset();
-  for (const std::string& file : {Mark(), path_ + "/CURRENT", path_}) {
+  for (const std::string& file : {Mark(), path_ + "/CURRENT", path_, Log()}) {
     files_->SetUnreadable(file);
     const absl::Status refused = OpenAt(path_).status();
     EXPECT_FALSE(refused.ok() || absl::IsDataLoss(refused)) << file << ": " << refused;

@@ -30,8 +30,9 @@ Meaning MeaningOf(const rocksdb::Status& status) {
     return {absl::StatusCode::kFailedPrecondition,
             "a process has it open; stop that or name another directory"};
   }
+  // Not NOT_FOUND, which says of a key that it has no value.
   if (status.IsPathNotFound()) {
-    return {absl::StatusCode::kNotFound, "make the directory that it lies in"};
+    return {absl::StatusCode::kDataLoss, "a file of it is missing; restore it from a backup"};
   }
   if (status.IsBusy() || status.IsTimedOut() || status.IsTryAgain() || status.IsAborted() ||
       status.IsShutdownInProgress()) {

@@ -14,9 +14,9 @@ namespace kv {
 
 // "put of 3 keys: RocksDB in /var/kv: IO error: No space left on device: …; make room …", if `what`
 // is "put of 3 keys" and `directory` /var/kv.
-//   DATA_LOSS: the files are damaged. RESOURCE_EXHAUSTED: the disk is full.
+//   DATA_LOSS: files are damaged or missing. RESOURCE_EXHAUSTED: the disk is full.
 //   FAILED_PRECONDITION: another process has the database open.
-//   NOT_FOUND: a directory is missing. UNAVAILABLE: it may work later. INTERNAL: anything else.
+//   UNAVAILABLE: it may work later. INTERNAL: anything else.
 absl::Status StatusOfRocks(const rocksdb::Status& status, std::string_view what,
                            std::string_view directory);
 

@@ -137,6 +137,11 @@ absl::Status MakeDirectory(const RocksOptions& options) {
   if (env.FileExists(options.directory + "/CURRENT").ok()) return absl::OkStatus();
   std::unique_ptr<rocksdb::Directory> parent;
   rocksdb::Status status = env.CreateDirIfMissing(options.directory);
+  if (status.IsPathNotFound()) {
+    return absl::NotFoundError(
+        fmt::format("open: RocksDB in {}: {}; make the directory that it lies in",
+                    options.directory, status.ToString()));
+  }
   if (status.ok()) status = env.NewDirectory(ParentOf(options.directory), &parent);
   if (status.ok()) status = parent->Fsync();
   return StatusOfRocks(status, "open", options.directory);

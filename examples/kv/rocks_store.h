@@ -76,7 +76,8 @@ class RocksStore final : public Store, private BatchEngine {
  public:
   // Opens the database, or makes a new one. Blocks, so call it before there are calls. Errors name
   // the directory (rocks_status.h). DATA_LOSS: its files or its log are damaged, or its CURRENT is
-  // missing. FAILED_PRECONDITION also if the directory has files but no database.
+  // missing. NOT_FOUND: the directory that it lies in is. FAILED_PRECONDITION also if the directory
+  // has files but no database.
   static absl::StatusOr<std::unique_ptr<RocksStore>> Open(RocksOptions options);
   // Stores the writes that wait.
   ~RocksStore() override;

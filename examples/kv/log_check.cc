@@ -131,9 +131,16 @@ class Lock {
   const rocksdb::Status status_;
 };
 
+absl::Status Lost(const std::string& directory, std::string_view what) {
+  return absl::DataLossError(
+      fmt::format("open: RocksDB in {}: {}; restore the directory from a backup, or remove SYNCED "
+                  "in it to open the store without what is lost and all that came after",
+                  directory, what));
+}
+
 // Reads the log with `order`. Returns the last entry that is in files of the database.
 absl::StatusOr<uint64_t> ReadLog(rocksdb::Env& env, const std::string& directory,
-                                 EntryOrder& order) {
+                                 const std::string& family, EntryOrder& order) {
   const auto files = std::make_shared<NotingFiles>(env.GetFileSystem());
   const std::unique_ptr<rocksdb::Env> noting = rocksdb::NewCompositeEnv(files);
   rocksdb::DBOptions options;
@@ -148,6 +155,9 @@ absl::StatusOr<uint64_t> ReadLog(rocksdb::Env& env, const std::string& directory
   std::vector<std::string> names;
   VERBENA_RETURN_IF_ERROR(StatusOfRocks(rocksdb::DB::ListColumnFamilies(options, directory, &names),
                                         "open", directory));
+  if (std::find(names.begin(), names.end(), family) == names.end()) {
+    return Lost(directory, fmt::format("its list of files lacks the column family {}", family));
+  }
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
   for (const std::string& name : names) {
     families.emplace_back(name, rocksdb::ColumnFamilyOptions());
@@ -165,16 +175,9 @@ absl::StatusOr<uint64_t> ReadLog(rocksdb::Env& env, const std::string& directory
   return database->GetLatestSequenceNumber();
 }
 
-absl::Status Lost(const std::string& directory, std::string_view what) {
-  return absl::DataLossError(
-      fmt::format("open: RocksDB in {}: {}; restore the directory from a backup, or remove SYNCED "
-                  "in it to open the store without what is lost and all that came after",
-                  directory, what));
-}
-
 }  // namespace
 
-absl::Status CheckLog(rocksdb::Env& env, const std::string& directory) {
+absl::Status CheckLog(rocksdb::Env& env, const std::string& directory, const std::string& family) {
   VERBENA_ASSIGN_OR_RETURN(const bool marked, SyncedMark::Exists(env, directory));
   if (!marked) return absl::OkStatus();
   const Lock lock(env, directory);
@@ -186,7 +189,7 @@ absl::Status CheckLog(rocksdb::Env& env, const std::string& directory) {
   }
   VERBENA_RETURN_IF_ERROR(StatusOfRocks(current, "open", directory));
   EntryOrder order(/*replays=*/false);
-  VERBENA_ASSIGN_OR_RETURN(const uint64_t in_files, ReadLog(env, directory, order));
+  VERBENA_ASSIGN_OR_RETURN(const uint64_t in_files, ReadLog(env, directory, family, order));
   const std::optional<Gap> gap = order.FindGap(in_files);
   if (synced.each_batch && gap.has_value()) {
     return Lost(directory, fmt::format("its log is damaged: entries {} to {} are missing, which "

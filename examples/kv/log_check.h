@@ -1,4 +1,4 @@
-// CheckLog: refuses a store whose log has lost entries that were synced.
+// CheckLog: refuses a store whose log, or list of files, has lost entries that were synced.
 //
 // A power cut may leave the last write of a log torn. Such a log must open, and a log that was
 // damaged must not. None of RocksDB's WALRecoveryModes tells torn logs from damaged ones.
@@ -32,9 +32,10 @@ class WalFilter;
 namespace kv {
 
 // Checks the store in `directory`, which nobody may have open. DATA_LOSS names the directory, what
-// is missing, and what to do. OK if the directory has no SyncedMark: nothing is known of its log.
-// Blocks: it reads the whole log.
-absl::Status CheckLog(rocksdb::Env& env, const std::string& directory);
+// is missing, and what to do; also if the store has no column family `family`, which RocksDB would
+// make anew. OK if the directory has no SyncedMark: nothing is known of its log. Blocks: it reads
+// the whole log.
+absl::Status CheckLog(rocksdb::Env& env, const std::string& directory, const std::string& family);
 
 // For DBOptions::wal_filter: ends the replay where entries are missing, so that a store never has
 // an entry without those before it.

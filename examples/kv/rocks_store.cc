@@ -158,7 +158,8 @@ absl::StatusOr<std::unique_ptr<RocksStore>> RocksStore::Open(RocksOptions option
   VERBENA_RETURN_IF_ERROR(CheckDirectory(options));
   VERBENA_RETURN_IF_ERROR(MakeDirectory(options));
   std::unique_ptr<RocksStore> store(new RocksStore(std::move(options)));
-  VERBENA_RETURN_IF_ERROR(CheckLog(EnvOf(store->options_), store->options_.directory));
+  VERBENA_RETURN_IF_ERROR(
+      CheckLog(EnvOf(store->options_), store->options_.directory, kRecordsFamily));
   VERBENA_RETURN_IF_ERROR(store->OpenDatabase());
   try {
     store->commits_.emplace(static_cast<BatchEngine&>(*store));

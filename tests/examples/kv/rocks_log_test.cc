@@ -19,6 +19,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "examples/kv/store.h"
+#include "rocksdb/db.h"
+#include "rocksdb/options.h"
 #include "tests/examples/kv/rocks_fixture.h"
 #include "verbena/rpc/task.h"
 
@@ -422,6 +424,26 @@ TEST_F(RocksLogTest, ADiskThatFailsSaysNothingOfWhatIsLost) {
     files_->SetUnreadable("");
   }
   EXPECT_EQ(CountWrites("the disk works again"), 10);
+}
+
+// RocksDB would make an empty family, and calls that have run would run again.
+TEST_F(RocksLogTest, AStoreThatLostItsRecordsIsDataLoss) {
+  Reopen();
+  PutRecord("id");
+  store_.reset();
+  rocksdb::DB* opened = nullptr;
+  std::vector<rocksdb::ColumnFamilyHandle*> families;
+  ASSERT_TRUE(rocksdb::DB::Open(rocksdb::DBOptions(), path_,
+                                {{rocksdb::kDefaultColumnFamilyName, {}}, {"dedupe", {}}},
+                                &families, &opened)
+                  .ok());
+  const std::unique_ptr<rocksdb::DB> database(opened);
+  EXPECT_TRUE(database->DropColumnFamily(families[1]).ok());
+  for (rocksdb::ColumnFamilyHandle* family : families) {
+    EXPECT_TRUE(database->DestroyColumnFamilyHandle(family).ok());
+  }
+  EXPECT_TRUE(database->Close().ok());
+  ExpectDataLoss("no family of records");
 }
 
 TEST_F(RocksLogTest, AStoreThatLostTheNameOfItsListOfFilesIsDataLoss) {

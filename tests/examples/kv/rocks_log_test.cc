@@ -8,9 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -22,6 +20,7 @@
 #include "rocksdb/db.h"
 #include "rocksdb/options.h"
 #include "tests/examples/kv/rocks_fixture.h"
+#include "tests/examples/kv/store_files.h"
 #include "verbena/rpc/task.h"
 
 namespace kv {
@@ -33,16 +32,6 @@ using verbena::JoinHandle;
 
 constexpr uint64_t kBlockBytes = 32768;  // of RocksDB's log
 constexpr int kWrites = 300;
-
-std::string BytesOf(const std::string& file) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(file, std::ios::binary).rdbuf();
-  return std::move(bytes).str();
-}
-
-void SetBytes(const std::string& file, const std::string& bytes) {
-  std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
-}
 
 void Overwrite(const std::string& file, uint64_t offset, const std::string& bytes) {
   std::string all = BytesOf(file);
@@ -61,16 +50,6 @@ std::vector<std::string> LogsOf(const std::string& directory) {
   }
   std::sort(logs.begin(), logs.end());
   return logs;
-}
-
-// The files of a store, which may be open: RocksDB removes files that it needs no more.
-void CopyStore(const std::string& from, const std::string& to) {
-  std::filesystem::create_directory(to);
-  for (const auto& entry : std::filesystem::directory_iterator(from)) {
-    std::error_code removed;
-    std::filesystem::copy_file(entry.path(), std::filesystem::path(to) / entry.path().filename(),
-                               removed);
-  }
 }
 
 class RocksLogTest : public RocksFixture {
@@ -444,6 +423,17 @@ TEST_F(RocksLogTest, AStoreThatLostItsRecordsIsDataLoss) {
   }
   EXPECT_TRUE(database->Close().ok());
   ExpectDataLoss("no family of records");
+}
+
+TEST_F(RocksLogTest, AnOpeningThatFailsLosesNothing) {
+  Reopen();
+  PutFrom(0, 10);
+  store_.reset();
+  files_->SetFull(true);
+  const absl::Status full = OpenAt(path_).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  files_->SetFull(false);
+  EXPECT_EQ(CountWrites("the disk has room again"), 10);
 }
 
 TEST_F(RocksLogTest, AStoreThatLostTheNameOfItsListOfFilesIsDataLoss) {

@@ -213,6 +213,11 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
 // when the call does. A Read and a Write may be awaited at once; a check aborts if two Reads or two
 // Writes are. One thread.
 //
+//   precondition                                    how it is checked     test
+//   one Read and one Write at a time                a check aborts
+//   no Read behind the end of the messages          FAILED_PRECONDITION   stream_end_test
+//   used by the handler's Task and on its thread    not checked
+//
 // A server's Read gives an absl::StatusOr, which is OK at the end of the stream, too:
 //
 //   // BAD: stores the last chunk twice. A Read at the end is OK; only the one behind it fails.

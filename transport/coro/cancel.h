@@ -9,6 +9,11 @@
 // its place in a trace. A new scope takes over both from its parent. Calls made in a scope tell
 // both to their servers.
 //
+//   precondition                                    how it is checked   test
+//   requested on the thread of its coroutines       a check aborts      one_executor_test
+//   Request() has a reason                          a check aborts
+//   outlives the tasks that run in it               not checked
+//
 //   CancelScope scope(parent);
 //   scope.Request();   // every await below returns CANCELLED
 

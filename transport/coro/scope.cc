@@ -56,8 +56,7 @@ void TaskScope::RequestCancel(absl::StatusCode reason) {
   // A scope without children may outlive its scheduler.
   VERBENA_CHECK(size_ == 0 || scheduler_.MayBeUsedHere())
       << "a TaskScope was cancelled on another thread than its own: post it to the executor, or "
-         "use "
-         "JoinHandle::RequestCancel()";
+         "use JoinHandle::RequestCancel()";
   cancel_.Request(reason);
 }
 

@@ -147,6 +147,8 @@ class ChannelAttempts final : public AttemptMaker {
     const CancelScope* scope = (co_await CurrentContext()).cancel;
     if (spec.options.inherit != Inherit::kAll) scope = nullptr;
     spec.context = ContextOf(spec.options, scope);
+    // `tried` must know the server that may have run it. The RetryPolicy makes the call again.
+    if (spec.method.dedupe) spec.route_again = nullptr;
     Connection* const ready = channel_.ConnectionApartFrom(tried, spec.options.route_key);
     const bool is_usable = ready != nullptr && ready->usable_session() != nullptr;
     if (!is_usable && tried.home() == nullptr) {

@@ -1,6 +1,7 @@
 #include "verbena/transport/base/name_lookup.h"
 
 #include <netdb.h>
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include <condition_variable>
@@ -68,8 +69,11 @@ NameLookups::~NameLookups() {
 }
 
 NameLookups& NameLookups::System() {
-  static NameLookups& lookups = *new NameLookups(&AskSystem);
-  return lookups;
+  static NameLookups* lookups = new NameLookups(&AskSystem);
+  // What a child of fork() has is a copy whose threads are not there.
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { lookups = new NameLookups(&AskSystem); });
+  return *lookups;
 }
 
 void NameLookups::Start(const std::string& name, Done done) {
@@ -108,12 +112,14 @@ void NameLookups::Run(const std::shared_ptr<Shared>& shared) {
     lock.unlock();
     const NameAnswer answer = shared->look_up(name);
     lock.lock();
-    const auto asked = shared->asked.extract(name);
+    auto asked = shared->asked.extract(name);
     const bool is_wanted = !shared->stopping;
     lock.unlock();
     if (is_wanted) {
       for (const Done& done : asked.mapped()) done(answer);
     }
+    // What they own goes without the lock, too.
+    asked = decltype(asked)();
     lock.lock();
   }
 }

@@ -89,8 +89,8 @@ absl::Status ParseReady(const std::string& bytes);
 // without kFeatureRdmaCm.
 absl::Status CheckConnectable(LinkKind kind, uint64_t features);
 
-// FAILED_PRECONDITION unless the two ends are of one kind and, where a device of software has a wire
-// of its own, of one revision.
+// FAILED_PRECONDITION unless the two ends are of one kind and, where a device of software has a
+// wire of its own, of one revision.
 absl::Status CheckSameWire(const LinkParameters& mine, const LinkParameters& theirs);
 
 class ThrottledLog;

@@ -30,7 +30,7 @@ struct PortAddress {
   ibv_mtu active_mtu = IBV_MTU_1024;
   LinkKind kind = LinkKind::kSoft;
   uint32_t wire_revision = 0;  // DeviceCapabilities::wire_revision
-  bool grh_required = false;  // InfiniBand ports that route by GID alone
+  bool grh_required = false;   // InfiniBand ports that route by GID alone
 };
 
 // The packet sequence number that a queue pair begins with: 24 bits from the kernel. Packets of a

@@ -614,8 +614,9 @@ absl::Status SoftObjects::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, i
       qp->send_queue().Resume(writer);
       writer.Finish();
     }
-    // A call that failed for a frozen peer is made again.
-    if ((mask & IBV_QP_ACCESS_FLAGS) != 0) withdrawn = qp->withdrawn_copies();
+    // A call that failed for a frozen peer is made again. With a change of state that would be
+    // another call, so it waits for none: the flags alone, set after it, do.
+    if ((mask & IBV_QP_ACCESS_FLAGS) != 0 && !to_state) withdrawn = qp->withdrawn_copies();
   }
   if (!AwaitCopies(withdrawn)) {
     return ErrnoStatus(EBUSY, fmt::format("ibv_modify_qp: a frozen peer of {} may still be in the "

@@ -437,6 +437,7 @@ void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload, 
                       answer.length - placed.end());
   }
   if (!stored) {
+    if (!last) lane_->ForgetRead(qp_.qp_num, wqe.start, wqe.end);
     ReportFailure(index, IBV_WC_LOC_PROT_ERR, writer);
     return;
   }
@@ -503,7 +504,9 @@ bool SendQueue::HasBegun() {
 // after a refusal.
 void SendQueue::Drain(bool notify) {
   drain_end_ = launched_ + (HasBegun() ? 1 : 0);
-  if (static_cast<int32_t>(taken_back_ - drain_end_) > 0) drain_end_ = taken_back_;
+  // A mark from long ago lies behind.
+  const uint32_t back = taken_back_ - launched_;
+  if (back <= tail_ - launched_ && back > drain_end_ - launched_) drain_end_ = taken_back_;
   draining_ = true;
   tell_drained_ = notify;
   if (done_ == drain_end_) return Drained();
@@ -766,7 +769,9 @@ void SendQueue::TakeBack(uint32_t first) {
     if (NeedsAnswer(wqe)) CountReads(-1);
     wqe.state = State::kPosted;
   }
-  if (static_cast<int32_t>(in_ring - taken_back_) > 0) taken_back_ = in_ring;
+  if (taken_back_ - first > tail_ - first || in_ring - first > taken_back_ - first) {
+    taken_back_ = in_ring;
+  }
   next_psn_ = At(first).first_psn;
   launched_ = first;
   launch_offset_ = 0;

@@ -289,9 +289,10 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
   for (const std::shared_ptr<const SharedArena>& arena : host_.SharedArenas()) {
     VERBENA_RETURN_IF_ERROR(SendArena(connection, arena));
   }
-  std::vector<ConnectRequest> unsent;
-  unsent.swap(connection.unsent);
-  for (const ConnectRequest& request : unsent) {
+  // Those behind one that fails stay, for whoever ends the connection.
+  while (!connection.unsent.empty()) {
+    const ConnectRequest request = std::move(connection.unsent.back());
+    connection.unsent.pop_back();
     VERBENA_RETURN_IF_ERROR(SendResolve(connection, request));
   }
   return absl::OkStatus();

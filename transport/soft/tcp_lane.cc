@@ -96,6 +96,8 @@ void LanePair::End(const char* reason) {
   over_ = true;
   reason_ = reason;
   Touch();
+  // Nobody may look at the CQ, and the socket does not tell of every end.
+  if (owner_ != nullptr && owner_->cq().unpolled()) owner_->cq().WakeEngine();
 }
 
 void LanePair::Touch() {

@@ -212,11 +212,16 @@ Task<absl::StatusOr<Result>> EtcdClient::Ask(const char* path, std::string body,
 }
 
 Task<absl::Status> EtcdClient::LogIn() {
-  VERBENA_CO_ASSIGN_OR_RETURN(const std::string password, co_await RunBlocking([this] {
-                                return ReadPassword(password_file_);
-                              }));
+  absl::StatusOr<std::string> password = WithOutcome(
+      absl::ResourceExhaustedError("no thread can read etcd's password"), Outcome::kNotExecuted);
+  try {
+    password = co_await RunBlocking([this] { return ReadPassword(password_file_); });
+  } catch (const std::system_error&) {
+    // There is no other thread.
+  }
+  VERBENA_CO_RETURN_IF_ERROR(password.status());
   absl::StatusOr<std::string> token = co_await AskOnce(
-      "/v3/auth/authenticate", internal::EncodeLogin(user_, password), &internal::DecodeLogin);
+      "/v3/auth/authenticate", internal::EncodeLogin(user_, *password), &internal::DecodeLogin);
   // An etcd that demands no login yet: clients are told of their user first.
   if (absl::IsFailedPrecondition(token.status())) co_return absl::OkStatus();
   // The request that waits for this has not been sent.
@@ -239,7 +244,11 @@ Task<absl::StatusOr<Result>> EtcdClient::AskOnce(
   const absl::StatusOr<EtcdAnswer> taken = co_await Take(*exchange, path);
   if (absl::IsUnavailable(taken.status()) && wire_->has_files()) {
     // A certificate may have run out, here or there, while its successor lies in the file already.
-    (void)co_await RunBlocking([this] { return wire_->ReadFiles(); });
+    try {
+      (void)co_await RunBlocking([this] { return wire_->ReadFiles(); });
+    } catch (const std::system_error&) {
+      // There is no other thread. They are read after the next failure.
+    }
   }
   VERBENA_CO_RETURN_IF_ERROR(taken.status());
   const EtcdAnswer& answer = *taken;

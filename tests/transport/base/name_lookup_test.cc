@@ -55,7 +55,6 @@ TEST_F(NameLookupsTest, ANameThatHangsDelaysNoOther) {
   for (int i = 0; i < 2 * NameLookups::kMostThreads; ++i) lookups_.Start("slow", count_);
   lookups_.Start("quick", count_);
   heard_->Await(1);
-  EXPECT_EQ(heard_->looked_up, 2);
   heard_->Answer();
   heard_->Await(2 * NameLookups::kMostThreads + 1);
   EXPECT_EQ(heard_->looked_up, 2) << "all share the answer";

@@ -22,8 +22,10 @@ struct Guarded {
   }
 };
 
-// The thread's own. A handler may read it: this model of storage allocates nothing.
-[[gnu::tls_model("initial-exec")]] constinit thread_local Guarded* volatile running = nullptr;
+// The thread's own. Not of the model initial-exec, by which a handler's read could never allocate:
+// a library of that model cannot be opened by dlopen(). CallGuarded() has touched it before a fault
+// that is ours.
+constinit thread_local Guarded* volatile running = nullptr;
 
 struct sigaction had_for_segv;
 struct sigaction had_for_bus;

@@ -24,6 +24,7 @@
 #include "fmt/format.h"
 #include "tests/support/manual_clock.h"
 #include "tests/transport/base/captured_log.h"
+#include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {
@@ -96,17 +97,13 @@ class NoDescriptors {
 
 class ControlListenerTest : public ::testing::Test {
  protected:
-  ControlListenerTest() {
-    gid_.global.subnet_prefix = static_cast<uint64_t>(getpid());
-    gid_.global.interface_id = reinterpret_cast<uintptr_t>(this);
-    listener_ = *ControlListener::Create("soft7", {.gid = gid_});
-  }
+  ControlListenerTest() { listener_ = *ControlListener::Create("soft7", {.gid = gid_}); }
   void ConnectAll(std::vector<Caller>& callers) const {
     for (Caller& caller : callers) caller.Connect(gid_);
   }
 
   const TimePoint now_ = TimePoint(std::chrono::hours(1));
-  ibv_gid gid_{};
+  const ibv_gid gid_ = NewGid(/*predictable=*/false);
   std::unique_ptr<ControlListener> listener_;
 };
 

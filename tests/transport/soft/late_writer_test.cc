@@ -40,18 +40,10 @@ struct Process {
 void WriteForever(Side& side) {
   Process process;
   QpEnd& endpoint = process.endpoint;
-  const Address theirs = side.Connect(endpoint);
-  // The key, which is not known before there is a QP to bind the window to.
-  const uint32_t rkey = side.Exchange({}).rkey;
-  std::memset(endpoint.send_buffer(), 'w', kLarge);
-  ibv_wc_status status = IBV_WC_SUCCESS;
-  while (status == IBV_WC_SUCCESS) {
-    ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, kLarge),
-                                    theirs.receive_buffer, rkey),
-              0);
-    status = AwaitByPolling(endpoint.cq()).status;
-  }
-  EXPECT_NE(status, IBV_WC_SUCCESS);
+  Address theirs = side.Connect(endpoint);
+  // Not known before there is a QP to bind the window to.
+  theirs.rkey = side.Exchange({}).rkey;
+  EXPECT_NE(WriteUntilItFails(endpoint, theirs, kLarge), IBV_WC_SUCCESS);
   side.Signal();
 }
 

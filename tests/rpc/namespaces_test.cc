@@ -28,7 +28,7 @@ namespace {
 
 constexpr size_t kBytes = (1 << 20) + 123;
 
-// Where a process runs.
+// Surrounding: where a process runs.
 struct Surrounding {
   const char* name;
   int namespaces = 0;      // CLONE_NEW…

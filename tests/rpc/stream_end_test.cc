@@ -46,7 +46,7 @@ TEST_F(StreamTest, TheHandlersStatusComesBehindItsMessages) {
   EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
 }
 
-// It is the server's to judge, as for unary calls.
+// The server judges the request, as for unary calls.
 TEST_F(StreamTest, ARequestThatLacksARequiredFieldIsSent) {
   Start();
   auto run = [&]() -> Task<absl::Status> {

@@ -67,7 +67,11 @@ class ForkTest : public RpcTest {
 };
 
 TEST_F(ForkTest, ARuntimeOfTheChildReachesItsParentsServer) {
-  const std::string address = server_->address();
+  const std::string address =
+      "localhost" + server_->address().substr(server_->address().rfind(':'));
+  // The parent has a thread that looks names up, and the child none.
+  Channel by_name(*client_runtime_, address);
+  EXPECT_TRUE(client_runtime_->BlockOn(testing::Testing::Stub(by_name).Echo({})).ok());
   const pid_t child = fork();
   if (child == 0) {
     auto runtime = Runtime::Start({});

@@ -180,7 +180,7 @@ TEST_F(DnsResolverTest, ANewAnswerIsFollowedByOthersSoon) {
   PassWhileAServerFails(seconds(60));
   const int before = names_.count;
   names_.answer = Has({"10.0.0.8"});
-  // It is found within 36 s, and then two more are due within 3.6 s.
+  // A look finds the change within 36 s, and two more are due within 3.6 s after it.
   PassWhileAServerFails(seconds(40));
   EXPECT_GE(names_.count, before + 3);
 }

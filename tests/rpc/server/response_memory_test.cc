@@ -129,7 +129,7 @@ struct CountingListener final : ShortageListener {
   std::vector<const Quota*> short_of;
 };
 
-// It has been served at the first quota when it is given up: the second is not asked for.
+// The first quota has served the wait when its caller gives it up: nobody asks the second quota.
 TEST_F(ResponseMemoryTest, AWaitThatWasGivenUpAsksForNothingMore) {
   Quota top(100);
   Quota part(10, &top);

@@ -20,7 +20,7 @@
 namespace verbena::internal {
 namespace {
 
-// What the callbacks of a test have heard.
+// Heard: what the callbacks of a test were told.
 struct Heard {
   std::atomic<int> count{0};
   std::atomic<int> looked_up{0};

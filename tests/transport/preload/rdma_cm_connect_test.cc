@@ -338,7 +338,7 @@ TEST_F(RdmaCmConnectTest, ASocketThatTheKernelDoesNotWatchIsAnError) {
     const GotEvent event = active.Next();
     EXPECT_EQ(event.name(), "RDMA_CM_EVENT_UNREACHABLE");
     EXPECT_EQ(event->status, -ENOSPC);
-    // It is bound as before.
+    // The id is bound as before.
     EXPECT_EQ(rdma_listen(other, 8), 0) << errno;
   }
   rdma_destroy_id(other);

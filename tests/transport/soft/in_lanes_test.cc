@@ -26,7 +26,7 @@
 namespace verbena::internal::soft {
 namespace {
 
-// What the initiator of a lane has of it.
+// The half of a lane that its initiator has.
 class Initiator {
  public:
   // Puts a request into the ring, and says nothing of it.

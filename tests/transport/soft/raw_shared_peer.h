@@ -1,8 +1,8 @@
 // RawSharedPeer: a device at the other end of the shared-memory wire that says what a test makes it
 // say, and copies when the test says so.
 //
-// It lives in the test's own process. So its process does not end: only its connections do. The
-// device under test needs its engine's thread.
+// The peer lives in the test's own process. So its process does not end: only its connections do.
+// The device under test needs its engine's thread.
 
 #ifndef VERBENA_TESTS_TRANSPORT_SOFT_RAW_SHARED_PEER_H_
 #define VERBENA_TESTS_TRANSPORT_SOFT_RAW_SHARED_PEER_H_
@@ -83,7 +83,7 @@ class RawSharedPeer {
     const auto* tables = reinterpret_cast<const DeviceTables*>(device_tables_.data());
     return tables->qps[qpn & (kMaxQueuePairs - 1)].qpn.load() == qpn;
   }
-  // What is between both is a copy, by any key.
+  // Between the two calls the peer is in the middle of a copy, by any key.
   void BeginCopy() { ++memory_.header().copying; }
   void EndCopy() { ++memory_.header().copying; }
   bool copies() const { return memory_.header().copying.load() % 2 != 0; }

@@ -3,6 +3,9 @@
 // nobody else.
 
 #include <dirent.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -23,7 +26,9 @@
 #include "tests/transport/soft/test_wire.h"
 #include "tests/transport/soft/two_processes.h"
 #include "verbena/transport/base/process.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/user_memory.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -50,6 +55,35 @@ TEST(TcpWireTest, NoWakeUpIsLostBetweenProcessesThatSleep) { PingPong(Tcp(), kRo
 TEST(TcpWireTest, NoWakeUpIsLostWhenOnlyThePeerSleeps) { PingPong(Tcp(), kRounds, false, true); }
 
 TEST(TcpWireTest, LargeMessagesAndOneSidedOperationsArriveWhole) { ExchangeLargeOperations(Tcp()); }
+
+// The kernel refuses to send what is no longer mapped, and its socket tells nobody.
+TEST(TcpWireTest, AProcessThatSleepsHearsThatLentMemoryIsGone) {
+  GuardUserMemory();
+  TcpProcess target;
+  Process process({.with_channel = true}, Tcp());
+  QpEnd& endpoint = process.endpoint;
+  Connect(endpoint, target.endpoint);
+  const size_t bytes = 4 * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  MrHandle region(
+      *process.device,
+      process.device->RegMr(endpoint.pd(), memory, bytes, IBV_ACCESS_LOCAL_WRITE).value());
+  munmap(memory, bytes);
+  ASSERT_EQ(ibv_req_notify_cq(endpoint.cq(), 0), 0);
+  ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 1,
+                                  {.addr = reinterpret_cast<uintptr_t>(memory),
+                                   .length = static_cast<uint32_t>(bytes),
+                                   .lkey = region->lkey},
+                                  reinterpret_cast<uint64_t>(target.endpoint.receive_buffer()),
+                                  target.endpoint.mr()->rkey),
+            0);
+  // Nobody looks at the CQ before its event.
+  pollfd waiting{.fd = endpoint.channel()->fd, .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&waiting, 1, /*timeout=*/60'000), 1) << "a wake-up was lost";
+  EXPECT_NE(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+}
 
 TEST(TcpWireTest, QpOfAKilledPeerFailsAndOthersGoOn) {
   Child victim([](Side& side) {

@@ -36,7 +36,7 @@ pid_t ForkInto(int namespaces) {
   return static_cast<pid_t>(syscall(SYS_clone, namespaces | SIGCHLD, nullptr, nullptr, 0, nullptr));
 }
 
-// What starts a child.
+// Child: all that RunChild() needs to start a program.
 struct Child {
   char* const* arguments;
   int output;

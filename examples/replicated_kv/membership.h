@@ -32,7 +32,7 @@ namespace replicated_kv {
 // set, and a replica that is about to join it. It never goes back.
 class CommitPoint {
  public:
-  // Of the primary of `epoch`. Earlier epochs may have committed the log up to `inherited`.
+  // The primary of `epoch` makes one. Earlier epochs may have committed the log up to `inherited`.
   CommitPoint(LogPosition inherited, uint64_t epoch) : inherited_(inherited), epoch_(epoch) {}
 
   void SetMembers(std::vector<std::string> members) {

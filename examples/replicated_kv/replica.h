@@ -96,7 +96,8 @@ class Replica final : public v1::Replication::Service {
   bool stopping_ = false;
   std::unique_ptr<ReplicaLog> log_;  // once it is open
   LogPosition opened_at_;            // the log's end then
-  // It was not in sync since then. So if it is, a primary has added it, which saw its log.
+  // The replica was not in sync since it started. So if it is now, a primary that saw its log has
+  // added it.
   bool was_out_ = false;
   std::shared_ptr<Primary> primary_;
   std::optional<verbena::TaskScope> tasks_;  // while Run() does

@@ -19,7 +19,7 @@
 
 namespace replicated_kv {
 
-// What a replica knows of the others in sync.
+// A replica keeps here what it knows of the others in sync.
 struct Rivals {
   bool longer = false;  // one has a longer log
   bool first = false;   // one has a longer log, or as long a log and a name before its own

@@ -111,7 +111,8 @@ class Balancer final : public ConnectionChoice,
   std::shared_ptr<const ServerSet> set_;  // nullptr: none yet
   absl::Status resolver_error_;           // OK unless the resolver fails
   Subchannels subchannels_;
-  // What Obstacle() says; empty after a change. Waits that were cut off may outlive the balancer.
+  // Obstacle() keeps its answer here; a change empties it. Waits that were cut off may outlive the
+  // balancer.
   const std::shared_ptr<std::optional<absl::Status>> obstacle_ =
       std::make_shared<std::optional<absl::Status>>();
   Event changed_;          // Servers()

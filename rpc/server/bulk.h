@@ -119,8 +119,8 @@ class FetchedRequest final : private LeaseListener {
   size_t context_bytes_ = 0;
   Buffer memory_;         // the payload, then the context, then the message
   std::string unplaced_;  // a payload that came in a frame and lacks memory
-  // Of the client's requests, or grants: until the handler has ended, or the memory that it has
-  // taken is free.
+  // The payload counts among the client's requests, or grants, until the handler has ended, or the
+  // memory that the handler has taken is free.
   QuotaHold hold_;
   Lease* lease_ = nullptr;  // of the landing with the payload, until it has ended
   Event lease_over_;

@@ -70,7 +70,7 @@ NameLookups::~NameLookups() {
 
 NameLookups& NameLookups::System() {
   static NameLookups* lookups = new NameLookups(&AskSystem);
-  // What a child of fork() has is a copy whose threads are not there.
+  // A child of fork() has a copy whose threads are not there, so it begins with none.
   [[maybe_unused]] static const int registered =
       pthread_atfork(nullptr, nullptr, [] { lookups = new NameLookups(&AskSystem); });
   return *lookups;
@@ -118,7 +118,7 @@ void NameLookups::Run(const std::shared_ptr<Shared>& shared) {
     if (is_wanted) {
       for (const Done& done : asked.mapped()) done(answer);
     }
-    // What they own goes without the lock, too.
+    // The callbacks go without the lock, too: they may own whoever takes it.
     asked = decltype(asked)();
     lock.lock();
   }

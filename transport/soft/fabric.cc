@@ -22,7 +22,7 @@ namespace {
 class LocalDevices {
  public:
   static LocalDevices& Get() {
-    // What a child of fork() has are copies whose threads are not there. It knows none of them, so
+    // A child of fork() has copies of them, whose threads are not there. It knows none of them, so
     // that it reaches those of its parent as any other process does.
     [[maybe_unused]] static const int registered =
         pthread_atfork(nullptr, nullptr, [] { Current() = new LocalDevices; });

@@ -71,8 +71,8 @@ Task<absl::StatusOr<EtcdAnswer>> Take(EtcdExchange& exchange, const char* path) 
   co_return answer;
 }
 
-// What an answer says. Large ones are read on another thread if there is one, and to the end also
-// when cancelled: etcd has answered, so what it says is not lost.
+// Decodes an answer. Another thread reads a large one, if there is one, and to the end also when
+// the caller cancels: etcd has answered, so what it says is not lost.
 template <typename Result>
 Task<absl::StatusOr<Result>> Decoded(const std::string& text,
                                      absl::StatusOr<Result> (*decode)(std::string_view)) {

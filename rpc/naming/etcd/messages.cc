@@ -32,7 +32,7 @@ namespace {
 // Longest lease that this side believes in: a year.
 constexpr int64_t kMaxTtlSeconds = int64_t{365} * 24 * 3600;
 
-// Those of JWT have some hundred.
+// Tokens of JWT have some hundred.
 constexpr size_t kMaxTokenBytes = 8192;
 
 std::string Base64(std::string_view bytes) {

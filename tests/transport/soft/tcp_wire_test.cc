@@ -56,7 +56,8 @@ TEST(TcpWireTest, NoWakeUpIsLostWhenOnlyThePeerSleeps) { PingPong(Tcp(), kRounds
 
 TEST(TcpWireTest, LargeMessagesAndOneSidedOperationsArriveWhole) { ExchangeLargeOperations(Tcp()); }
 
-// The kernel refuses to send what is no longer mapped, and its socket tells nobody.
+// The kernel refuses to send what may not be read, and its socket tells nobody. The pages stay
+// reserved, so that no thread's memory takes their place.
 TEST(TcpWireTest, AProcessThatSleepsHearsThatLentMemoryIsGone) {
   GuardUserMemory();
   TcpProcess target;
@@ -70,7 +71,7 @@ TEST(TcpWireTest, AProcessThatSleepsHearsThatLentMemoryIsGone) {
   MrHandle region(
       *process.device,
       process.device->RegMr(endpoint.pd(), memory, bytes, IBV_ACCESS_LOCAL_WRITE).value());
-  munmap(memory, bytes);
+  ASSERT_EQ(mprotect(memory, bytes, PROT_NONE), 0);
   ASSERT_EQ(ibv_req_notify_cq(endpoint.cq(), 0), 0);
   ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 1,
                                   {.addr = reinterpret_cast<uintptr_t>(memory),
@@ -83,6 +84,7 @@ TEST(TcpWireTest, AProcessThatSleepsHearsThatLentMemoryIsGone) {
   pollfd waiting{.fd = endpoint.channel()->fd, .events = POLLIN, .revents = 0};
   ASSERT_EQ(poll(&waiting, 1, /*timeout=*/60'000), 1) << "a wake-up was lost";
   EXPECT_NE(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+  munmap(memory, bytes);
 }
 
 TEST(TcpWireTest, QpOfAKilledPeerFailsAndOthersGoOn) {

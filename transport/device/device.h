@@ -158,7 +158,9 @@ class Device {
 
   // Readable when an asynchronous event waits; non-blocking.
   virtual int async_fd() const = 0;
-  // UNAVAILABLE when there is none. Acknowledge at once: destroying a QP waits for its events.
+  // UNAVAILABLE when there is none. What an event names exists until the event is acknowledged;
+  // then another object may get its number or address. Look its owner up, and acknowledge it at
+  // once: destroying the object waits for that.
   virtual absl::StatusOr<ibv_async_event> GetAsyncEvent() = 0;
   virtual void AckAsyncEvent(ibv_async_event& event) = 0;
 };

@@ -181,18 +181,18 @@ void DeviceContext::PollEvents() {
   while (true) {
     absl::StatusOr<ibv_async_event> event = device_.GetAsyncEvent();
     if (!event.ok()) return;
-    const uint32_t qpn = IsQpEvent(event->event_type) ? event->element.qp->qp_num : 0;
-    const ibv_async_event copy = *event;
+    // Until an event is acknowledged, what it names is not destroyed. Afterwards the device may
+    // give the number of the queue pair, or the address of the queue, to another owner. So the
+    // owner is looked up first.
+    OnEvent(*event);
     device_.AckAsyncEvent(*event);
-    OnEvent(copy, qpn);
   }
 }
 
-// An event may name what is destroyed by now: queues are known by their address alone.
-void DeviceContext::OnEvent(const ibv_async_event& event, uint32_t qpn) {
+void DeviceContext::OnEvent(const ibv_async_event& event) {
   const ibv_event_type type = event.event_type;
-  if (qpn != 0) {
-    Dispatch(type, qpn);
+  if (IsQpEvent(type)) {
+    Dispatch(type, event.element.qp->qp_num);
     return;
   }
   if (!IsRoutine(type)) Log(LogLevel::kWarning, Describe(device_, event));

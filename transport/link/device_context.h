@@ -105,7 +105,8 @@ class DeviceContext {
   void StopThread();
   absl::Status ChooseConnector(const Options& options);
   void ReadEvents();
-  void OnEvent(const ibv_async_event& event, uint32_t qpn);
+  // Precondition: the event is not acknowledged.
+  void OnEvent(const ibv_async_event& event);
   void RereadAddress();
   absl::StatusOr<PortAddress> ReadAddressAgain();
   static void Tell(const Subscription& subscription, ibv_event_type type);

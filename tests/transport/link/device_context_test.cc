@@ -1,5 +1,5 @@
 // A device's asynchronous events are acknowledged at once, whatever the executors do, and reach the
-// owner of their queue pair in order.
+// owner of their queue pair in order. A later owner of the same number hears none of them.
 
 #include "verbena/transport/link/device_context.h"
 
@@ -42,10 +42,16 @@ class EventfulDevice final : public FakeDevice {
     } else {
       event.element.port_num = 1;
     }
-    std::lock_guard lock(mutex_);
-    events_.push_back(event);
-    EXPECT_EQ(eventfd_write(fd_, 1), 0);
+    Push(event);
   }
+  void Lose(ibv_cq* cq) {
+    ibv_async_event event{};
+    event.event_type = IBV_EVENT_CQ_ERR;
+    event.element.cq = cq;
+    Push(event);
+  }
+  // Runs at each acknowledgement. What an event names may be destroyed from then on.
+  std::function<void()> on_acknowledged = [] {};
   int unacknowledged() {
     std::lock_guard lock(mutex_);
     return static_cast<int>(events_.size()) + read_;
@@ -71,11 +77,20 @@ class EventfulDevice final : public FakeDevice {
     return event;
   }
   void AckAsyncEvent(ibv_async_event&) override {
-    std::lock_guard lock(mutex_);
-    --read_;
+    {
+      std::lock_guard lock(mutex_);
+      --read_;
+    }
+    on_acknowledged();
   }
 
  private:
+  void Push(const ibv_async_event& event) {
+    std::lock_guard lock(mutex_);
+    events_.push_back(event);
+    EXPECT_EQ(eventfd_write(fd_, 1), 0);
+  }
+
   const int fd_;
   ibv_pd pd_{};
   std::mutex mutex_;
@@ -126,6 +141,55 @@ TEST(DeviceContextStartTest, AThreadThatTheSystemRefusesIsAStatus) {
   };
   const absl::Status status = DeviceContext::Create(device, {.start_thread = refuse}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
+// A context whose events only the test reads. The owner of what an event names is gone, and another
+// has its number or address, as soon as the event is acknowledged.
+class LaterOwnerTest : public ::testing::Test {
+ protected:
+  // Reads the event that was raised, and lets the executor run.
+  void Read() {
+    context_->PollEvents();
+    for (int i = 0; i < 10; ++i) executor_->Poll();
+  }
+  DeviceContext::EventHandler Hears(int& count) {
+    return [&count](ibv_event_type) { ++count; };
+  }
+
+  CapturedLog log_;
+  EventfulDevice device_;
+  std::unique_ptr<Executor> executor_ = *Executor::Create({});
+  std::unique_ptr<DeviceContext> context_ =
+      *DeviceContext::Create(device_, {.event_thread = false});
+  int former_ = 0;
+  int later_ = 0;
+};
+
+TEST_F(LaterOwnerTest, ALateEventIsNotTheNextOwnersOfTheQueuePairsNumber) {
+  ibv_qp qp{};
+  qp.qp_num = 1;
+  context_->Subscribe(1, *executor_, Hears(former_));
+  device_.on_acknowledged = [this] {
+    context_->Unsubscribe(1);
+    context_->Subscribe(1, *executor_, Hears(later_));
+  };
+  device_.Raise(IBV_EVENT_QP_FATAL, &qp);
+  Read();
+  EXPECT_EQ(former_, 1);
+  EXPECT_EQ(later_, 0);
+}
+
+TEST_F(LaterOwnerTest, ALateEventIsNotTheNextQueuesAtTheSameAddress) {
+  ibv_cq cq{};
+  context_->SubscribeQueue(&cq, *executor_, Hears(former_));
+  device_.on_acknowledged = [this, &cq] {
+    context_->UnsubscribeQueue(&cq);
+    context_->SubscribeQueue(&cq, *executor_, Hears(later_));
+  };
+  device_.Lose(&cq);
+  Read();
+  EXPECT_EQ(former_, 1);
+  EXPECT_EQ(later_, 0);
 }
 
 TEST_F(DeviceContextTest, AnEventIsAcknowledgedBeforeItsOwnerHasRun) {

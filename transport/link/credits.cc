@@ -46,10 +46,12 @@ uint32_t SendCredits::GiveBackWithin(uint32_t limit) {
   return count;
 }
 
-void CreditRecall::Begin(const Counts& counts) {
+void CreditRecall::Begin(const Counts& counts, uint32_t asked) {
+  VERBENA_DCHECK(asked <= counts.surplus)
+      << "a recall of " << asked << " of " << counts.surplus << " borrowed credits";
   *this = {};
   open_ = true;
-  asked_ = counts.surplus;
+  asked_ = asked;
   returned_before_ = counts.returned;
   received_before_ = counts.received;
 }
@@ -66,8 +68,8 @@ absl::Status CreditRecall::Check(const Counts& counts, bool is_due) {
   if (is_due) {
     if (++checks_unsent_ <= kMaxUnsentRecalls) return absl::OkStatus();
     return absl::ResourceExhaustedError(fmt::format(
-        "the peer issued no credit for the RECALL of the {} that it borrowed, for {} checks",
-        counts.surplus, checks_unsent_));
+        "the peer issued no credit for the RECALL of {} that it borrowed, for {} checks", asked_,
+        checks_unsent_));
   }
   if (++checks_ <= kMaxUnansweredRecalls) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -84,6 +86,11 @@ IssuedCredits::IssuedCredits(CreditPool& pool, CreditShare& share, uint32_t init
       window_(initial_window),
       issued_(initial_window),
       advertised_(initial_window) {}
+
+IssuedCredits::~IssuedCredits() {
+  pool_.GiveBack(surplus(), share_);
+  LeavePool();
+}
 
 absl::Status IssuedCredits::SentWithoutCredit() const {
   return absl::ResourceExhaustedError(
@@ -108,52 +115,113 @@ absl::Status IssuedCredits::TakeBack(uint32_t count) {
   window_ -= count;
   if (recalled()) recall_.Update(counts());
   pool_.GiveBack(count, share_);
+  if (surplus() == 0) LeavePool();
   return absl::OkStatus();
 }
 
 uint32_t IssuedCredits::Grow(bool is_shared) {
-  const uint32_t wanted = std::min(window_, max_window_ - window_);
+  if (!takes_part_) {
+    takes_part_ = true;
+    pool_.Join(share_);
+  }
+  uint32_t wanted = std::min(window_, max_window_ - window_);
+  if (pool_.is_short()) wanted = std::min(wanted, lacking(is_shared));
   const uint32_t borrowed = pool_.Borrow(wanted, share_, is_shared);
   window_ += borrowed;
+  SetShort((borrowed == 0 || is_short_) && lacking(is_shared) > 0);
   return borrowed;
 }
 
-bool CreditIssuer::Grow(RecallableLink& link, bool is_shared) {
-  // A link that may borrow no more takes nothing from others.
-  if (link.issued().recalled() || link.issued().at_maximum()) return false;
-  if (link.issued().Grow(is_shared) == 0) {
-    RecallFor(link, is_shared);
-    return false;
-  }
-  if (!link.linked()) recallable_.PushBack(link);
-  return true;
+// A link that is still short asks again.
+void IssuedCredits::NoteChecked(bool heard) {
+  SetShort(false);
+  if (!heard && surplus() == 0) LeavePool();
 }
 
-// Links to another address that has fewer give nothing.
-void CreditIssuer::RecallFor(RecallableLink& link, bool is_shared) {
+void IssuedCredits::Recall(uint32_t count) {
+  recall_.Begin(counts(), count);
+  SetShort(false);
+}
+
+uint32_t IssuedCredits::excess(bool is_shared) const {
+  const uint32_t fair = pool_.FairShare(share_, is_shared);
+  return surplus() > fair ? surplus() - fair : 0;
+}
+
+uint32_t IssuedCredits::lacking(bool is_shared) const {
+  const uint32_t fair = pool_.FairShare(share_, is_shared);
+  return fair > surplus() ? fair - surplus() : 0;
+}
+
+void IssuedCredits::SetShort(bool is_short) {
+  if (is_short && !is_short_) pool_.AddShort();
+  if (!is_short && is_short_) pool_.RemoveShort();
+  is_short_ = is_short;
+}
+
+void IssuedCredits::LeavePool() {
+  if (!takes_part_) return;
+  SetShort(false);
+  pool_.Leave(share_);
+  takes_part_ = false;
+}
+
+bool CreditIssuer::Grow(RecallableLink& link, bool is_shared) {
+  IssuedCredits& credits = link.issued();
+  // A link that may borrow no more takes nothing from others.
+  if (credits.recalled() || credits.at_maximum()) return false;
+  const bool grown = credits.Grow(is_shared) != 0;
+  if (!link.linked()) busy_.PushBack(link);
+  if (!grown && !RecallQuiet(link, is_shared)) RecallBusy(link, is_shared);
+  return grown;
+}
+
+// A link that is not asked counts as busy until its next check, so that it is not looked at again.
+bool CreditIssuer::RecallQuiet(RecallableLink& link, bool is_shared) {
   const uint32_t borrowed = link.issued().share().borrowed;
   int asked = 0;
-  RecallableLink* busy = nullptr;
   for (int i = 0; i < kRecallCandidates && asked < kRecallsAtOnce; ++i) {
-    RecallableLink* candidate = recallable_.PopFront();
+    RecallableLink* candidate = quiet_.PopFront();
     if (candidate == nullptr) break;
-    if (candidate->issued().surplus() == 0) continue;
-    const bool has_less = is_shared && candidate->issued().share().borrowed < borrowed;
-    if (candidate == &link || has_less || candidate->heard()) {
-      recallable_.PushBack(*candidate);
-      if (candidate != &link && !has_less && busy == nullptr) busy = candidate;
+    IssuedCredits& credits = candidate->issued();
+    if (!credits.takes_part()) continue;
+    const bool has_less = is_shared && credits.share().borrowed < borrowed;
+    if (credits.surplus() == 0 || has_less || candidate->heard() || candidate == &link) {
+      busy_.PushBack(*candidate);
       continue;
     }
-    candidate->Recall();
+    candidate->Recall(credits.surplus());
     ++asked;
   }
-  if (asked > 0 || busy == nullptr) return;
-  busy->Unlink();
-  busy->Recall();
+  return asked > 0;
+}
+
+void CreditIssuer::RecallBusy(RecallableLink& link, bool is_shared) {
+  const IssuedCredits& starving = link.issued();
+  if (starving.lacking(is_shared) == 0) return;
+  // It is not the one to be looked at, unless it is alone.
+  link.Unlink();
+  busy_.PushBack(link);
+  RecallableLink* candidate = busy_.PopFront();
+  IssuedCredits& credits = candidate->issued();
+  if (!credits.takes_part()) return;
+  const bool has_less = is_shared && credits.share().borrowed < starving.share().borrowed;
+  const uint32_t excess = credits.excess(is_shared);
+  if (has_less || excess == 0) {
+    busy_.PushBack(*candidate);
+    return;
+  }
+  candidate->Recall(excess);
 }
 
 void CreditIssuer::NoteRecallAnswered(RecallableLink& link) {
-  if (link.issued().surplus() > 0 && !link.linked()) recallable_.PushBack(link);
+  if (link.issued().takes_part() && !link.linked()) busy_.PushBack(link);
+}
+
+void CreditIssuer::NoteChecked(RecallableLink& link, bool heard) {
+  link.Unlink();
+  link.issued().NoteChecked(heard);
+  if (link.issued().takes_part()) (heard ? busy_ : quiet_).PushBack(link);
 }
 
 }  // namespace verbena::internal

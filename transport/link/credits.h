@@ -30,9 +30,14 @@ namespace verbena::internal {
 // Credits that the links to one source address have borrowed from a pool.
 struct CreditShare {
   uint32_t borrowed = 0;
+  uint32_t links = 0;  // that take part in the pool
 };
 
 // The receives of one SRQ that no link owns, to be borrowed.
+//
+// The links that hold some, or have asked for some, take part in the pool, and each has a fair
+// share: the pool is divided evenly among their source addresses, and the part of an address among
+// its links. If the pool `is_shared` with other addresses, one part more is for the next one.
 class CreditPool {
  public:
   explicit CreditPool(uint32_t capacity) : free_(capacity), capacity_(capacity) {}
@@ -42,11 +47,31 @@ class CreditPool {
   uint32_t Borrow(uint32_t wanted, CreditShare& share, bool is_shared);
   void GiveBack(uint32_t count, CreditShare& share);
 
+  // A link of `share` takes part from now on, until Leave().
+  void Join(CreditShare& share) {
+    if (share.links++ == 0) ++sources_;
+  }
+  void Leave(CreditShare& share) {
+    if (--share.links == 0) --sources_;
+  }
+  // The fair share of a link of `share` that takes part.
+  uint32_t FairShare(const CreditShare& share, bool is_shared) const {
+    return capacity_ / (sources_ + (is_shared ? 1 : 0)) / share.links;
+  }
+
+  // Links that take part, have less than their fair share, and found the pool empty. While there
+  // are some, no other borrows beyond its own: what is given back would never reach them.
+  bool is_short() const { return short_links_ != 0; }
+  void AddShort() { ++short_links_; }
+  void RemoveShort() { --short_links_; }
+
   uint32_t free() const { return free_; }
   uint32_t borrowed() const { return capacity_ - free_; }
 
  private:
   uint32_t free_;
+  uint32_t sources_ = 0;  // whose links take part
+  uint32_t short_links_ = 0;
   const uint32_t capacity_;
 };
 
@@ -108,8 +133,8 @@ class SendCredits {
   uint16_t reserve_seen_ = 0;
 };
 
-// CreditRecall: one link's request that its peer return the credits that it borrowed, and whether
-// the peer has answered.
+// CreditRecall: one link's request that its peer return credits that it borrowed, and whether the
+// peer has answered.
 //
 // The peer has answered once the credits that it returned and the SENDs that it made since add up
 // to what it was asked for. If it returned nothing, it has answered once it has sent a whole
@@ -118,7 +143,7 @@ class SendCredits {
 //
 // Part of an IssuedCredits, which counts the credits; on its link's executor's thread.
 //
-//   recall.Begin(counts);
+//   recall.Begin(counts, asked);
 //   recall.Update(counts);  // the peer has returned some: open() may be false now
 //   absl::Status status = recall.Check(counts, is_due);  // at each liveness check
 class CreditRecall {
@@ -131,10 +156,12 @@ class CreditRecall {
     uint32_t surplus;  // the borrowed part of the window
   };
 
-  // The peer is asked for the surplus, from now until open() is false again. A recall that is open
-  // begins anew.
-  void Begin(const Counts& counts);
+  // The peer is asked for `asked` credits, the surplus at most, from now until open() is false
+  // again. A recall that is open begins anew.
+  void Begin(const Counts& counts, uint32_t asked);
   bool open() const { return open_; }
+  // How many credits the peer may return in all, modulo 2^32.
+  uint32_t limit() const { return returned_before_ + asked_; }
   // Call when the peer has returned credits while open().
   void Update(const Counts& counts) { open_ = !IsAnswered(counts); }
   // Updates, at each liveness check while open(). RESOURCE_EXHAUSTED after kMaxUnansweredRecalls
@@ -161,7 +188,7 @@ class IssuedCredits {
   IssuedCredits(CreditPool& pool, CreditShare& share, uint32_t initial_window, uint32_t max_window);
   IssuedCredits(const IssuedCredits&) = delete;
   IssuedCredits& operator=(const IssuedCredits&) = delete;
-  ~IssuedCredits() { pool_.GiveBack(surplus(), share_); }
+  ~IssuedCredits();
 
   // A SEND arrived. RESOURCE_EXHAUSTED when the peer had no credit for it: no ordinary one, or
   // kReserveCredits of its SENDs on the reserve are not acknowledged yet.
@@ -182,9 +209,20 @@ class IssuedCredits {
     return returned == returned_ ? absl::OkStatus() : TakeBack(returned - returned_);
   }
 
-  // Doubles the window, as far as the pool (CreditPool::Borrow()) and the maximum go. Returns by
-  // how much it grew.
+  // Takes part in the pool from now on. Doubles the window, as far as the pool and the maximum go;
+  // up to its fair share only, while the pool is_short(). Returns by how much it grew.
   uint32_t Grow(bool is_shared);
+  // A liveness check has found whether the peer sent since the last one. A link that did not, and
+  // has borrowed nothing, takes part in the pool no more.
+  void NoteChecked(bool heard);
+  // The link is lost: it takes part no more. What it borrowed goes back in the destructor.
+  void LeavePool();
+  // From the first Grow() on, until it leaves or the peer has returned all that it borrowed.
+  bool takes_part() const { return takes_part_; }
+  // Credits that it has borrowed beyond its fair share, and what it lacks of that. Precondition:
+  // takes_part().
+  uint32_t excess(bool is_shared) const;
+  uint32_t lacking(bool is_shared) const;
 
   // Raises what the peer may send to the full window; the next header carries total(). Call after
   // the receives have been reposted.
@@ -205,17 +243,17 @@ class IssuedCredits {
   // Credits that the peer holds unspent, as far as this side knows.
   uint32_t outstanding() const { return issued_ - returned_ - received_; }
   uint32_t window() const { return window_; }
-  // The credits that the links to the peer's address have borrowed together.
+  // What the links to the peer's address have borrowed together.
   const CreditShare& share() const { return share_; }
   bool at_maximum() const { return window_ >= max_window_; }
   // The borrowed part of the window, which a recall may ask for.
   uint32_t surplus() const { return window_ - initial_window_; }
 
-  // For a recall: how many credits the peer may return in all, modulo 2^32. It never falls.
-  uint32_t recall_limit() const { return returned_ + surplus(); }
-  // The peer is asked for the surplus, from now until recalled() is false again. Call CheckRecall()
-  // at each liveness check until then (CreditRecall::Check()).
-  void Recall() { recall_.Begin(counts()); }
+  // The peer is asked for `count` credits, the surplus at most, from now until recalled() is false
+  // again. Call CheckRecall() at each liveness check until then (CreditRecall::Check()).
+  void Recall(uint32_t count);
+  // For the RECALL frame of the last recall: how many credits the peer may return in all.
+  uint32_t recall_limit() const { return recall_.limit(); }
   bool recalled() const { return recall_.open(); }
   absl::Status CheckRecall(bool is_due) { return recall_.Check(counts(), is_due); }
 
@@ -223,6 +261,7 @@ class IssuedCredits {
   absl::Status SentWithoutCredit() const;
   [[gnu::cold, gnu::noinline]] absl::Status SentBeyondReserve() const;
   absl::Status TakeBack(uint32_t count);
+  void SetShort(bool is_short);
   CreditRecall::Counts counts() const { return {returned_, received_, window_, surplus()}; }
 
   CreditPool& pool_;
@@ -237,17 +276,19 @@ class IssuedCredits {
   uint16_t reserve_seen_ = 0;
   uint16_t reserve_advertised_ = 0;
   CreditRecall recall_;
+  bool takes_part_ = false;
+  bool is_short_ = false;  // counts in the pool's is_short()
 };
 
-// RecallableLink: a link as a CreditIssuer sees it. While it is in the issuer's list, its peer may
-// be asked for credits.
+// RecallableLink: a link as a CreditIssuer sees it. While it is in one of the issuer's lists, its
+// peer may be asked for credits.
 //
 // Implemented by Link, which leaves the list as it closes. On its executor's thread.
 class RecallableLink : public IntrusiveNode<RecallableLink> {
  public:
   virtual IssuedCredits& issued() = 0;
-  // Asks the peer to return the credits beyond its initial window.
-  virtual void Recall() = 0;
+  // Asks the peer to return `count` credits of those beyond its initial window.
+  virtual void Recall(uint32_t count) = 0;
   // Whether a SEND has come since the last liveness check.
   virtual bool heard() const = 0;
 
@@ -257,11 +298,18 @@ class RecallableLink : public IntrusiveNode<RecallableLink> {
 
 // CreditIssuer: issues credits of an endpoint's pool over its busy links, and recalls them.
 //
-// A link that starves borrows what is free. If nothing is, this looks at kRecallCandidates links
-// that hold some, at most, beginning with those that it looked at longest ago. Up to kRecallsAtOnce
-// of them that were quiet since the last liveness check are asked for theirs (RECALL). If none was
-// quiet, one busy link is. A source that holds fewer credits than the starving one is spared. The
-// answers make the credits free for the next link that starves.
+// A link that starves borrows what is free. If nothing is, peers of others are asked for credits
+// (RECALL); the answers make them free for links that starve later. First come links that were
+// quiet at their last liveness check and still are, up to kRecallsAtOnce: these are asked for all
+// that they borrowed. If there are none, one busy link is asked for what it has beyond its fair
+// share, if the link that starves has less than its own. A source that holds fewer credits than the
+// starving one is spared.
+//
+// With a thousand links that starve, each look at another link is a cache miss. So a quiet link is
+// looked at once after each of its checks, and kRecallCandidates for one link that starves. Of the
+// busy ones, a link that lacks some of its fair share has one looked at, the one that was looked at
+// or checked longest ago. A link that lacks none has none looked at. So links that go on starving
+// share the pool out, and then recall nothing.
 //
 // Part of an Endpoint; one thread.
 class CreditIssuer {
@@ -278,12 +326,20 @@ class CreditIssuer {
   bool Grow(RecallableLink& link, bool is_shared);
   // The peer of `link`, which is open, has answered a recall, and may be asked again.
   void NoteRecallAnswered(RecallableLink& link);
+  // A liveness check of `link`, which is linked(), has found whether a SEND came since the check
+  // before: it is busy or quiet until the next one.
+  void NoteChecked(RecallableLink& link, bool heard);
 
  private:
-  void RecallFor(RecallableLink& link, bool is_shared);
+  // True if quiet links were asked for what they borrowed.
+  bool RecallQuiet(RecallableLink& link, bool is_shared);
+  void RecallBusy(RecallableLink& link, bool is_shared);
 
   CreditPool pool_;
-  IntrusiveList<RecallableLink> recallable_;  // not being recalled; looked at longest ago first
+  // Links that take part in the pool, and are not being recalled. A quiet one may have become busy
+  // since its check. One that has left the pool is dropped when it is looked at.
+  IntrusiveList<RecallableLink> quiet_;
+  IntrusiveList<RecallableLink> busy_;  // looked at or checked longest ago first
 };
 
 }  // namespace verbena::internal

@@ -191,8 +191,8 @@ inline constexpr uint32_t kMaxUnsentRecalls = 8;
 inline constexpr uint32_t kMaxUnacknowledgedChecks = 8;
 
 // When a link's peer lacks credits and the pool can give none, the endpoint looks at
-// kRecallCandidates links at most, and recalls the credits of quiet ones, of kRecallsAtOnce at
-// most. If none of them is quiet, it recalls those of one busy link.
+// kRecallCandidates quiet links at most, and recalls the credits of kRecallsAtOnce at most. If none
+// is quiet, it recalls what one busy link has beyond its fair share (CreditIssuer).
 inline constexpr int kRecallsAtOnce = 4;
 inline constexpr int kRecallCandidates = 16;
 

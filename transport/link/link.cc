@@ -199,7 +199,7 @@ void Link::RefillWindows(uint32_t wanted) {
 
 bool Link::CheckLiveness(TimePoint now) {
   if (!open()) return false;
-  const bool heard = liveness_.Check(now);
+  const bool heard = CheckHeard(now);
   absl::Status status = sender_.leases().CheckGrace(now);
   if (status.ok()) status = sender_.CheckRecall();
   if (status.ok()) status = CheckAcknowledged();
@@ -228,6 +228,12 @@ bool Link::CheckLiveness(TimePoint now) {
   }
   Ping();
   return true;
+}
+
+bool Link::CheckHeard(TimePoint now) {
+  const bool heard = liveness_.Check(now);
+  if (RecallableLink::linked()) host_.credit_issuer().NoteChecked(*this, heard);
+  return heard;
 }
 
 bool Link::KeepAliveDue(TimePoint now) const {
@@ -262,8 +268,9 @@ void Link::CheckUnwatched(TimePoint now) {
   if (!open() || WatchedLink::linked()) return;
   // Sending begins the watch, but a call may wait for its client before it has sent anything.
   bool is_due = listener().ExpectsFrames();
-  if (host_.limits().keep_alive_interval != Duration::zero()) {
-    (void)liveness_.Check(now);
+  const bool keeps_alive = host_.limits().keep_alive_interval != Duration::zero();
+  if (keeps_alive || RecallableLink::linked()) {
+    (void)CheckHeard(now);
     is_due = is_due || KeepAliveDue(now);
   }
   if (is_due) host_.WatchLiveness(*this);

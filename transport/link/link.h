@@ -358,10 +358,11 @@ class Link final : public LinkSender::Owner {
 
   PeerSource& source() const { return sender_.queue().source(); }
   IssuedCredits& issued() override { return sender_.issued(); }
-  void Recall() override { sender_.Recall(); }
+  void Recall(uint32_t count) override { sender_.Recall(count); }
   bool heard() const override { return liveness_.heard(); }
   // Has the next liveness check look at a link that has sent nothing since the last one, if its
   // listener waits for frames, or its peer has been silent for LinkLimits::keep_alive_interval.
+  // Tells the CreditIssuer whether a peer that has borrowed credits is quiet.
   void CheckUnwatched(TimePoint now);
   // Closes it, or lets its listener do so, if it has been idle for too long.
   void CheckIdle(TimePoint now);
@@ -384,6 +385,8 @@ class Link final : public LinkSender::Owner {
   void RefillWindows(uint32_t wanted) override;
   void OnSendsDrained() override { qp_.OnDrained(); }
 
+  // Whether a SEND has come since the last check. Tells the CreditIssuer, too.
+  bool CheckHeard(TimePoint now);
   bool KeepAliveDue(TimePoint now) const;
   // Whether the peer acknowledges what it is sent. A failed Status closes the link.
   absl::Status CheckAcknowledged();

@@ -59,6 +59,7 @@ void LinkSender::Close() {
   RoomWaiter::Unlink();
   writers_.Clear();
   queue_.DropPending();
+  issued_.LeavePool();
   while (!lease_waiters_.empty()) {
     lease_waiters_.ServeFirst([](LeaseWaiter& first) { first.OnLinkLost(); });
   }
@@ -231,9 +232,9 @@ void LinkSender::CompletedUnposted(uint16_t position) {
 
 // --- control frames
 
-void LinkSender::Recall() {
+void LinkSender::Recall(uint32_t count) {
   VERBENA_DCHECK(open()) << "a lost link is asked for credits";
-  issued_.Recall();
+  issued_.Recall(count);
   control_.recall = true;
   ScheduleFlush();
 }

@@ -153,8 +153,8 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   }
   // Whether a PING is held up here because other links hold all send buffers.
   bool ping_is_held_up() const { return control_.ping && OthersHoldBuffers(); }
-  // Asks the peer to return the credits beyond its initial window.
-  void Recall();
+  // Asks the peer to return `count` credits of those beyond its initial window.
+  void Recall(uint32_t count);
   // At each liveness check: whether a peer that was asked for credits has answered. A failed Status
   // closes the link.
   absl::Status CheckRecall();

@@ -66,6 +66,14 @@ class BackPressureTest : public LinksFixture {
     ASSERT_GE(server().stats().receives_posted, needed);
   }
 
+  // Long enough for two liveness checks: the second finds a link quiet that sends nothing.
+  void PassLivenessChecks() {
+    for (int check = 0; check < 2; ++check) {
+      clock().Advance(LinkLimits().ping_interval);
+      for (int turn = 0; turn < 100; ++turn) executor().Poll();
+    }
+  }
+
   Receiver client_listener_;
   Receiver a_;
   Receiver b_;
@@ -139,6 +147,7 @@ TEST_F(BackPressureTest, LentCreditsAreRecalledFromALinkThatIsQuiet) {
   to_a.Run(*quiet);
   PollUntil([&] { return a_.received() == 2000; });
   ASSERT_EQ(server().stats().credits_borrowed, kPool) << "the first link was to take all";
+  PassLivenessChecks();
 
   Flood to_b(2000, 900);
   to_b.Run(*busy);
@@ -149,6 +158,29 @@ TEST_F(BackPressureTest, LentCreditsAreRecalledFromALinkThatIsQuiet) {
   EXPECT_LE(server().stats().credits_borrowed, kPool);
   for (int turn = 0; turn < 100; ++turn) executor().Poll();
   EXPECT_GT(busy->send_credits(), kInitialCredits) << "none of what the other gave back";
+}
+
+// No liveness check has found it quiet.
+TEST_F(BackPressureTest, ABusyLinkKeepsItsFairShareOfWhatWasLent) {
+  constexpr uint32_t kPool = 16;
+  clock().Stop();
+  StartServer(WithPool(2, kPool));
+  Link* first = Connect(client_listener_, a_);
+  Link* second = Connect(client_listener_, b_);
+  ASSERT_NE(first, nullptr);
+  ASSERT_NE(second, nullptr);
+  Flood to_a(2000, 900);
+  to_a.Run(*first);
+  PollUntil([&] { return a_.received() == 2000; });
+  ASSERT_EQ(server().stats().credits_borrowed, kPool) << "the first link was to take all";
+
+  Flood to_b(2000, 900);
+  to_b.Run(*second);
+  PollUntil([&] { return b_.received() == 2000; });
+  for (int turn = 0; turn < 100; ++turn) executor().Poll();
+  EXPECT_EQ(server().stats().traffic.recalls, 1u);
+  EXPECT_EQ(first->send_credits(), kInitialCredits + kPool / 2);
+  EXPECT_EQ(server().stats().credits_borrowed, kPool);
 }
 
 TEST_F(BackPressureTest, TwoLinksThatStarveBothComeToTheirEnd) {

@@ -77,7 +77,7 @@ TEST_F(CompactSendTest, ReturnedCreditsTravelThoughEachSendHasOneFrame) {
   PollUntil([&] { return !executor().Poll(); });
   ASSERT_GT(server_link().issued().surplus(), 0u) << "the window was to grow";
   const uint64_t credit_sends = link_->stats().credit_sends;
-  server_link().Recall();
+  server_link().Recall(server_link().issued().surplus());
   for (int turn = 0; turn < 200 && server_link().issued().surplus() > 0; ++turn) {
     Append(1, 32);
     executor().Poll();

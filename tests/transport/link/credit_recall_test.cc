@@ -16,7 +16,7 @@ namespace {
 // around.
 class CreditRecallTest : public testing::Test {
  protected:
-  CreditRecallTest() { recall_.Begin(counts_); }
+  CreditRecallTest() { recall_.Begin(counts_, counts_.surplus); }
 
   void Return(uint32_t count) {
     counts_.returned += count;
@@ -66,6 +66,15 @@ TEST_F(CreditRecallTest, FailsAfterAFewChecksWithoutAnAnswer) {
   EXPECT_TRUE(recall_.open());
 }
 
+TEST_F(CreditRecallTest, AsksForAPartOfWhatThePeerBorrowed) {
+  recall_.Begin(counts_, 3);
+  EXPECT_EQ(recall_.limit(), 1u) << "three more than were returned, modulo 2^32";
+  Return(2);
+  EXPECT_TRUE(recall_.open());
+  Return(1);
+  EXPECT_FALSE(recall_.open());
+}
+
 // A RECALL that could not be sent yet is no fault of the answer.
 TEST_F(CreditRecallTest, CountsChecksBeforeTheRecallWasSentForThemselves) {
   for (uint32_t i = 0; i < kMaxUnsentRecalls; ++i) EXPECT_EQ(Check(true), absl::OkStatus());
@@ -81,7 +90,7 @@ TEST_F(CreditRecallTest, JudgesASecondRecallByItself) {
   ASSERT_FALSE(recall_.open());
   counts_.window += 4;
   counts_.surplus += 4;
-  recall_.Begin(counts_);
+  recall_.Begin(counts_, counts_.surplus);
   EXPECT_TRUE(recall_.open());
   EXPECT_EQ(Check(true), absl::OkStatus());
   EXPECT_EQ(Check(), absl::OkStatus());

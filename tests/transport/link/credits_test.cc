@@ -161,13 +161,13 @@ TEST(IssuedCreditsTest, ARecallIsAnsweredByGivingBackOrByHavingNoneToSpare) {
   IssuedCredits issued(pool, share, kInitial, kMax);
   issued.Grow(/*is_shared=*/false);
   issued.Refill();
-  issued.Recall();
+  issued.Recall(issued.surplus());
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(issued.OnSend(false).ok());
   EXPECT_TRUE(issued.recalled());
   ASSERT_TRUE(issued.OnReturned(kInitial - 3).ok()) << "the others were on their way";
   EXPECT_FALSE(issued.recalled());
   issued.Refill();
-  issued.Recall();
+  issued.Recall(issued.surplus());
   for (uint32_t i = 0; i < issued.window(); ++i) {
     ASSERT_TRUE(issued.OnSend(false).ok());
     issued.Refill();
@@ -182,7 +182,7 @@ TEST(IssuedCreditsTest, APeerThatGivesOneCreditBackHasNotAnswered) {
   IssuedCredits issued(pool, share, kInitial, kMax);
   issued.Grow(/*is_shared=*/false);
   issued.Refill();
-  issued.Recall();
+  issued.Recall(issued.surplus());
   ASSERT_TRUE(issued.OnReturned(1).ok());
   EXPECT_TRUE(issued.recalled());
   for (uint32_t i = 0; i < kMaxUnansweredRecalls; ++i)
@@ -196,7 +196,7 @@ TEST(IssuedCreditsTest, ARecallThatIsNotAnsweredIsAViolationAfterAFewChecks) {
   IssuedCredits issued(pool, share, kInitial, kMax);
   issued.Grow(/*is_shared=*/false);
   issued.Refill();
-  issued.Recall();
+  issued.Recall(issued.surplus());
   for (uint32_t i = 0; i < kMaxUnansweredRecalls; ++i) {
     EXPECT_TRUE(issued.CheckRecall(/*is_due=*/false).ok());
     ASSERT_TRUE(issued.OnSend(false).ok());
@@ -371,6 +371,7 @@ TEST(CreditsTest, TwoSidesNeverDisagreeWhateverIsOnItsWay) {
       case 5:
         // Recalls that come before the answer to an earlier one, too.
         if (random() % 16 == 0 && side.wire.size() < 40 && side.credits.TrySpend()) {
+          side.issued.Recall(random() % (side.issued.surplus() + 1));
           side.Send(false, side.issued.recall_limit());
         }
         break;

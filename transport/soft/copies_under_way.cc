@@ -1,8 +1,17 @@
 #include "verbena/transport/soft/copies_under_way.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace verbena::internal::soft {
+
+namespace {
+
+bool Contains(const std::vector<CopyUnderWay>& copies, const CopyUnderWay& wanted) {
+  return std::ranges::any_of(copies, [&](const CopyUnderWay& copy) { return copy.Is(wanted); });
+}
+
+}  // namespace
 
 bool AllOver(std::vector<CopyUnderWay>& copies) {
   std::erase_if(copies, [](const CopyUnderWay& copy) { return copy.over(); });
@@ -34,6 +43,25 @@ bool Quiescence::Quiesced(QpIdentity qp) {
   if (!AllOver(found->second)) return false;
   left_behind_.erase(found);
   return true;
+}
+
+void Quiescence::GiveUp(QpIdentity qp) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  AllOver(given_up_);
+  auto found = left_behind_.find(qp);
+  if (found == left_behind_.end()) return;
+  for (const CopyUnderWay& copy : found->second) {
+    if (!Contains(given_up_, copy)) given_up_.push_back(copy);
+  }
+}
+
+bool Quiescence::GivenUp(QpIdentity qp) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  AllOver(given_up_);
+  auto found = left_behind_.find(qp);
+  if (found == left_behind_.end() || AllOver(found->second)) return false;
+  return std::ranges::all_of(
+      found->second, [this](const CopyUnderWay& copy) { return Contains(given_up_, copy); });
 }
 
 void Quiescence::AddCopies(std::vector<CopyUnderWay>& copies) {

@@ -29,6 +29,9 @@ struct CopyUnderWay {
   std::shared_ptr<const std::atomic<uint64_t>> copying;
   uint64_t sequence = 0;
 
+  bool Is(const CopyUnderWay& other) const {
+    return copying == other.copying && sequence == other.sequence;
+  }
   bool over() const { return copying->load(std::memory_order_acquire) != sequence || peer->gone(); }
 };
 
@@ -48,6 +51,11 @@ class Quiescence {
   void Leave(QpIdentity qp, std::vector<CopyUnderWay> copies);
   // True when no byte can land through the QP any more.
   bool Quiesced(QpIdentity qp);
+  // Somebody has waited for the copies of the QP in vain: the peers that make them are frozen.
+  void GiveUp(QpIdentity qp);
+  // Whether each copy that the QP left behind was given up, through this QP or another, and goes
+  // on. Another wait for these is not worth its time.
+  bool GivenUp(QpIdentity qp);
   // Adds all copies that QPs left behind, whichever QPs.
   void AddCopies(std::vector<CopyUnderWay>& copies);
 
@@ -55,6 +63,7 @@ class Quiescence {
   std::mutex mutex_;  // a leaf
   std::unordered_set<QpIdentity> in_service_;
   std::unordered_map<QpIdentity, std::vector<CopyUnderWay>> left_behind_;
+  std::vector<CopyUnderWay> given_up_;  // each once; those that are over go at the next call
 };
 
 }  // namespace verbena::internal::soft

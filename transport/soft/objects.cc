@@ -364,7 +364,12 @@ bool SoftObjects::AwaitCopies(std::vector<CopyUnderWay>& copies) {
 }
 
 bool SoftObjects::AwaitQuiesced(QpIdentity qp) {
-  return WaitUntil([&] { return state_.quiescence().Quiesced(qp); });
+  Quiescence& quiescence = state_.quiescence();
+  // Many QPs of one lane leave the same copy behind: a frozen peer is waited for once.
+  if (quiescence.GivenUp(qp)) return false;
+  if (WaitUntil([&] { return quiescence.Quiesced(qp); })) return true;
+  quiescence.GiveUp(qp);
+  return false;
 }
 
 absl::Status SoftObjects::RevokeRegion(ibv_mr* mr, const char* what) {

@@ -59,7 +59,8 @@ class SoftDevice final : public Device {
   // keys fail, as after DeregMr.
   absl::Status ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t bytes, int access);
   // Waits until Quiesced(qp). False for a peer that is frozen in the middle of a copy: it is given
-  // two seconds. Call it for a queue pair that has left service.
+  // two seconds. They are not given again for the same copy, for this queue pair or another. Call
+  // it for a queue pair that has left service.
   bool AwaitQuiesced(QpIdentity qp);
   // The CQ's queue then holds `entries`: INVALID_ARGUMENT if more completions wait in it.
   absl::Status ResizeCq(ibv_cq* cq, int entries);

@@ -48,6 +48,43 @@ TEST_F(QuiescenceTest, EachCopyLeftBehindHasToEnd) {
   EXPECT_TRUE(quiescence_.Quiesced(qp_));
 }
 
+// Destroying a hundred queue pairs to one frozen peer waits for it once.
+TEST_F(QuiescenceTest, ACopyThatWasGivenUpIsGivenUpForEachQpThatLeftItBehind) {
+  const QpIdentity next{2};
+  quiescence_.Leave(qp_, {CopyBy(word_)});
+  quiescence_.Leave(next, {CopyBy(word_)});
+  EXPECT_FALSE(quiescence_.GivenUp(next));
+  quiescence_.GiveUp(qp_);
+  EXPECT_TRUE(quiescence_.GivenUp(qp_));
+  EXPECT_TRUE(quiescence_.GivenUp(next));
+  EXPECT_FALSE(quiescence_.Quiesced(next)) << "its bytes may still land";
+}
+
+TEST_F(QuiescenceTest, AnotherCopyOfAPeerThatWasGivenUpIsWorthAWait) {
+  const QpIdentity next{2};
+  const auto other = std::make_shared<std::atomic<uint64_t>>(1);
+  quiescence_.Leave(qp_, {CopyBy(word_)});
+  quiescence_.GiveUp(qp_);
+  quiescence_.Leave(next, {CopyBy(word_), CopyBy(other)});
+  EXPECT_FALSE(quiescence_.GivenUp(next));
+  // The peer goes on, and freezes in its next copy.
+  *word_ += 2;
+  ++*other;
+  quiescence_.Leave(next, {CopyBy(word_)});
+  EXPECT_FALSE(quiescence_.GivenUp(next));
+}
+
+TEST_F(QuiescenceTest, AQpWithoutCopiesIsNotGivenUp) {
+  quiescence_.Enter(qp_);
+  quiescence_.GiveUp(qp_);
+  EXPECT_FALSE(quiescence_.GivenUp(qp_));
+  quiescence_.Leave(qp_, {CopyBy(word_)});
+  quiescence_.GiveUp(qp_);
+  ++*word_;
+  EXPECT_FALSE(quiescence_.GivenUp(qp_));
+  EXPECT_TRUE(quiescence_.Quiesced(qp_));
+}
+
 TEST_F(QuiescenceTest, KnowsTheCopiesOfAllQps) {
   quiescence_.Enter(qp_);
   quiescence_.Leave(qp_, {CopyBy(word_)});

@@ -1,6 +1,7 @@
 #include "verbena/transport/soft/objects.h"
 
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -52,29 +53,70 @@ bool IsMapped(const void* address, size_t bytes) {
   return true;
 }
 
+// PROCMAP_QUERY of Linux 6.11, which the headers of older systems lack: asks /proc/self/maps for
+// the one mapping that holds `address`.
+struct MappingQuery {
+  uint64_t size = sizeof(MappingQuery);
+  uint64_t options = 0;
+  uint64_t address = 0;
+  // The answer.
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  uint64_t rights = 0;
+  uint64_t others[7] = {};  // file, page size, name and build id: not asked for
+};
+constexpr uint32_t kMappingQuery = _IOWR('f', 17, MappingQuery);
+constexpr uint64_t kMayRead = 1;
+constexpr uint64_t kMayWrite = 2;
+
+// As IsProtected(), by one system call for each mapping of the range. Nothing if the kernel does
+// not answer.
+std::optional<bool> AskIfProtected(int maps, uintptr_t at, uintptr_t end, bool writing) {
+  while (at < end) {
+    MappingQuery query{.address = at};
+    if (ioctl(maps, kMappingQuery, &query) != 0) {
+      // Another thread has just unmapped it.
+      if (errno == ENOENT) return true;
+      return std::nullopt;
+    }
+    if ((query.rights & (writing ? kMayWrite : kMayRead)) == 0) return true;
+    at = query.end;
+  }
+  return false;
+}
+
+// As IsProtected(), by reading the mappings of the process from the first on: 0.2 ms for 50 of
+// them, 18 ms for 20,000.
+bool ReadIfProtected(std::FILE* maps, uintptr_t first, uintptr_t end, bool writing) {
+  char* line = nullptr;
+  size_t room = 0;
+  bool found = false;
+  while (!found && getline(&line, &room, maps) >= 0) {
+    uintptr_t mapping_begin = 0;
+    uintptr_t mapping_end = 0;
+    char read = '-';
+    char write = '-';
+    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %c%c", &mapping_begin, &mapping_end, &read,
+                    &write) != 4) {
+      continue;
+    }
+    if (mapping_begin >= end) break;  // they are in order
+    found = mapping_end > first && (writing ? write != 'w' : read != 'r');
+  }
+  std::free(line);
+  return found;
+}
+
 // True when the program may not read some of the range or, if `writing`, not write it: pinning
 // would fail, too. Without /proc nothing is known.
 bool IsProtected(const void* address, size_t bytes, bool writing) {
   std::FILE* const maps = std::fopen("/proc/self/maps", "re");
   if (maps == nullptr) return false;
   const auto first = reinterpret_cast<uintptr_t>(address);
-  char* line = nullptr;
-  size_t room = 0;
-  bool found = false;
-  while (!found && getline(&line, &room, maps) >= 0) {
-    uintptr_t begin = 0;
-    uintptr_t end = 0;
-    char read = '-';
-    char write = '-';
-    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %c%c", &begin, &end, &read, &write) != 4) {
-      continue;
-    }
-    if (begin >= first + bytes) break;  // they are in order
-    found = end > first && (writing ? write != 'w' : read != 'r');
-  }
-  std::free(line);
+  std::optional<bool> found = AskIfProtected(fileno(maps), first, first + bytes, writing);
+  if (!found.has_value()) found = ReadIfProtected(maps, first, first + bytes, writing);
   std::fclose(maps);
-  return found;
+  return *found;
 }
 
 // Waits until over(), but not for a frozen peer: then false.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/rpc/testing_service.h"
+#include "tests/support/held_port.h"
 #include "tests/support/watched.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/coro/cancel.h"
@@ -199,12 +200,13 @@ TEST_F(LifetimeTest, NobodyListeningIsUnavailableAndNotExecuted) {
 }
 
 TEST_F(LifetimeTest, AChannelComesBackWhenTheServerDoes) {
-  StartBoth();
-  const std::string address = server_->address();
+  const HeldPort port;
+  StartServer({.address = port.address()});
+  StartClient();
   ASSERT_EQ(Run(EchoOnce(1, "")), absl::OkStatus());
   server_.reset();
   EXPECT_FALSE(Run(EchoOnce(2, "")).ok());
-  Serve({.address = address});
+  Serve({.address = port.address()});
   Eventually([&] { return Run(EchoOnce(3, "")).ok(); }, "a call after the restart");
 }
 

@@ -22,6 +22,7 @@
 
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/support/held_port.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
 
@@ -46,10 +47,9 @@ class RestartableServer {
   // Returns when the server listens.
   void Start() {
     Process& next = processes_[++current_];
-    const std::string line = (address_.empty() ? "127.0.0.1:0" : address_) + "\n";
+    const std::string line = address() + "\n";
     EXPECT_EQ(write(next.commands, line.data(), line.size()), static_cast<ssize_t>(line.size()));
-    address_ = ReadLine(next.answers);
-    EXPECT_FALSE(address_.empty()) << "the server did not start";
+    EXPECT_EQ(ReadLine(next.answers), address()) << "the server did not start";
   }
   // Shuts it down as an operator does, and returns when its process has ended.
   void Stop() {
@@ -58,7 +58,7 @@ class RestartableServer {
     End(process, 0);
   }
   void Kill() { End(processes_[current_], SIGKILL); }
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return port_.address(); }
 
  private:
   struct Process {
@@ -126,9 +126,9 @@ class RestartableServer {
     _exit(0);
   }
 
+  const HeldPort port_;
   std::vector<Process> processes_;
   int current_ = -1;
-  std::string address_;
 };
 
 }  // namespace verbena

@@ -9,6 +9,7 @@
 
 #include "tests/rpc/server_process.h"
 #include "tests/rpc/testing_service.h"
+#include "tests/support/held_port.h"
 #include "tests/support/moved_clock.h"
 #include "verbena/transport/coro/scope.h"
 
@@ -17,7 +18,7 @@ namespace {
 
 class TwoProcessTest : public RpcTest {
  protected:
-  TwoProcessTest() : process_(std::make_unique<ServerProcess<TestingService>>("127.0.0.1:0")) {}
+  TwoProcessTest() : process_(std::make_unique<ServerProcess<TestingService>>(port_.address())) {}
   ~TwoProcessTest() override {
     stub_.reset();
     channel_.reset();
@@ -60,6 +61,7 @@ class TwoProcessTest : public RpcTest {
   }
 
   MovedClock clock_;  // a client's
+  const HeldPort port_;
   std::unique_ptr<ServerProcess<TestingService>> process_;
 };
 
@@ -102,12 +104,11 @@ TEST_F(TwoProcessTest, AKilledServerEndsItsCallsAsMaybeExecuted) {
 TEST_F(TwoProcessTest, AnotherServerTakesAKilledOnesPlaceAtOnce) {
   StartClient();
   ASSERT_EQ(Run(EchoOnce(1, "first")), absl::OkStatus());
-  const std::string address = process_->address();
   process_->Kill();
   EXPECT_FALSE(Run(EchoOnce(2, "nobody")).ok());
   channel_.reset();
   client_runtime_.reset();
-  process_ = std::make_unique<ServerProcess<TestingService>>(address);
+  process_ = std::make_unique<ServerProcess<TestingService>>(port_.address());
   StartClient();
   EXPECT_EQ(Run(EchoOnce(3, "second")), absl::OkStatus());
 }

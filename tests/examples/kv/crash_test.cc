@@ -27,6 +27,7 @@
 #include "examples/kv/kv.verbena.pb.h"
 #include "gtest/gtest.h"
 #include "tests/examples/kv/crash_load.h"
+#include "tests/support/held_port.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/dedupe.h"
@@ -266,11 +267,11 @@ TEST_F(CrashTest, ARepeatedCallRunsOnceThroughKills) {
   const uint32_t seed = CrashSeed();
   std::cout << "VERBENA_SEED=" << seed << std::endl;
   std::mt19937 random(seed);
-  StartServer();
+  const verbena::HeldPort port;
+  StartServer(port.address());
   ASSERT_FALSE(HasFatalFailure());
-  const std::string address = server_->address();
   const std::unique_ptr<Runtime> runtime = StartRuntime();
-  Channel channel(*runtime, address);
+  Channel channel(*runtime, port.address());
   std::vector<Repeater> repeaters;
   for (size_t i = 0; i < kCrashWriters; ++i) repeaters.emplace_back(channel, i);
   std::atomic<bool> ends = false;
@@ -291,7 +292,7 @@ TEST_F(CrashTest, ARepeatedCallRunsOnceThroughKills) {
       AwaitAtLeast(before + 1 + random() % kMostBetweenKills, answered);
     }
     server_.reset();  // by SIGKILL
-    StartServer(address);
+    StartServer(port.address());
   }
   ends = true;
   load.join();

@@ -23,6 +23,7 @@
 #include "examples/kv/kv_service.h"
 #include "examples/kv/store.h"
 #include "tests/examples/kv/store_fixture.h"
+#include "tests/support/held_port.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/dedupe.h"
@@ -211,7 +212,7 @@ class DedupedServiceTest : public DedupeRecordsTest {
   void SetUp() override {
     DedupeRecordsTest::SetUp();
     StartServer();
-    channel_.emplace(*runtime_, address_);
+    channel_.emplace(*runtime_, port_.address());
   }
   void TearDown() override {
     channel_.reset();
@@ -221,11 +222,11 @@ class DedupedServiceTest : public DedupeRecordsTest {
     server_.reset();
     Restart();
     service_ = std::make_unique<KvService>(*store_, *records_);
-    auto server = verbena::Server::Start(
-        *runtime_, {service_.get()}, {.address = address_, .dedupe = {.store = records_.get()}});
+    auto server =
+        verbena::Server::Start(*runtime_, {service_.get()},
+                               {.address = port_.address(), .dedupe = {.store = records_.get()}});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    address_ = server_->address();
   }
   verbena::CallOptions Options(verbena::DedupeToken& token) {
     return {.deadline = std::chrono::seconds(30), .wait_for_ready = true, .dedupe = &token};
@@ -254,7 +255,7 @@ class DedupedServiceTest : public DedupeRecordsTest {
     }
   }
 
-  std::string address_ = "127.0.0.1:0";
+  const verbena::HeldPort port_;
   std::unique_ptr<KvService> service_;
   std::unique_ptr<verbena::Server> server_;
   std::optional<verbena::Channel> channel_;
@@ -280,7 +281,7 @@ class FlakyServiceTest : public DedupedServiceTest {
     flaky_ = flaky.get();
     store_ = std::move(flaky);
     StartServer();
-    channel_.emplace(*runtime_, address_);
+    channel_.emplace(*runtime_, port_.address());
   }
   // Puts "key" with `token`.
   absl::StatusOr<v1::PutReply> PutOnce(verbena::DedupeToken& token) {

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/support/held_port.h"
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/base/status.h"
@@ -134,7 +135,9 @@ TEST_P(BootstrapTest, ConnectingToNobodyIsUnavailableAndNamesTheTarget) {
 }
 
 TEST_P(BootstrapTest, AddressInUseIsRefusedByItsNameUntilItIsFree) {
-  ListenerPtr first = *bootstrap_->Listen(GetParam().any_address);
+  const HeldPort port;
+  ListenerPtr first = *bootstrap_->Listen(GetParam().name == "Tcp" ? std::string(port.address())
+                                                                   : GetParam().any_address);
   const std::string address = first->address();
   const absl::Status second = bootstrap_->Listen(address).status();
   EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);

@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/support/held_port.h"
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/connect/raw_peer.h"
 #include "tests/transport/connect/waiting_scheduler.h"
@@ -309,11 +310,10 @@ TEST_F(TcpBootstrapTest, ANameWhoseLookupHangsStopsNoOther) {
 }
 
 TEST_F(TcpBootstrapTest, RefusedConnectionNamesTargetAndErrno) {
-  const std::string address = listener_->address();
-  listener_ = nullptr;
-  const absl::Status status = scheduler_.Run(bootstrap_->Connect(address)).status();
+  const HeldPort nobody;
+  const absl::Status status = scheduler_.Run(bootstrap_->Connect(nobody.address())).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_TRUE(Says(status, address)) << status;
+  EXPECT_TRUE(Says(status, nobody.address())) << status;
   EXPECT_TRUE(Says(status, "ECONNREFUSED")) << status;
 }
 

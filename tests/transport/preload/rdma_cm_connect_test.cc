@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/support/forbidden_call.h"
+#include "tests/support/held_port.h"
 #include "tests/transport/preload/rdma_cm_ends.h"
 #include "tests/transport/preload/rdma_cm_fake_verbs.h"
 
@@ -123,11 +124,9 @@ TEST_F(RdmaCmConnectTest, ARejectionTellsItsReasonAndPrivateData) {
 }
 
 TEST_F(RdmaCmConnectTest, APortWithoutAListenerRejects) {
-  const uint16_t closed = port();
-  rdma_destroy_id(listener);
-  listener = nullptr;
+  const HeldPort nobody;
   rdma_destroy_id(client);
-  client = Resolved(closed);
+  client = Resolved(nobody.port());
   ASSERT_EQ(rdma_connect(client, nullptr), 0);
   const GotEvent rejected = active.Next();
   EXPECT_EQ(rejected.name(), "RDMA_CM_EVENT_REJECTED");
@@ -135,7 +134,8 @@ TEST_F(RdmaCmConnectTest, APortWithoutAListenerRejects) {
 }
 
 TEST_F(RdmaCmConnectTest, AListenerMayBeALittleLate) {
-  const uint16_t late = port();
+  const HeldPort held;
+  const uint16_t late = held.port();
   // On a busy machine the listener may come too late, and the connection is rejected: then again.
   for (int attempt = 0; server == nullptr && attempt < 10; ++attempt) {
     rdma_destroy_id(listener);

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/held_port.h"
 #include "tests/transport/soft/exchanges.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/test_wire.h"
@@ -145,12 +146,8 @@ TEST(TcpWireTest, QpOfAKilledPeerFailsAndOthersGoOn) {
 TEST(TcpWireTest, QpToAPortWhereNobodyListensFails) {
   TcpProcess process;
   QpEnd& endpoint = process.endpoint;
-  uint16_t port = 0;
-  {
-    auto gone = SoftDevice::Create(Tcp()).value();
-    port = gone->tcp_port();
-  }
-  ASSERT_TRUE(endpoint.ToRtr(endpoint.qp(), endpoint.gid(), 0x4001, port).ok());
+  const HeldPort nobody;
+  ASSERT_TRUE(endpoint.ToRtr(endpoint.qp(), endpoint.gid(), 0x4001, nobody.port()).ok());
   ASSERT_TRUE(endpoint.ToRts(endpoint.qp()).ok());
   ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, 8)), 0);
   EXPECT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_RETRY_EXC_ERR);
@@ -211,17 +208,14 @@ TEST(TcpWireTest, PortThatIsTakenAndAnAddressThatIsNoneAreRefused) {
 
 // As a process of another user may: the name follows from the address and the port.
 TEST(TcpWireTest, ADeviceWhoseNameForThisHostIsTakenIsReachedByTcp) {
-  SoftDeviceOptions options = Tcp();
-  DeviceAddress address;
-  {
-    auto first = SoftDevice::Create(options).value();
-    address = {.gid = first->QueryGid(1, 0).value(), .lid = first->tcp_port()};
-  }
-  const UniqueFd taken = ControlSocket::Listen(address).value();
-  options.shared_memory = true;
-  options.tcp->port = address.lid;
-  Process near({}, options);
+  const HeldPort port;
   TcpProcess far;
+  const UniqueFd taken =
+      ControlSocket::Listen({.gid = far.endpoint.gid(), .lid = port.port()}).value();
+  SoftDeviceOptions options = Tcp();
+  options.shared_memory = true;
+  options.tcp->port = port.port();
+  Process near({}, options);
   Connect(near.endpoint, far.endpoint);
   PostReceives(far.endpoint, 1);
   ASSERT_EQ(near.endpoint.SendText(1, "hello"), 0);

@@ -25,8 +25,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tests/rpc/held_port.h"
 #include "tests/rpc/naming/etcd/canned_server.h"
+#include "tests/support/held_port.h"
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/rpc/status.h"

@@ -1,20 +1,21 @@
-// HeldPort: a port of 127.0.0.1 for a server that a test stops and starts again.
+// HeldPort: a port of 127.0.0.1 for a server that a test stops and starts again, or for none.
 //
-// No other program of the machine gets the port while the server is down, so clients that try
+// No other program of the machine gets the port while no server listens there, so clients that try
 // meanwhile reach nobody. Holds a socket that is bound and never listens, which keeps only servers
 // away that take any port. Start the server at address().
 //
 //   HeldPort port;
 //   auto server = Server::Start(*runtime, {&service}, {.address = port.address()});
 
-#ifndef VERBENA_TESTS_RPC_HELD_PORT_H_
-#define VERBENA_TESTS_RPC_HELD_PORT_H_
+#ifndef VERBENA_TESTS_SUPPORT_HELD_PORT_H_
+#define VERBENA_TESTS_SUPPORT_HELD_PORT_H_
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -34,7 +35,8 @@ class HeldPort {
     socklen_t bytes = sizeof(address);
     EXPECT_EQ(bind(fd_, reinterpret_cast<const sockaddr*>(&address), bytes), 0);
     EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
-    address_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+    port_ = ntohs(address.sin_port);
+    address_ = "127.0.0.1:" + std::to_string(port_);
   }
   HeldPort(const HeldPort&) = delete;
   HeldPort& operator=(const HeldPort&) = delete;
@@ -42,13 +44,15 @@ class HeldPort {
 
   // The socket, bound to the port.
   int fd() const { return fd_; }
+  uint16_t port() const { return port_; }
   const std::string& address() const { return address_; }
 
  private:
   const int fd_;
+  uint16_t port_ = 0;
   std::string address_;
 };
 
 }  // namespace verbena
 
-#endif  // VERBENA_TESTS_RPC_HELD_PORT_H_
+#endif  // VERBENA_TESTS_SUPPORT_HELD_PORT_H_

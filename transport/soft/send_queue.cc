@@ -504,9 +504,7 @@ bool SendQueue::HasBegun() {
 // after a refusal.
 void SendQueue::Drain(bool notify) {
   drain_end_ = launched_ + (HasBegun() ? 1 : 0);
-  // A mark from long ago lies behind.
-  const uint32_t back = taken_back_ - launched_;
-  if (back <= tail_ - launched_ && back > drain_end_ - launched_) drain_end_ = taken_back_;
+  while (drain_end_ != tail_ && At(drain_end_).state == State::kTakenBack) ++drain_end_;
   draining_ = true;
   tell_drained_ = notify;
   if (done_ == drain_end_) return Drained();
@@ -527,7 +525,6 @@ void SendQueue::Drained() {
 
 void SendQueue::Reset() {
   draining_ = false;
-  taken_back_ = tail_;
   ForgetReads(launched_);
   released_ = done_ = launched_ = tail_;
   launch_offset_ = direct_offset_ = 0;
@@ -767,10 +764,7 @@ void SendQueue::TakeBack(uint32_t first) {
       StoreInline(index, lane_->requests().PayloadAt(wqe.start) + PrefixBytes(wqe));
     }
     if (NeedsAnswer(wqe)) CountReads(-1);
-    wqe.state = State::kPosted;
-  }
-  if (taken_back_ - first > tail_ - first || in_ring - first > taken_back_ - first) {
-    taken_back_ = in_ring;
+    wqe.state = State::kTakenBack;
   }
   next_psn_ = At(first).first_psn;
   launched_ = first;

@@ -88,7 +88,9 @@ class SendQueue final : public LaneUser {
   static constexpr uint8_t kLastToDrain = 1 << 7;
   static constexpr uint8_t kReported = IBV_SEND_SIGNALED | kLastToDrain;
 
-  enum class State : uint8_t { kPosted, kLaunched, kAnswered };
+  // kTakenBack: it had been launched, at least in part, and waits to be launched again. Those that
+  // were taken back come before those that were not launched yet.
+  enum class State : uint8_t { kPosted, kTakenBack, kLaunched, kAnswered };
   enum class Wire : uint8_t { kUndecided, kRing };
   enum class Direct { kDone, kWait, kUseRing };
 
@@ -219,7 +221,6 @@ class SendQueue final : public LaneUser {
   uint32_t tail_ = 0;
   uint32_t launch_offset_ = 0;  // bytes of the WQE at launched_ that are in the ring already
   uint32_t direct_offset_ = 0;  // bytes of it that were copied directly
-  uint32_t taken_back_ = 0;     // the WQEs before it had been launched when some were taken back
   uint32_t drain_end_ = 0;      // in SQD: the WQEs before it had begun
   uint16_t next_psn_ = 0;
   bool draining_ = false;      // in SQD, while one of them is under way,

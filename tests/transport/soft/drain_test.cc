@@ -103,6 +103,25 @@ TEST_F(DrainTest, WhatWasRefusedForWantOfAReceiveHasBegun) {
   EXPECT_THAT(AsyncEvents(*device_a_), ElementsAre(IBV_EVENT_SQ_DRAINED));
 }
 
+TEST_F(DrainTest, OfThoseThatWaitForAReceiveOnlyThoseThatHadBegunAreFinished) {
+  MakeConnected({}, {.min_rnr_timer = 1});
+  for (uint64_t i = 1; i < 3; ++i) ASSERT_EQ(a_->SendText(i, "begun"), 0);
+  PollBoth();
+  ASSERT_EQ(a_->SendText(3, "later"), 0);
+  ASSERT_NO_FATAL_FAILURE(Drain(/*notify=*/true));
+  for (uint64_t i = 10; i < 13; ++i) ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(0, 64)), 0);
+  clock_.Advance(std::chrono::milliseconds(1));
+  Settle();
+  PollBoth();
+  EXPECT_THAT(sent_, ElementsAre(1, 2));
+  EXPECT_THAT(received_, ElementsAre(10, 11));
+  EXPECT_THAT(AsyncEvents(*device_a_), ElementsAre(IBV_EVENT_SQ_DRAINED));
+  a_->ToState(IBV_QPS_RTS);
+  PollBoth();
+  EXPECT_THAT(sent_, ElementsAre(1, 2, 3));
+  EXPECT_THAT(received_, ElementsAre(10, 11, 12));
+}
+
 TEST_F(DrainTest, NobodyIsToldWhoDidNotAskOrWentOn) {
   MakeConnected();
   for (uint64_t i = 10; i < 12; ++i) ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(0, 64)), 0);

@@ -1,10 +1,16 @@
 // Each failure between two QPs ends in the right status on both sides, and flushes what is behind
 // it, in order. In one process, stepped by hand.
 
+#include <sys/mman.h>
+
 #include <array>
+#include <cstring>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/transport/soft/in_process_fixture.h"
+#include "verbena/transport/device/device.h"
+#include "verbena/transport/soft/user_memory.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -67,6 +73,51 @@ TEST_F(InProcessTest, MemoryOfAnotherDomainIsRefused) {
   auto sent = Poll(a_->cq());
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].status, IBV_WC_LOC_PROT_ERR);
+}
+
+// The first part of the data finds no memory. The target goes on with the others, which are there
+// when the queue pairs are connected anew, with the same PSNs.
+TEST_F(InProcessTest, AReadThatCannotBeStoredLeavesNoDataToTheNextConnection) {
+  VERBENA_SKIP_OVER_TCP("the connection ends instead");
+  GuardUserMemory();
+  direct_copies_ = false;
+  constexpr uint32_t kBytes = 1 << 20;  // several times the ring
+  MakeConnected({.bytes = 2 * kBytes}, {.bytes = 2 * kBytes});
+  void* const memory =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  MrHandle region(*device_a_,
+                  device_a_->RegMr(a_->pd(), memory, kBytes, IBV_ACCESS_LOCAL_WRITE).value());
+  ASSERT_EQ(mprotect(memory, kBytes, PROT_NONE), 0);
+  const auto read = [&](uint64_t wr_id, const ibv_sge& into) {
+    return a_->PostOneSided(IBV_WR_RDMA_READ, wr_id, into,
+                            reinterpret_cast<uint64_t>(b_->receive_buffer()), b_->mr()->rkey);
+  };
+  std::memset(b_->receive_buffer(), 'o', kBytes);
+  ASSERT_EQ(
+      read(1, {.addr = reinterpret_cast<uint64_t>(memory), .length = kBytes, .lkey = region->lkey}),
+      0);
+  Poll(b_->cq());
+  std::vector<ibv_wc> done = Poll(a_->cq());
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, IBV_WC_LOC_PROT_ERR);
+  Poll(b_->cq());
+  a_->ToState(IBV_QPS_RESET);
+  b_->ToState(IBV_QPS_RESET);
+  std::memset(b_->receive_buffer(), 'n', kBytes);
+  Connect(*a_, *b_);
+  ASSERT_EQ(read(2, a_->ReceiveSge(0, kBytes)), 0);
+  done.clear();
+  for (int turn = 0; turn < 1000 && done.empty(); ++turn) {
+    Poll(b_->cq());
+    done = Poll(a_->cq());
+  }
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].wr_id, 2u);
+  EXPECT_EQ(done[0].status, IBV_WC_SUCCESS);
+  EXPECT_EQ(std::memcmp(a_->receive_buffer(), b_->receive_buffer(), kBytes), 0);
+  region.Reset();
+  munmap(memory, kBytes);
 }
 
 TEST_F(InProcessTest, ErrorStateFlushesBothQueuesInOrder) {

@@ -31,8 +31,11 @@ class RawSharedPeer {
  public:
   static constexpr uint32_t kQpn = 0x4321;
 
-  explicit RawSharedPeer(const DeviceAddress& device) : device_(device) {
-    address_.gid.raw[0] = 0xfd;
+  // `number` tells the peers of one device apart. The address is like no other on this host.
+  explicit RawSharedPeer(const DeviceAddress& device, uint8_t number = 0)
+      : device_(device), address_(device) {
+    address_.gid.raw[0] = 0xfc;
+    address_.gid.raw[1] = number;
   }
 
   const DeviceAddress& address() const { return address_; }
@@ -40,10 +43,7 @@ class RawSharedPeer {
   // A connection to the device, past the greetings of both.
   std::unique_ptr<ControlSocket> Greet() {
     auto socket = ControlSocket::Connect(device_).value();
-    EXPECT_TRUE(socket
-                    ->Send({.kind = ControlMessage::kHello, .gid = address_.gid},
-                           {controls_.fd(), tables_.fd(), doorbell_.get()})
-                    .ok());
+    SayHello(*socket);
     ControlSocket::Received hello = Hear(*socket, ControlMessage::kHello);
     EXPECT_EQ(hello.descriptors.size(), 3u);
     device_tables_ = SharedRegion::Map(hello.descriptors[1].Release(), sizeof(DeviceTables),
@@ -52,6 +52,12 @@ class RawSharedPeer {
     // Answered only after our greeting was taken.
     Resolve(*socket, /*qpn=*/0);
     return socket;
+  }
+  void SayHello(ControlSocket& socket) {
+    EXPECT_TRUE(socket
+                    .Send({.kind = ControlMessage::kHello, .gid = address_.gid},
+                          {controls_.fd(), tables_.fd(), doorbell_.get()})
+                    .ok());
   }
   // Opens the lane to the CQ through which the device's QP `qpn` receives. Returns once the device
   // has it.
@@ -108,7 +114,7 @@ class RawSharedPeer {
   }
 
   const DeviceAddress device_;
-  DeviceAddress address_{};
+  DeviceAddress address_;
   const SharedRegion controls_ =
       SharedRegion::Create("raw-controls", sizeof(CqControl) * kMaxCompletionQueues).value();
   const SharedRegion tables_ = SharedRegion::Create("raw-tables", sizeof(DeviceTables)).value();

@@ -9,13 +9,19 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "tests/transport/soft/exchanges.h"
 #include "tests/transport/soft/qp_end.h"
+#include "tests/transport/soft/raw_shared_peer.h"
 #include "tests/transport/soft/two_processes.h"
+#include "verbena/transport/base/process.h"
+#include "verbena/transport/device/device.h"
+#include "verbena/transport/soft/control_socket.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -268,6 +274,31 @@ absl::Status ReachOf(const std::function<void()>& become) {
 // The device answers for itself; that it has no such QP, the first send tells.
 TEST(SharedMemoryTest, ADeviceThatIsThereAnswersAlsoForAQueuePairThatItDoesNotHave) {
   EXPECT_EQ(ReachOf([] {}), absl::OkStatus());
+}
+
+// The first of them cannot be sent: the peer greets, and takes nothing more.
+TEST(SharedMemoryTest, EachQueuePairHearsThatItsPeerTakesNoRequests) {
+  Process process;
+  QpEnd& endpoint = process.endpoint;
+  RawSharedPeer peer({.gid = endpoint.gid()}, 1);
+  const UniqueFd listener = ControlSocket::Listen(peer.address()).value();
+  QpHandle other = endpoint.AddQp();
+  ASSERT_TRUE(endpoint.ToInit(other.get()).ok());
+  for (ibv_qp* qp : {endpoint.qp(), other.get()}) {
+    ASSERT_TRUE(endpoint.ToRtr(qp, peer.address().gid, RawSharedPeer::kQpn).ok());
+  }
+  absl::StatusOr<std::unique_ptr<ControlSocket>> socket = absl::UnavailableError("");
+  while (absl::IsUnavailable(socket.status())) socket = ControlSocket::Accept(listener.get());
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  // The device has looked at both requests by the time that it has answered another peer twice.
+  RawSharedPeer bystander({.gid = endpoint.gid()}, 2);
+  const std::unique_ptr<ControlSocket> answered = bystander.Greet();
+  ASSERT_EQ(shutdown((*socket)->fd(), SHUT_RD), 0);
+  peer.SayHello(**socket);
+  for (ibv_qp* qp : {endpoint.qp(), other.get()}) {
+    const absl::Status reach = process.device->AwaitPeer(qp);
+    EXPECT_NE(reach.message().find("sending to another soft device"), std::string::npos) << reach;
+  }
 }
 
 TEST(SharedMemoryTest, ADeviceOfAnotherUserIsNotReachedAndTheReasonIsNamed) {

@@ -212,19 +212,14 @@ Task<absl::StatusOr<Result>> EtcdClient::Ask(const char* path, std::string body,
 }
 
 Task<absl::Status> EtcdClient::LogIn() {
-  absl::StatusOr<std::string> password = WithOutcome(
-      absl::ResourceExhaustedError("no thread can read etcd's password"), Outcome::kNotExecuted);
-  try {
-    password = co_await RunBlocking([this] { return ReadPassword(password_file_); });
-  } catch (const std::system_error&) {
-    // There is no other thread.
-  }
-  VERBENA_CO_RETURN_IF_ERROR(password.status());
+  const absl::StatusOr<std::string> password =
+      co_await RunBlocking([this] { return ReadPassword(password_file_); });
+  // The request that waits for this has not been sent.
+  VERBENA_CO_RETURN_IF_ERROR(WithOutcome(password.status(), Outcome::kNotExecuted));
   absl::StatusOr<std::string> token = co_await AskOnce(
       "/v3/auth/authenticate", internal::EncodeLogin(user_, *password), &internal::DecodeLogin);
   // An etcd that demands no login yet: clients are told of their user first.
   if (absl::IsFailedPrecondition(token.status())) co_return absl::OkStatus();
-  // The request that waits for this has not been sent.
   VERBENA_CO_RETURN_IF_ERROR(WithOutcome(token.status(), Outcome::kNotExecuted));
   std::lock_guard lock(mutex_);
   token_ = *std::move(token);
@@ -244,11 +239,7 @@ Task<absl::StatusOr<Result>> EtcdClient::AskOnce(
   const absl::StatusOr<EtcdAnswer> taken = co_await Take(*exchange, path);
   if (absl::IsUnavailable(taken.status()) && wire_->has_files()) {
     // A certificate may have run out, here or there, while its successor lies in the file already.
-    try {
-      (void)co_await RunBlocking([this] { return wire_->ReadFiles(); });
-    } catch (const std::system_error&) {
-      // There is no other thread. They are read after the next failure.
-    }
+    (void)co_await RunBlocking([this] { return wire_->ReadFiles(); });
   }
   VERBENA_CO_RETURN_IF_ERROR(taken.status());
   const EtcdAnswer& answer = *taken;

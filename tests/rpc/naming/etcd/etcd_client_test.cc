@@ -54,6 +54,26 @@ TEST_F(EtcdClientTest, ALargeAnswerIsReadWithoutAnotherThread) {
   EXPECT_EXIT(ReadWithoutAnotherThread(), ::testing::ExitedWithCode(0), "");
 }
 
+// Likewise. The password cannot be read.
+[[noreturn]] void LogInWithoutAnotherThread() {
+  std::thread([] {
+    if (!Forbid(SYS_clone3, EAGAIN) || !Forbid(SYS_clone, EAGAIN)) _exit(0);
+    ManualScheduler scheduler;
+    FakeEtcd etcd;
+    EtcdClient client(etcd.Wire(), {.user = "me", .password_file = "/there/is/none"});
+    const absl::Status status = scheduler.Run(client.Commit(EtcdTxn().Put("a", "1"))).status();
+    const bool is_right = absl::IsResourceExhausted(status) &&
+                          OutcomeOf(status) == Outcome::kNotExecuted && etcd.paths.empty();
+    _exit(is_right ? 0 : 1);
+  }).join();
+  _exit(2);
+}
+
+TEST_F(EtcdClientTest, ACommitWhosePasswordNoThreadReadsIsNotExecuted) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(LogInWithoutAnotherThread(), ::testing::ExitedWithCode(0), "");
+}
+
 TEST_F(EtcdClientTest, ACommitThatFillsEtcdMayHaveBeenExecuted) {
   etcd_.answer = R"({"code":8,"message":"etcdserver: mvcc: database space exceeded"})";
   etcd_.answer_status = 429;

@@ -54,8 +54,14 @@ absl::StatusOr<Devices> OpenSoft(const std::string& name) {
   VERBENA_ASSIGN_OR_RETURN(const SoftName parts, ParseSoftName(name));
   Devices devices;
   if (parts.shared_memory) {
-    VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<SoftDevice> device, SoftDevice::Create({}));
-    devices.push_back(std::move(device));
+    absl::StatusOr<std::unique_ptr<SoftDevice>> device = SoftDevice::Create({});
+    if (!device.ok()) {
+      return absl::Status(device.status().code(),
+                          fmt::format("the device soft (VERBENA_DEVICE=soft:tcp needs no shared "
+                                      "memory): {}",
+                                      std::string(device.status().message())));
+    }
+    devices.push_back(*std::move(device));
   }
   if (parts.tcp.has_value()) {
     VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenTcp(*parts.tcp));

@@ -7,14 +7,23 @@
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 
+#include <bit>
 #include <cstddef>
 #include <functional>
-#include <iterator>
 #include <thread>
 
 #include "gtest/gtest.h"
 
 namespace verbena {
+
+// From now on this thread, and those that it starts, have `program`. False when the kernel takes no
+// filter.
+template <size_t kInstructions>
+bool InstallFilter(sock_filter (&program)[kInstructions]) {
+  const sock_fprog filter = {.len = kInstructions, .filter = program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
 
 // From now on `call` fails with `error` on this thread. False when no filter can be installed.
 inline bool Forbid(unsigned call, unsigned error) {
@@ -24,9 +33,22 @@ inline bool Forbid(unsigned call, unsigned error) {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
-  const sock_fprog filter = {.len = std::size(program), .filter = program};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+  return InstallFilter(program);
+}
+
+// The same for calls whose second argument is `command`, as of fcntl(2).
+inline bool ForbidCommand(unsigned call, unsigned command, unsigned error) {
+  constexpr unsigned kSecondArgument = offsetof(seccomp_data, args) + sizeof(seccomp_data::args[0]);
+  static_assert(std::endian::native == std::endian::little, "its low half comes first");
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kSecondArgument),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, command, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  return InstallFilter(program);
 }
 
 // Runs `body` on a thread of its own, since a filter stays for a thread's life. Skips the test if

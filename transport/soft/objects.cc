@@ -160,7 +160,7 @@ class TwoLocks {
 
 }  // namespace
 
-SoftObjects::SoftObjects(SoftState& state) : state_(state) {
+SoftObjects::SoftObjects(SoftState& state) : state_(state), arenas_(state.options().shared_memory) {
   // QPN 0 and 1 mean something in verbs; the generation above the slot's index is never 0.
   for (uint32_t slot = 0; slot < state_.options().max_queue_pairs; ++slot)
     free_qpns_.push_back(kMaxQueuePairs | slot);

@@ -88,18 +88,20 @@ bool Peer::ProcessEnded() const {
   return poll(&ended, 1, 0) == 1;
 }
 
-Arenas::Arenas() {
+Arenas::Arenas(bool shared) : shared_(shared) {
   for (uint32_t id = 1; id < kMaxArenas; ++id) free_ids_.push_back(id);
 }
 
 absl::StatusOr<std::shared_ptr<const SharedArena>> Arenas::Allocate(size_t bytes) {
-  VERBENA_ASSIGN_OR_RETURN(SharedRegion region, SharedRegion::CreateLarge("verbena-arena", bytes));
+  absl::StatusOr<SharedRegion> region = SharedRegion::CreateLarge("verbena-arena", bytes);
+  if (!region.ok() && !shared_) region = SharedRegion::Anonymous(bytes);
+  VERBENA_RETURN_IF_ERROR(region.status());
   std::lock_guard<std::mutex> lock(mutex_);
   if (free_ids_.empty()) {
     return absl::ResourceExhaustedError(
         fmt::format("a soft device has at most {} shared arenas", kMaxArenas - 1));
   }
-  auto arena = std::make_shared<SharedArena>(SharedArena{free_ids_.front(), std::move(region)});
+  auto arena = std::make_shared<SharedArena>(SharedArena{free_ids_.front(), *std::move(region)});
   free_ids_.pop_front();
   by_address_.emplace(reinterpret_cast<uint64_t>(arena->region.data()), arena);
   return arena;

@@ -194,7 +194,9 @@ struct SharedArena {
 // memory lives until it is freed here and no peer that was told of it maps it any more.
 class Arenas {
  public:
-  Arenas();
+  // If it is not `shared`, no other process maps an arena. Then one that the kernel does not give
+  // (a container's seccomp profile may forbid memfds) is private memory.
+  explicit Arenas(bool shared);
 
   absl::StatusOr<std::shared_ptr<const SharedArena>> Allocate(size_t bytes);
   // Removes the arena that starts at `memory`; null when there is none. No other arena gets its
@@ -207,6 +209,7 @@ class Arenas {
   std::vector<std::shared_ptr<const SharedArena>> All();
 
  private:
+  const bool shared_;
   std::mutex mutex_;
   std::map<uint64_t, std::shared_ptr<const SharedArena>> by_address_;
   std::deque<uint32_t> free_ids_;

@@ -118,7 +118,8 @@ absl::StatusOr<std::unique_ptr<SoftDevice>> SoftDevice::Create(const SoftDeviceO
     given.max_queue_pairs = std::min(given.max_queue_pairs, given.profile->max_qp);
   }
   VERBENA_RETURN_IF_ERROR(CheckOptions(given));
-  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<soft::DeviceShare> share, soft::DeviceShare::Create());
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<soft::DeviceShare> share,
+                           soft::DeviceShare::Create(given.shared_memory));
   soft::TcpWireListener listener;
   if (given.tcp.has_value()) {
     VERBENA_ASSIGN_OR_RETURN(listener, soft::ListenTcp(given.tcp->address, given.tcp->port));

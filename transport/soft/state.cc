@@ -22,11 +22,15 @@ constexpr int kMaxWr = 1 << 16;
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<DeviceShare>> DeviceShare::Create() {
+absl::StatusOr<std::shared_ptr<DeviceShare>> DeviceShare::Create(bool shared) {
   auto share = std::make_shared<DeviceShare>();
-  VERBENA_ASSIGN_OR_RETURN(
-      share->controls,
-      SharedRegion::Create("verbena-soft-cq", sizeof(CqControl) * kMaxCompletionQueues));
+  constexpr size_t kControlBytes = sizeof(CqControl) * kMaxCompletionQueues;
+  if (!shared) {
+    VERBENA_ASSIGN_OR_RETURN(share->controls, SharedRegion::Anonymous(kControlBytes));
+    VERBENA_ASSIGN_OR_RETURN(share->table_memory, SharedRegion::Anonymous(sizeof(DeviceTables)));
+    return share;
+  }
+  VERBENA_ASSIGN_OR_RETURN(share->controls, SharedRegion::Create("verbena-soft-cq", kControlBytes));
   VERBENA_ASSIGN_OR_RETURN(share->table_memory,
                            SharedRegion::Create("verbena-soft-tables", sizeof(DeviceTables)));
   const std::string path = fmt::format("/proc/self/fd/{}", share->table_memory.fd());

@@ -36,11 +36,12 @@ namespace verbena::internal::soft {
 //
 // Outlives the device for as long as one of them looks.
 struct DeviceShare {
-  static absl::StatusOr<std::shared_ptr<DeviceShare>> Create();
+  // `shared`: with peers in other processes, too. Without it the memory has no descriptors.
+  static absl::StatusOr<std::shared_ptr<DeviceShare>> Create(bool shared);
 
   SharedRegion controls;      // CqControl[kMaxCompletionQueues], which peers write
   SharedRegion table_memory;  // DeviceTables
-  UniqueFd tables_read_only;  // all that peers get of it
+  UniqueFd tables_read_only;  // all that peers in other processes get of it
 
   CqControl* control() const { return reinterpret_cast<CqControl*>(controls.data()); }
   DeviceTables& tables() const { return *reinterpret_cast<DeviceTables*>(table_memory.data()); }

@@ -4,15 +4,22 @@
 
 #include "verbena/rpc/shard/open_device.h"
 
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/forbidden_call.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
@@ -57,6 +64,25 @@ TEST_F(OpenDeviceTest, TheSoftDeviceOverTcpListensWhereItsNameSays) {
   const uint8_t loopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
   EXPECT_EQ(std::memcmp(gid->raw, loopback, sizeof(loopback)), 0);
   EXPECT_EQ(devices->front()->QueryPort(1)->lid, tcp.tcp_port());
+}
+
+// As in a container whose seccomp profile forbids memfds, or their seals.
+TEST_F(OpenDeviceTest, WithoutMemoryToShareThereIsTcpAndTheErrorSaysSo) {
+  const auto expect_tcp_alone = [] {
+    const absl::Status refused = OpenDevices("auto").status();
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("memfd"), HasSubstr("VERBENA_DEVICE=soft:tcp")));
+    auto devices = OpenDevices("soft:tcp:127.0.0.1:0");
+    ASSERT_TRUE(devices.ok()) << devices.status();
+    auto& tcp = static_cast<SoftDevice&>(*devices->front());
+    absl::StatusOr<std::byte*> memory = tcp.AllocateShared(4096);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    EXPECT_TRUE(tcp.FreeShared(*memory).ok());
+  };
+  std::thread([&] {
+    if (ForbidCommand(SYS_fcntl, F_ADD_SEALS, EPERM)) expect_tcp_alone();
+  }).join();
+  WithForbidden(SYS_memfd_create, EPERM, expect_tcp_alone);
 }
 
 TEST_F(OpenDeviceTest, APortBesideSharedMemoryMakesTwoDevices) {

@@ -1,7 +1,9 @@
 // A server and a client in different namespaces, or under a system call filter, as in containers:
-// shared memory carries their calls and payloads, and every byte is right. A pair whose kernel
-// refuses a namespace is left out, and counted.
+// shared memory carries their calls and payloads if they have one network and may share memory, TCP
+// otherwise, and every byte is right. A pair whose kernel refuses a namespace is left out, and
+// counted.
 
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -13,11 +15,13 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/rpc/cable.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/server_process.h"
 #include "tests/support/forbidden_call.h"
@@ -31,8 +35,9 @@ constexpr size_t kBytes = (1 << 20) + 123;
 // Surrounding: where a process runs.
 struct Surrounding {
   const char* name;
-  int namespaces = 0;      // CLONE_NEW…
-  unsigned forbidden = 0;  // a system call that fails with EPERM
+  int namespaces = 0;                 // CLONE_NEW…
+  std::function<bool()> forbid = {};  // forbids a system call; false: the kernel takes no filter
+  bool may_share_memory = true;
 };
 
 const std::vector<Surrounding>& Surroundings() {
@@ -42,40 +47,78 @@ const std::vector<Surrounding>& Surroundings() {
       {.name = "user", .namespaces = CLONE_NEWUSER},
       {.name = "ipc", .namespaces = CLONE_NEWIPC},
       {.name = "mount", .namespaces = CLONE_NEWNS},
+      {.name = "time", .namespaces = CLONE_NEWTIME},
+      {.name = "network", .namespaces = CLONE_NEWNET},
       {.name = "all but the network",
-       .namespaces = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNS | CLONE_NEWUTS},
-      {.name = "without pidfd_open", .forbidden = SYS_pidfd_open},
-      {.name = "without process_vm_readv", .forbidden = SYS_process_vm_readv},
-      {.name = "without process_vm_writev", .forbidden = SYS_process_vm_writev},
+       .namespaces = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNS | CLONE_NEWUTS |
+                     CLONE_NEWTIME},
+      {.name = "without pidfd_open", .forbid = [] { return Forbid(SYS_pidfd_open, EPERM); }},
+      {.name = "without process_vm_readv",
+       .forbid = [] { return Forbid(SYS_process_vm_readv, EPERM); }},
+      {.name = "without process_vm_writev",
+       .forbid = [] { return Forbid(SYS_process_vm_writev, EPERM); }},
+      {.name = "without memfd_create",
+       .forbid = [] { return Forbid(SYS_memfd_create, EPERM); },
+       .may_share_memory = false},
+      {.name = "without seals of memfds",
+       .forbid = [] { return ForbidCommand(SYS_fcntl, F_ADD_SEALS, EPERM); },
+       .may_share_memory = false},
   };
   return *all;
 }
 
+bool HasOwnNetwork(const Surrounding& where) { return (where.namespaces & CLONE_NEWNET) != 0; }
+
+// Two processes, and the number of the cable of each that has a network of its own.
+struct ProcessPair {
+  const Surrounding& server;
+  const Surrounding& client;
+  int server_cable;
+  int client_cable;
+
+  bool HasOneNetwork() const { return !HasOwnNetwork(server) && !HasOwnNetwork(client); }
+  bool MayShareMemory() const { return server.may_share_memory && client.may_share_memory; }
+  // Processes that find out by themselves that they cannot share memory need not name TCP.
+  const char* device() const { return MayShareMemory() ? "auto" : "soft:tcp"; }
+  const char* wire() const { return HasOneNetwork() && MayShareMemory() ? "soft" : "tcp"; }
+  // Where the client finds a server that listens at `address`.
+  std::string AddressFor(const std::string& address) const {
+    if (HasOneNetwork()) return address;
+    const uint32_t host =
+        HasOwnNetwork(server) ? FarAddress(server_cable) : NearAddress(client_cable);
+    return TextOfAddress(host) + address.substr(address.rfind(':'));
+  }
+};
+
 // Without privileges a namespace of users is the door to the others.
 bool Unshare(int namespaces) {
-  if (unshare(namespaces) == 0) {
-    if ((namespaces & CLONE_NEWUSER) == 0) return true;
-  } else if (unshare(namespaces | CLONE_NEWUSER) != 0) {
-    return false;
+  const uid_t uid = geteuid();
+  if (unshare(namespaces) != 0) {
+    namespaces |= CLONE_NEWUSER;
+    if (unshare(namespaces) != 0) return false;
   }
-  return true;
+  if ((namespaces & CLONE_NEWUSER) == 0) return true;
+  // The same user inside as outside.
+  std::ofstream map("/proc/self/uid_map");
+  map << uid << " " << uid << " 1" << std::flush;
+  return static_cast<bool>(map);
 }
 
-// Moves this process, which has one thread, there. With a namespace of PIDs a child of it
-// returns, and the process ends as that does. False: the kernel refuses.
-bool Enter(const Surrounding& where) {
-  const uid_t uid = geteuid();
-  if (where.namespaces != 0) {
-    if (!Unshare(where.namespaces)) return false;
-    if (geteuid() != uid) {
-      // The same user inside as outside.
-      std::ofstream map("/proc/self/uid_map");
-      map << uid << " " << uid << " 1" << std::flush;
-      if (!map) return false;
-    }
+// Moves this process, which has one thread, there, by that cable if it has its own network. With a
+// namespace of PIDs or of time a child of it returns, and the process ends as that does. False: the
+// kernel refuses.
+bool Enter(const Surrounding& where, int cable) {
+  if (HasOwnNetwork(where) && !EnterByCable(cable)) return false;
+  const int others = where.namespaces & ~CLONE_NEWNET;
+  if (others != 0 && !Unshare(others)) return false;
+  if ((others & CLONE_NEWTIME) != 0) {
+    // A day ahead.
+    std::ofstream offsets("/proc/self/timens_offsets");
+    offsets << "monotonic 86400 0" << std::flush;
+    if (!offsets) return false;
   }
-  if (where.forbidden != 0 && !Forbid(where.forbidden, EPERM)) return false;
-  if ((where.namespaces & CLONE_NEWPID) == 0) return true;
+  if (where.forbid && !where.forbid()) return false;
+  if ((others & (CLONE_NEWPID | CLONE_NEWTIME)) == 0) return true;
   const pid_t inner = fork();
   if (inner == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -84,13 +127,6 @@ bool Enter(const Surrounding& where) {
   int status = 0;
   if (inner < 0 || waitpid(inner, &status, 0) != inner) _exit(1);
   _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
-}
-
-bool MayEnter(const Surrounding& where) {
-  const pid_t child = fork();
-  if (child == 0) _exit(Enter(where) ? 0 : 1);
-  int status = 0;
-  return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
 // A payload to the server and another one from it; both must be the pattern.
@@ -115,10 +151,10 @@ Task<absl::Status> Exchange(Channel& channel) {
 }
 
 // The client's process: prints one line, the wire or what went wrong.
-[[noreturn]] void RunClient(const Surrounding& where, const std::string& address, int out) {
+[[noreturn]] void RunClient(const ProcessPair& pair, const std::string& address, int out) {
   std::string line = "the kernel refuses";
-  if (Enter(where)) {
-    auto runtime = Runtime::Start({});
+  if (Enter(pair.client, pair.client_cable)) {
+    auto runtime = Runtime::Start({.device = pair.device()});
     line = runtime.status().ToString();
     if (runtime.ok()) {
       Channel channel(**runtime, address);
@@ -134,17 +170,19 @@ Task<absl::Status> Exchange(Channel& channel) {
 }
 
 // The wire that the two take, or what went wrong.
-std::string WireBetween(const Surrounding& server, const Surrounding& client) {
-  const ServerProcess<PayloadService> process("127.0.0.1:0",
-                                              [&server](PayloadService&, RuntimeOptions&) {
-                                                if (!Enter(server)) _exit(1);
+std::string WireBetween(const ProcessPair& pair) {
+  const ServerProcess<PayloadService> process(pair.HasOneNetwork() ? "127.0.0.1:0" : "0.0.0.0:0",
+                                              [&pair](PayloadService&, RuntimeOptions& options) {
+                                                if (!Enter(pair.server, pair.server_cable))
+                                                  _exit(1);
+                                                options.device = pair.device();
                                               });
   int fds[2];
   EXPECT_EQ(pipe(fds), 0);
   const pid_t child = fork();
   if (child == 0) {
     close(fds[0]);
-    RunClient(client, process.address(), fds[1]);
+    RunClient(pair, pair.AddressFor(process.address()), fds[1]);
   }
   close(fds[1]);
   std::string line;
@@ -159,23 +197,58 @@ std::string WireBetween(const Surrounding& server, const Surrounding& client) {
   return line;
 }
 
-class NamespacesTest : public ::testing::TestWithParam<size_t> {};
+class NamespacesTest : public ::testing::TestWithParam<size_t> {
+ protected:
+  // The test moves to a network of its own, with which it may do as it likes.
+  static void SetUpTestSuite() {
+    has_hub_ = Unshare(CLONE_NEWNET) && MakeHub();
+    for (const Surrounding& each : Surroundings()) may_enter_.push_back(MayEnter(each));
+  }
+  static void TearDownTestSuite() {
+    std::printf("%d pairs, and %d left out that the kernel refuses\n", pairs_, left_out_);
+  }
 
-TEST_P(NamespacesTest, SharedMemoryCarriesPayloadsWhole) {
+  static bool MayEnter(const Surrounding& where) {
+    if (HasOwnNetwork(where) && !has_hub_) return false;
+    const int cable = ++last_cable_;
+    const pid_t child = fork();
+    if (child == 0) _exit(Enter(where, cable) ? 0 : 1);
+    int status = 0;
+    const bool may = child > 0 && waitpid(child, &status, 0) == child && status == 0;
+    if (HasOwnNetwork(where)) RemoveCable(cable);
+    return may;
+  }
+
+  static inline bool has_hub_ = false;
+  static inline std::vector<bool> may_enter_;  // as Surroundings()
+  static inline int last_cable_ = 0;
+  static inline int pairs_ = 0;
+  static inline int left_out_ = 0;
+};
+
+TEST_P(NamespacesTest, PayloadsArriveWholeByTheWireThatBothCanTake) {
   const Surrounding& server = Surroundings()[GetParam()];
-  if (!MayEnter(server)) GTEST_SKIP() << "the kernel refuses: " << server.name;
-  for (const Surrounding& client : Surroundings()) {
-    if (!MayEnter(client)) {
+  for (size_t i = 0; i < Surroundings().size(); ++i) {
+    const Surrounding& client = Surroundings()[i];
+    if (!may_enter_[GetParam()] || !may_enter_[i]) {
+      ++left_out_;
       std::printf("left out: server %s, client %s\n", server.name, client.name);
       continue;
     }
-    const std::string wire = WireBetween(server, client);
-    EXPECT_EQ(wire, "soft") << "server " << server.name << ", client " << client.name;
+    const ProcessPair pair{.server = server,
+                           .client = client,
+                           .server_cable = ++last_cable_,
+                           .client_cable = ++last_cable_};
+    const std::string wire = WireBetween(pair);
+    EXPECT_EQ(wire, pair.wire()) << "server " << server.name << ", client " << client.name;
     std::printf("server %s, client %s: %s\n", server.name, client.name, wire.c_str());
+    ++pairs_;
+    if (HasOwnNetwork(server)) RemoveCable(pair.server_cable);
+    if (HasOwnNetwork(client)) RemoveCable(pair.client_cable);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Servers, NamespacesTest, ::testing::Range<size_t>(0, 9));
+INSTANTIATE_TEST_SUITE_P(Servers, NamespacesTest, ::testing::Range<size_t>(0, 13));
 
 }  // namespace
 }  // namespace verbena::internal

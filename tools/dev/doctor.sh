@@ -8,7 +8,8 @@ case ${1:-} in
 usage: ./dev doctor
 
 Lists what this machine has for RDMA: devices, ports, GIDs, limits, features, and what of the system
-bears on them; and for everything wrong the command that mends it. Exit status 0: RDMA works, or there
+bears on them; which wire two processes of this host take, and why; and for everything wrong the
+command that mends it. Exit status 0: RDMA works, or there
 is no device and the soft device works. 1: a device is there that does not work, or nothing works.
 TEXT
     exit 0

@@ -1,13 +1,13 @@
 #include "tools/verbena/doctor.h"
 
-#include <sys/mman.h>
-
 #include <cstdio>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_join.h"
 #include "fmt/format.h"
+#include "tools/verbena/sharing_facts.h"
+#include "tools/verbena/wires.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/soft_device.h"
 
@@ -143,11 +143,13 @@ std::string Describe(const Diagnosis& diagnosis) {
 }
 
 int RunDoctor() {
+  // Before there are other threads.
+  const SharingFacts sharing = ReadSharingFacts();
   const HostFacts host = ReadHostFacts();
   std::vector<DeviceFacts> devices = ReadDeviceFacts("/");
   for (DeviceFacts& device : devices) OpenAndProbe(device);
   const Diagnosis diagnosis = Examine(host, devices, TrySoftDevice());
-  fmt::print("{}{}", Describe(host, devices), Describe(diagnosis));
+  fmt::print("{}{}{}", Describe(host, devices), DescribeWires(sharing), Describe(diagnosis));
   return diagnosis.ExitStatus();
 }
 

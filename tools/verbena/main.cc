@@ -12,7 +12,8 @@ constexpr const char* kUsage =
     "usage: verbena COMMAND\n"
     "\n"
     "commands:\n"
-    "  doctor   what this machine has for RDMA, what is wrong, and the commands that mend it.\n"
+    "  doctor   what this machine has for RDMA, which wire two processes of this host take, what\n"
+    "           is wrong, and the commands that mend it.\n"
     "           Exit status 0: RDMA works, or there is no device and the soft device works.\n"
     "           1: a device is there that does not work, or nothing works\n"
     "  help     this text\n";

@@ -31,6 +31,8 @@ case ${VERBENA_DEVICE:-} in
     ;;
   *)
     grep -Eq '^(no RDMA devices|device )' <<<"$report"
+    grep -q '^two processes of this host' <<<"$report"
+    grep -Eq '^  - both of user .*: shared memory' <<<"$report"
     if grep -q '^no RDMA devices' <<<"$report"; then
       [ "$status" = 0 ]
       grep -q '^advice: ' <<<"$report"

@@ -11,10 +11,13 @@
 #include <thread>
 #include <vector>
 
+#include "tests/rpc/dedupe_testing.verbena.pb.h"
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/rpc/waiting_replies.h"
+#include "verbena/rpc/policy.h"
 #include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
@@ -27,6 +30,7 @@ constexpr size_t kLarger = 3900;
 // One more call than there are credits.
 constexpr uint32_t kCalls = RoguePeer::kCredits + 1;
 constexpr uint32_t kLast = kCalls - 1;
+constexpr const char* kAdd = "verbena.testing.Counter/Add";
 
 // Calls of a correct client to a rogue server that issues no credits by itself.
 class WaitingRequestsTest : public RpcTest {
@@ -40,11 +44,13 @@ class WaitingRequestsTest : public RpcTest {
     client_runtime_ = StartRuntime({.limits = limits});
     rogue_runtime_ = StartRuntime();
     listener_ = *rogue_runtime_->shard(0).bootstrap().Listen("127.0.0.1:0");
-    channel_ = std::make_unique<Channel>(*client_runtime_, listener_->address());
+    channel_ = std::make_unique<Channel>(*client_runtime_, listener_->address(),
+                                         ChannelOptions{.service_config = config_});
     stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
     waiting_ = false;
     std::thread rogue_thread([&] {
       RoguePeer rogue(*rogue_runtime_);
+      rogue.methods.push_back(MethodId(kAdd));
       rogue.AcceptFrom(*listener_);
       for (uint32_t i = 0; i < RoguePeer::kCredits; ++i) (void)rogue.Receive();
       while (!waiting_) std::this_thread::yield();
@@ -63,6 +69,7 @@ class WaitingRequestsTest : public RpcTest {
     rogue.Send(EncodeSend(kCorrect, {Response(kLast, 0)}));
     const bool dropped = rogue.IsDropped();
     RoguePeer next(*rogue_runtime_);
+    next.methods.push_back(MethodId(kAdd));
     next.AcceptFrom(*listener_);
     const RogueFrame request = next.Receive()[0];
     EXPECT_EQ(request.header.kind, FrameKind::kRequest);
@@ -74,9 +81,18 @@ class WaitingRequestsTest : public RpcTest {
 
   Task<absl::Status> Calls(const std::function<void()>& meanwhile) {
     TaskScope scope(client_runtime_->executor(0));
+    // So that all are sent in their order, whatever they wait for otherwise.
+    if (last_is_deduplicated_) VERBENA_CO_RETURN_IF_ERROR(co_await channel_->Connect());
     for (uint32_t i = 0; i < kCalls; ++i) {
       requests_[i].set_data(std::string(kLarge, 'r'));
       scope.Spawn([this, i]() -> Task<void> {
+        if (i == kLast && last_is_deduplicated_) {
+          testing::AddRequest request;
+          request.set_filler(std::string(kLarge, 'r'));
+          testing::AddReply reply;
+          ended_[i] = co_await testing::Counter::Stub(*channel_).Add(request, reply);
+          co_return;
+        }
         testing::EchoReply reply;
         CallOptions options;
         if (has_metadata_) options.metadata = {{"tenant", "a"}};
@@ -91,13 +107,17 @@ class WaitingRequestsTest : public RpcTest {
     meanwhile();
     waiting_ = true;
     co_await scope.Join();
+    retries_ = channel_->retry_stats().retries;
     if (another_) co_return co_await EchoOnce(0, "");
     co_return absl::OkStatus();
   }
 
   std::unique_ptr<Runtime> rogue_runtime_;
   std::unique_ptr<MessageListener> listener_;
-  bool has_metadata_ = false;  // the calls
+  ServiceConfig config_;
+  bool has_metadata_ = false;          // the calls
+  bool last_is_deduplicated_ = false;  // an Add()
+  uint64_t retries_ = 0;               // by policies
   testing::EchoRequest requests_[kCalls];
   absl::Status ended_[kCalls];
   std::atomic<bool> waiting_{false};
@@ -120,6 +140,19 @@ TEST_F(WaitingRequestsTest, ARequestThatHasNotLeftIsSentOnceMoreIfItsLinkIsLost)
     EXPECT_EQ(ended_[kLast], absl::OkStatus());
     EXPECT_EQ(OutcomeOf(ended_[0]), Outcome::kMaybeExecuted) << "it has left";
   }
+}
+
+// Its policy keeps it at the server that may have run it, so the policy chooses each server.
+TEST_F(WaitingRequestsTest, ADeduplicatedRequestThatHasNotLeftIsSentAgainByItsPolicy) {
+  last_is_deduplicated_ = true;
+  config_.methods = {{.name = "verbena.testing.Counter",
+                      .retry = RetryPolicy{.max_attempts = 2,
+                                           .initial_backoff = std::chrono::milliseconds(1),
+                                           .max_backoff = std::chrono::milliseconds(1)},
+                      .wait_for_ready = true}};
+  MakeCalls([&](RoguePeer& rogue) { (void)AnswerTooEarly(rogue); }, [] {});
+  EXPECT_EQ(ended_[kLast], absl::OkStatus());
+  EXPECT_EQ(retries_, 1u);
 }
 
 TEST_F(WaitingRequestsTest, ARequestThatChangesWhileItWaitsFailsItsCallAlone) {

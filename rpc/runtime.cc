@@ -198,7 +198,8 @@ class Runtime::Impl final : private internal::ExecutorDriver {
   internal::DeviceKeeper::Options KeeperOptions(internal::DeviceKind kind) const {
     return {.context = {.event_thread = options_.threads,
                         .control_threads = options_.threads || kind != internal::DeviceKind::kSoft,
-                        .connect = options_.connect},
+                        .connect = options_.connect,
+                        .rdma = options_.rdma},
             .backoff = options_.reopen};
   }
 

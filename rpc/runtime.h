@@ -4,6 +4,7 @@
 //   Runtime, RuntimeOptions, MemoryOptions   all of it; memory of the program's own
 //   ReopenBackoff                            when a failed device is opened again
 //   LinkLimits and its parts                 bounds (docs/tuning.md explains each)
+//   RdmaOptions                              how links use the fabric of RDMA devices
 //   Bootstrap and its kinds                  how two processes find each other: over TCP, in a
 //                                            directory that all hosts share, within one process,
 //                                            by fixed names
@@ -38,6 +39,7 @@
 #include "verbena/transport/executor/options.h"       // IWYU pragma: export
 #include "verbena/transport/executor/spawn.h"         // IWYU pragma: export
 #include "verbena/transport/link/limits.h"            // IWYU pragma: export
+#include "verbena/transport/link/rdma_options.h"      // IWYU pragma: export
 #include "verbena/transport/link/stats.h"             // IWYU pragma: export
 #include "verbena/transport/memory/memory_budgets.h"  // IWYU pragma: export
 #include "verbena/transport/memory/registered_memory.h"
@@ -93,6 +95,8 @@ struct RuntimeOptions {
   // VERBENA_CONNECT says. If that is not set: rdma_cm on iWARP, which requires it, and the exchange
   // on all other devices.
   std::string connect = "auto";
+  // How links of RDMA devices use the fabric: traffic class, service level and the like.
+  RdmaOptions rdma = {};
   LinkLimits limits = {};
   // False: the host drives the executors; BlockOn() does it by itself.
   bool threads = true;

@@ -197,6 +197,16 @@ absl::StatusOr<uint64_t> NewToken() {
   return absl::UnavailableError("getrandom gives no token");
 }
 
+// Before the id has a route: the route is chosen by it.
+absl::Status SetTrafficClass(rdma_cm_id* id, uint8_t traffic_class, const std::string& what) {
+  if (traffic_class == 0) return absl::OkStatus();
+  if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &traffic_class,
+                      sizeof(traffic_class)) == 0) {
+    return absl::OkStatus();
+  }
+  return RdmaCmCallStatus("rdma_set_option", errno, what);
+}
+
 std::string Describe(const RdmaCmService& service) {
   return SocketAddress(service.address, service.port).text();
 }
@@ -423,10 +433,11 @@ std::shared_ptr<QpConnection> CmConnection::Share(std::shared_ptr<CmConnection> 
           }};
 }
 
-void CmConnection::Start(const IpAddress& from, const RdmaCmService& to) {
+void CmConnection::Start(const IpAddress& from, const RdmaCmService& to, uint8_t traffic_class) {
   token_ = to.token;
-  const bool posted =
-      channel_->Post([self = shared_from_this(), from, to] { self->Resolve(from, to); });
+  const bool posted = channel_->Post([self = shared_from_this(), from, to, traffic_class] {
+    self->Resolve(from, to, traffic_class);
+  });
   if (!posted) steps_->Finish(absl::CancelledError("rdma_cm was stopped"));
 }
 
@@ -437,11 +448,14 @@ void CmConnection::ExpectToken(std::shared_ptr<Waiting> waiting, uint64_t token)
 
 // --- the client's steps
 
-void CmConnection::Resolve(const IpAddress& from, const RdmaCmService& to) {
+void CmConnection::Resolve(const IpAddress& from, const RdmaCmService& to, uint8_t traffic_class) {
   VERBENA_CHECK(id_ == nullptr && waiting_ == nullptr) << what_ << " begins twice";
   absl::StatusOr<rdma_cm_id*> id = channel_->CreateId(*this);
   if (!id.ok()) return End(id.status());
   id_ = *id;
+  if (absl::Status status = SetTrafficClass(id_, traffic_class, what_); !status.ok()) {
+    return End(status);
+  }
   SocketAddress source(from, 0);
   SocketAddress target(to.address, to.port);
   if (rdma_resolve_addr(id_, source.get(), target.get(), kResolveTimeoutMs) != 0) {
@@ -680,6 +694,7 @@ absl::StatusOr<uint16_t> RdmaCm::ListenOnce(const IpAddress& ip) {
   TemporaryId id(*channel_, created);
   SocketAddress address(ip, 0);
   const std::string what = fmt::format("rdma_cm at {}", FormatIp(ip));
+  VERBENA_RETURN_IF_ERROR(SetTrafficClass(id.get(), options_.traffic_class, what));
   if (rdma_bind_addr(id.get(), address.get()) != 0) {
     return RdmaCmCallStatus("rdma_bind_addr", errno, what);
   }
@@ -734,7 +749,7 @@ absl::StatusOr<std::shared_ptr<QpConnection>> RdmaCm::Connect(ConnectableQp qp,
     if (IsIpv4(from) != IsIpv4(service.address)) continue;
     auto connection =
         std::make_shared<CmConnection>(channel_, options_.device, std::move(qp), Describe(service));
-    connection->Start(from, service);
+    connection->Start(from, service, options_.traffic_class);
     return CmConnection::Share(std::move(connection));
   }
   return absl::FailedPreconditionError(

@@ -232,7 +232,8 @@ class CmConnection final : public QpConnection,
   ~CmConnection() override;
 
   // Client: begins, from an address of this host. The outcome comes by AwaitPeer().
-  void Start(const IpAddress& from, const RdmaCmService& to);
+  // `traffic_class` is as in RdmaCmOptions.
+  void Start(const IpAddress& from, const RdmaCmService& to, uint8_t traffic_class);
   // Server: waits for a request that shows `token`, which is in `waiting`.
   void ExpectToken(std::shared_ptr<Waiting> waiting, uint64_t token);
   // Server, on the channel's thread: takes the request that showed the token, and its id.
@@ -252,7 +253,7 @@ class CmConnection final : public QpConnection,
   enum class Step : uint8_t { kPeer, kEstablished };
 
   // All of these on the channel's thread.
-  void Resolve(const IpAddress& from, const RdmaCmService& to);
+  void Resolve(const IpAddress& from, const RdmaCmService& to, uint8_t traffic_class);
   void ResolveRoute();
   void Request();
   void LimitAnswer();
@@ -296,7 +297,8 @@ struct RdmaCmOptions {
   std::string device;  // "siw0"
   uint8_t port = 1;
   LinkKind kind = LinkKind::kRoce;
-  ibv_gid gid = {};  // the port's; its IP addresses are found by it
+  ibv_gid gid = {};           // the port's; its IP addresses are found by it
+  uint8_t traffic_class = 0;  // of all connections, RDMA_OPTION_ID_TOS; 0: the kernel's choice
 };
 
 // RdmaCm: the QpConnector of one port of an RDMA device, over librdmacm.

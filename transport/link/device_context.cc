@@ -99,11 +99,12 @@ absl::StatusOr<bool> WantsRdmaCm(const std::string& connect, LinkKind kind) {
 
 absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& device,
                                                                      const Options& options) {
+  VERBENA_RETURN_IF_ERROR(CheckRdmaOptions(options.rdma));
   const DevicePort port = device.default_port();
   VERBENA_ASSIGN_OR_RETURN(PortAddress address, ReadPortAddress(device, port));
   VERBENA_ASSIGN_OR_RETURN(ibv_pd * pd, device.AllocPd());
   std::unique_ptr<DeviceContext> context(
-      new DeviceContext(device, PdHandle(device, pd), address, options.on_failure));
+      new DeviceContext(device, PdHandle(device, pd), address, options));
   VERBENA_RETURN_IF_ERROR(context->ChooseConnector(options));
   context->control_ =
       std::make_unique<ControlPool>(ControlPool::Options{.threads = options.control_threads});
@@ -114,8 +115,12 @@ absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& dev
 }
 
 DeviceContext::DeviceContext(Device& device, PdHandle pd, const PortAddress& address,
-                             FailureHandler on_failure)
-    : device_(device), on_failure_(std::move(on_failure)), pd_(std::move(pd)), address_(address) {}
+                             const Options& options)
+    : device_(device),
+      rdma_(options.rdma),
+      on_failure_(options.on_failure),
+      pd_(std::move(pd)),
+      address_(address) {}
 
 DeviceContext::~DeviceContext() {
   StopThread();
@@ -145,10 +150,13 @@ absl::Status DeviceContext::ChooseConnector(const Options& options) {
   if (connector_ != nullptr) return absl::OkStatus();
   VERBENA_ASSIGN_OR_RETURN(bool wanted, WantsRdmaCm(options.connect, address_.kind));
   if (!wanted) return absl::OkStatus();
-  VERBENA_ASSIGN_OR_RETURN(owned_connector_, RdmaCm::Start({.device = device_.name(),
-                                                            .port = address_.port,
-                                                            .kind = address_.kind,
-                                                            .gid = address_.gid}));
+  VERBENA_ASSIGN_OR_RETURN(
+      owned_connector_,
+      RdmaCm::Start({.device = device_.name(),
+                     .port = address_.port,
+                     .kind = address_.kind,
+                     .gid = address_.gid,
+                     .traffic_class = static_cast<uint8_t>(rdma_.traffic_class)}));
   connector_ = owned_connector_.get();
   return absl::OkStatus();
 }

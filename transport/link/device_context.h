@@ -26,6 +26,7 @@
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/qp.h"
+#include "verbena/transport/link/rdma_options.h"
 #include "verbena/transport/memory/registered_memory.h"
 
 namespace verbena::internal {
@@ -42,6 +43,7 @@ class DeviceContext {
     // How queue pairs are connected: as RuntimeOptions::connect. "" means "auto". The soft device
     // always exchanges.
     std::string connect = "auto";
+    RdmaOptions rdma = {};
     // Not owned; replaces `connect`.
     QpConnector* use_connector = nullptr;
     // Called when the device has failed or was removed, behind the handlers of its queue pairs: on
@@ -51,14 +53,16 @@ class DeviceContext {
     ThreadStarter start_thread = {};
   };
 
-  // INVALID_ARGUMENT names a way of connecting that does not exist. RESOURCE_EXHAUSTED: the system
-  // starts no thread.
+  // INVALID_ARGUMENT names a way of connecting that does not exist, or a value of RdmaOptions that
+  // is out of range. RESOURCE_EXHAUSTED: the system starts no thread.
   static absl::StatusOr<std::unique_ptr<DeviceContext>> Create(Device& device,
                                                                const Options& options);
   ~DeviceContext();
 
   Device& device() const { return device_; }
   ibv_pd* pd() const { return pd_.get(); }
+  // What links ask of the fabric.
+  const RdmaOptions& rdma() const { return rdma_; }
   // The last usable address. Its kind never changes.
   PortAddress address() const;
   // The address for new links, as read when the device last reported a change. UNAVAILABLE while
@@ -100,7 +104,7 @@ class DeviceContext {
     EventHandler handler;
   };
 
-  DeviceContext(Device& device, PdHandle pd, const PortAddress& address, FailureHandler on_failure);
+  DeviceContext(Device& device, PdHandle pd, const PortAddress& address, const Options& options);
   absl::Status StartThread(const ThreadStarter& start_thread);
   void StopThread();
   absl::Status ChooseConnector(const Options& options);
@@ -116,6 +120,7 @@ class DeviceContext {
   void DispatchToAll(ibv_event_type type);
 
   Device& device_;
+  const RdmaOptions rdma_;
   const FailureHandler on_failure_;
   PdHandle pd_;
   std::unique_ptr<QpConnector> owned_connector_;

@@ -487,19 +487,23 @@ HandshakeOptions Endpoint::MyOptions(const MessageStream& stream) const {
 
 // RoCE resolves the peer's address inside, which may take a second.
 Task<absl::Status> Endpoint::ConnectQp(const Link& link, uint32_t psn, const LinkParameters& peer) {
-  co_return co_await OnQp(
-      ControlKind::kResolve, link,
-      [&device = context().device(), qp = link.qp().get(), address = AddressOf(link), psn,
-       remote = RemoteQpOf(peer)] { return ConnectLinkQp(device, qp, address, psn, remote); });
+  co_return co_await OnQp(ControlKind::kResolve, link,
+                          [&context = context(), qp = link.qp().get(), address = AddressOf(link),
+                           psn, remote = RemoteQpOf(peer)] {
+                            return ConnectLinkQp(context.device(), qp, address, psn, remote,
+                                                 context.rdma());
+                          });
 }
 
 // The server sends nothing to an address that has only been claimed.
 Task<absl::Status> Endpoint::ReceiveOnQp(const Link& link, uint32_t psn,
                                          const LinkParameters& peer) {
-  co_return co_await OnQp(
-      ControlKind::kResolve, link,
-      [&device = context().device(), qp = link.qp().get(), address = AddressOf(link),
-       remote = RemoteQpOf(peer)] { return MakeQpReceive(device, qp, address, remote); });
+  co_return co_await OnQp(ControlKind::kResolve, link,
+                          [&context = context(), qp = link.qp().get(), address = AddressOf(link),
+                           remote = RemoteQpOf(peer)] {
+                            return MakeQpReceive(context.device(), qp, address, remote,
+                                                 context.rdma());
+                          });
 }
 
 ConnectableQp Endpoint::Connectable(const Link& link, const LinkParameters& peer) {
@@ -524,9 +528,10 @@ Task<absl::Status> Endpoint::ConnectManaged(LinkKey key, std::shared_ptr<QpConne
   if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
   VERBENA_CO_RETURN_IF_ERROR(co_await OnQp(
       ControlKind::kResolve, *link,
-      [&device = context().device(), qp = link->qp().get(), address = AddressOf(*link),
-       reads = peer.max_reads,
-       connection] { return ConnectManagedQp(device, qp, address, reads, *connection); }));
+      [&context = context(), qp = link->qp().get(), address = AddressOf(*link),
+       reads = peer.max_reads, connection] {
+        return ConnectManagedQp(context.device(), qp, address, reads, *connection, context.rdma());
+      }));
   link = Find(key);
   if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
   if (client != nullptr) {

@@ -27,6 +27,15 @@ LinkKind KindOf(Device& device, const ibv_port_attr& port, bool roce_v1) {
   return roce_v1 ? LinkKind::kRoceV1 : LinkKind::kRoce;
 }
 
+// 0 leaves what `path` has: a connection manager may know better.
+void SetClass(const RdmaOptions& options, ibv_ah_attr& path) {
+  if (options.traffic_class != 0) {
+    path.grh.traffic_class = static_cast<uint8_t>(options.traffic_class);
+  }
+  if (options.sl != 0) path.sl = static_cast<uint8_t>(options.sl);
+  if (options.flow_label != 0) path.grh.flow_label = options.flow_label;
+}
+
 }  // namespace
 
 uint32_t NewPsn() {
@@ -110,7 +119,7 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
 }
 
 absl::Status MakeQpReceive(Device& device, ibv_qp* qp, const PortAddress& local,
-                           const RemoteQp& remote) {
+                           const RemoteQp& remote, const RdmaOptions& options) {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RTR;
   attributes.path_mtu = std::min(local.active_mtu, remote.mtu);
@@ -124,6 +133,7 @@ absl::Status MakeQpReceive(Device& device, ibv_qp* qp, const PortAddress& local,
   attributes.ah_attr.grh.dgid = remote.gid;
   attributes.ah_attr.grh.sgid_index = local.gid_index;
   attributes.ah_attr.grh.hop_limit = kHopLimit;
+  SetClass(options, attributes.ah_attr);
   VERBENA_RETURN_IF_ERROR(device.ModifyQp(qp, attributes,
                                           IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
                                               IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
@@ -145,13 +155,14 @@ absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t 
 }
 
 absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
-                           const RemoteQp& remote) {
-  VERBENA_RETURN_IF_ERROR(MakeQpReceive(device, qp, local, remote));
+                           const RemoteQp& remote, const RdmaOptions& options) {
+  VERBENA_RETURN_IF_ERROR(MakeQpReceive(device, qp, local, remote, options));
   return MakeQpSend(device, qp, local_psn, remote.max_reads);
 }
 
 absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& local,
-                              uint8_t peer_reads, QpConnection& connection) {
+                              uint8_t peer_reads, QpConnection& connection,
+                              const RdmaOptions& options) {
   // The kernel may set bits behind the last, which older verbs had.
   constexpr int kKnownBits = (IBV_QP_DEST_QPN << 1) - 1;
   for (ibv_qp_state state : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS}) {
@@ -162,6 +173,7 @@ absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& loc
     if (mask == 0) continue;
     attributes.qp_access_flags = AccessOf(device);
     attributes.path_mtu = std::min(attributes.path_mtu, local.active_mtu);
+    SetClass(options, attributes.ah_attr);
     attributes.max_dest_rd_atomic = MaxReads(device);
     attributes.min_rnr_timer = kMinRnrTimer;
     attributes.timeout = kAckTimeout;

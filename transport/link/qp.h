@@ -18,6 +18,7 @@
 #include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/rdma_options.h"
 
 namespace verbena::internal {
 
@@ -61,18 +62,19 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
 
 // Takes it from INIT to RTR: it receives from `remote`, and sends nothing yet.
 absl::Status MakeQpReceive(Device& device, ibv_qp* qp, const PortAddress& local,
-                           const RemoteQp& remote);
+                           const RemoteQp& remote, const RdmaOptions& options = {});
 // Takes it from RTR to RTS. `local_psn` is what the peer was told, `peer_reads` what it serves.
 absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t peer_reads);
 // Both.
 absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
-                           const RemoteQp& remote);
+                           const RemoteQp& remote, const RdmaOptions& options = {});
 
 // The same with the path that the connection manager knows, after its AwaitPeer(). Values that
-// links set themselves (limits.h) take precedence over the manager's. Nothing is left to do on
-// iWARP.
+// links set themselves (limits.h), and options that are not 0, take precedence over the manager's.
+// Nothing is left to do on iWARP.
 absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& local,
-                              uint8_t peer_reads, QpConnection& connection);
+                              uint8_t peer_reads, QpConnection& connection,
+                              const RdmaOptions& options = {});
 
 // READs and atomics that this side starts at once, when the peer serves `peer_reads`.
 uint8_t ReadsStarted(const Device& device, uint8_t peer_reads);

@@ -1,6 +1,6 @@
 // An id of rdma_cm is destroyed where its events are handled, and nowhere else while that thread
-// runs. The test stands in for librdmacm, so that it holds an event between its being acknowledged
-// and its being handled.
+// runs; a client's id has its traffic class before it is resolved. The test stands in for
+// librdmacm, so that it holds an event between its being acknowledged and its being handled.
 
 #include "verbena/transport/connect/rdma_cm.h"
 
@@ -12,6 +12,11 @@
 #include <cerrno>
 #include <memory>
 #include <thread>
+#include <utility>
+
+#include "verbena/transport/base/socket.h"
+#include "verbena/transport/connect/peer.h"
+#include "verbena/transport/connect/qp_connector.h"
 
 namespace {
 
@@ -20,6 +25,8 @@ std::atomic<rdma_cm_id*> g_handled = nullptr;  // its event is acknowledged and 
 std::atomic<bool> g_go_on = false;             // the event is handled then
 std::atomic<bool> g_destroyed_too_early = false;
 std::atomic<int> g_destroyed = 0;
+std::atomic<int> g_type_of_service = -1;  // what an id was given last
+std::atomic<int> g_resolved_with = -1;    // and what it was when an address was resolved
 rdma_cm_event g_event{};
 
 }  // namespace
@@ -50,6 +57,20 @@ int rdma_destroy_id(rdma_cm_id* id) {
   }
   ++g_destroyed;
   return 0;
+}
+
+int rdma_set_option(rdma_cm_id*, int level, int option, void* value, size_t bytes) {
+  EXPECT_EQ(level, RDMA_OPTION_ID);
+  EXPECT_EQ(option, RDMA_OPTION_ID_TOS);
+  EXPECT_EQ(bytes, 1u);
+  g_type_of_service = *static_cast<uint8_t*>(value);
+  return 0;
+}
+
+int rdma_resolve_addr(rdma_cm_id*, sockaddr*, sockaddr*, int) {
+  g_resolved_with = g_type_of_service.load();
+  errno = ENODEV;
+  return -1;
 }
 
 int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
@@ -124,6 +145,26 @@ TEST(CmChannelTest, AnIdIsDestroyedWhenItsChannelHasStopped) {
   (*channel)->DestroyId(*id);
   EXPECT_EQ(g_destroyed, before + 1);
 }
+
+// The value that an id has when it begins to resolve its address as a client.
+int ResolvedWith(uint8_t traffic_class) {
+  g_type_of_service = g_resolved_with = -1;
+  absl::StatusOr<std::shared_ptr<CmChannel>> channel = CmChannel::Open();
+  EXPECT_TRUE(channel.ok()) << channel.status();
+  if (!channel.ok()) return -1;
+  auto connection =
+      std::make_shared<CmConnection>(*channel, "fake0", ConnectableQp{}, "its server");
+  connection->Start(IpAddress{}, RdmaCmService{}, traffic_class);
+  CmConnection::Share(std::move(connection)).reset();
+  (*channel)->Stop();
+  return g_resolved_with;
+}
+
+TEST(CmConnectionTest, AClientsTrafficClassIsSetBeforeItsAddressIsResolved) {
+  EXPECT_EQ(ResolvedWith(106), 106);
+}
+
+TEST(CmConnectionTest, WithoutATrafficClassTheKernelChooses) { EXPECT_EQ(ResolvedWith(0), -1); }
 
 }  // namespace
 }  // namespace verbena::internal

@@ -30,6 +30,7 @@
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/rdma_options.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
@@ -103,7 +104,8 @@ class LinksFixture : public testing::Test {
     wrapper_ = Wrap(*device_);
     Device& seen = wrapper_ == nullptr ? static_cast<Device&>(*device_) : *wrapper_;
     context_ = *DeviceContext::Create(
-        seen, {.event_thread = has_event_thread(), .use_connector = connector});
+        seen,
+        {.event_thread = has_event_thread(), .rdma = rdma_options(), .use_connector = connector});
     client_ = *Endpoint::Create(*executor_, *context_, client_limits);
     server_ = *Endpoint::Create(*executor_, *context_, server_limits);
     listener_ = *bootstrap_.Listen("server");
@@ -114,6 +116,9 @@ class LinksFixture : public testing::Test {
 
   // The options of the device that both endpoints are on.
   virtual SoftDeviceOptions device_options() const { return {}; }
+
+  // What both endpoints' links ask of the fabric.
+  virtual RdmaOptions rdma_options() const { return {}; }
 
   // Whether a thread reads the device's asynchronous events.
   virtual bool has_event_thread() const { return true; }

@@ -1,0 +1,164 @@
+// The queue pairs of links are told what RdmaOptions say, whoever connects them. Values out of
+// range are refused by name.
+
+#include "verbena/transport/link/rdma_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tests/transport/device/delegating_device.h"
+#include "tests/transport/device/fake_device.h"
+#include "tests/transport/link/fake_connector.h"
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/connect/qp_connector.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/qp.h"
+#include "verbena/transport/soft/soft_device.h"
+
+namespace verbena::internal {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// What the start says of `options`.
+std::string Refusal(const RdmaOptions& options) {
+  const std::unique_ptr<SoftDevice> device = *SoftDevice::Create({});
+  const absl::Status status =
+      DeviceContext::Create(*device, {.event_thread = false, .rdma = options}).status();
+  EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+  return std::string(status.message());
+}
+
+TEST(RdmaOptionsRangeTest, NamesTheValueAndItsRange) {
+  EXPECT_EQ(Refusal({.traffic_class = 256}),
+            "RdmaOptions::traffic_class is 256, but must be in [0, 255]");
+  EXPECT_EQ(Refusal({.sl = 16}), "RdmaOptions::sl is 16, but must be in [0, 15]");
+  EXPECT_EQ(Refusal({.flow_label = 1 << 20}),
+            "RdmaOptions::flow_label is 1048576, but must be in [0, 1048575]");
+}
+
+TEST(RdmaOptionsRangeTest, TakesTheEndsOfEachRange) {
+  EXPECT_EQ(Refusal({}), "");
+  EXPECT_EQ(Refusal({.traffic_class = 255, .sl = 15, .flow_label = (1 << 20) - 1}), "");
+}
+
+// Keeps what each queue pair was told.
+class RecordingDevice final : public DelegatingDevice {
+ public:
+  using DelegatingDevice::DelegatingDevice;
+
+  absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) override {
+    {
+      std::lock_guard lock(mutex_);
+      moves_.push_back(attributes);
+    }
+    return DelegatingDevice::ModifyQp(qp, attributes, mask);
+  }
+  // The attributes of all moves to `state`.
+  std::vector<ibv_qp_attr> MovesTo(ibv_qp_state state) {
+    std::lock_guard lock(mutex_);
+    std::vector<ibv_qp_attr> found;
+    for (const ibv_qp_attr& each : moves_) {
+      if (each.qp_state == state) found.push_back(each);
+    }
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;  // control verbs run on threads of their own
+  std::vector<ibv_qp_attr> moves_;
+};
+
+class RdmaOptionsTest : public LinksFixture {
+ protected:
+  void ConnectWith(const RdmaOptions& options, QpConnector* connector = nullptr) {
+    options_ = options;
+    Start({}, {}, connector);
+    connector_.set_device(device());
+    ASSERT_NE(Connect(client_listener_, server_listener_), nullptr);
+  }
+  std::unique_ptr<Device> Wrap(SoftDevice& device) override {
+    auto recording = std::make_unique<RecordingDevice>(device);
+    recording_ = recording.get();
+    return recording;
+  }
+  RdmaOptions rdma_options() const override { return options_; }
+
+  // Of the client and the server.
+  void ExpectClassOfBoth() {
+    const std::vector<ibv_qp_attr> moves = recording_->MovesTo(IBV_QPS_RTR);
+    EXPECT_THAT(moves, SizeIs(2));
+    for (const ibv_qp_attr& each : moves) {
+      EXPECT_EQ(each.ah_attr.grh.traffic_class, options_.traffic_class);
+      EXPECT_EQ(each.ah_attr.sl, options_.sl);
+      EXPECT_EQ(each.ah_attr.grh.flow_label, options_.flow_label);
+    }
+  }
+
+  RdmaOptions options_;
+  RecordingDevice* recording_ = nullptr;
+  FakeConnector connector_;
+  Receiver client_listener_;
+  Receiver server_listener_;
+};
+
+constexpr RdmaOptions kClass = {.traffic_class = 106, .sl = 3, .flow_label = 0x12345};
+
+TEST_F(RdmaOptionsTest, LinksHaveTheClassThatTheOptionsSay) {
+  ConnectWith(kClass);
+  ExpectClassOfBoth();
+}
+
+TEST_F(RdmaOptionsTest, LinksOfAConnectionManagerHaveItToo) {
+  ConnectWith(kClass, &connector_);
+  ExpectClassOfBoth();
+}
+
+// The path that a connection manager has found.
+class ManagersPath final : public QpConnection {
+ public:
+  Task<absl::Status> AwaitPeer() override { co_return absl::OkStatus(); }
+  Task<absl::Status> AwaitEstablished() override { co_return absl::OkStatus(); }
+  bool client_sends_first() const override { return false; }
+  absl::Status Confirm() override { return absl::OkStatus(); }
+  absl::Status FillIn(ibv_qp_attr& attributes, int& mask) override {
+    mask = IBV_QP_STATE;
+    attributes.ah_attr.sl = 5;
+    attributes.ah_attr.grh.traffic_class = 32;
+    attributes.ah_attr.grh.flow_label = 99;
+    return absl::OkStatus();
+  }
+};
+
+class KeepingDevice final : public FakeDevice {
+ public:
+  absl::Status ModifyQp(ibv_qp*, const ibv_qp_attr& attributes, int) override {
+    if (attributes.qp_state == IBV_QPS_INIT) init = attributes;
+    if (attributes.qp_state == IBV_QPS_RTR) ready_to_receive = attributes;
+    if (attributes.qp_state == IBV_QPS_RTS) ready_to_send = attributes;
+    return absl::OkStatus();
+  }
+  ibv_qp_attr init = {};
+  ibv_qp_attr ready_to_receive = {};
+  ibv_qp_attr ready_to_send = {};
+};
+
+TEST(ManagedPathTest, StaysAsTheManagerSaysWhereTheOptionsAreZero) {
+  KeepingDevice device;
+  ManagersPath path;
+  ASSERT_TRUE(ConnectManagedQp(device, nullptr, {}, 1, path, {}).ok());
+  EXPECT_EQ(device.ready_to_receive.ah_attr.sl, 5);
+  EXPECT_EQ(device.ready_to_receive.ah_attr.grh.traffic_class, 32);
+  EXPECT_EQ(device.ready_to_receive.ah_attr.grh.flow_label, 99u);
+}
+
+}  // namespace
+}  // namespace verbena::internal

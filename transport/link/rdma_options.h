@@ -1,0 +1,43 @@
+// RdmaOptions: how the links of a program's RDMA devices use the fabric.
+//
+// A value, for RuntimeOptions::rdma. All links of all RDMA devices of the runtime have the same.
+// Each side sets what it sends, so give both sides the same values. The soft device has no fabric
+// and ignores them.
+//
+//   Runtime::Start({.rdma = {.traffic_class = 106}});  // DSCP 26, ECN-capable
+
+#ifndef VERBENA_TRANSPORT_LINK_RDMA_OPTIONS_H_
+#define VERBENA_TRANSPORT_LINK_RDMA_OPTIONS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace verbena {
+
+// The names are those of the fields of ibv_qp_attr. A value out of its range fails
+// Runtime::Start() with INVALID_ARGUMENT. docs/devices.md ("The fabric") says how to choose.
+struct RdmaOptions {
+  // The byte of each packet by which RoCE v2 networks tell classes: 0 to 255, which is DSCP × 4
+  // plus the bits of ECN. A network that is lossless for one class alone drops packets of the
+  // others. Packets without a global route header (InfiniBand within a subnet) have none. 0: class
+  // 0 by exchange, the kernel's choice (default_roce_tos) by rdma_cm.
+  uint32_t traffic_class = 0;
+  // The service level of InfiniBand, and the priority of RoCE: 0 to 15 (RoCE: to 7). 0: level 0 by
+  // exchange, the subnet manager's or kernel's choice by rdma_cm.
+  uint32_t sl = 0;
+  // 0 to 1,048,575. 0: the device chooses, and most spread their links over equal paths by it. Any
+  // other value sends all links one way.
+  uint32_t flow_label = 0;
+};
+
+}  // namespace verbena
+
+namespace verbena::internal {
+
+// INVALID_ARGUMENT names the value that is out of range, and the range.
+absl::Status CheckRdmaOptions(const RdmaOptions& options);
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_TRANSPORT_LINK_RDMA_OPTIONS_H_

@@ -662,11 +662,10 @@ Task<absl::Status> Endpoint::AwaitClientsReady(LinkKey key, MessageStream& strea
   VERBENA_CO_RETURN_IF_ERROR(co_await AwaitReady(stream));
   Link* link = OpenLink(key);
   if (link == nullptr) co_return Lost();
-  VERBENA_CO_RETURN_IF_ERROR(
-      co_await OnQp(ControlKind::kConnect, *link,
-                    [&device = context().device(), qp = link->qp().get(), psn, peer_reads] {
-                      return MakeQpSend(device, qp, psn, peer_reads);
-                    }));
+  VERBENA_CO_RETURN_IF_ERROR(co_await OnQp(
+      ControlKind::kConnect, *link, [&context = context(), qp = link->qp().get(), psn, peer_reads] {
+        return MakeQpSend(context.device(), qp, psn, peer_reads, context.rdma());
+      }));
   link = OpenLink(key);
   if (link == nullptr) co_return Lost();
   link->AllowSends();

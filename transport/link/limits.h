@@ -187,7 +187,7 @@ inline constexpr uint32_t kMaxUnsentRecalls = 8;
 
 // Liveness checks, two each ping_interval, for which a peer may leave a SEND unacknowledged: no
 // less time than it has to answer a PING. A device that acknowledges nothing gives up sooner
-// (kRetryCount, kRnrRetry), but counts each SEND by itself. (start)
+// (RdmaOptions::retry_cnt, kRnrRetry), but counts each SEND by itself. (start)
 inline constexpr uint32_t kMaxUnacknowledgedChecks = 8;
 
 // When a link's peer lacks credits and the pool can give none, the endpoint looks at
@@ -224,11 +224,6 @@ inline constexpr uint32_t kPayloadInFrameSoft = 4096;
 inline constexpr uint32_t kPayloadInFrameHardware = 4096;
 inline constexpr uint32_t kPayloadInFrameEmulated = 4096;
 
-// How a queue pair retries. A packet counts as lost after 4.096 µs × 2^kAckTimeout = 67 ms (devices
-// may take up to four times that), and is sent again kRetryCount times before the link ends: half a
-// second without any answer, and then the channel reconnects.
-inline constexpr uint8_t kAckTimeout = 14;
-inline constexpr uint8_t kRetryCount = 7;
 // Credits make receiver-not-ready impossible between correct peers. A SEND to a peer that issues
 // credits without receives is tried 6 times again, and then the link ends. With 7 it would be tried
 // for ever, and hold a send buffer that others need. The receiver sets the time between two tries:

@@ -36,6 +36,12 @@ void SetClass(const RdmaOptions& options, ibv_ah_attr& path) {
   if (options.flow_label != 0) path.grh.flow_label = options.flow_label;
 }
 
+void SetRetries(const RdmaOptions& options, ibv_qp_attr& attributes) {
+  attributes.timeout = static_cast<uint8_t>(options.timeout);
+  attributes.retry_cnt = static_cast<uint8_t>(options.retry_cnt);
+  attributes.rnr_retry = kRnrRetry;
+}
+
 }  // namespace
 
 uint32_t NewPsn() {
@@ -141,13 +147,12 @@ absl::Status MakeQpReceive(Device& device, ibv_qp* qp, const PortAddress& local,
   return device.AwaitPeer(qp);
 }
 
-absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t peer_reads) {
+absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t peer_reads,
+                        const RdmaOptions& options) {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RTS;
   attributes.sq_psn = local_psn;
-  attributes.timeout = kAckTimeout;
-  attributes.retry_cnt = kRetryCount;
-  attributes.rnr_retry = kRnrRetry;
+  SetRetries(options, attributes);
   attributes.max_rd_atomic = ReadsStarted(device, peer_reads);
   return device.ModifyQp(qp, attributes,
                          IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
@@ -157,7 +162,7 @@ absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t 
 absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
                            const RemoteQp& remote, const RdmaOptions& options) {
   VERBENA_RETURN_IF_ERROR(MakeQpReceive(device, qp, local, remote, options));
-  return MakeQpSend(device, qp, local_psn, remote.max_reads);
+  return MakeQpSend(device, qp, local_psn, remote.max_reads, options);
 }
 
 absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& local,
@@ -176,9 +181,7 @@ absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& loc
     SetClass(options, attributes.ah_attr);
     attributes.max_dest_rd_atomic = MaxReads(device);
     attributes.min_rnr_timer = kMinRnrTimer;
-    attributes.timeout = kAckTimeout;
-    attributes.retry_cnt = kRetryCount;
-    attributes.rnr_retry = kRnrRetry;
+    SetRetries(options, attributes);
     attributes.max_rd_atomic = ReadsStarted(device, peer_reads);
     VERBENA_RETURN_IF_ERROR(device.ModifyQp(qp, attributes, mask & kKnownBits));
   }

@@ -64,7 +64,8 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
 absl::Status MakeQpReceive(Device& device, ibv_qp* qp, const PortAddress& local,
                            const RemoteQp& remote, const RdmaOptions& options = {});
 // Takes it from RTR to RTS. `local_psn` is what the peer was told, `peer_reads` what it serves.
-absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t peer_reads);
+absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t peer_reads,
+                        const RdmaOptions& options = {});
 // Both.
 absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
                            const RemoteQp& remote, const RdmaOptions& options = {});

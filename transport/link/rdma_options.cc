@@ -17,7 +17,10 @@ absl::Status CheckRange(const char* name, uint32_t value, uint32_t low, uint32_t
 absl::Status CheckRdmaOptions(const RdmaOptions& options) {
   VERBENA_RETURN_IF_ERROR(CheckRange("traffic_class", options.traffic_class, 0, 255));
   VERBENA_RETURN_IF_ERROR(CheckRange("sl", options.sl, 0, 15));
-  return CheckRange("flow_label", options.flow_label, 0, (1u << 20) - 1);
+  VERBENA_RETURN_IF_ERROR(CheckRange("flow_label", options.flow_label, 0, (1u << 20) - 1));
+  // 0 would wait for ever.
+  VERBENA_RETURN_IF_ERROR(CheckRange("timeout", options.timeout, 1, 31));
+  return CheckRange("retry_cnt", options.retry_cnt, 0, 7);
 }
 
 }  // namespace verbena::internal

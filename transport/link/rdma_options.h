@@ -29,6 +29,13 @@ struct RdmaOptions {
   // 0 to 1,048,575. 0: the device chooses, and most spread their links over equal paths by it. Any
   // other value sends all links one way.
   uint32_t flow_label = 0;
+  // How long a packet waits for its acknowledgement before it counts as lost: 4.096 µs × 2^timeout,
+  // 67 ms by default; 1 to 31. Devices may wait up to four times that.
+  uint32_t timeout = 14;
+  // How often a lost packet is sent again before its link ends: 0 to 7. With the defaults a link
+  // lives through 0.5 s without an answer (2.1 s on devices that wait four times as long).
+  // LinkLimits::ping_interval bounds the silence, too.
+  uint32_t retry_cnt = 7;
 };
 
 }  // namespace verbena

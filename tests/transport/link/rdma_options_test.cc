@@ -43,11 +43,20 @@ TEST(RdmaOptionsRangeTest, NamesTheValueAndItsRange) {
   EXPECT_EQ(Refusal({.sl = 16}), "RdmaOptions::sl is 16, but must be in [0, 15]");
   EXPECT_EQ(Refusal({.flow_label = 1 << 20}),
             "RdmaOptions::flow_label is 1048576, but must be in [0, 1048575]");
+  EXPECT_EQ(Refusal({.timeout = 0}), "RdmaOptions::timeout is 0, but must be in [1, 31]");
+  EXPECT_EQ(Refusal({.timeout = 32}), "RdmaOptions::timeout is 32, but must be in [1, 31]");
+  EXPECT_EQ(Refusal({.retry_cnt = 8}), "RdmaOptions::retry_cnt is 8, but must be in [0, 7]");
 }
 
 TEST(RdmaOptionsRangeTest, TakesTheEndsOfEachRange) {
   EXPECT_EQ(Refusal({}), "");
-  EXPECT_EQ(Refusal({.traffic_class = 255, .sl = 15, .flow_label = (1 << 20) - 1}), "");
+  EXPECT_EQ(Refusal({.traffic_class = 255,
+                     .sl = 15,
+                     .flow_label = (1 << 20) - 1,
+                     .timeout = 31,
+                     .retry_cnt = 0}),
+            "");
+  EXPECT_EQ(Refusal({.timeout = 1}), "");
 }
 
 // Keeps what each queue pair was told.
@@ -103,6 +112,15 @@ class RdmaOptionsTest : public LinksFixture {
     }
   }
 
+  void ExpectRetriesOfBoth(int timeout, int retry_cnt) {
+    const std::vector<ibv_qp_attr> moves = recording_->MovesTo(IBV_QPS_RTS);
+    EXPECT_THAT(moves, SizeIs(2));
+    for (const ibv_qp_attr& each : moves) {
+      EXPECT_EQ(each.timeout, timeout);
+      EXPECT_EQ(each.retry_cnt, retry_cnt);
+    }
+  }
+
   RdmaOptions options_;
   RecordingDevice* recording_ = nullptr;
   FakeConnector connector_;
@@ -120,6 +138,21 @@ TEST_F(RdmaOptionsTest, LinksHaveTheClassThatTheOptionsSay) {
 TEST_F(RdmaOptionsTest, LinksOfAConnectionManagerHaveItToo) {
   ConnectWith(kClass, &connector_);
   ExpectClassOfBoth();
+}
+
+TEST_F(RdmaOptionsTest, LinksRetryAsTheOptionsSay) {
+  ConnectWith({.timeout = 20, .retry_cnt = 6});
+  ExpectRetriesOfBoth(20, 6);
+}
+
+TEST_F(RdmaOptionsTest, LinksOfAConnectionManagerRetryAsTheOptionsSay) {
+  ConnectWith({.timeout = 20, .retry_cnt = 6}, &connector_);
+  ExpectRetriesOfBoth(20, 6);
+}
+
+TEST_F(RdmaOptionsTest, ByDefaultALinkWaitsSixtySevenMillisecondsSevenTimes) {
+  ConnectWith({});
+  ExpectRetriesOfBoth(14, 7);
 }
 
 // The path that a connection manager has found.

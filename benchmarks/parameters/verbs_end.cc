@@ -105,7 +105,7 @@ void VerbsEnd::ConnectTo(const VerbsEnd& peer) {
                                        .psn = 0,
                                        .gid = there.gid,
                                        .lid = there.lid,
-                                       .mtu = there.active_mtu};
+                                       .mtu = there.path_mtu};
     Must(ConnectLinkQp(device_, qps_[i].get(), here, 0, remote), "ibv_modify_qp to RTS");
   }
   remote_address_ = reinterpret_cast<uintptr_t>(peer.landing_);

@@ -174,7 +174,7 @@ TEST_F(PathTest, TwoPortsOfDifferentMtuUseTheSmaller) {
   for (int i = 0; i < 20; ++i) {
     EXPECT_EQ(Run(EchoOnce(i, std::string(i * 190, 'm'))), absl::OkStatus());
   }
-  EXPECT_THAT(log.Take(), Contains(HasSubstr("path MTU 1024: the port has 4096 here, 1024 there")));
+  EXPECT_THAT(log.Take(), Contains(HasSubstr("path MTU 1024: it is 4096 here, 1024 there")));
 }
 
 // rxe tells nobody that it is being removed: the command waits until the last process has closed

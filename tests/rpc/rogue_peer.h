@@ -275,7 +275,7 @@ class RoguePeer {
     mine.kind = address_.kind;
     mine.wire_revision = address_.wire_revision;
     mine.lid = address_.lid;
-    mine.mtu_bytes = 128u << address_.active_mtu;
+    mine.mtu_bytes = 128u << address_.path_mtu;
     std::memcpy(mine.gid.data(), address_.gid.raw, mine.gid.size());
     mine.qp_number = qp_->qp_num;
     mine.initial_credits = kCredits;

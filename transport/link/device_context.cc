@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& dev
                                                                      const Options& options) {
   VERBENA_RETURN_IF_ERROR(CheckRdmaOptions(options.rdma));
   const DevicePort port = device.default_port();
-  VERBENA_ASSIGN_OR_RETURN(PortAddress address, ReadPortAddress(device, port));
+  VERBENA_ASSIGN_OR_RETURN(PortAddress address, ReadPortAddress(device, port, options.rdma));
   VERBENA_ASSIGN_OR_RETURN(ibv_pd * pd, device.AllocPd());
   std::unique_ptr<DeviceContext> context(
       new DeviceContext(device, PdHandle(device, pd), address, options));
@@ -227,7 +227,7 @@ void DeviceContext::OnEvent(const ibv_async_event& event) {
 
 absl::StatusOr<PortAddress> DeviceContext::ReadAddressAgain() {
   VERBENA_ASSIGN_OR_RETURN(DevicePort port, device_.ChoosePortAgain());
-  absl::StatusOr<PortAddress> read = ReadPortAddress(device_, port);
+  absl::StatusOr<PortAddress> read = ReadPortAddress(device_, port, rdma_);
   if (!read.ok() || connector_ == nullptr) return read;
   VERBENA_RETURN_IF_ERROR(connector_->MoveTo(read->gid));
   return read;

@@ -457,7 +457,7 @@ LinkParameters Endpoint::MyParameters(Link& link, uint32_t psn) const {
   mine.qp_number = link.qpn();
   mine.packet_sequence_number = psn;
   mine.max_reads = MaxReads(context().device());
-  mine.mtu_bytes = 128u << address.active_mtu;
+  mine.mtu_bytes = 128u << address.path_mtu;
   mine.initial_credits = limits().initial_credits;
   mine.eager_bytes = limits().eager_bytes;
   mine.executor_index = identity_.executor_index;
@@ -529,8 +529,8 @@ Task<absl::Status> Endpoint::ConnectManaged(LinkKey key, std::shared_ptr<QpConne
   VERBENA_CO_RETURN_IF_ERROR(co_await OnQp(
       ControlKind::kResolve, *link,
       [&context = context(), qp = link->qp().get(), address = AddressOf(*link),
-       reads = peer.max_reads, connection] {
-        return ConnectManagedQp(context.device(), qp, address, reads, *connection, context.rdma());
+       remote = RemoteQpOf(peer), connection] {
+        return ConnectManagedQp(context.device(), qp, address, remote, *connection, context.rdma());
       }));
   link = Find(key);
   if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();

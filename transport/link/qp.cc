@@ -27,6 +27,13 @@ LinkKind KindOf(Device& device, const ibv_port_attr& port, bool roce_v1) {
   return roce_v1 ? LinkKind::kRoceV1 : LinkKind::kRoce;
 }
 
+// The largest of verbs' five sizes that is at most `bytes`, or the smallest.
+ibv_mtu MtuOf(uint32_t bytes) {
+  int mtu = IBV_MTU_4096;
+  while (mtu > IBV_MTU_256 && (128u << mtu) > bytes) --mtu;
+  return static_cast<ibv_mtu>(mtu);
+}
+
 // 0 leaves what `path` has: a connection manager may know better.
 void SetClass(const RdmaOptions& options, ibv_ah_attr& path) {
   if (options.traffic_class != 0) {
@@ -62,14 +69,12 @@ RemoteQp RemoteQpOf(const LinkParameters& peer) {
   remote.lid = peer.lid;
   remote.max_reads = peer.max_reads;
   // The handshake admits the five sizes that verbs know, 256 to 4096.
-  for (remote.mtu = IBV_MTU_256;
-       (128u << remote.mtu) < peer.mtu_bytes && remote.mtu < IBV_MTU_4096;) {
-    remote.mtu = static_cast<ibv_mtu>(remote.mtu + 1);
-  }
+  remote.mtu = MtuOf(peer.mtu_bytes);
   return remote;
 }
 
-absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wanted) {
+absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wanted,
+                                            const RdmaOptions& options) {
   const uint8_t port = wanted.port;
   VERBENA_ASSIGN_OR_RETURN(ibv_port_attr attributes, device.QueryPort(port));
   if (attributes.state != IBV_PORT_ACTIVE) {
@@ -84,11 +89,13 @@ absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wa
         fmt::format("GID {} of port {} of {} is gone: its address was taken away", wanted.gid_index,
                     port, device.name()));
   }
+  const bool capped = options.path_mtu != 0 && device.kind() == DeviceKind::kRdma;
   return PortAddress{.port = port,
                      .gid_index = wanted.gid_index,
                      .gid = gid,
                      .lid = attributes.lid,
-                     .active_mtu = attributes.active_mtu,
+                     .path_mtu = capped ? std::min(attributes.active_mtu, MtuOf(options.path_mtu))
+                                        : attributes.active_mtu,
                      .kind = KindOf(device, attributes, wanted.roce_v1),
                      .wire_revision = device.capabilities().wire_revision,
                      .grh_required = (attributes.flags & IBV_QPF_GRH_REQUIRED) != 0};
@@ -128,7 +135,7 @@ absl::Status MakeQpReceive(Device& device, ibv_qp* qp, const PortAddress& local,
                            const RemoteQp& remote, const RdmaOptions& options) {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RTR;
-  attributes.path_mtu = std::min(local.active_mtu, remote.mtu);
+  attributes.path_mtu = std::min(local.path_mtu, remote.mtu);
   attributes.dest_qp_num = remote.qpn;
   attributes.rq_psn = remote.psn;
   attributes.max_dest_rd_atomic = MaxReads(device);
@@ -166,7 +173,7 @@ absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local,
 }
 
 absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& local,
-                              uint8_t peer_reads, QpConnection& connection,
+                              const RemoteQp& remote, QpConnection& connection,
                               const RdmaOptions& options) {
   // The kernel may set bits behind the last, which older verbs had.
   constexpr int kKnownBits = (IBV_QP_DEST_QPN << 1) - 1;
@@ -177,12 +184,12 @@ absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& loc
     VERBENA_RETURN_IF_ERROR(connection.FillIn(attributes, mask));
     if (mask == 0) continue;
     attributes.qp_access_flags = AccessOf(device);
-    attributes.path_mtu = std::min(attributes.path_mtu, local.active_mtu);
+    attributes.path_mtu = std::min({attributes.path_mtu, local.path_mtu, remote.mtu});
     SetClass(options, attributes.ah_attr);
     attributes.max_dest_rd_atomic = MaxReads(device);
     attributes.min_rnr_timer = kMinRnrTimer;
     SetRetries(options, attributes);
-    attributes.max_rd_atomic = ReadsStarted(device, peer_reads);
+    attributes.max_rd_atomic = ReadsStarted(device, remote.max_reads);
     VERBENA_RETURN_IF_ERROR(device.ModifyQp(qp, attributes, mask & kKnownBits));
   }
   return absl::OkStatus();
@@ -203,12 +210,12 @@ bool NeedsGlobalRoute(const PortAddress& local, const RemoteQp& remote) {
 }
 
 std::string DescribePathMtu(const PortAddress& local, uint32_t peer_mtu_bytes) {
-  const uint32_t mine = 128u << local.active_mtu;
+  const uint32_t mine = 128u << local.path_mtu;
   if (mine == peer_mtu_bytes || local.kind == LinkKind::kIwarp || local.kind == LinkKind::kTcp) {
     return "";
   }
-  return fmt::format("path MTU {}: the port has {} here, {} there", std::min(mine, peer_mtu_bytes),
-                     mine, peer_mtu_bytes);
+  return fmt::format("path MTU {}: it is {} here, {} there", std::min(mine, peer_mtu_bytes), mine,
+                     peer_mtu_bytes);
 }
 
 absl::Status MoveQpToError(Device& device, ibv_qp* qp) {

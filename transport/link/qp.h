@@ -28,7 +28,7 @@ struct PortAddress {
   uint8_t gid_index = 0;
   ibv_gid gid = {};
   uint16_t lid = 0;
-  ibv_mtu active_mtu = IBV_MTU_1024;
+  ibv_mtu path_mtu = IBV_MTU_1024;  // the port's active MTU, or less by RdmaOptions
   LinkKind kind = LinkKind::kSoft;
   uint32_t wire_revision = 0;  // DeviceCapabilities::wire_revision
   bool grh_required = false;   // InfiniBand ports that route by GID alone
@@ -52,7 +52,8 @@ struct RemoteQp {
 RemoteQp RemoteQpOf(const LinkParameters& peer);
 
 // Reads the attributes of the port. UNAVAILABLE when it is not active.
-absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wanted);
+absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wanted,
+                                            const RdmaOptions& options = {});
 
 // A queue pair in INIT, on `cq` in both directions and on `srq`; with a receive queue of its own if
 // `srq` is null.
@@ -74,7 +75,7 @@ absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local,
 // links set themselves (limits.h), and options that are not 0, take precedence over the manager's.
 // Nothing is left to do on iWARP.
 absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& local,
-                              uint8_t peer_reads, QpConnection& connection,
+                              const RemoteQp& remote, QpConnection& connection,
                               const RdmaOptions& options = {});
 
 // READs and atomics that this side starts at once, when the peer serves `peer_reads`.
@@ -87,8 +88,8 @@ uint8_t MaxReads(const Device& device);
 // or if the port demands it: within a subnet the LID suffices.
 bool NeedsGlobalRoute(const PortAddress& local, const RemoteQp& remote);
 
-// One line for the log if the two ports' MTUs differ. "" if they are equal, or do not matter
-// (iWARP and the soft device's TCP wire: TCP cuts its own segments).
+// One line for the log if the two sides' MTUs differ. "" if they are equal, or do not matter (iWARP
+// and the soft device's TCP wire: TCP cuts its own segments).
 std::string DescribePathMtu(const PortAddress& local, uint32_t peer_mtu_bytes);
 
 absl::Status MoveQpToError(Device& device, ibv_qp* qp);

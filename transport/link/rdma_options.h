@@ -29,6 +29,9 @@ struct RdmaOptions {
   // 0 to 1,048,575. 0: the device chooses, and most spread their links over equal paths by it. Any
   // other value sends all links one way.
   uint32_t flow_label = 0;
+  // The largest packet of a path, in bytes: 256, 512, 1024, 2048 or 4096; 0: as large as both ports
+  // take. The smaller of both sides' holds, so that one side may set it. Without effect on iWARP.
+  uint32_t path_mtu = 0;
   // How long a packet waits for its acknowledgement before it counts as lost: 4.096 µs × 2^timeout,
   // 67 ms by default; 1 to 31. Devices may wait up to four times that.
   uint32_t timeout = 14;

@@ -105,7 +105,8 @@ class RdmaCmTest : public ::testing::Test {
          {std::pair(&server_qp, server), std::pair(&client_qp, client)}) {
       absl::Status status = co_await connection->AwaitPeer();
       if (!status.ok()) co_return status;
-      status = ConnectManagedQp(*device_, qp->get(), address_, kReads, *connection);
+      status = ConnectManagedQp(*device_, qp->get(), address_,
+                                {.mtu = address_.path_mtu, .max_reads = kReads}, *connection);
       if (!status.ok()) co_return status;
       status = connection->Confirm();
       if (!status.ok()) co_return status;

@@ -73,13 +73,13 @@ TEST(QpSetupTest, APortThatDemandsItOrAPeerWithoutLidNeedsTheGlobalRoute) {
   EXPECT_TRUE(NeedsGlobalRoute(InfiniBandPort(1), InfiniBandPeer(1, 0)));
 }
 
-TEST(QpSetupTest, PortsOfDifferentMtuAreToldInOneLineAndEqualOnesInNone) {
-  const PortAddress local{.active_mtu = IBV_MTU_4096, .kind = LinkKind::kRoce};
-  EXPECT_EQ(DescribePathMtu(local, 1024), "path MTU 1024: the port has 4096 here, 1024 there");
+TEST(QpSetupTest, SidesOfDifferentMtuAreToldInOneLineAndEqualOnesInNone) {
+  const PortAddress local{.path_mtu = IBV_MTU_4096, .kind = LinkKind::kRoce};
+  EXPECT_EQ(DescribePathMtu(local, 1024), "path MTU 1024: it is 4096 here, 1024 there");
   EXPECT_EQ(DescribePathMtu(local, 4096), "");
-  const PortAddress iwarp{.active_mtu = IBV_MTU_4096, .kind = LinkKind::kIwarp};
+  const PortAddress iwarp{.path_mtu = IBV_MTU_4096, .kind = LinkKind::kIwarp};
   EXPECT_EQ(DescribePathMtu(iwarp, 1024), "");
-  const PortAddress tcp{.active_mtu = IBV_MTU_4096, .kind = LinkKind::kTcp};
+  const PortAddress tcp{.path_mtu = IBV_MTU_4096, .kind = LinkKind::kTcp};
   EXPECT_EQ(DescribePathMtu(tcp, 1024), "");
 }
 

@@ -43,6 +43,10 @@ TEST(RdmaOptionsRangeTest, NamesTheValueAndItsRange) {
   EXPECT_EQ(Refusal({.sl = 16}), "RdmaOptions::sl is 16, but must be in [0, 15]");
   EXPECT_EQ(Refusal({.flow_label = 1 << 20}),
             "RdmaOptions::flow_label is 1048576, but must be in [0, 1048575]");
+  EXPECT_EQ(Refusal({.path_mtu = 1500}),
+            "RdmaOptions::path_mtu is 1500, but must be 0 or one of 256, 512, 1024, 2048 and 4096");
+  EXPECT_THAT(Refusal({.path_mtu = 128}), HasSubstr("path_mtu is 128"));
+  EXPECT_THAT(Refusal({.path_mtu = 8192}), HasSubstr("path_mtu is 8192"));
   EXPECT_EQ(Refusal({.timeout = 0}), "RdmaOptions::timeout is 0, but must be in [1, 31]");
   EXPECT_EQ(Refusal({.timeout = 32}), "RdmaOptions::timeout is 32, but must be in [1, 31]");
   EXPECT_EQ(Refusal({.retry_cnt = 8}), "RdmaOptions::retry_cnt is 8, but must be in [0, 7]");
@@ -53,10 +57,11 @@ TEST(RdmaOptionsRangeTest, TakesTheEndsOfEachRange) {
   EXPECT_EQ(Refusal({.traffic_class = 255,
                      .sl = 15,
                      .flow_label = (1 << 20) - 1,
+                     .path_mtu = 256,
                      .timeout = 31,
                      .retry_cnt = 0}),
             "");
-  EXPECT_EQ(Refusal({.timeout = 1}), "");
+  EXPECT_EQ(Refusal({.path_mtu = 4096, .timeout = 1}), "");
 }
 
 // Keeps what each queue pair was told.
@@ -164,6 +169,7 @@ class ManagersPath final : public QpConnection {
   absl::Status Confirm() override { return absl::OkStatus(); }
   absl::Status FillIn(ibv_qp_attr& attributes, int& mask) override {
     mask = IBV_QP_STATE;
+    attributes.path_mtu = IBV_MTU_4096;
     attributes.ah_attr.sl = 5;
     attributes.ah_attr.grh.traffic_class = 32;
     attributes.ah_attr.grh.flow_label = 99;
@@ -171,6 +177,7 @@ class ManagersPath final : public QpConnection {
   }
 };
 
+// Keeps the last attributes of each state.
 class KeepingDevice final : public FakeDevice {
  public:
   absl::Status ModifyQp(ibv_qp*, const ibv_qp_attr& attributes, int) override {
@@ -187,10 +194,48 @@ class KeepingDevice final : public FakeDevice {
 TEST(ManagedPathTest, StaysAsTheManagerSaysWhereTheOptionsAreZero) {
   KeepingDevice device;
   ManagersPath path;
-  ASSERT_TRUE(ConnectManagedQp(device, nullptr, {}, 1, path, {}).ok());
+  ASSERT_TRUE(ConnectManagedQp(device, nullptr, {}, {}, path).ok());
   EXPECT_EQ(device.ready_to_receive.ah_attr.sl, 5);
   EXPECT_EQ(device.ready_to_receive.ah_attr.grh.traffic_class, 32);
   EXPECT_EQ(device.ready_to_receive.ah_attr.grh.flow_label, 99u);
+}
+
+TEST(ManagedPathTest, HasTheSmallerPathMtuOfBothSides) {
+  KeepingDevice device;
+  ManagersPath path;
+  const PortAddress local = {.path_mtu = IBV_MTU_2048};
+  ASSERT_TRUE(ConnectManagedQp(device, nullptr, local, {.mtu = IBV_MTU_4096}, path).ok());
+  EXPECT_EQ(device.ready_to_receive.path_mtu, IBV_MTU_2048);
+  ASSERT_TRUE(ConnectManagedQp(device, nullptr, local, {.mtu = IBV_MTU_1024}, path).ok());
+  EXPECT_EQ(device.ready_to_receive.path_mtu, IBV_MTU_1024);
+}
+
+// A port of an InfiniBand NIC.
+class NicDevice final : public FakeDevice {
+ public:
+  NicDevice() { context_.device = &device_; }
+  DeviceKind kind() const override { return DeviceKind::kRdma; }
+  ibv_context* context() override { return &context_; }
+  absl::StatusOr<ibv_port_attr> QueryPort(uint8_t) override { return port; }
+  absl::StatusOr<ibv_gid> QueryGid(uint8_t, int) override {
+    return ibv_gid{.raw = {0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
+  }
+
+  ibv_port_attr port = {.state = IBV_PORT_ACTIVE,
+                        .max_mtu = IBV_MTU_4096,
+                        .active_mtu = IBV_MTU_2048,
+                        .link_layer = IBV_LINK_LAYER_INFINIBAND};
+
+ private:
+  ibv_device device_ = {};
+  ibv_context context_ = {};
+};
+
+TEST(PathMtuTest, IsThePortsUnlessTheOptionsSayLess) {
+  NicDevice device;
+  EXPECT_EQ(ReadPortAddress(device, {}, {})->path_mtu, IBV_MTU_2048);
+  EXPECT_EQ(ReadPortAddress(device, {}, {.path_mtu = 1024})->path_mtu, IBV_MTU_1024);
+  EXPECT_EQ(ReadPortAddress(device, {}, {.path_mtu = 4096})->path_mtu, IBV_MTU_2048);
 }
 
 }  // namespace

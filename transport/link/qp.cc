@@ -43,6 +43,18 @@ void SetClass(const RdmaOptions& options, ibv_ah_attr& path) {
   if (options.flow_label != 0) path.grh.flow_label = options.flow_label;
 }
 
+// The index of the P_Key that links of `port` use. Only InfiniBand has more than one.
+absl::StatusOr<uint16_t> PkeyIndexOf(const RdmaOptions& options, LinkKind kind,
+                                     const ibv_port_attr& attributes, const std::string& port) {
+  if (kind != LinkKind::kInfiniBand || options.pkey_index == 0) return 0;
+  if (options.pkey_index < attributes.pkey_tbl_len) {
+    return static_cast<uint16_t>(options.pkey_index);
+  }
+  return absl::InvalidArgumentError(fmt::format(
+      "RdmaOptions::pkey_index is {}, but must be in [0, {}]: {} has {} P_Keys", options.pkey_index,
+      std::max<int>(attributes.pkey_tbl_len, 1) - 1, port, attributes.pkey_tbl_len));
+}
+
 void SetRetries(const RdmaOptions& options, ibv_qp_attr& attributes) {
   attributes.timeout = static_cast<uint8_t>(options.timeout);
   attributes.retry_cnt = static_cast<uint8_t>(options.retry_cnt);
@@ -89,14 +101,19 @@ absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wa
         fmt::format("GID {} of port {} of {} is gone: its address was taken away", wanted.gid_index,
                     port, device.name()));
   }
+  const LinkKind kind = KindOf(device, attributes, wanted.roce_v1);
+  VERBENA_ASSIGN_OR_RETURN(
+      uint16_t pkey_index,
+      PkeyIndexOf(options, kind, attributes, fmt::format("port {} of {}", port, device.name())));
   const bool capped = options.path_mtu != 0 && device.kind() == DeviceKind::kRdma;
   return PortAddress{.port = port,
                      .gid_index = wanted.gid_index,
                      .gid = gid,
                      .lid = attributes.lid,
+                     .pkey_index = pkey_index,
                      .path_mtu = capped ? std::min(attributes.active_mtu, MtuOf(options.path_mtu))
                                         : attributes.active_mtu,
-                     .kind = KindOf(device, attributes, wanted.roce_v1),
+                     .kind = kind,
                      .wire_revision = device.capabilities().wire_revision,
                      .grh_required = (attributes.flags & IBV_QPF_GRH_REQUIRED) != 0};
 }
@@ -122,7 +139,7 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
 
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_INIT;
-  attributes.pkey_index = 0;
+  attributes.pkey_index = local.pkey_index;
   attributes.port_num = local.port;
   attributes.qp_access_flags = AccessOf(device);
   int mask = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;

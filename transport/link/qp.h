@@ -28,6 +28,7 @@ struct PortAddress {
   uint8_t gid_index = 0;
   ibv_gid gid = {};
   uint16_t lid = 0;
+  uint16_t pkey_index = 0;          // RdmaOptions::pkey_index on InfiniBand
   ibv_mtu path_mtu = IBV_MTU_1024;  // the port's active MTU, or less by RdmaOptions
   LinkKind kind = LinkKind::kSoft;
   uint32_t wire_revision = 0;  // DeviceCapabilities::wire_revision
@@ -51,7 +52,8 @@ struct RemoteQp {
 // `peer` as the handshake admitted it.
 RemoteQp RemoteQpOf(const LinkParameters& peer);
 
-// Reads the attributes of the port. UNAVAILABLE when it is not active.
+// Reads the attributes of the port. UNAVAILABLE when it is not active. INVALID_ARGUMENT: its table
+// of P_Keys has no RdmaOptions::pkey_index.
 absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wanted,
                                             const RdmaOptions& options = {});
 

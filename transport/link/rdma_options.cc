@@ -27,6 +27,7 @@ absl::Status CheckRdmaOptions(const RdmaOptions& options) {
   VERBENA_RETURN_IF_ERROR(CheckRange("traffic_class", options.traffic_class, 0, 255));
   VERBENA_RETURN_IF_ERROR(CheckRange("sl", options.sl, 0, 15));
   VERBENA_RETURN_IF_ERROR(CheckRange("flow_label", options.flow_label, 0, (1u << 20) - 1));
+  VERBENA_RETURN_IF_ERROR(CheckRange("pkey_index", options.pkey_index, 0, 65535));
   VERBENA_RETURN_IF_ERROR(CheckPathMtu(options.path_mtu));
   // 0 would wait for ever.
   VERBENA_RETURN_IF_ERROR(CheckRange("timeout", options.timeout, 1, 31));

@@ -29,6 +29,11 @@ struct RdmaOptions {
   // 0 to 1,048,575. 0: the device chooses, and most spread their links over equal paths by it. Any
   // other value sends all links one way.
   uint32_t flow_label = 0;
+  // InfiniBand's partition: the index of its P_Key in the port's table, from 0 (`ibv_devinfo -v`,
+  // /sys/class/infiniband/DEVICE/ports/PORT/pkeys). Both sides need the same P_Key, and one of the
+  // two a full member's (0x8000 and more). Ports of RoCE and iWARP have no partitions. rdma_cm
+  // takes the P_Key of the address's interface instead.
+  uint32_t pkey_index = 0;
   // The largest packet of a path, in bytes: 256, 512, 1024, 2048 or 4096; 0: as large as both ports
   // take. The smaller of both sides' holds, so that one side may set it. Without effect on iWARP.
   uint32_t path_mtu = 0;

@@ -43,6 +43,8 @@ TEST(RdmaOptionsRangeTest, NamesTheValueAndItsRange) {
   EXPECT_EQ(Refusal({.sl = 16}), "RdmaOptions::sl is 16, but must be in [0, 15]");
   EXPECT_EQ(Refusal({.flow_label = 1 << 20}),
             "RdmaOptions::flow_label is 1048576, but must be in [0, 1048575]");
+  EXPECT_EQ(Refusal({.pkey_index = 65536}),
+            "RdmaOptions::pkey_index is 65536, but must be in [0, 65535]");
   EXPECT_EQ(Refusal({.path_mtu = 1500}),
             "RdmaOptions::path_mtu is 1500, but must be 0 or one of 256, 512, 1024, 2048 and 4096");
   EXPECT_THAT(Refusal({.path_mtu = 128}), HasSubstr("path_mtu is 128"));
@@ -57,6 +59,7 @@ TEST(RdmaOptionsRangeTest, TakesTheEndsOfEachRange) {
   EXPECT_EQ(Refusal({.traffic_class = 255,
                      .sl = 15,
                      .flow_label = (1 << 20) - 1,
+                     .pkey_index = 65535,
                      .path_mtu = 256,
                      .timeout = 31,
                      .retry_cnt = 0}),
@@ -180,6 +183,7 @@ class ManagersPath final : public QpConnection {
 // Keeps the last attributes of each state.
 class KeepingDevice final : public FakeDevice {
  public:
+  absl::StatusOr<ibv_qp*> CreateQp(ibv_pd*, ibv_qp_init_attr&) override { return &qp_; }
   absl::Status ModifyQp(ibv_qp*, const ibv_qp_attr& attributes, int) override {
     if (attributes.qp_state == IBV_QPS_INIT) init = attributes;
     if (attributes.qp_state == IBV_QPS_RTR) ready_to_receive = attributes;
@@ -189,6 +193,9 @@ class KeepingDevice final : public FakeDevice {
   ibv_qp_attr init = {};
   ibv_qp_attr ready_to_receive = {};
   ibv_qp_attr ready_to_send = {};
+
+ private:
+  ibv_qp qp_ = {};
 };
 
 TEST(ManagedPathTest, StaysAsTheManagerSaysWhereTheOptionsAreZero) {
@@ -213,7 +220,13 @@ TEST(ManagedPathTest, HasTheSmallerPathMtuOfBothSides) {
 // A port of an InfiniBand NIC.
 class NicDevice final : public FakeDevice {
  public:
-  NicDevice() { context_.device = &device_; }
+  NicDevice() {
+    context_.device = &device_;
+    port.state = IBV_PORT_ACTIVE;
+    port.active_mtu = IBV_MTU_2048;
+    port.pkey_tbl_len = 128;
+    port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+  }
   DeviceKind kind() const override { return DeviceKind::kRdma; }
   ibv_context* context() override { return &context_; }
   absl::StatusOr<ibv_port_attr> QueryPort(uint8_t) override { return port; }
@@ -221,15 +234,39 @@ class NicDevice final : public FakeDevice {
     return ibv_gid{.raw = {0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
   }
 
-  ibv_port_attr port = {.state = IBV_PORT_ACTIVE,
-                        .max_mtu = IBV_MTU_4096,
-                        .active_mtu = IBV_MTU_2048,
-                        .link_layer = IBV_LINK_LAYER_INFINIBAND};
+  ibv_port_attr port = {};
 
  private:
   ibv_device device_ = {};
   ibv_context context_ = {};
 };
+
+TEST(PartitionTest, IsTheOneThatTheOptionsName) {
+  NicDevice nic;
+  const absl::StatusOr<PortAddress> address = ReadPortAddress(nic, {}, {.pkey_index = 7});
+  ASSERT_TRUE(address.ok()) << address.status();
+  KeepingDevice device;
+  ASSERT_TRUE(CreateLinkQp(device, nullptr, nullptr, nullptr, {}, 0, *address).ok());
+  EXPECT_EQ(device.init.pkey_index, 7);
+}
+
+TEST(PartitionTest, ThatThePortDoesNotHaveIsRefusedByIndexAndRange) {
+  NicDevice nic;
+  const absl::Status status = ReadPortAddress(nic, {}, {.pkey_index = 128}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(status.message(),
+            "RdmaOptions::pkey_index is 128, but must be in [0, 127]: port 1 of fake0 has 128 "
+            "P_Keys");
+}
+
+TEST(PartitionTest, IsTheOnlyOneOnRoce) {
+  NicDevice nic;
+  nic.port.link_layer = IBV_LINK_LAYER_ETHERNET;
+  nic.port.pkey_tbl_len = 1;
+  const absl::StatusOr<PortAddress> address = ReadPortAddress(nic, {}, {.pkey_index = 7});
+  ASSERT_TRUE(address.ok()) << address.status();
+  EXPECT_EQ(address->pkey_index, 0);
+}
 
 TEST(PathMtuTest, IsThePortsUnlessTheOptionsSayLess) {
   NicDevice device;

@@ -118,6 +118,14 @@ class Device {
   // `channel` may be null. The CQ holds at least `entries`.
   virtual absl::StatusOr<ibv_cq*> CreateCq(int entries, void* cq_context,
                                            ibv_comp_channel* channel) = 0;
+  // The same for a device with several completion vectors (ibv_context::num_comp_vectors), whose
+  // interrupts may go to different cores: `comp_vector` is that of the CQ's events. Other devices
+  // ignore it.
+  virtual absl::StatusOr<ibv_cq*> CreateCqOnVector(int entries, void* cq_context,
+                                                   ibv_comp_channel* channel, int comp_vector) {
+    (void)comp_vector;
+    return CreateCq(entries, cq_context, channel);
+  }
   virtual absl::Status DestroyCq(ibv_cq* cq) = 0;
 
   virtual absl::StatusOr<ibv_srq*> CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) = 0;

@@ -16,10 +16,12 @@ namespace verbena::internal {
 // One CQ with its channel: what is touched only around sleeps.
 class CompletionQueues::Queue final : public ReadableListener {
  public:
-  static absl::StatusOr<std::unique_ptr<Queue>> Create(Device& device, int entries) {
+  static absl::StatusOr<std::unique_ptr<Queue>> Create(Device& device, int entries,
+                                                       int comp_vector) {
     VERBENA_ASSIGN_OR_RETURN(ibv_comp_channel * channel, device.CreateCompChannel());
     auto queue = std::unique_ptr<Queue>(new Queue(device, channel));
-    VERBENA_ASSIGN_OR_RETURN(ibv_cq * cq, device.CreateCq(entries, nullptr, channel));
+    VERBENA_ASSIGN_OR_RETURN(ibv_cq * cq,
+                             device.CreateCqOnVector(entries, nullptr, channel, comp_vector));
     queue->cq_ = cq;
     return queue;
   }
@@ -101,8 +103,9 @@ CompletionQueues::~CompletionQueues() {
 }
 
 absl::StatusOr<ibv_cq*> CompletionQueues::Add(Device& device, int entries,
-                                              CompletionListener& listener) {
-  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Queue> queue, Queue::Create(device, entries));
+                                              CompletionListener& listener, int comp_vector) {
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Queue> queue,
+                           Queue::Create(device, entries, comp_vector));
   VERBENA_RETURN_IF_ERROR(waiter_.Watch(queue->channel_fd(), *queue));
   ibv_cq* cq = queue->cq();
   polled_.push_back({.cq = cq, .listener = &listener});

@@ -30,7 +30,8 @@ class CompletionQueues {
   // Destroys CQs that their owners did not give back, and logs this.
   ~CompletionQueues();
 
-  absl::StatusOr<ibv_cq*> Add(Device& device, int entries, CompletionListener& listener);
+  absl::StatusOr<ibv_cq*> Add(Device& device, int entries, CompletionListener& listener,
+                              int comp_vector);
   // Its listener hears no more, and the CQ is not touched again. If the device refuses to destroy
   // the CQ, this returns the error, and CQ and channel leak.
   absl::Status Remove(ibv_cq* cq);

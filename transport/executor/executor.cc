@@ -420,10 +420,10 @@ void Executor::Sleep() {
 // --- What others call ----------------------------------------------------------------------------
 
 absl::StatusOr<ibv_cq*> Executor::AddCq(internal::Device& device, int entries,
-                                        internal::CompletionListener& listener) {
+                                        internal::CompletionListener& listener, int comp_vector) {
   VERBENA_CHECK(MayBeUsedHere()) << "a CQ is added to " << impl_->options.name
                                  << " on the thread of another scheduler";
-  return impl_->queues.Add(device, entries, listener);
+  return impl_->queues.Add(device, entries, listener, comp_vector);
 }
 
 absl::Status Executor::RemoveCq(ibv_cq* cq) {

@@ -89,9 +89,10 @@ class Executor final : public Scheduler {
 
   // Creates a CQ of at least `entries` on `device` which every turn polls, and hands its
   // completions to `listener`. Both must outlive it. Its owner gives it back with RemoveCq() once
-  // its QPs and SRQ are destroyed.
+  // its QPs and SRQ are destroyed. `comp_vector` is the device's vector whose events wake the
+  // executor.
   absl::StatusOr<ibv_cq*> AddCq(internal::Device& device, int entries,
-                                internal::CompletionListener& listener);
+                                internal::CompletionListener& listener, int comp_vector = 0);
   absl::Status RemoveCq(ibv_cq* cq);
   // Polls one CQ until it is empty, now: teardown needs it before and after a QP is destroyed.
   void DrainCq(ibv_cq* cq);

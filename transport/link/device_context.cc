@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -76,6 +77,24 @@ std::string Describe(const Device& device, const ibv_async_event& event) {
   }
 }
 
+// The soft device has one vector.
+int CompVectors(Device& device) {
+  return device.kind() == DeviceKind::kSoft ? 1 : std::max(device.context()->num_comp_vectors, 1);
+}
+
+absl::Status CheckCompVectors(Device& device, const RdmaOptions& options) {
+  if (device.kind() == DeviceKind::kSoft) return absl::OkStatus();
+  const int last = CompVectors(device) - 1;
+  for (const int vector : options.comp_vectors) {
+    if (vector >= 0 && vector <= last) continue;
+    return absl::InvalidArgumentError(
+        fmt::format("RdmaOptions::comp_vectors has {}, but must be in [0, {}]: {} has {} "
+                    "completion vectors",
+                    vector, last, device.name(), last + 1));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> WantsRdmaCm(const std::string& connect, LinkKind kind) {
   if (connect.empty() || connect == "auto") {
     const char* set = std::getenv("VERBENA_CONNECT");
@@ -100,6 +119,7 @@ absl::StatusOr<bool> WantsRdmaCm(const std::string& connect, LinkKind kind) {
 absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& device,
                                                                      const Options& options) {
   VERBENA_RETURN_IF_ERROR(CheckRdmaOptions(options.rdma));
+  VERBENA_RETURN_IF_ERROR(CheckCompVectors(device, options.rdma));
   const DevicePort port = device.default_port();
   VERBENA_ASSIGN_OR_RETURN(PortAddress address, ReadPortAddress(device, port, options.rdma));
   VERBENA_ASSIGN_OR_RETURN(ibv_pd * pd, device.AllocPd());
@@ -252,6 +272,13 @@ void DeviceContext::RereadAddress() {
                                         device_.name(), read->gid_index, read->lid, read->port));
   }
   address_ = *read;
+}
+
+int DeviceContext::CompVectorOf(uint32_t executor_index) const {
+  if (device_.kind() != DeviceKind::kSoft && executor_index < rdma_.comp_vectors.size()) {
+    return rdma_.comp_vectors[executor_index];
+  }
+  return static_cast<int>(executor_index % static_cast<uint32_t>(CompVectors(device_)));
 }
 
 PortAddress DeviceContext::address() const {

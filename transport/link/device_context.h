@@ -63,6 +63,8 @@ class DeviceContext {
   ibv_pd* pd() const { return pd_.get(); }
   // What links ask of the fabric.
   const RdmaOptions& rdma() const { return rdma_; }
+  // The completion vector of an executor, as rdma() says.
+  int CompVectorOf(uint32_t executor_index) const;
   // The last usable address. Its kind never changes.
   PortAddress address() const;
   // The address for new links, as read when the device last reported a change. UNAVAILABLE while

@@ -45,10 +45,12 @@ constexpr Duration kQuiescePoll = std::chrono::milliseconds(10);
 }  // namespace
 
 EndpointQueues::EndpointQueues(Executor& executor, DeviceContext& context, const LinkLimits& limits,
-                               LinkTable& links, CompletionListener& listener)
+                               uint32_t executor_index, LinkTable& links,
+                               CompletionListener& listener)
     : executor_(executor),
       context_(context),
       limits_(limits),
+      comp_vector_(context.CompVectorOf(executor_index)),
       listener_(listener),
       lost_receives_(context.device(), links) {}
 
@@ -69,7 +71,7 @@ absl::StatusOr<std::unique_ptr<LinkReceives>> EndpointQueues::NewLinkReceives(
 absl::StatusOr<ibv_cq*> EndpointQueues::NewCq() {
   const uint32_t entries =
       CompletionQueueEntries(limits_) + LostReceives::Spares(limits_, context_.device());
-  return executor_.AddCq(context_.device(), static_cast<int>(entries), listener_);
+  return executor_.AddCq(context_.device(), static_cast<int>(entries), listener_, comp_vector_);
 }
 
 void EndpointQueues::RemoveCq() {
@@ -172,7 +174,7 @@ Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits&
                SharedCredits(derived, context.device())),
       identity_(identity),
       links_(limits().max_links),
-      queues_(executor, context, limits(), links_, *this),
+      queues_(executor, context, limits(), identity.executor_index, links_, *this),
       gate_(std::make_shared<ExecutorGate>(executor)),
       teardown_pacer_(executor, kTeardownStepsPerTurn),
       link_tasks_(executor),

@@ -61,9 +61,10 @@ namespace verbena::internal {
 // TakeReceives() ends its use.
 class EndpointQueues {
  public:
-  // All outlive it. `listener` hears the completions.
+  // All outlive it. `listener` hears the completions. `executor_index` is the executor's in its
+  // runtime.
   EndpointQueues(Executor& executor, DeviceContext& context, const LinkLimits& limits,
-                 LinkTable& links, CompletionListener& listener);
+                 uint32_t executor_index, LinkTable& links, CompletionListener& listener);
 
   // The receives of an endpoint. Takes the device long, and runs on any thread.
   static absl::StatusOr<std::unique_ptr<ReceiveRing>> NewRing(DeviceContext& context,
@@ -115,6 +116,7 @@ class EndpointQueues {
   Executor& executor_;
   DeviceContext& context_;
   const LinkLimits& limits_;
+  const int comp_vector_;  // of the CQ
   CompletionListener& listener_;
   ibv_cq* cq_ = nullptr;
   std::unique_ptr<ReceiveRing> receives_;

@@ -10,6 +10,7 @@
 #define VERBENA_TRANSPORT_LINK_RDMA_OPTIONS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -44,6 +45,10 @@ struct RdmaOptions {
   // lives through 0.5 s without an answer (2.1 s on devices that wait four times as long).
   // LinkLimits::ping_interval bounds the silence, too.
   uint32_t retry_cnt = 7;
+  // The completion vector of each executor, by the executor's index: the device's interrupt, and by
+  // the machine's settings the core, that an executor's completions wake. Executors without an
+  // entry take the vectors in turn. An entry that the device does not have is INVALID_ARGUMENT.
+  std::vector<int> comp_vectors = {};
 };
 
 }  // namespace verbena

@@ -346,8 +346,15 @@ void RdmaDevice::AckCqEvents(ibv_cq* cq, unsigned count) { ibv_ack_cq_events(cq,
 
 absl::StatusOr<ibv_cq*> RdmaDevice::CreateCq(int entries, void* cq_context,
                                              ibv_comp_channel* channel) {
-  ibv_cq* cq = ibv_create_cq(context_, entries, cq_context, channel, /*comp_vector=*/0);
-  if (cq == nullptr) return Failed(fmt::format("ibv_create_cq(cqe={})", entries));
+  return CreateCqOnVector(entries, cq_context, channel, /*comp_vector=*/0);
+}
+
+absl::StatusOr<ibv_cq*> RdmaDevice::CreateCqOnVector(int entries, void* cq_context,
+                                                     ibv_comp_channel* channel, int comp_vector) {
+  ibv_cq* cq = ibv_create_cq(context_, entries, cq_context, channel, comp_vector);
+  if (cq == nullptr) {
+    return Failed(fmt::format("ibv_create_cq(cqe={}, comp_vector={})", entries, comp_vector));
+  }
   return cq;
 }
 

@@ -77,6 +77,8 @@ class RdmaDevice final : public Device {
   void AckCqEvents(ibv_cq* cq, unsigned count) override;
   absl::StatusOr<ibv_cq*> CreateCq(int entries, void* cq_context,
                                    ibv_comp_channel* channel) override;
+  absl::StatusOr<ibv_cq*> CreateCqOnVector(int entries, void* cq_context, ibv_comp_channel* channel,
+                                           int comp_vector) override;
   absl::Status DestroyCq(ibv_cq* cq) override;
 
   absl::StatusOr<ibv_srq*> CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) override;

@@ -73,7 +73,7 @@ class EndpointQueuesTest : public testing::Test {
   std::unique_ptr<DeviceContext> context_ =
       *DeviceContext::Create(device_, {.event_thread = false});
   LinkTable links_{kLimits.max_links};
-  EndpointQueues queues_{*executor_, *context_, kLimits, links_, listener_};
+  EndpointQueues queues_{*executor_, *context_, kLimits, 0, links_, listener_};
   int heard_ = 0;
 };
 

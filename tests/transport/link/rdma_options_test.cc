@@ -6,25 +6,33 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "fmt/format.h"
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/device/fake_device.h"
 #include "tests/transport/link/fake_connector.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/qp.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -136,7 +144,7 @@ class RdmaOptionsTest : public LinksFixture {
   Receiver server_listener_;
 };
 
-constexpr RdmaOptions kClass = {.traffic_class = 106, .sl = 3, .flow_label = 0x12345};
+const RdmaOptions kClass = {.traffic_class = 106, .sl = 3, .flow_label = 0x12345};
 
 TEST_F(RdmaOptionsTest, LinksHaveTheClassThatTheOptionsSay) {
   ConnectWith(kClass);
@@ -240,6 +248,67 @@ class NicDevice final : public FakeDevice {
   ibv_device device_ = {};
   ibv_context context_ = {};
 };
+
+// The soft device as if it were a NIC with four completion vectors. Keeps those that are used.
+class VectorsDevice final : public DelegatingDevice {
+ public:
+  explicit VectorsDevice(Device& device) : DelegatingDevice(device) {
+    context_.device = device.context()->device;
+    context_.num_comp_vectors = 4;
+  }
+  DeviceKind kind() const override { return DeviceKind::kRdma; }
+  ibv_context* context() override { return &context_; }
+  absl::StatusOr<ibv_cq*> CreateCqOnVector(int entries, void* cq_context, ibv_comp_channel* channel,
+                                           int comp_vector) override {
+    used.push_back(comp_vector);
+    return DelegatingDevice::CreateCqOnVector(entries, cq_context, channel, comp_vector);
+  }
+  std::vector<int> used;
+
+ private:
+  ibv_context context_ = {};
+};
+
+class CompVectorsTest : public testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<DeviceContext>> MakeContext(std::vector<int> comp_vectors) {
+    return DeviceContext::Create(device_, {.event_thread = false,
+                                           .control_threads = false,
+                                           .connect = "exchange",
+                                           .rdma = {.comp_vectors = std::move(comp_vectors)}});
+  }
+  // The vectors of the completion queues of that many executors.
+  std::vector<int> Used(std::vector<int> comp_vectors, uint32_t executors) {
+    const std::unique_ptr<DeviceContext> context = *MakeContext(std::move(comp_vectors));
+    const LinkLimits limits = {.max_links = 1, .srq_depth = 64, .send_buffers = 16};
+    for (uint32_t i = 0; i < executors; ++i) {
+      const std::unique_ptr<Executor> executor = *Executor::Create({});
+      EXPECT_TRUE(Endpoint::Create(*executor, *context, limits, i, executors).ok());
+    }
+    return std::exchange(device_.used, {});
+  }
+
+  const std::unique_ptr<SoftDevice> soft_ = *SoftDevice::Create({});
+  VectorsDevice device_{*soft_};
+};
+
+TEST_F(CompVectorsTest, AreTakenInTurn) { EXPECT_THAT(Used({}, 6), ElementsAre(0, 1, 2, 3, 0, 1)); }
+
+TEST_F(CompVectorsTest, AreThoseOfTheOptionsForExecutorsThatHaveAnEntry) {
+  EXPECT_THAT(Used({3, 3}, 4), ElementsAre(3, 3, 2, 3));
+}
+
+TEST_F(CompVectorsTest, ThatTheDeviceDoesNotHaveAreRefused) {
+  EXPECT_TRUE(MakeContext({0, 3}).ok());
+  for (int wrong : {-1, 4}) {
+    const absl::Status status = MakeContext({0, wrong}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(fmt::format("RdmaOptions::comp_vectors has {}, but must be in [0, 3]: "
+                                      "soft0 has 4 completion vectors",
+                                      wrong)));
+  }
+}
 
 TEST(PartitionTest, IsTheOneThatTheOptionsName) {
   NicDevice nic;

@@ -222,6 +222,12 @@ std::vector<PortInfo> ListPorts() {
   return ports;
 }
 
+std::vector<PortInfo> PortsOf(ibv_context* context) {
+  std::vector<PortInfo> ports;
+  AppendPorts(context, ports);
+  return ports;
+}
+
 std::string FormatGid(const ibv_gid& gid) { return FormatIp(std::to_array(gid.raw)); }
 
 std::string DescribePort(const PortInfo& port) {

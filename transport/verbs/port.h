@@ -7,7 +7,7 @@
 //   "eth0"         the port behind that network interface
 //   "10.0.0.1"     the port that has that address; IPv6 as well
 //
-// All but ListPorts() are pure functions.
+// All but ListPorts() and PortsOf() are pure functions.
 
 #ifndef VERBENA_TRANSPORT_VERBS_PORT_H_
 #define VERBENA_TRANSPORT_VERBS_PORT_H_
@@ -42,7 +42,8 @@ enum class PortLink : uint8_t { kInfiniBand, kEthernet, kIwarp };
 // PortInfo: one port of one RDMA device, with its GIDs, as choosing between ports needs it.
 //
 // Plain values, so that the choice is a pure function (ChoosePort) and can be tested
-// without a device. ListPorts() reads them; it opens each device for a moment.
+// without a device. PortsOf() reads them of an open device; ListPorts() opens each device for a
+// moment.
 struct PortInfo {
   std::string device;
   uint8_t port = 1;
@@ -54,6 +55,9 @@ struct PortInfo {
 // Every port of every device, in the order in which libibverbs lists them. Empty if the kernel has
 // no RDMA; a device that cannot be opened is left out.
 std::vector<PortInfo> ListPorts();
+
+// Every port of the device of `context`, which is open. Opens nothing.
+std::vector<PortInfo> PortsOf(ibv_context* context);
 
 // "::ffff:10.0.0.1" as "10.0.0.1", others as IPv6 addresses.
 std::string FormatGid(const ibv_gid& gid);

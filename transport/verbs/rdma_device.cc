@@ -269,10 +269,10 @@ absl::StatusOr<ibv_port_attr> RdmaDevice::QueryPort(uint8_t port) {
 }
 
 absl::StatusOr<DevicePort> RdmaDevice::ChoosePortAgain() {
-  std::vector<PortInfo> ports = ListPorts();
-  std::erase_if(ports, [this](const PortInfo& each) {
-    return each.device != name_ || each.port != default_port_.port;
-  });
+  // Not ListPorts(): opening each device takes milliseconds, and asynchronous events wait
+  // meanwhile.
+  std::vector<PortInfo> ports = PortsOf(context_);
+  std::erase_if(ports, [this](const PortInfo& each) { return each.port != default_port_.port; });
   VERBENA_ASSIGN_OR_RETURN(PortChoice choice, ChoosePort(ports, wanted_));
   return DevicePort{.port = choice.port,
                     .gid_index = static_cast<uint8_t>(choice.gid_index),

@@ -203,9 +203,11 @@ int SetIdOption(CmId& id, int option, const void* value, size_t bytes) {
       (option == RDMA_OPTION_ID_AFONLY ? id.guarded().address_family_only
                                        : id.guarded().reuse_address) = number != 0;
       return 0;
-    // The soft device uses no network that has types of service.
+    // For the program to read: the soft device uses no network that has types of service.
     case RDMA_OPTION_ID_TOS:
-      return bytes == sizeof(uint8_t) ? 0 : CmFail(EINVAL);
+      if (bytes != sizeof(uint8_t)) return CmFail(EINVAL);
+      id.guarded().terms.traffic_class = *static_cast<const uint8_t*>(value);
+      return 0;
     case RDMA_OPTION_ID_ACK_TIMEOUT: {
       const uint8_t timeout = bytes == sizeof(uint8_t) ? *static_cast<const uint8_t*>(value) : 255;
       if (timeout > kLongestAckTimeout) return CmFail(EINVAL);

@@ -153,6 +153,7 @@ int SetReadyToReceive(const CmId& id, const CmTerms& terms, ibv_qp_attr& attribu
   attributes.ah_attr.is_global = 1;
   std::ranges::copy(terms.peer.gid, attributes.ah_attr.grh.dgid.raw);
   attributes.ah_attr.grh.hop_limit = kHopLimit;
+  attributes.ah_attr.grh.traffic_class = terms.traffic_class;
   attributes.ah_attr.dlid = terms.peer.lid;
   attributes.ah_attr.port_num = id.port_num;
   attributes.path_mtu = static_cast<ibv_mtu>(std::min(own.mtu, terms.peer.mtu));

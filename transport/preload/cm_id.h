@@ -93,6 +93,7 @@ struct CmTerms {
   uint8_t retry_count = 7;
   uint8_t ack_timeout = 14;     // about 67 ms, in InfiniBand's encoding (start)
   uint8_t rnr_retry_count = 7;  // the peer's wish for our sends
+  uint8_t traffic_class = 0;    // the id's type of service
   CmMessage peer;               // its request or reply
 };
 

@@ -52,6 +52,14 @@ TEST_F(RdmaCmConnectTest, TheQueuePairTakesItsIdsAckTimeout) {
   EXPECT_EQ(Fake(server->qp).modifications[2].attributes.timeout, 14);
 }
 
+TEST_F(RdmaCmConnectTest, TheQueuePairTakesItsIdsTypeOfServiceAsTrafficClass) {
+  uint8_t service = 106;
+  ASSERT_EQ(rdma_set_option(client, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &service, 1), 0);
+  Connect();
+  EXPECT_EQ(Fake(client->qp).modifications[1].attributes.ah_attr.grh.traffic_class, 106);
+  EXPECT_EQ(Fake(server->qp).modifications[1].attributes.ah_attr.grh.traffic_class, 0);
+}
+
 TEST_F(RdmaCmConnectTest, ANewIdIsBoundAsItsListenerSays) {
   Connect();
   EXPECT_EQ(server->context, &passive_context);

@@ -93,6 +93,12 @@ class Examination {
   }
 
   void ExamineDevice(const DeviceFacts& device) {
+    if (absl::IsUnimplemented(device.opened)) {
+      // Nothing that the machine lacks: others of its devices may do.
+      Warn(fmt::format("{} cannot be used: {}", device.name, std::string(device.opened.message())),
+           "VERBENA_DEVICE=soft:tcp   (calls go over TCP)");
+      return;
+    }
     if (!device.opened.ok()) {
       Error(
           fmt::format("{} cannot be opened: {}", device.name, std::string(device.opened.message())),

@@ -531,6 +531,9 @@ absl::Status SoftObjects::FreeShared(std::byte* memory) {
 // SoftObjects: creating, connecting and destroying queue pairs.
 
 absl::Status SoftObjects::CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& init) const {
+  if (!state_.options().profile->reliable_connections) {
+    return ErrnoStatus(EOPNOTSUPP, "ibv_create_qp: the profile has no reliable connections");
+  }
   if (init.qp_type != IBV_QPT_RC) {
     return ErrnoStatus(EOPNOTSUPP, "ibv_create_qp: only reliable connected QPs exist here");
   }

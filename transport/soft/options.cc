@@ -30,6 +30,7 @@ struct Limit {
 };
 
 constexpr Feature kFeatures[] = {
+    {"reliable_connections", &SoftProfile::reliable_connections},
     {"srq", &SoftProfile::srq},
     {"srq_limit_event", &SoftProfile::srq_limit_event},
     {"last_wqe_event", &SoftProfile::last_wqe_event},

@@ -36,8 +36,10 @@ namespace verbena::internal {
 
 // The features and limits of a SoftDevice.
 struct SoftProfile {
-  // Features, as in DeviceCapabilities. Without `srq` there is neither of its events, and without
-  // `memory_windows` no window is checked.
+  // Features; most are as in DeviceCapabilities. Without `srq` there is neither of its events, and
+  // without `memory_windows` no window is checked. Without `reliable_connections` there is no queue
+  // pair at all: no link can use such a device.
+  bool reliable_connections = true;
   bool srq = true;
   bool srq_limit_event = true;
   bool last_wqe_event = true;

@@ -89,14 +89,12 @@ struct TestBed {
   CqHandle cq;
 };
 
-std::optional<TestBed> MakeBench(Device& device) {
+absl::StatusOr<TestBed> MakeBench(Device& device) {
   TestBed bench;
-  absl::StatusOr<ibv_pd*> pd = device.AllocPd();
-  if (!pd.ok()) return std::nullopt;
-  bench.pd = PdHandle(device, *pd);
-  absl::StatusOr<ibv_cq*> cq = device.CreateCq(16, nullptr, nullptr);
-  if (!cq.ok()) return std::nullopt;
-  bench.cq = CqHandle(device, *cq);
+  VERBENA_ASSIGN_OR_RETURN(ibv_pd * pd, device.AllocPd());
+  bench.pd = PdHandle(device, pd);
+  VERBENA_ASSIGN_OR_RETURN(ibv_cq * cq, device.CreateCq(16, nullptr, nullptr));
+  bench.cq = CqHandle(device, cq);
   return bench;
 }
 
@@ -113,6 +111,25 @@ ibv_qp_init_attr RcQp(const TestBed& bench, ibv_srq* srq, uint32_t send_sges,
   attributes.cap.max_recv_sge = 1;
   attributes.cap.max_inline_data = inline_bytes;
   return attributes;
+}
+
+// Makes the least RC queue pair. Some devices have ports, GIDs and datagrams, but no RC (EFA,
+// usNIC): their providers say EOPNOTSUPP or EINVAL. Other errors may pass, so they stay as they
+// are.
+absl::Status CheckReliable(Device& device, const TestBed& bench) {
+  ibv_qp_init_attr attributes = RcQp(bench, nullptr, 1, 0);
+  absl::StatusOr<ibv_qp*> qp = device.CreateQp(bench.pd.get(), attributes);
+  if (qp.ok()) {
+    QpHandle(device, *qp).Reset();
+    return absl::OkStatus();
+  }
+  if (!absl::IsUnimplemented(qp.status()) && !absl::IsInvalidArgument(qp.status())) {
+    return qp.status();
+  }
+  return absl::UnimplementedError(fmt::format(
+      "{} has no reliable connections (RC queue pairs), which links are made of; use another RDMA "
+      "device, or soft:tcp: {}",
+      device.name(), std::string(qp.status().message())));
 }
 
 // Providers refuse what they cannot inline and round up what they can, so the answer is what the
@@ -248,7 +265,7 @@ RdmaDevice::~RdmaDevice() {
 absl::Status RdmaDevice::Initialize() {
   if (!SetNonBlocking(context_->async_fd)) return Failed("fcntl(async_fd, O_NONBLOCK)");
   VERBENA_RETURN_IF_ERROR(Check(ibv_query_device(context_, &attributes_), "ibv_query_device"));
-  capabilities_ = ProbeCapabilities(*this);
+  VERBENA_ASSIGN_OR_RETURN(capabilities_, ProbeCapabilities(*this));
   queue_key_cover_ = CoverSiwQueueKey(*this);
   IgnoreSiwSigpipe(*this);
   return absl::OkStatus();
@@ -478,7 +495,7 @@ uint64_t PinnedBytes(const std::string& proc_status) {
   return std::strtoull(proc_status.c_str() + at + kLabel.size(), nullptr, 10) * 1024;
 }
 
-DeviceCapabilities ProbeCapabilities(Device& device) {
+absl::StatusOr<DeviceCapabilities> ProbeCapabilities(Device& device) {
   // iWARP has no immediates, no RNR NAK (a SEND without a receive ends the connection), and its
   // writes complete when TCP has the bytes, before the target has seen the key.
   const bool iwarp = device.context()->device->transport_type == IBV_TRANSPORT_IWARP;
@@ -490,22 +507,22 @@ DeviceCapabilities ProbeCapabilities(Device& device) {
   found.emulated = device.attributes().vendor_id == kRxeVendorId || IsSiw(device);
   found.atomics = device.attributes().atomic_cap != IBV_ATOMIC_NONE;
 
-  std::optional<TestBed> bench = MakeBench(device);
-  if (!bench) return found;
-  found.max_inline_bytes = ProbeMaxInline(device, *bench);
+  VERBENA_ASSIGN_OR_RETURN(const TestBed bench, MakeBench(device));
+  VERBENA_RETURN_IF_ERROR(CheckReliable(device, bench));
+  found.max_inline_bytes = ProbeMaxInline(device, bench);
   if (HasType2Windows(device.attributes())) {
-    absl::StatusOr<ibv_mw*> mw = device.AllocMw(bench->pd.get());
+    absl::StatusOr<ibv_mw*> mw = device.AllocMw(bench.pd.get());
     found.memory_windows = mw.ok();
     found.windows_checked = mw.ok() && device.attributes().vendor_id != kRxeVendorId;
     if (mw.ok()) MwHandle(device, *mw).Reset();
   }
-  SrqHandle srq = MakeSrq(device, *bench);
+  SrqHandle srq = MakeSrq(device, bench);
   found.srq = static_cast<bool>(srq);
   if (found.srq) {
     found.srq_limit_event = !iwarp && ProbeSrqLimit(device, srq.get());
-    const QpHandle qp = MakeQpInError(device, *bench, srq.get());
+    const QpHandle qp = MakeQpInError(device, bench, srq.get());
     found.last_wqe_event = qp && AwaitLastWqe(device);
-    found.flushes_in_error = qp && ProbeErrorFlush(*bench, qp.get());
+    found.flushes_in_error = qp && ProbeErrorFlush(bench, qp.get());
   }
   return found;
 }

@@ -46,7 +46,8 @@ class RdmaDevice final : public Device {
 
   // `name` is that of a device, an interface or an address, as port.h has it; it decides
   // default_port(), too. NOT_FOUND lists what exists, UNAVAILABLE means that the port is down,
-  // PERMISSION_DENIED that /dev/infiniband is closed to us.
+  // PERMISSION_DENIED that /dev/infiniband is closed to us, UNIMPLEMENTED that the device has no
+  // reliable connections.
   static absl::StatusOr<std::unique_ptr<RdmaDevice>> Open(const std::string& name);
 
   RdmaDevice(const RdmaDevice&) = delete;
@@ -148,10 +149,13 @@ uint64_t PinnedBytes(const std::string& proc_status);
 // could show (immediates, RNR NAK, checks of remote keys) follow from the transport's
 // specification.
 
+// UNIMPLEMENTED says that the device has no RC queue pairs, which links are made of (EFA);
+// otherwise the error of the first object that cannot be made.
+//
 // `device` is open, its async fd non-blocking, and used by nobody else yet. Takes at least
 // 100 ms on a device that does not raise IBV_EVENT_QP_LAST_WQE_REACHED, and as long again on a
 // device that does not flush WRs that are posted in ERR.
-DeviceCapabilities ProbeCapabilities(Device& device);
+absl::StatusOr<DeviceCapabilities> ProbeCapabilities(Device& device);
 
 }  // namespace verbena::internal
 

@@ -140,6 +140,14 @@ TEST_F(FindingsTest, ADeviceFileWithoutAccessIsAnError) {
   EXPECT_EQ(diagnosis.ExitStatus(), 1);
 }
 
+TEST_F(FindingsTest, ADeviceWithoutReliableConnectionsIsNotMendedByAPackage) {
+  devices_[0].opened = absl::UnimplementedError("efa_0 has no reliable connections");
+  const Diagnosis diagnosis = Examine();
+  EXPECT_THAT(diagnosis.findings,
+              Found(Severity::kWarning, "no reliable connections", "VERBENA_DEVICE=soft:tcp"));
+  EXPECT_FALSE(diagnosis.rdma_works);
+}
+
 TEST_F(FindingsTest, NoDeviceFilesAtAllIsAnErrorOfItsOwn) {
   host_.device_files.clear();
   EXPECT_THAT(Examine().findings, Found(Severity::kError, "uverbs", "modprobe ib_uverbs"));

@@ -77,6 +77,20 @@ TEST_F(WithheldTest, ADeviceOfTheFullProfileHasAll) {
   EXPECT_EQ(device().attributes().max_qp_rd_atom, 16);
 }
 
+TEST_F(WithheldTest, WithoutReliableConnectionsNoQueuePairIsMade) {
+  const std::unique_ptr<SoftDevice> device =
+      SoftDevice::Create(
+          {.engine_thread = false, .profile = SoftProfile{.reliable_connections = false}})
+          .value();
+  const PdHandle pd(*device, device->AllocPd().value());
+  const CqHandle cq(*device, device->CreateCq(4, nullptr, nullptr).value());
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = cq.get();
+  init.cap = Cap();
+  init.qp_type = IBV_QPT_RC;
+  EXPECT_TRUE(absl::IsUnimplemented(device->CreateQp(pd.get(), init).status()));
+}
+
 TEST_F(WithheldTest, WithoutSharedReceiveQueuesNoneIsMade) {
   MakeConnectedWith({.srq = false});
   EXPECT_FALSE(device().capabilities().srq);

@@ -208,6 +208,14 @@ inline constexpr uint32_t kSignalInterval = 16;
 inline constexpr uint32_t kMinEarlyFrames = 4;
 inline constexpr uint32_t kMaxEarlyFrames = 32;
 
+// The longest SEND that travels inline over an RDMA device, even if the device could take more. A
+// queue pair has room for these bytes in each request of its send queue, which is pinned memory,
+// and a device fetches a long request from there. On mlx5 a SEND of up to 236 bytes is a request of
+// 256, the most that it pushes to the device (BlueFlame); beside what windows need, a request then
+// takes 448 bytes, and 65 of them a queue of 32 KiB. At 253 bytes it is one of 64 KiB, for each
+// link. Computed from the provider's source; no NIC has been measured. (start)
+inline constexpr uint32_t kMaxInlineBytesOnRdma = 236;
+
 // A WrId holds 12 bits of a send queue position, and the marker of a teardown takes one more place.
 inline constexpr uint32_t kMaxSendQueueDepth = 4096 - kDrainMarkers;
 

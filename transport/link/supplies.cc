@@ -11,6 +11,12 @@ uint32_t BulkBytesPerTurn(const Device& device, const LinkLimits& limits) {
   return copies ? limits.bulk.slice_bytes : UINT32_MAX;
 }
 
+// The soft device copies what is inline, however long it is, into memory that is not pinned.
+uint32_t MaxInlineBytes(const Device& device, const LinkLimits& limits) {
+  const uint32_t most = std::min(device.capabilities().max_inline_bytes, limits.eager_bytes);
+  return device.kind() == DeviceKind::kRdma ? std::min(most, kMaxInlineBytesOnRdma) : most;
+}
+
 }  // namespace
 
 void SendRoom::Await(RoomWaiter& waiter, PeerSource& source) {
@@ -64,7 +70,7 @@ void SendRoom::Wake() {
 }
 
 LinkSupplies::LinkSupplies(SendMemory memory, const Device& device, const LinkLimits& limits)
-    : max_inline_bytes_(std::min(device.capabilities().max_inline_bytes, limits.eager_bytes)),
+    : max_inline_bytes_(MaxInlineBytes(device, limits)),
       bulk_bytes_per_turn_(BulkBytesPerTurn(device, limits)),
       memory_(std::move(memory)),
       room_(std::in_place, *memory_.buffers),

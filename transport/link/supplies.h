@@ -89,6 +89,7 @@ class LinkSupplies {
   const AtomicScratch& atomic_scratch() const { return memory_.atomic_scratch; }
   SendRoom& room() { return *room_; }
   const SendRoom& room() const { return *room_; }
+  // What queue pairs are asked for, and the longest SEND that travels inline.
   uint32_t max_inline_bytes() const { return max_inline_bytes_; }
 
   // Whether a slice of a payload may be posted in that turn, by the executor's count of turns.

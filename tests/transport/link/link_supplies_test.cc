@@ -104,6 +104,16 @@ TEST_F(LinkSuppliesTest, NoMoreTravelsInlineThanTheDeviceAndABufferTake) {
   EXPECT_EQ(supplies_->max_inline_bytes(), kLimits.eager_bytes);
 }
 
+TEST_F(LinkSuppliesTest, LinksDoNotAskAnRdmaDeviceForAllTheInlineBytesThatItHas) {
+  device_.kind_now = DeviceKind::kRdma;
+  device_.can.max_inline_bytes = 512;
+  Begin();
+  EXPECT_EQ(supplies_->max_inline_bytes(), 236u);
+  device_.can.max_inline_bytes = 101;
+  Begin();
+  EXPECT_EQ(supplies_->max_inline_bytes(), 101u);
+}
+
 TEST_F(LinkSuppliesTest, ATurnIsBoundedWhereTheProcessorCopies) {
   Begin();
   supplies_->NoteBulk(/*turn=*/1, kLimits.bulk.slice_bytes);

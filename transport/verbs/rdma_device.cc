@@ -178,7 +178,8 @@ bool AwaitLastWqe(Device& device) {
   return false;
 }
 
-// A QP in ERR; none when the device has no such transition.
+// A QP in ERR, with a receive queue of its own if `srq` is null; none when the device has no such
+// transition.
 QpHandle MakeQpInError(Device& device, const TestBed& bench, ibv_srq* srq) {
   ibv_qp_init_attr attributes = RcQp(bench, srq, 1, 0);
   absl::StatusOr<ibv_qp*> qp = device.CreateQp(bench.pd.get(), attributes);
@@ -518,12 +519,10 @@ absl::StatusOr<DeviceCapabilities> ProbeCapabilities(Device& device) {
   }
   SrqHandle srq = MakeSrq(device, bench);
   found.srq = static_cast<bool>(srq);
-  if (found.srq) {
-    found.srq_limit_event = !iwarp && ProbeSrqLimit(device, srq.get());
-    const QpHandle qp = MakeQpInError(device, bench, srq.get());
-    found.last_wqe_event = qp && AwaitLastWqe(device);
-    found.flushes_in_error = qp && ProbeErrorFlush(bench, qp.get());
-  }
+  found.srq_limit_event = srq && !iwarp && ProbeSrqLimit(device, srq.get());
+  const QpHandle qp = MakeQpInError(device, bench, srq.get());
+  found.last_wqe_event = srq && qp && AwaitLastWqe(device);
+  found.flushes_in_error = qp && ProbeErrorFlush(bench, qp.get());
   return found;
 }
 

@@ -1,13 +1,20 @@
 // What probing a device finds, and which devices it refuses. A soft device, with a profile or with
 // another post_send, stands for the hardware.
 
+#include <infiniband/verbs.h>
+
+#include <cerrno>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/options.h"
 #include "verbena/transport/soft/soft_device.h"
 #include "verbena/transport/verbs/rdma_device.h"
@@ -21,6 +28,30 @@ using ::testing::HasSubstr;
 std::unique_ptr<SoftDevice> MakeDevice(const std::string& name, const SoftProfile& profile) {
   return SoftDevice::Create({.name = name, .engine_thread = false, .profile = profile}).value();
 }
+
+// Answers posts to a device's send queues in its place. One exists at a time.
+class PostsAnswered {
+ public:
+  // The result of a post that goes no further, or nullopt to leave it to the device.
+  using Answer = std::function<std::optional<int>(const ibv_qp& qp, const ibv_send_wr& request)>;
+
+  PostsAnswered(Device& device, Answer answer) : device_(device) {
+    answer_ = std::move(answer);
+    post_ = device.context()->ops.post_send;
+    device.context()->ops.post_send = [](ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
+      const std::optional<int> result = answer_(*qp, *request);
+      return result.has_value() ? *result : post_(qp, request, bad);
+    };
+  }
+  PostsAnswered(const PostsAnswered&) = delete;
+  PostsAnswered& operator=(const PostsAnswered&) = delete;
+  ~PostsAnswered() { device_.context()->ops.post_send = post_; }
+
+ private:
+  inline static Answer answer_;
+  inline static int (*post_)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
+  Device& device_;
+};
 
 TEST(ProbeTest, FindsWhatADeviceSaysThatItHas) {
   const std::unique_ptr<SoftDevice> device = MakeDevice("soft0", {});
@@ -41,6 +72,19 @@ TEST(ProbeTest, ADeviceWithoutReliableConnectionsIsRefusedInWords) {
   EXPECT_THAT(std::string(refused.message()),
               AllOf(HasSubstr("efa_0 has no reliable connections (RC queue pairs)"),
                     HasSubstr("use another RDMA device, or soft:tcp"), HasSubstr("EOPNOTSUPP")));
+}
+
+// As X722: no shared receive queue, and what is posted in ERR never completes.
+TEST(ProbeTest, WithoutSharedReceiveQueuesAFlushInErrorIsTriedAllTheSame) {
+  const std::unique_ptr<SoftDevice> device = MakeDevice("x722_0", {.srq = false});
+  const PostsAnswered posts(*device, [](const ibv_qp& qp, const ibv_send_wr&) {
+    return qp.state == IBV_QPS_ERR ? std::optional<int>(0) : std::nullopt;
+  });
+  const absl::StatusOr<DeviceCapabilities> found = ProbeCapabilities(*device);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_FALSE(found->srq);
+  EXPECT_FALSE(found->last_wqe_event);
+  EXPECT_FALSE(found->flushes_in_error);
 }
 
 }  // namespace

@@ -44,7 +44,8 @@ struct DeviceCapabilities {
   bool write_with_immediate = false;
   bool send_with_immediate = false;
   bool atomics = false;
-  bool memory_windows = false;  // type 2, with BIND_MW, LOCAL_INV and SEND_WITH_INV
+  // Type 2; their requests (BIND_MW, LOCAL_INV and SEND_WITH_INV) are taken.
+  bool memory_windows = false;
   // A window's range and queue pair are checked, and its invalidation by the peer is reported (rxe
   // 6.1: neither).
   bool windows_checked = false;

@@ -9,10 +9,10 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
-#include <optional>
 #include <sstream>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
@@ -105,7 +105,7 @@ ibv_qp_init_attr RcQp(const TestBed& bench, ibv_srq* srq, uint32_t send_sges,
   attributes.recv_cq = bench.cq.get();
   attributes.srq = srq;
   attributes.qp_type = IBV_QPT_RC;
-  attributes.cap.max_send_wr = 4;
+  attributes.cap.max_send_wr = 8;
   attributes.cap.max_recv_wr = srq == nullptr ? 4 : 0;
   attributes.cap.max_send_sge = send_sges;
   attributes.cap.max_recv_sge = 1;
@@ -195,13 +195,18 @@ QpHandle MakeQpInError(Device& device, const TestBed& bench, ibv_srq* srq) {
   return owner;
 }
 
+// True when the provider takes the request. What becomes of it is another question.
+bool Takes(ibv_qp* qp, ibv_send_wr& request) {
+  request.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* refused = nullptr;
+  return ibv_post_send(qp, &request, &refused) == 0;
+}
+
 // True when a SEND of no bytes came back within kLooks looks.
 bool ProbeErrorFlush(const TestBed& bench, ibv_qp* qp) {
   ibv_send_wr send{};
   send.opcode = IBV_WR_SEND;
-  send.send_flags = IBV_SEND_SIGNALED;
-  ibv_send_wr* refused = nullptr;
-  if (ibv_post_send(qp, &send, &refused) != 0) return false;
+  if (!Takes(qp, send)) return false;
   ibv_wc completion{};
   for (int look = 0; look < kLooks; ++look) {
     if (ibv_poll_cq(bench.cq.get(), 1, &completion) != 0) return true;
@@ -216,6 +221,47 @@ constexpr uint32_t kRxeVendorId = 0xffffff;
 bool HasType2Windows(const ibv_device_attr& attributes) {
   constexpr unsigned kType2 = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
   return attributes.max_mw > 0 && (attributes.device_cap_flags & kType2) != 0;
+}
+
+// True when the provider takes what a lease of `region` posts: here, and by the peer at its end.
+bool TakesWindowRequests(ibv_qp* qp, ibv_mw* window, ibv_mr* region) {
+  ibv_send_wr bind{};
+  bind.opcode = IBV_WR_BIND_MW;
+  bind.bind_mw.mw = window;
+  bind.bind_mw.rkey = ibv_inc_rkey(window->rkey);
+  bind.bind_mw.bind_info = {.mr = region,
+                            .addr = reinterpret_cast<uint64_t>(region->addr),
+                            .length = region->length,
+                            .mw_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
+  ibv_send_wr invalidate{};
+  invalidate.opcode = IBV_WR_LOCAL_INV;
+  invalidate.invalidate_rkey = bind.bind_mw.rkey;
+  ibv_send_wr send{};
+  send.opcode = IBV_WR_SEND_WITH_INV;
+  send.invalidate_rkey = bind.bind_mw.rkey;
+  return Takes(qp, bind) && Takes(qp, invalidate) && Takes(qp, send);
+}
+
+// Whether windows can be made, and their requests posted: there may be providers that allocate
+// windows and refuse to bind or invalidate them, and a refused post ends its link. Nothing is
+// bound, because the QP is in ERR. A provider that takes no request there (bnxt_re in some
+// versions), or has no such QP, is believed.
+bool ProbeWindows(Device& device, const TestBed& bench, ibv_qp* in_error) {
+  constexpr size_t kBytes = 4096;
+  absl::StatusOr<std::byte*> memory = MapPages(kBytes);
+  if (!memory.ok()) return false;
+  const absl::Cleanup unmap = [&] { UnmapPages(*memory, kBytes); };
+  absl::StatusOr<ibv_mr*> mr =
+      device.RegMr(bench.pd.get(), *memory, kBytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+  if (!mr.ok()) return false;
+  const MrHandle region(device, *mr);
+  absl::StatusOr<ibv_mw*> mw = device.AllocMw(bench.pd.get());
+  if (!mw.ok()) return false;
+  const MwHandle window(device, *mw);
+  ibv_send_wr send{};
+  send.opcode = IBV_WR_SEND;
+  if (in_error == nullptr || !Takes(in_error, send)) return true;
+  return TakesWindowRequests(in_error, window.get(), region.get());
 }
 
 }  // namespace
@@ -511,18 +557,15 @@ absl::StatusOr<DeviceCapabilities> ProbeCapabilities(Device& device) {
   VERBENA_ASSIGN_OR_RETURN(const TestBed bench, MakeBench(device));
   VERBENA_RETURN_IF_ERROR(CheckReliable(device, bench));
   found.max_inline_bytes = ProbeMaxInline(device, bench);
-  if (HasType2Windows(device.attributes())) {
-    absl::StatusOr<ibv_mw*> mw = device.AllocMw(bench.pd.get());
-    found.memory_windows = mw.ok();
-    found.windows_checked = mw.ok() && device.attributes().vendor_id != kRxeVendorId;
-    if (mw.ok()) MwHandle(device, *mw).Reset();
-  }
   SrqHandle srq = MakeSrq(device, bench);
   found.srq = static_cast<bool>(srq);
   found.srq_limit_event = srq && !iwarp && ProbeSrqLimit(device, srq.get());
   const QpHandle qp = MakeQpInError(device, bench, srq.get());
   found.last_wqe_event = srq && qp && AwaitLastWqe(device);
   found.flushes_in_error = qp && ProbeErrorFlush(bench, qp.get());
+  found.memory_windows =
+      HasType2Windows(device.attributes()) && ProbeWindows(device, bench, qp.get());
+  found.windows_checked = found.memory_windows && device.attributes().vendor_id != kRxeVendorId;
   return found;
 }
 

@@ -145,9 +145,9 @@ uint64_t PinnedBytes(const std::string& proc_status);
 
 // ProbeCapabilities: tries once what ibv_device_attr does not say.
 //
-// Nothing is sent: objects are created, modified and destroyed. Capabilities that only traffic
-// could show (immediates, RNR NAK, checks of remote keys) follow from the transport's
-// specification.
+// Nothing is sent: objects are created, modified and destroyed, and requests are posted to a QP in
+// ERR. Capabilities that only traffic could show (immediates, RNR NAK, checks of remote keys)
+// follow from the transport's specification.
 
 // UNIMPLEMENTED says that the device has no RC queue pairs, which links are made of (EFA);
 // otherwise the error of the first object that cannot be made.

@@ -87,5 +87,30 @@ TEST(ProbeTest, WithoutSharedReceiveQueuesAFlushInErrorIsTriedAllTheSame) {
   EXPECT_FALSE(found->flushes_in_error);
 }
 
+TEST(ProbeTest, WindowsAreThereOnlyIfTheirRequestsAreTaken) {
+  const std::unique_ptr<SoftDevice> device = MakeDevice("soft0", {});
+  for (const ibv_wr_opcode refused : {IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV}) {
+    const PostsAnswered posts(*device, [refused](const ibv_qp&, const ibv_send_wr& request) {
+      return request.opcode == refused ? std::optional<int>(EINVAL) : std::nullopt;
+    });
+    const absl::StatusOr<DeviceCapabilities> found = ProbeCapabilities(*device);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_FALSE(found->memory_windows) << refused;
+    EXPECT_FALSE(found->windows_checked) << refused;
+  }
+}
+
+// As bnxt_re: it refuses every post in ERR, which says nothing about windows.
+TEST(ProbeTest, ADeviceThatTakesNothingInErrorIsBelievedToHaveWindows) {
+  const std::unique_ptr<SoftDevice> device = MakeDevice("bnxt_re0", {});
+  const PostsAnswered posts(*device, [](const ibv_qp& qp, const ibv_send_wr&) {
+    return qp.state == IBV_QPS_ERR ? std::optional<int>(EINVAL) : std::nullopt;
+  });
+  const absl::StatusOr<DeviceCapabilities> found = ProbeCapabilities(*device);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(found->memory_windows);
+  EXPECT_FALSE(found->flushes_in_error);
+}
+
 }  // namespace
 }  // namespace verbena::internal

@@ -400,6 +400,7 @@ class HandshakeGate::Stream final : public MessageStream {
   const std::string& source() const override { return stream_->source(); }
   bool same_host() const override { return stream_->same_host(); }
   bool names_source() const override { return stream_->names_source(); }
+  std::string own_address() const override { return stream_->own_address(); }
 
   struct Ticket& ticket() const { return *ticket_; }
 

@@ -53,6 +53,9 @@ class MessageStream {
   // False if source() names no host, so that a bound of one source would be a bound of all clients:
   // a server then has no such bound by default.
   virtual bool names_source() const { return true; }
+  // The numeric IP address of this end; empty if it has none. A link prefers this address of its
+  // port, if the port has it: the peer has a route to it.
+  virtual std::string own_address() const { return ""; }
 };
 
 class MessageListener {

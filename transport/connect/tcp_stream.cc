@@ -38,6 +38,13 @@ bool EndsOnOneHost(const asio::ip::tcp::socket& socket) {
   return !error && here.address() == there.address();
 }
 
+// "" if the connection is gone already.
+std::string OwnAddress(const asio::ip::tcp::socket& socket) {
+  error_code error;
+  const asio::ip::tcp::endpoint here = socket.local_endpoint(error);
+  return error ? "" : here.address().to_string();
+}
+
 absl::Status ClosedHere() { return absl::CancelledError("the connection was closed on this side"); }
 
 absl::Status ReadStatus(const error_code& error, const std::string& peer) {
@@ -78,6 +85,7 @@ TcpConnection::TcpConnection(std::shared_ptr<IoThread> io, asio::ip::tcp::socket
       peer_(std::move(peer)),
       source_(SourceOf(peer_)),
       same_host_(EndsOnOneHost(socket)),
+      own_address_(OwnAddress(socket)),
       socket_(std::move(socket)) {}
 
 absl::StatusOr<std::shared_ptr<Mailbox<TcpConnection::Sent>>> TcpConnection::StartSend(
@@ -220,5 +228,7 @@ const std::string& TcpStream::peer() const { return connection_->peer(); }
 const std::string& TcpStream::source() const { return connection_->source(); }
 
 bool TcpStream::same_host() const { return connection_->same_host(); }
+
+std::string TcpStream::own_address() const { return connection_->own_address(); }
 
 }  // namespace verbena::internal

@@ -49,6 +49,7 @@ class TcpConnection final : public IoObject, public std::enable_shared_from_this
   const std::string& peer() const { return peer_; }
   const std::string& source() const { return source_; }
   bool same_host() const { return same_host_; }
+  const std::string& own_address() const { return own_address_; }
 
   void CloseOnThread() override;
 
@@ -75,6 +76,7 @@ class TcpConnection final : public IoObject, public std::enable_shared_from_this
   const std::string peer_;
   const std::string source_;
   const bool same_host_;
+  const std::string own_address_;
   const std::shared_ptr<Mailbox<std::string>> received_ = std::make_shared<Mailbox<std::string>>();
   std::atomic<size_t> unsent_ = 0;
   std::atomic<bool> closed_ = false;
@@ -102,6 +104,7 @@ class TcpStream final : public MessageStream {
   const std::string& peer() const override;
   const std::string& source() const override;
   bool same_host() const override;
+  std::string own_address() const override;
 
  private:
   const std::shared_ptr<TcpConnection> connection_;

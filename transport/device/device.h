@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -63,6 +64,9 @@ struct DevicePort {
   uint8_t port = 1;
   uint8_t gid_index = 0;
   bool roce_v1 = false;  // that GID is one of RoCE v1
+  // Other GIDs of the port that the device's name and the kind of the first one admit. A link takes
+  // one of them if its bootstrap connection has that address.
+  std::vector<uint8_t> alike = {};
 };
 
 class Device {

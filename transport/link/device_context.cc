@@ -5,15 +5,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/rdma_cm.h"
 #include "verbena/transport/device/control_pool.h"
@@ -114,6 +117,25 @@ absl::StatusOr<bool> WantsRdmaCm(const std::string& connect, LinkKind kind) {
   return connect == "rdma_cm" && kind != LinkKind::kSoft && kind != LinkKind::kTcp;
 }
 
+bool HasIp(const PortAddress& address, const IpAddress& ip) {
+  return std::to_array(address.gid.raw) == ip;
+}
+
+// The chosen address of the port, and behind it those like it.
+absl::StatusOr<std::vector<PortAddress>> ReadAddresses(Device& device, const DevicePort& port,
+                                                       const RdmaOptions& options) {
+  VERBENA_ASSIGN_OR_RETURN(const PortAddress chosen, ReadPortAddress(device, port, options));
+  std::vector<PortAddress> addresses = {chosen};
+  for (const uint8_t index : port.alike) {
+    const absl::StatusOr<ibv_gid> gid = device.QueryGid(port.port, index);
+    if (!gid.ok()) continue;  // it was taken away just now
+    addresses.push_back(chosen);
+    addresses.back().gid_index = index;
+    addresses.back().gid = *gid;
+  }
+  return addresses;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& device,
@@ -121,10 +143,11 @@ absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& dev
   VERBENA_RETURN_IF_ERROR(CheckRdmaOptions(options.rdma));
   VERBENA_RETURN_IF_ERROR(CheckCompVectors(device, options.rdma));
   const DevicePort port = device.default_port();
-  VERBENA_ASSIGN_OR_RETURN(PortAddress address, ReadPortAddress(device, port, options.rdma));
+  VERBENA_ASSIGN_OR_RETURN(std::vector<PortAddress> addresses,
+                           ReadAddresses(device, port, options.rdma));
   VERBENA_ASSIGN_OR_RETURN(ibv_pd * pd, device.AllocPd());
   std::unique_ptr<DeviceContext> context(
-      new DeviceContext(device, PdHandle(device, pd), address, options));
+      new DeviceContext(device, PdHandle(device, pd), std::move(addresses), options));
   VERBENA_RETURN_IF_ERROR(context->ChooseConnector(options));
   context->control_ =
       std::make_unique<ControlPool>(ControlPool::Options{.threads = options.control_threads});
@@ -134,13 +157,14 @@ absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& dev
   return context;
 }
 
-DeviceContext::DeviceContext(Device& device, PdHandle pd, const PortAddress& address,
+DeviceContext::DeviceContext(Device& device, PdHandle pd, std::vector<PortAddress> addresses,
                              const Options& options)
     : device_(device),
       rdma_(options.rdma),
       on_failure_(options.on_failure),
       pd_(std::move(pd)),
-      address_(address) {}
+      address_(addresses.front()),
+      alike_(addresses.begin() + 1, addresses.end()) {}
 
 DeviceContext::~DeviceContext() {
   StopThread();
@@ -245,11 +269,11 @@ void DeviceContext::OnEvent(const ibv_async_event& event) {
   }
 }
 
-absl::StatusOr<PortAddress> DeviceContext::ReadAddressAgain() {
+absl::StatusOr<std::vector<PortAddress>> DeviceContext::ReadAddressesAgain() {
   VERBENA_ASSIGN_OR_RETURN(DevicePort port, device_.ChoosePortAgain());
-  absl::StatusOr<PortAddress> read = ReadPortAddress(device_, port, rdma_);
+  absl::StatusOr<std::vector<PortAddress>> read = ReadAddresses(device_, port, rdma_);
   if (!read.ok() || connector_ == nullptr) return read;
-  VERBENA_RETURN_IF_ERROR(connector_->MoveTo(read->gid));
+  VERBENA_RETURN_IF_ERROR(connector_->MoveTo(read->front().gid));
   return read;
 }
 
@@ -257,7 +281,7 @@ void DeviceContext::RereadAddress() {
   // Without an event thread several executors may be here; the last to read has to be the last to
   // keep.
   std::lock_guard<std::mutex> one_at_a_time(reread_mutex_);
-  absl::StatusOr<PortAddress> read = ReadAddressAgain();
+  absl::StatusOr<std::vector<PortAddress>> read = ReadAddressesAgain();
   std::lock_guard<std::mutex> lock(mutex_);
   port_status_ = read.status();
   if (!read.ok()) {
@@ -267,11 +291,13 @@ void DeviceContext::RereadAddress() {
                                         std::string(read.status().message())));
     return;
   }
-  if (!SameAddress(*read, address_)) {
+  const PortAddress& first = read->front();
+  if (!SameAddress(first, address_)) {
     Log(LogLevel::kWarning, fmt::format("{}: new links use GID {} and LID {:#x} of port {}",
-                                        device_.name(), read->gid_index, read->lid, read->port));
+                                        device_.name(), first.gid_index, first.lid, first.port));
   }
-  address_ = *read;
+  address_ = first;
+  alike_.assign(read->begin() + 1, read->end());
 }
 
 int DeviceContext::CompVectorOf(uint32_t executor_index) const {
@@ -286,10 +312,14 @@ PortAddress DeviceContext::address() const {
   return address_;
 }
 
-absl::StatusOr<PortAddress> DeviceContext::CurrentAddress() const {
+absl::StatusOr<PortAddress> DeviceContext::CurrentAddress(const std::string& own) const {
+  const std::optional<IpAddress> named = connector_ == nullptr ? ParseIp(own) : std::nullopt;
   std::lock_guard<std::mutex> lock(mutex_);
   VERBENA_RETURN_IF_ERROR(port_status_);
-  return address_;
+  if (!named.has_value() || HasIp(address_, *named)) return address_;
+  const auto other = std::ranges::find_if(
+      alike_, [&](const PortAddress& address) { return HasIp(address, *named); });
+  return other == alike_.end() ? address_ : *other;
 }
 
 void DeviceContext::Tell(const Subscription& subscription, ibv_event_type type) {

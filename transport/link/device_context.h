@@ -17,6 +17,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
@@ -67,9 +68,11 @@ class DeviceContext {
   int CompVectorOf(uint32_t executor_index) const;
   // The last usable address. Its kind never changes.
   PortAddress address() const;
-  // The address for new links, as read when the device last reported a change. UNAVAILABLE while
+  // The address for a new link, as read when the device last reported a change: that of the port
+  // which is `own` (MessageStream::own_address()), if the port has it, or else address(). With a
+  // connection manager always the latter, because the manager has one address. UNAVAILABLE while
   // the port is down, or lacks the address that the device was opened by.
-  absl::StatusOr<PortAddress> CurrentAddress() const;
+  absl::StatusOr<PortAddress> CurrentAddress(const std::string& own) const;
   // The threads that run control verbs. Executors only post, poll, make their completion queues,
   // and register the buffers of their endpoints when they make them.
   ControlPool& control() const { return *control_; }
@@ -106,7 +109,8 @@ class DeviceContext {
     EventHandler handler;
   };
 
-  DeviceContext(Device& device, PdHandle pd, const PortAddress& address, const Options& options);
+  DeviceContext(Device& device, PdHandle pd, std::vector<PortAddress> addresses,
+                const Options& options);
   absl::Status StartThread(const ThreadStarter& start_thread);
   void StopThread();
   absl::Status ChooseConnector(const Options& options);
@@ -114,7 +118,7 @@ class DeviceContext {
   // Precondition: the event is not acknowledged.
   void OnEvent(const ibv_async_event& event);
   void RereadAddress();
-  absl::StatusOr<PortAddress> ReadAddressAgain();
+  absl::StatusOr<std::vector<PortAddress>> ReadAddressesAgain();
   static void Tell(const Subscription& subscription, ibv_event_type type);
   void Dispatch(ibv_event_type type, uint32_t qpn);
   void DispatchToQueue(ibv_event_type type, const void* queue);
@@ -131,6 +135,7 @@ class DeviceContext {
   std::mutex reread_mutex_;   // held from reading the port's address until it is kept
   mutable std::mutex mutex_;  // guards what follows; taken after reread_mutex_
   PortAddress address_;
+  std::vector<PortAddress> alike_;  // DevicePort::alike, as far as they are there
   absl::Status port_status_;
   absl::flat_hash_map<uint32_t, Subscription> subscriptions_;
   absl::flat_hash_map<const void*, Subscription> queue_subscriptions_;

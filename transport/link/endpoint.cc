@@ -408,7 +408,7 @@ Task<absl::StatusOr<Endpoint::DeviceParts>> Endpoint::NewParts(PortAddress addre
 Task<absl::StatusOr<Link*>> Endpoint::NewLink(LinkListener& listener, const MessageStream& stream) {
   // Without links no timer of this endpoint reads them.
   context().PollEventsIfUnattended();
-  VERBENA_CO_ASSIGN_OR_RETURN(PortAddress address, context().CurrentAddress());
+  VERBENA_CO_ASSIGN_OR_RETURN(PortAddress address, context().CurrentAddress(stream.own_address()));
   VERBENA_CO_ASSIGN_OR_RETURN(uint32_t taken, TakeSlot());
   const uint32_t index = taken;
   absl::Cleanup give_back = [this, index] { links_.GiveBack(index); };

@@ -166,6 +166,23 @@ bool Matches(const GidInfo& gid, const GidWish& wish) {
   return !wish.address || std::memcmp(gid.gid.raw, wish.address->raw, sizeof(gid.gid.raw)) == 0;
 }
 
+bool IsUsable(const GidInfo& gid, const GidWish& wish) {
+  return Matches(gid, wish) && gid.index <= kMaxGidIndex && !gid.other_namespace;
+}
+
+// The other GIDs by which the port may be reached if `chosen` may be. InfiniBand's are no addresses
+// that a host could be connected by.
+std::vector<int> Alike(const PortInfo& port, const GidInfo& chosen, const GidWish& wish) {
+  std::vector<int> alike;
+  if (port.link != PortLink::kEthernet) return alike;
+  for (const GidInfo& gid : port.gids) {
+    if (gid.index != chosen.index && gid.type == chosen.type && IsUsable(gid, wish)) {
+      alike.push_back(gid.index);
+    }
+  }
+  return alike;
+}
+
 // Smaller is better.
 auto Rank(const GidInfo& gid) {
   const IpAddress ip = std::to_array(gid.gid.raw);
@@ -262,7 +279,8 @@ absl::StatusOr<PortChoice> ChoosePort(const std::vector<PortInfo>& ports, const 
         best == nullptr || (best->link == PortLink::kIwarp && port.link != PortLink::kIwarp);
     if (!better) continue;
     best = &port;
-    choice = {port.device, port.port, gid->index, gid->type == GidType::kRoceV1};
+    choice = {port.device, port.port, gid->index, gid->type == GidType::kRoceV1,
+              Alike(port, *gid, wish.gid)};
   }
   if (!choice) return why;
   return *choice;

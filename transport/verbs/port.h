@@ -70,6 +70,8 @@ struct PortChoice {
   uint8_t port = 1;
   int gid_index = 0;
   bool roce_v1 = false;
+  // The indexes of the port's other RoCE GIDs that `name` and the version of RoCE admit.
+  std::vector<int> alike = {};
 };
 
 // NOT_FOUND lists the devices that there are, with their interfaces and addresses. UNAVAILABLE when

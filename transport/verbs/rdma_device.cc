@@ -264,6 +264,13 @@ bool ProbeWindows(Device& device, const TestBed& bench, ibv_qp* in_error) {
   return TakesWindowRequests(in_error, window.get(), region.get());
 }
 
+DevicePort PortOf(const PortChoice& choice) {
+  return {.port = choice.port,
+          .gid_index = static_cast<uint8_t>(choice.gid_index),
+          .roce_v1 = choice.roce_v1,
+          .alike = {choice.alike.begin(), choice.alike.end()}};
+}
+
 }  // namespace
 
 std::vector<RdmaDeviceInfo> RdmaDevice::List() {
@@ -288,10 +295,7 @@ absl::StatusOr<std::unique_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& 
     if (choice->device != ibv_get_device_name(device)) continue;
     ibv_context* context = ibv_open_device(device);
     if (context == nullptr) return OpenError(device);
-    const DevicePort port{.port = choice->port,
-                          .gid_index = static_cast<uint8_t>(choice->gid_index),
-                          .roce_v1 = choice->roce_v1};
-    std::unique_ptr<RdmaDevice> opened(new RdmaDevice(context, name, port));
+    std::unique_ptr<RdmaDevice> opened(new RdmaDevice(context, name, PortOf(*choice)));
     VERBENA_RETURN_IF_ERROR(opened->Initialize());
     return opened;
   }
@@ -338,9 +342,7 @@ absl::StatusOr<DevicePort> RdmaDevice::ChoosePortAgain() {
   std::vector<PortInfo> ports = PortsOf(context_);
   std::erase_if(ports, [this](const PortInfo& each) { return each.port != default_port_.port; });
   VERBENA_ASSIGN_OR_RETURN(PortChoice choice, ChoosePort(ports, wanted_));
-  return DevicePort{.port = choice.port,
-                    .gid_index = static_cast<uint8_t>(choice.gid_index),
-                    .roce_v1 = choice.roce_v1};
+  return PortOf(choice);
 }
 
 absl::StatusOr<ibv_gid> RdmaDevice::QueryGid(uint8_t port, int index) {

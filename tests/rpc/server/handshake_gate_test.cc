@@ -37,6 +37,7 @@ class FakeStream final : public MessageStream {
   const std::string& source() const override { return source_; }
   bool same_host() const override { return source_ == "localhost"; }
   bool names_source() const override { return source_ != "directory"; }
+  std::string own_address() const override { return "10.0.0.254"; }
 
  private:
   const std::string source_;
@@ -101,6 +102,11 @@ class HandshakeGateTest : public testing::Test {
   std::vector<std::unique_ptr<Executor>> executors_;
   std::optional<HandshakeGate> gate_;
 };
+
+TEST_F(HandshakeGateTest, AnAdmittedConnectionTellsTheAddressOfItsEnd) {
+  Start({});
+  EXPECT_EQ(Connect("10.0.0.1").stream->own_address(), "10.0.0.254");
+}
 
 TEST_F(HandshakeGateTest, ASourceOverItsBoundClosesItsOldestSilentConnection) {
   Start({.handshakes_per_source = 3});

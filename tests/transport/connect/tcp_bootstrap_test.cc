@@ -89,6 +89,16 @@ TEST_F(TcpBootstrapTest, OneAddressAtBothEndsMeansOneHost) {
   EXPECT_TRUE((*there)->same_host());
 }
 
+TEST_F(TcpBootstrapTest, EachEndKnowsItsOwnAddress) {
+  listener_ = *bootstrap_->Listen("127.0.0.2:0");
+  auto both = [this]() -> Task<std::tuple<StreamOr, StreamOr>> {
+    co_return co_await WhenAll(bootstrap_->Connect(listener_->address()), listener_->Accept());
+  };
+  auto [here, there] = scheduler_.Run(both());
+  EXPECT_EQ((*there)->own_address(), "127.0.0.2");
+  EXPECT_EQ((*here)->own_address(), ParseHostPort((*there)->peer())->host);
+}
+
 TEST_F(TcpBootstrapTest, MessageIsALittleEndianLengthAndItsBytes) {
   StreamPtr stream = AcceptRaw(peer_);
   ASSERT_TRUE(scheduler_.Run(stream->Send("abc")).ok());

@@ -6,7 +6,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -14,6 +17,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -63,7 +67,23 @@ class EventfulDevice final : public FakeDevice {
     port.active_mtu = IBV_MTU_4096;
     return port;
   }
-  absl::StatusOr<ibv_gid> QueryGid(uint8_t, int) override { return ibv_gid{}; }
+  // Without others it has GID 0 alone, as an address of all zeros.
+  void SetOtherGids(std::vector<uint8_t> indexes) {
+    std::lock_guard lock(mutex_);
+    others_ = std::move(indexes);
+  }
+  DevicePort default_port() const override {
+    std::lock_guard lock(mutex_);
+    return {.alike = others_};
+  }
+  // 10.0.0.INDEX
+  absl::StatusOr<ibv_gid> QueryGid(uint8_t, int index) override {
+    ibv_gid gid{};
+    if (index == 0) return gid;
+    const std::array<uint8_t, 6> end = {0xff, 0xff, 10, 0, 0, static_cast<uint8_t>(index)};
+    std::copy(end.begin(), end.end(), gid.raw + 10);
+    return gid;
+  }
   absl::StatusOr<ibv_pd*> AllocPd() override { return &pd_; }
   int async_fd() const override { return fd_; }
   absl::StatusOr<ibv_async_event> GetAsyncEvent() override {
@@ -93,7 +113,8 @@ class EventfulDevice final : public FakeDevice {
 
   const int fd_;
   ibv_pd pd_{};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::vector<uint8_t> others_;
   std::deque<ibv_async_event> events_;
   int read_ = 0;
 };
@@ -190,6 +211,21 @@ TEST_F(LaterOwnerTest, ALateEventIsNotTheNextQueuesAtTheSameAddress) {
   Read();
   EXPECT_EQ(former_, 1);
   EXPECT_EQ(later_, 0);
+}
+
+TEST_F(DeviceContextTest, ALinkGetsTheGidOfItsBootstrapsAddressIfThePortHasIt) {
+  const auto index_for = [this](const std::string& own) {
+    return context_->CurrentAddress(own).value().gid_index;
+  };
+  EXPECT_EQ(index_for("10.0.0.3"), 0);
+  device_.SetOtherGids({3, 5});
+  device_.Raise(IBV_EVENT_GID_CHANGE);
+  while (index_for("10.0.0.3") == 0) std::this_thread::yield();  // its thread reads the event
+  EXPECT_EQ(index_for("10.0.0.3"), 3);
+  EXPECT_EQ(index_for("10.0.0.5"), 5);
+  EXPECT_EQ(context_->CurrentAddress("::ffff:10.0.0.5")->gid.raw[15], 5);
+  for (const char* other : {"", "10.0.0.4", "fe80::1", "storage-7"}) EXPECT_EQ(index_for(other), 0);
+  EXPECT_EQ(context_->address().gid_index, 0);
 }
 
 TEST_F(DeviceContextTest, AnEventIsAcknowledgedBeforeItsOwnerHasRun) {

@@ -138,7 +138,7 @@ TEST_F(DeviceEventsTest, ALinkBegunAfterItsPortChangedTellsThePeerTheNewAddress)
 TEST_F(DeviceEventsTest, WhileItsPortIsDownNewLinksAreRefusedAndItsLinksStay) {
   raising().SetPort(IBV_PORT_DOWN, 0);
   raising().Raise(IBV_EVENT_PORT_ERR);
-  PollUntil([this] { return !device_context().CurrentAddress().ok(); });
+  PollUntil([this] { return !device_context().CurrentAddress("").ok(); });
   Receiver client_listener, server_listener;
   const absl::Status refused = TryConnect(client_listener, server_listener).status();
   EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
@@ -146,7 +146,7 @@ TEST_F(DeviceEventsTest, WhileItsPortIsDownNewLinksAreRefusedAndItsLinksStay) {
   ExpectThatTheLinkServes();
   raising().SetPort(IBV_PORT_ACTIVE, 0);
   raising().Raise(IBV_EVENT_PORT_ACTIVE);
-  PollUntil([this] { return device_context().CurrentAddress().ok(); });
+  PollUntil([this] { return device_context().CurrentAddress("").ok(); });
   ExpectThatNewLinksWork();
   ExpectThatTheLinkServes();
 }

@@ -12,7 +12,9 @@ namespace verbena::internal {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::vector<PortInfo> Host() {
   return {InfiniBandPort("mlx5_0", 1), InfiniBandPort("mlx5_0", 2),
@@ -42,6 +44,19 @@ TEST(PortChoiceTest, TheChoiceSaysWhichRoceItIsSinceTheVersionsDoNotTalkToEachOt
   EXPECT_TRUE(ChoosePort(Host(), "rxe0:1:0")->roce_v1);
   EXPECT_FALSE(ChoosePort(Host(), "rxe0")->roce_v1);
   EXPECT_FALSE(ChoosePort(Host(), "mlx5_0")->roce_v1);
+}
+
+TEST(PortChoiceTest, OtherGidsOfThePortMayServeIfTheNameAndTheVersionAdmitThem) {
+  PortInfo port = RocePort("rxe0", "eth0", {"10.0.0.1", "10.1.0.1", "10.2.0.1", "10.3.0.1"});
+  port.gids[2].netdev = port.gids[3].netdev = "eth0.100";
+  port.gids[5].other_namespace = true;
+  port.gids[7].index = 256;
+  EXPECT_THAT(ChoosePort({port}, "")->alike, ElementsAre(3)) << "v2, of any interface";
+  EXPECT_THAT(ChoosePort({port}, "rxe0:1:0")->alike, IsEmpty()) << "one was named";
+  EXPECT_THAT(ChoosePort({port}, "10.0.0.1")->alike, IsEmpty());
+  EXPECT_THAT(ChoosePort({port}, "eth0.100")->alike, IsEmpty()) << "of that interface alone";
+  port.gids[5].other_namespace = false;
+  EXPECT_THAT(ChoosePort({port}, "eth0")->alike, ElementsAre(5));
 }
 
 TEST(PortChoiceTest, WithoutAPortTheFirstActiveOneOfTheDeviceIsTaken) {

@@ -1,0 +1,93 @@
+// A link offers the GID of the address by which its bootstrap connected, if its port has that GID.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tests/transport/device/delegating_device.h"
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/handshake.h"
+#include "verbena/transport/link/link.h"
+
+namespace verbena::internal {
+namespace {
+
+using GidBytes = std::array<uint8_t, 16>;
+
+constexpr GidBytes kOther = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 9};
+
+// A port with a second GID, 10.0.0.9.
+class TwoGids final : public DelegatingDevice {
+ public:
+  using DelegatingDevice::DelegatingDevice;
+  DevicePort default_port() const override { return {.alike = {1}}; }
+  absl::StatusOr<ibv_gid> QueryGid(uint8_t port, int index) override {
+    if (index == 0) return DelegatingDevice::QueryGid(port, 0);
+    ibv_gid gid{};
+    std::copy(kOther.begin(), kOther.end(), gid.raw);
+    return gid;
+  }
+};
+
+// A client's stream from 10.0.0.9. It keeps the GID of the Hello, and gives the peer the first one,
+// by which it finds the device.
+class StreamFromOther final : public MessageStream {
+ public:
+  StreamFromOther(std::unique_ptr<MessageStream> stream, const ibv_gid& first, GidBytes& offered)
+      : stream_(std::move(stream)), offered_(offered) {
+    std::copy(std::begin(first.raw), std::end(first.raw), first_.begin());
+  }
+
+  Task<absl::Status> Send(std::string message) override {
+    if (std::exchange(is_hello_, false)) {
+      LinkParameters hello = ParseHello(message, {}).value();
+      offered_ = std::exchange(hello.gid, first_);
+      message = EncodeHello(hello, {});
+    }
+    co_return co_await stream_->Send(std::move(message));
+  }
+  Task<absl::StatusOr<std::string>> Receive() override { co_return co_await stream_->Receive(); }
+  void Close() override { stream_->Close(); }
+  const std::string& peer() const override { return stream_->peer(); }
+  std::string own_address() const override { return "10.0.0.9"; }
+
+ private:
+  const std::unique_ptr<MessageStream> stream_;
+  GidBytes& offered_;
+  GidBytes first_{};
+  bool is_hello_ = true;
+};
+
+class OwnAddressTest : public LinksFixture {
+ protected:
+  void SetUp() override { Start({}, {}); }
+
+  std::unique_ptr<Device> Wrap(SoftDevice& device) override {
+    return std::make_unique<TwoGids>(device);
+  }
+  std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
+    return std::make_unique<StreamFromOther>(std::move(stream), device().QueryGid(1, 0).value(),
+                                             offered_);
+  }
+
+  GidBytes offered_{};
+  Receiver client_listener_;
+  Receiver server_listener_;
+};
+
+TEST_F(OwnAddressTest, ALinkOffersTheGidOfItsBootstrapsAddress) {
+  ASSERT_NE(Connect(client_listener_, server_listener_), nullptr);
+  EXPECT_EQ(offered_, kOther);
+}
+
+}  // namespace
+}  // namespace verbena::internal

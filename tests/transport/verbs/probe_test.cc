@@ -3,6 +3,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/transport/device/delegating_device.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/options.h"
 #include "verbena/transport/soft/soft_device.h"
@@ -72,6 +74,25 @@ TEST(ProbeTest, ADeviceWithoutReliableConnectionsIsRefusedInWords) {
   EXPECT_THAT(std::string(refused.message()),
               AllOf(HasSubstr("efa_0 has no reliable connections (RC queue pairs)"),
                     HasSubstr("use another RDMA device, or soft:tcp"), HasSubstr("EOPNOTSUPP")));
+}
+
+// Makes each queue pair, and grants it 48 inline bytes at most.
+class StingyDevice final : public DelegatingDevice {
+ public:
+  using DelegatingDevice::DelegatingDevice;
+  absl::StatusOr<ibv_qp*> CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes) override {
+    attributes.cap.max_inline_data = std::min(attributes.cap.max_inline_data, 48u);
+    return DelegatingDevice::CreateQp(pd, attributes);
+  }
+};
+
+// As i40iw: a SEND of more inline bytes than were granted is refused, and ends its link.
+TEST(ProbeTest, AProviderThatGrantsFewerInlineBytesThanAskedForIsBelieved) {
+  const std::unique_ptr<SoftDevice> soft = MakeDevice("i40iw0", {});
+  StingyDevice device(*soft);
+  const absl::StatusOr<DeviceCapabilities> found = ProbeCapabilities(device);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->max_inline_bytes, 48u);
 }
 
 // As X722: no shared receive queue, and what is posted in ERR never completes.

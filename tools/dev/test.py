@@ -19,7 +19,7 @@ SCRIPTS = ("tests/consumer/run.sh", "tests/new_service/run.sh", "tests/compdb/ru
 # Per phase: its budget in minutes on two cores, of a first run for the phases of every run, and with
 # everything built for the others.
 PHASES = {"asan": 11, "plain": 3, "consumer": 4, "smoke": 3,
-          "tsan": 12, "tcp": 4, "profiles": 10, "guest": 20, "fuzz": 3, "mutants": 20}
+          "tsan": 12, "tcp": 4, "profiles": 17, "guest": 20, "fuzz": 3, "mutants": 20}
 # The phases that a newcomer and CI run. The smoke phase is a part of the guest phase.
 SHORT = ("asan", "plain", "consumer", "smoke")
 FUZZ_SECONDS = 10

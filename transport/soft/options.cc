@@ -38,6 +38,7 @@ constexpr Feature kFeatures[] = {
     {"write_with_immediate", &SoftProfile::write_with_immediate},
     {"atomics", &SoftProfile::atomics},
     {"memory_windows", &SoftProfile::memory_windows},
+    {"flushes_in_error", &SoftProfile::flushes_in_error},
 };
 
 constexpr Limit kLimits[] = {
@@ -232,6 +233,7 @@ void Withhold(const SoftProfile& profile, ibv_device_attr& attributes,
   capabilities.atomics &= profile.atomics;
   capabilities.memory_windows &= profile.memory_windows;
   capabilities.windows_checked &= profile.memory_windows;
+  capabilities.flushes_in_error &= profile.flushes_in_error;
 }
 
 void Withhold(const SoftProfile& profile, ibv_port_attr& attributes) {

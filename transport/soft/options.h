@@ -47,6 +47,7 @@ struct SoftProfile {
   bool write_with_immediate = true;
   bool atomics = true;
   bool memory_windows = true;
+  bool flushes_in_error = true;  // without it, sends that are posted in ERR never complete
   // Limits: the defaults are the most; a profile that goes below the fewest is refused.
   uint32_t max_inline_bytes = 8192;
   uint32_t max_sge = 16;  // of sends, receives and shared receives

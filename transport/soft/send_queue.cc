@@ -110,6 +110,7 @@ int SendQueue::Post(ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   std::lock_guard<SpinLock> lock(cq.lock());
   const ibv_qp_state state = qp_.current_state();
   int error = state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_ERR ? 0 : EINVAL;
+  if (state == IBV_QPS_ERR && !qp_.device().capabilities().flushes_in_error) return 0;
   cq.BeginTurn();
   for (; wr != nullptr && error == 0; wr = wr->next) {
     error = Enqueue(*wr);

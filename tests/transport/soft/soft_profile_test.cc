@@ -47,13 +47,14 @@ TEST(SoftProfileTest, ReadsEachKey) {
       "reliable_connections = false\nsrq = false\nsrq_limit_event=false\r\n  last_wqe_event = "
       "false # as it says\n"
       "send_with_immediate = false\nwrite_with_immediate = false\natomics = false\n"
-      "memory_windows = false\nmax_inline_bytes = 0\nmax_sge = 1\nmax_qp = 5\nmax_qp_wr = 6\n"
+      "memory_windows = false\nflushes_in_error = false\nmax_inline_bytes = 0\nmax_sge = 1\nmax_qp "
+      "= 5\nmax_qp_wr = 6\n"
       "max_cqe = 7\nmax_srq_wr = 8\nmax_qp_rd_atom = 1\nmax_qp_init_rd_atom = 2\nmtu = 256");
   ASSERT_TRUE(profile.ok()) << profile.status();
   for (const bool has :
        {profile->reliable_connections, profile->srq, profile->srq_limit_event,
         profile->last_wqe_event, profile->send_with_immediate, profile->write_with_immediate,
-        profile->atomics, profile->memory_windows}) {
+        profile->atomics, profile->memory_windows, profile->flushes_in_error}) {
     EXPECT_FALSE(has);
   }
   EXPECT_EQ(profile->max_inline_bytes, 0u);

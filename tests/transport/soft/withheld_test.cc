@@ -23,6 +23,7 @@ namespace verbena::internal::soft {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class WithheldTest : public InProcessTest {
  protected:
@@ -161,6 +162,17 @@ TEST_F(WithheldTest, WithoutImmediatesNoneIsPosted) {
   MakeConnectedWith({.write_with_immediate = false});
   EXPECT_EQ(PostOf(IBV_WR_RDMA_WRITE_WITH_IMM), EINVAL);
   EXPECT_EQ(PostOf(IBV_WR_SEND_WITH_IMM), 0);
+}
+
+TEST_F(WithheldTest, WithoutAFlushInErrorOnlyWhatWasPostedBeforeCompletes) {
+  MakeConnectedWith({.flushes_in_error = false});
+  EXPECT_FALSE(device().capabilities().flushes_in_error);
+  ASSERT_EQ(a_->SendText(1, "x"), 0);
+  a_->ToState(IBV_QPS_ERR);
+  EXPECT_EQ(Poll(a_->cq()).size(), 1u);
+  EXPECT_EQ(a_->SendText(2, "x"), 0);
+  Settle();
+  EXPECT_THAT(Poll(a_->cq()), IsEmpty());
 }
 
 TEST_F(WithheldTest, QueuesAreNoLargerThanTheProfileHas) {

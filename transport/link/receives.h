@@ -47,6 +47,13 @@ struct ReceiveSet {
 //
 // A doubt also ends by itself when all older receives have completed. What was raised meanwhile
 // then becomes the next doubt. Part of a ReceiveRing; one thread.
+//
+// This relies on the order. A device might fetch receives ahead for each of its engines, and keep
+// the order within an engine alone. If all queue pairs of such an engine have ended, nobody proves
+// that it holds no older receive; it could give that to a queue pair which is made after Reclaim(),
+// when the buffer is posted a second time. No device is known to fetch ahead and to drop
+// completions as well. Writing off in each case would be safe there, too, but uses up the spare
+// receives, and new queues end all links of their executor.
 class ReceiveDoubt {
  public:
   // `posted`: what the device may hold, missing receives included. It outlives this object.

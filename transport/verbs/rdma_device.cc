@@ -180,7 +180,9 @@ bool AwaitLastWqe(Device& device) {
 }
 
 // A QP in ERR, with a receive queue of its own if `srq` is null; none when the device has no such
-// transition.
+// transition. It was never in RTR, because it has no peer. A device that raises LAST_WQE only for
+// QPs that were is taken for one that does not: its links end without waiting for the event, and
+// receives may be in doubt (transport/link/receives.h).
 QpHandle MakeQpInError(Device& device, const TestBed& bench, ibv_srq* srq) {
   ibv_qp_init_attr attributes = RcQp(bench, srq, 1, 0);
   absl::StatusOr<ibv_qp*> qp = device.CreateQp(bench.pd.get(), attributes);

@@ -127,9 +127,9 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
   // After an error Finish() fails, too, with two exceptions: a WritesDone() has succeeded since
   // (see the comment on ClientReader), or the error only says that the server has ended the stream
   // well.
-  //   RESOURCE_EXHAUSTED: the message is larger than LinkLimits::max_payload_bytes, or does not fit
-  //     a frame and too much memory of the server's streams is in use. It was not sent, and the
-  //     stream goes on without it.
+  //   RESOURCE_EXHAUSTED: the message is larger than LinkLimits::max_message_bytes, or its payload
+  //     than max_payload_bytes, or it does not fit a frame and too much memory of the server's
+  //     streams is in use. It was not sent, and the stream goes on without it.
   //   FAILED_PRECONDITION: after WritesDone(), or the server has ended the stream well.
   //   Others: the stream has failed; Finish() gives the same error.
   internal::ClientWrite Write(const internal::MessageOnly<Request>& message) {
@@ -268,8 +268,9 @@ class ServerWriter {
   //   CANCELLED: the client's link is lost, or the call was cancelled.
   //   UNAVAILABLE: the link is lost, in a Task that no cancellation reaches.
   //   DEADLINE_EXCEEDED: the call's deadline has passed.
-  //   RESOURCE_EXHAUSTED: the message is larger than LinkLimits::max_payload_bytes, or does not fit
-  //     a frame and the client's share of memory is used up. The stream goes on without it.
+  //   RESOURCE_EXHAUSTED: the message is larger than LinkLimits::max_message_bytes, or its payload
+  //     than max_payload_bytes, or it does not fit a frame and the client's share of memory is used
+  //     up. The stream goes on without it.
   internal::StreamWrite Write(const internal::MessageOnly<Reply>& message) {
     return internal::StreamWrite(sender_, message);
   }

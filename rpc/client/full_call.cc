@@ -19,8 +19,10 @@
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/one_sided_awaits.h"
 #include "verbena/transport/memory/buffer.h"
+#include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
 
@@ -68,12 +70,32 @@ absl::Status CheckSpec(const CallSpec& spec) {
   return CheckOptions(spec.method, spec.options);
 }
 
-absl::Status CheckSize(const char* what, uint64_t bytes, uint64_t limit) {
+// `limit` is LinkLimits::`name`.
+absl::Status CheckLimit(const char* what, uint64_t bytes, const char* name, uint64_t limit) {
   if (bytes <= limit) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      fmt::format("{} of {} bytes; at most {} (LinkLimits::max_payload_bytes) travel: send it in "
-                  "pieces",
-                  what, bytes, limit));
+      fmt::format("{} of {} bytes; at most {} (LinkLimits::{}) travel: send it in pieces, or raise "
+                  "that on both sides",
+                  what, bytes, limit, name));
+}
+
+absl::Status CheckPayload(const char* what, uint64_t bytes, const LinkLimits& limits) {
+  return CheckLimit(what, bytes, "max_payload_bytes", limits.max_payload_bytes);
+}
+
+absl::Status CheckMessage(const char* what, uint64_t bytes, const LinkLimits& limits) {
+  return CheckLimit(what, bytes, "max_message_bytes", limits.max_message_bytes);
+}
+
+// Whether this client takes a response that needs memory of `wanted`.
+absl::Status CheckResponse(const LandingRequest& wanted, const LinkLimits& limits) {
+  VERBENA_RETURN_IF_ERROR(CheckPayload("a response's payload", wanted.payload_bytes, limits));
+  VERBENA_RETURN_IF_ERROR(CheckMessage("a reply", wanted.message_bytes, limits));
+  if (wanted.payload_bytes + wanted.message_bytes <= kMaxBufferBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("a reply of {} bytes with a payload of {}; together at most {} travel: send them "
+                  "in pieces",
+                  wanted.message_bytes, wanted.payload_bytes, kMaxBufferBytes));
 }
 
 Task<absl::Status> FreeLeases(Link& link, uint32_t count) {
@@ -157,11 +179,11 @@ absl::Status TakeFromCaller(CallSpec& spec, ClientBulk& bulk, size_t message_byt
   bulk.landing = std::move(options.response_payload_into);
   if (!bulk.landing) bulk.response_room = options.max_response_payload;
   bulk.frame_message_bytes = BytesInFrame(bulk, message_bytes, spec.context);
-  const size_t limit = session.endpoint().limits().max_payload_bytes;
-  VERBENA_RETURN_IF_ERROR(CheckSize("a request payload", bulk.payload.size(), limit));
-  VERBENA_RETURN_IF_ERROR(CheckSize("a request", message_bytes, limit));
-  return CheckSize("a response payload (max_response_payload)", options.max_response_payload,
-                   limit);
+  const LinkLimits& limits = session.endpoint().limits();
+  VERBENA_RETURN_IF_ERROR(CheckPayload("a request payload", bulk.payload.size(), limits));
+  VERBENA_RETURN_IF_ERROR(CheckMessage("a request", message_bytes, limits));
+  return CheckPayload("a response payload (max_response_payload)", options.max_response_payload,
+                      limits);
 }
 
 // Whether the call must wait for memory or leases before it can begin.
@@ -300,7 +322,7 @@ Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, Deadline dead
   const LandingRequest wanted = call.landing_wanted();
   const uint64_t bytes = wanted.payload_bytes + wanted.message_bytes;
   const Endpoint& endpoint = call.link().endpoint();
-  absl::Status status = CheckSize("a response", bytes, endpoint.limits().max_payload_bytes);
+  absl::Status status = CheckResponse(wanted, endpoint.limits());
   Buffer buffer;
   if (status.ok()) {
     absl::StatusOr<Buffer> allocated = co_await AllocateLanding(

@@ -116,11 +116,11 @@ absl::Status StreamCall::Refusal(const ClientSession& session, uint16_t number) 
   if (deadline_.is_set() && deadline_.when() <= started_) {
     return absl::DeadlineExceededError("the deadline passed before the call began");
   }
-  const size_t most = session.endpoint().limits().max_payload_bytes;
+  const size_t most = session.endpoint().limits().max_message_bytes;
   if (request_.size() > most) {
     return absl::ResourceExhaustedError(
-        fmt::format("a request of {} bytes; at most {} (LinkLimits::max_payload_bytes) travel: "
-                    "send it in pieces",
+        fmt::format("a request of {} bytes; at most {} (LinkLimits::max_message_bytes) travel: "
+                    "send it in pieces, or raise that on both sides",
                     request_.size(), most));
   }
   return absl::OkStatus();

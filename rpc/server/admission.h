@@ -88,11 +88,10 @@ enum class RefusalReason : uint8_t {
   kTooManyBytesOfAMethod,
   kQueueFull,
   kQueueTooOld,
-  kRequestTooLarge,
   kTooMuchMetadata,
   kStreamsOtherwise,  // UNIMPLEMENTED
 };
-inline constexpr size_t kRefusalReasons = 14;
+inline constexpr size_t kRefusalReasons = 13;
 
 // The three queues, in the order in which they are served.
 enum class CallClass : uint8_t { kControl, kNormal, kBackground };

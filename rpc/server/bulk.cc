@@ -22,12 +22,30 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/one_sided_awaits.h"
 #include "verbena/transport/link/transfers.h"
+#include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
 namespace {
 
 RemoteRange Within(const RemoteRange& range, uint64_t offset, uint64_t bytes) {
   return {.address = range.address + offset, .bytes = bytes, .rkey = range.rkey};
+}
+
+// `limit` is LinkLimits::`name`.
+absl::Status CheckLimit(const char* what, uint64_t bytes, const char* name, uint64_t limit) {
+  if (bytes <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("{} of {} bytes is over this server's LinkLimits::{} of {}: send it in pieces, "
+                  "or raise that (at most {} MiB)",
+                  what, bytes, name, limit, kMaxBufferBytes >> 20));
+}
+
+absl::Status CheckPayload(const char* what, uint64_t bytes, const LinkLimits& limits) {
+  return CheckLimit(what, bytes, "max_payload_bytes", limits.max_payload_bytes);
+}
+
+absl::Status CheckMessage(const char* what, uint64_t bytes, const LinkLimits& limits) {
+  return CheckLimit(what, bytes, "max_message_bytes", limits.max_message_bytes);
 }
 
 }  // namespace
@@ -38,13 +56,17 @@ absl::StatusOr<Link*> ServedCall::OpenLink() const {
   return link;
 }
 
-absl::Status CheckBulkLimit(const char* what, uint64_t bytes, const Link& link) {
-  const uint64_t limit = link.endpoint().limits().max_payload_bytes;
-  if (bytes <= limit) return absl::OkStatus();
+absl::Status CheckRequestSize(const RequestBulk& request, size_t context_bytes,
+                              const LinkLimits& limits) {
+  VERBENA_RETURN_IF_ERROR(CheckPayload("a request's payload", request.payload_bytes, limits));
+  // A block that is longer than what it lies in is refused before.
+  const uint64_t message = request.message_bytes - context_bytes;
+  VERBENA_RETURN_IF_ERROR(CheckMessage("a request", message, limits));
+  if (request.payload_bytes + request.message_bytes <= kMaxBufferBytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      fmt::format("{} of {} bytes is over this server's LinkLimits::max_payload_bytes of {}: send "
-                  "it in pieces, or raise that (at most {} MiB)",
-                  what, bytes, limit, kMaxBufferBytes >> 20));
+      fmt::format("a request of {} bytes with a payload of {}; together at most {} travel: send "
+                  "them in pieces",
+                  request.message_bytes, request.payload_bytes, kMaxBufferBytes));
 }
 
 void FetchedRequest::Begin(UsedGrant landing, const char* in_frame) {
@@ -101,6 +123,13 @@ void FetchedRequest::OnLeaseLost(const Lease& lease) {
   earns_landing_ = false;
 }
 
+absl::Status FetchedRequest::CheckSize() const {
+  const RequestBulk& header = call_.header;
+  if (header.payload_bytes + header.message_bytes == 0) return absl::OkStatus();
+  const Link& link = *call_.call_link->link();
+  return CheckRequestSize(header, context_bytes_, link.endpoint().limits());
+}
+
 Task<absl::Status> FetchedRequest::Fetch() {
   if (lease_ != nullptr) VERBENA_CO_RETURN_IF_ERROR(co_await lease_over_.Wait());
   if (call_.header.source_count > 0) VERBENA_CO_RETURN_IF_ERROR(co_await Read());
@@ -118,7 +147,6 @@ Task<absl::Status> FetchedRequest::Fetch() {
 Task<absl::Status> FetchedRequest::Read() {
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link, call_.OpenLink());
   const uint64_t bytes = call_.header.payload_bytes + call_.header.message_bytes;
-  VERBENA_CO_RETURN_IF_ERROR(CheckBulkLimit("a request with its payload", bytes, *link));
   if (link->max_reads() == 0) {
     earns_landing_ = true;
     co_return absl::UnimplementedError(fmt::format(
@@ -136,8 +164,6 @@ Task<absl::Status> FetchedRequest::Read() {
 
 Task<absl::Status> FetchedRequest::Place() {
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link, call_.OpenLink());
-  VERBENA_CO_RETURN_IF_ERROR(
-      CheckBulkLimit("a request's payload", call_.header.payload_bytes, *link));
   VERBENA_CO_RETURN_IF_ERROR(co_await AllocateMemory(*link, call_.header.payload_bytes));
   std::memcpy(memory_.data(), unplaced_.data(), unplaced_.size());
   unplaced_ = std::string();
@@ -296,7 +322,8 @@ absl::Status WrittenResponse::Plan(const MethodDescriptor& method, size_t reply_
                     "response_payload: true }} in its .proto",
                     method.full_name));
   }
-  VERBENA_RETURN_IF_ERROR(CheckBulkLimit("a response payload", payload_bytes_, *link));
+  VERBENA_RETURN_IF_ERROR(
+      CheckPayload("a response payload", payload_bytes_, link->endpoint().limits()));
   for (size_t i = 0; i < payload_.part_count(); ++i) {
     if (payload_.part(i).empty()) continue;
     VERBENA_RETURN_IF_ERROR(CheckMemory(payload_.part(i), *link));
@@ -311,7 +338,7 @@ absl::Status WrittenResponse::Plan(const MethodDescriptor& method, size_t reply_
   asks_payload_ = !in_frame_ && payload_bytes_ > call_.header.landing.bytes;
   const size_t prefix = context_bytes + (has_payload_ ? prefix_bytes() : 0);
   if (prefix + reply_bytes > link->max_body_bytes()) {
-    VERBENA_RETURN_IF_ERROR(CheckBulkLimit("a reply", reply_bytes, *link));
+    VERBENA_RETURN_IF_ERROR(CheckMessage("a reply", reply_bytes, link->endpoint().limits()));
     message_bytes_ = reply_bytes;
   }
   return absl::OkStatus();
@@ -328,7 +355,8 @@ bool WrittenResponse::FitsFrame(const Link& link, size_t context_bytes) const {
 
 absl::Status WrittenResponse::PlanFailure(size_t body_bytes) {
   VERBENA_ASSIGN_OR_RETURN(Link * link, call_.OpenLink());
-  VERBENA_RETURN_IF_ERROR(CheckBulkLimit("a failure's Status", body_bytes, *link));
+  VERBENA_RETURN_IF_ERROR(
+      CheckMessage("a failure's Status", body_bytes, link->endpoint().limits()));
   if (body_bytes > kMaxFailureBytes) {
     return absl::ResourceExhaustedError(fmt::format(
         "a failure's Status of {} bytes; at most {} travel", body_bytes, kMaxFailureBytes));

@@ -26,6 +26,7 @@
 #include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -45,8 +46,10 @@ struct ServedCall {
   RequestBulk header;  // of the request
 };
 
-// RESOURCE_EXHAUSTED if `what` has more bytes than the endpoint of `link` takes.
-absl::Status CheckBulkLimit(const char* what, uint64_t bytes, const Link& link);
+// RESOURCE_EXHAUSTED if the payload or the message of `request` is larger than this server takes.
+// The message begins with a context block of `context_bytes`, which do not count.
+absl::Status CheckRequestSize(const RequestBulk& request, size_t context_bytes,
+                              const LinkLimits& limits);
 
 // FetchedRequest: the payload of a call's request, and its message if that is too large for a
 // frame.
@@ -88,8 +91,9 @@ class FetchedRequest final : private LeaseListener {
     if (!memory_) return {};
     return memory_.Slice(0, call_.header.payload_bytes);
   }
-  // RESOURCE_EXHAUSTED when it is larger than this server takes, or memory stays short; DATA_LOSS
-  // when it did not arrive as it was sent.
+  // RESOURCE_EXHAUSTED if it is larger than this server takes. Needs the link; before Fetch().
+  absl::Status CheckSize() const;
+  // RESOURCE_EXHAUSTED when memory stays short; DATA_LOSS when it did not arrive as it was sent.
   Task<absl::Status> Fetch();
   bool ParseMessage(google::protobuf::MessageLite& message) const;
   // The payload counts in the client's share until its memory is free.

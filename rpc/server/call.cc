@@ -383,10 +383,11 @@ void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, Inco
     Respond(NotParsed(), Outcome::kNotExecuted);
     return;
   }
-  if (bulk != nullptr && bulk->request.has_payload &&
-      !entry_.method->descriptor->request_payload()) {
-    RespondUnlikeTheMethod();
-    return;
+  if (bulk != nullptr) {
+    if (const absl::Status taken = CheckBulk(); !taken.ok()) {
+      Respond(taken, Outcome::kNotExecuted);
+      return;
+    }
   }
   BeginContext();
   if (context != nullptr) SetTrace();
@@ -398,10 +399,13 @@ void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, Inco
   }
 }
 
-void ServerCall::RespondUnlikeTheMethod() {
-  Respond(absl::InvalidArgumentError(fmt::format(
-              "{} takes no payload with its request, and was given one", method_name())),
-          Outcome::kNotExecuted);
+absl::Status ServerCall::CheckBulk() const {
+  const FetchedRequest& request = bulk_.get()->request();
+  if (request.has_payload() && !entry_.method->descriptor->request_payload()) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} takes no payload with its request, and was given one", method_name()));
+  }
+  return request.CheckSize();
 }
 
 void ServerCall::BeginStream(const FrameHeader& frame) {

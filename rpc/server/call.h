@@ -313,7 +313,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // How the call ends, if its handler says `status`.
   [[gnu::noinline]] absl::Status EndStream(const absl::Status& status);
   [[gnu::cold, gnu::noinline]] void DropFailedReply();
-  [[gnu::cold, gnu::noinline]] void RespondUnlikeTheMethod();
+  // Whether the method takes a request with such a payload, and this server one of its size.
+  absl::Status CheckBulk() const;
   [[gnu::cold, gnu::noinline]] absl::Status NotParsed() const;
   [[gnu::cold, gnu::noinline]] absl::Status NoTask() const;
   // The error that the caller gets for the exception that is being handled.
@@ -346,8 +347,8 @@ struct CallOffer {
   uint16_t method = 0;
   Streams streams = Streams::kNone;
   Priority priority = Priority::kNormal;
-  // Bytes of its payload, and of a message that does not fit its frame: a peer's claim, within
-  // LinkLimits::max_payload_bytes.
+  // Bytes of its payload, and of a message that does not fit its frame: a peer's claim. 0 if
+  // CheckRequestSize() fails.
   uint64_t pinned_bytes = 0;
 };
 

@@ -200,11 +200,11 @@ absl::Status ServerSession::StartGuarded(const FrameHeader& frame, const char* b
   if (bulk != nullptr) {
     const RequestBulk& request = bulk->request;
     offer.pinned_bytes = request.payload_bytes + request.message_bytes;
-    // The call would fail when it runs. Until then it must not count against the requests of
-    // others.
-    if (offer.pinned_bytes > link_->endpoint().limits().max_payload_bytes) {
-      return RefuseRequest(frame, bulk, state_.CountRefusal(RefusalReason::kRequestTooLarge));
-    }
+    // The call refuses it as soon as it begins. It must not be told to come back later, for the
+    // bytes that others have here.
+    const size_t block =
+        context != nullptr && context->header.travels ? context->header.block_bytes : 0;
+    if (!CheckRequestSize(request, block, link_->endpoint().limits()).ok()) offer.pinned_bytes = 0;
   }
   RefusalReason reason{};
   ServerCall* call = calls_.AdmitGuarded(offer, *client_, reason);

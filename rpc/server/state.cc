@@ -66,9 +66,6 @@ std::array<absl::Status, kRefusalReasons> Refusals(const ServerLimits& limits) {
                    "later, or raise AdmissionOptions::max_queue_age",
                    age_us),
           absl::ResourceExhaustedError(
-              "the request with its payload is over this server's LinkLimits::max_payload_bytes: "
-              "send it in pieces, or raise that"),
-          absl::ResourceExhaustedError(
               fmt::format("the server takes {} bytes of metadata with a call: send less, or raise "
                           "ServerOptions::max_metadata_bytes",
                           limits.max_metadata_bytes)),

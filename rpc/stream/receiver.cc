@@ -202,6 +202,7 @@ void StreamReceiver::Begin(StreamLink& link, CallId id, StreamBuffers* buffers) 
   id_ = id;
   window_ = ReceiveWindow(kStreamWindowBytes);
   max_message_bytes_ = link.max_message_bytes();
+  max_payload_bytes_ = link.max_payload_bytes();
   link.Add(*this);
 }
 
@@ -314,16 +315,17 @@ absl::Status StreamReceiver::OnMessage(const FrameHeader& frame, const char* bod
 bool StreamReceiver::IsTooLarge(const Part& part) const {
   if (!part.is_first()) return false;
   const uint32_t all = part.total == 0 ? part.bytes : part.total;
-  return part.payload_bytes() > max_message_bytes_ ||
+  return part.payload_bytes() > max_payload_bytes_ ||
          all > max_message_bytes_ + part.payload_bytes();
 }
 
 absl::Status StreamReceiver::TooLarge(const Part& part) const {
   const uint32_t all = part.total == 0 ? part.bytes : part.total;
-  return absl::ResourceExhaustedError(
-      fmt::format("a stream's message of {} bytes with a payload of {}; of each its reader takes "
-                  "at most {} (its LinkLimits::max_payload_bytes): send it in several messages",
-                  all - part.payload_bytes(), part.payload_bytes(), max_message_bytes_));
+  return absl::ResourceExhaustedError(fmt::format(
+      "a stream's message of {} bytes with a payload of {}; its reader takes at most {} (its "
+      "LinkLimits::max_message_bytes) and {} (its LinkLimits::max_payload_bytes): send it in "
+      "several messages, or raise these",
+      all - part.payload_bytes(), part.payload_bytes(), max_message_bytes_, max_payload_bytes_));
 }
 
 bool StreamReceiver::reader_waits() const {

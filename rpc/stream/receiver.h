@@ -309,6 +309,7 @@ class StreamReceiver final : private SendWaiter,
   CallId id_;
   ReceiveWindow window_;
   uint64_t max_message_bytes_ = 0;
+  uint64_t max_payload_bytes_ = 0;
   uint32_t part_left_ = 0;  // of the message whose parts arrive
   bool ended_ = false;
   bool end_told_ = false;  // a Read has found the end

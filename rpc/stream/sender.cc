@@ -35,6 +35,7 @@ void StreamSender::Begin(StreamLink& link, CallId id, const char* method) {
   method_ = method;
   window_ = SendWindow(kStreamWindowBytes);
   max_message_bytes_ = link.max_message_bytes();
+  max_payload_bytes_ = link.max_payload_bytes();
   link.Add(*this);
 }
 
@@ -144,16 +145,20 @@ void StreamSender::Serialize(char* to) {
     message_listener_->OnSent(message);
 }
 
+absl::Status StreamSender::TooLarge(size_t bytes, size_t payload_bytes) const {
+  return absl::ResourceExhaustedError(fmt::format(
+      "a message of {} bytes with a payload of {} on the stream of {}; at most {} "
+      "(LinkLimits::max_message_bytes) and {} (LinkLimits::max_payload_bytes) travel: send it in "
+      "several messages, or raise these on both sides",
+      bytes, payload_bytes, method_, max_message_bytes_, max_payload_bytes_));
+}
+
 bool StreamSender::SendMessage() {
   const google::protobuf::MessageLite& message = writer_->message_;
   const BorrowedPayload& payload = writer_->payload_;
   const size_t bytes = message.ByteSizeLong();
-  const size_t most = max_message_bytes_;
-  if (bytes > most || payload.bytes() > most) [[unlikely]] {
-    EndWriter(absl::ResourceExhaustedError(fmt::format(
-        "a message of {} bytes with a payload of {} on the stream of {}; of each at most {} bytes "
-        "(LinkLimits::max_payload_bytes) travel: send it in several messages",
-        bytes, payload.bytes(), method_, most)));
+  if (bytes > max_message_bytes_ || payload.bytes() > max_payload_bytes_) [[unlikely]] {
+    EndWriter(TooLarge(bytes, payload.bytes()));
     return true;
   }
   if (bytes + payload.bytes() <= max_part_bytes()) {

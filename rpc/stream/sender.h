@@ -76,6 +76,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   void Serialize(char* to);
   // Begins with the writer's message, in one frame or in parts. False if it must wait.
   bool SendMessage();
+  [[gnu::cold]] absl::Status TooLarge(size_t bytes, size_t payload_bytes) const;
   bool SendPart();
   // Begins with the message in parts_, and the payload behind it.
   void BeginParts(const BorrowedPayload& payload);
@@ -107,6 +108,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   const char* method_ = "";
   SendWindow window_;
   size_t max_message_bytes_ = 0;
+  size_t max_payload_bytes_ = 0;
   Wait wait_ = Wait::kNone;
   uint32_t reserved_ = 0;  // of the windows, for the frame that waits for room
   uint8_t reserved_in_ = kCountsInLink;

@@ -101,6 +101,10 @@ void StreamLink::WatchRoom() {
 Scheduler& StreamLink::scheduler() const { return link_->endpoint().executor(); }
 
 size_t StreamLink::max_message_bytes() const {
+  return link_->endpoint().limits().max_message_bytes;
+}
+
+size_t StreamLink::max_payload_bytes() const {
   return link_->endpoint().limits().max_payload_bytes;
 }
 

@@ -166,8 +166,9 @@ class StreamLink final : private SendWaiter, private Timer {
     return *link_;
   }
   Scheduler& scheduler() const;
-  // The largest message of a stream, by this side's limits.
+  // The largest message of a stream, and the largest payload of one, by this side's limits.
   size_t max_message_bytes() const;
+  size_t max_payload_bytes() const;
   const std::shared_ptr<StreamShare>& share() const { return share_; }
 
   // Each frame with a message comes here first, also if its stream has ended. A failed Status

@@ -108,20 +108,16 @@ TEST_F(AdmissionOfPayloadsTest, PayloadsOfCallsThatWaitArriveWhenTheirTurnComes)
   ExpectNothingHeld();
 }
 
-// Otherwise the claim would count as long as its call waits for its turn.
+// Otherwise the claim would count against the requests of others, or be told to come back once
+// theirs are gone.
 TEST_F(AdmissionOfPayloadsTest, ARequestThatClaimsMoreThanAServerTakesPinsNothing) {
   LinkLimits limits;
   limits.max_payload_bytes = size_t{1} << 20;
   const uint64_t claim = limits.max_payload_bytes + 1;
-  Start({.max_running = 4,
-         .max_running_per_client = 1,
-         .max_queue_age = hours(1),
-         .max_pinned_bytes = 2 * kBytes},
-        limits);
+  Start({.max_running = 4, .max_queue_age = hours(1), .max_pinned_bytes = 2 * kBytes}, limits);
+  JoinHandle<void> hold = StartHold(kBytes);
   RoguePeer rogue(*client_runtime_);
   rogue.ConnectTo(server_->address());
-  rogue.Send(EncodeSend(kCorrect, {Request("verbena.testing.Payloads/Hold", 1, 1)}));
-  Eventually([this] { return service_.holding == 1; }, "the rogue's handler runs");
   RequestBulk bulk{.has_payload = true, .payload_bytes = claim, .source_count = 1};
   bulk.sources[0] = {.address = 4096, .bytes = claim};
   RogueFrame claims = Request("verbena.testing.Payloads/Put", 2, 1);
@@ -134,9 +130,14 @@ TEST_F(AdmissionOfPayloadsTest, ARequestThatClaimsMoreThanAServerTakesPinsNothin
   EXPECT_EQ(answers[0].header.call_slot, 2u);
   EXPECT_EQ(answers[0].header.status_code,
             static_cast<uint8_t>(absl::StatusCode::kResourceExhausted));
+  for (const char* part :
+       {"a request's payload of 1048577 bytes", "max_payload_bytes of 1048576"}) {
+    EXPECT_NE(answers[0].body.find(part), std::string::npos) << part;
+  }
   EXPECT_EQ(server_->stats().queued, 0u);
-  EXPECT_EQ(Run(Put(*channel_, kBytes)), absl::OkStatus());
+  EXPECT_EQ(OthersPut(kBytes), absl::OkStatus());
   EXPECT_EQ(server_->stats().refusals.bytes, 0u);
+  ExpectRoomAfter(std::move(hold));
 }
 
 // The payload came in the request's frame, so it lies in the server's memory.

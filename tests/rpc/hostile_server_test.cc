@@ -80,6 +80,7 @@ class HostileServerTest : public PayloadFixture {
     LinkLimits limits = RoguesLimits();
     limits.payload_checksum = checksum;
     limits.memory.landing_bytes = kMemory;
+    limits.max_message_bytes = kMemory;
     limits.ping_interval = limits.connect_timeout = std::chrono::hours(1);
     client_runtime_ = StartRuntime({.device = RogueDevice(), .limits = limits, .clock = &clock});
     channel_ = std::make_unique<Channel>(*client_runtime_, hostile_.listener->address());

@@ -144,6 +144,7 @@ class HostileStreamTest : public StreamTest {
     server.device = RogueDevice();
     server.limits = RoguesLimits();
     server.limits.ping_interval = ping_interval;
+    server.limits.max_message_bytes = size_t{64} << 20;  // what hostile claims reach
     if (clock != nullptr) {
       server.clock = clock;
       server.limits.connect_timeout = kForever;

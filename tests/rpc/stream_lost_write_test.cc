@@ -27,7 +27,7 @@ class StreamLostWriteTest : public StreamTest {
 
   void StartSmall() {
     RuntimeOptions small;
-    small.limits.max_payload_bytes = kLargest;
+    small.limits.max_message_bytes = kLargest;
     Start({}, small, small);
   }
   template <typename Stream>

@@ -124,14 +124,16 @@ class StreamMemoryTest : public StreamTest {
  protected:
   // A client has half of the budget, all clients of one source three quarters.
   void StartWith(size_t budget) {
-    server_runtime_ = StartRuntime();
+    RuntimeOptions large;
+    large.limits.max_message_bytes = size_t{64} << 20;
+    server_runtime_ = StartRuntime(large);
     auto bound = [&]() -> Task<void> {
       memory().set_budget_bytes(budget);
       co_return;
     };
     server_runtime_->BlockOn(bound());
     ServeWith(service_);
-    StartClient(server_->address());
+    StartClient(server_->address(), large);
   }
 
   StreamMemory& memory() { return server_runtime_->shard(0).stream_memory(); }

@@ -166,13 +166,14 @@ TEST_F(StreamPayloadTest, AReadUsesItsBufferAgain) {
 TEST_F(StreamPayloadTest, APayloadLargerThanTheLargestIsRefusedAndTheStreamGoesOn) {
   RuntimeOptions small;
   small.limits.max_payload_bytes = 100000;
+  small.limits.max_message_bytes = 200000;
   Start({}, small, small);
   auto run = [&]() -> Task<absl::Status> {
     ClientWriter<PayloadItem, testing::Summary> writer = stub_->Collect();
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer payload, co_await Filled(100001, 1));
     EXPECT_TRUE(absl::IsResourceExhausted(co_await writer.Write(Numbered(1), payload.view())));
     payload.set_size(100000);
-    EXPECT_EQ(co_await writer.Write(Numbered(1, 90000), payload.view()), absl::OkStatus());
+    EXPECT_EQ(co_await writer.Write(Numbered(1, 190000), payload.view()), absl::OkStatus());
     VERBENA_CO_RETURN_IF_ERROR(co_await writer.WritesDone());
     absl::StatusOr<testing::Summary> sum = co_await writer.Finish();
     VERBENA_CO_RETURN_IF_ERROR(sum.status());

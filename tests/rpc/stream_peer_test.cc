@@ -25,13 +25,13 @@ class StreamPeerTest : public StreamTest {
  protected:
   static RuntimeOptions Small() {
     RuntimeOptions small;
-    small.limits.max_payload_bytes = kSmallLimit;
+    small.limits.max_message_bytes = kSmallLimit;
     return small;
   }
   static void ExpectBeyondTheLimit(const absl::Status& status) {
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("100000"));
-    EXPECT_THAT(std::string(status.message()), HasSubstr("LinkLimits::max_payload_bytes"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("LinkLimits::max_message_bytes"));
   }
 
   // Runs `streams` while a unary call over the same link waits, which must not notice.

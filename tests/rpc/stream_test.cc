@@ -84,7 +84,9 @@ TEST_F(StreamTest, BothSidesWriteAtOnce) {
 }
 
 TEST_F(StreamTest, MessagesLargerThanAFrameAndThanTheWindowArriveWhole) {
-  Start();
+  RuntimeOptions large;
+  large.limits.max_message_bytes = size_t{64} << 20;
+  Start({}, large, large);
   // Below and above a frame, a part, the window of a stream, and that of the link.
   for (uint32_t bytes : {4000u, 4050u, 4100u, 33000u, 262144u, 1000000u, 17u << 20}) {
     const uint32_t count = bytes > (1u << 20) ? 1 : 3;
@@ -97,7 +99,7 @@ TEST_F(StreamTest, MessagesLargerThanAFrameAndThanTheWindowArriveWhole) {
 
 TEST_F(StreamTest, AMessageLargerThanTheLargestIsRefusedAndTheStreamGoesOn) {
   RuntimeOptions small;
-  small.limits.max_payload_bytes = 100000;
+  small.limits.max_message_bytes = 100000;
   Start({}, small, small);
   auto run = [&]() -> Task<absl::Status> {
     ClientWriter<Item, testing::Summary> writer = stub_->Sum();
@@ -110,6 +112,29 @@ TEST_F(StreamTest, AMessageLargerThanTheLargestIsRefusedAndTheStreamGoesOn) {
     co_return absl::OkStatus();
   };
   EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+TEST_F(StreamTest, AMessageHasFourMiBAtMostByDefault) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    ClientWriter<Item, testing::Summary> writer = stub_->Sum();
+    const absl::Status refused = co_await writer.Write(ItemOf(1, size_t{4} << 20));
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_NE(refused.message().find("4194304 (LinkLimits::max_message_bytes)"), std::string::npos)
+        << refused;
+    VERBENA_CO_RETURN_IF_ERROR(co_await writer.WritesDone());
+    co_return (co_await writer.Finish()).status();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  auto count = [&]() -> Task<absl::Status> {
+    testing::CountRequest request;
+    request.set_filler(std::string(size_t{4} << 20, 'f'));
+    ClientReader<Item> reader = stub_->Count(request);
+    co_return co_await reader.Finish();
+  };
+  const absl::Status refused = Run(count());
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted);
 }
 
 TEST_F(StreamTest, ARequestAndAReplyLargerThanAFrameArriveWhole) {

@@ -127,10 +127,10 @@ TEST_F(UnaryTest, ALargeFailureArrivesWithMessageAndDetailsInFull) {
   }
 }
 
-// Longer than a payload may be, so the details are left out, and the call ends all the same.
+// Longer than a message may be, so the details are left out, and the call ends all the same.
 TEST_F(UnaryTest, AFailureThatIsTooLargeKeepsItsCodeAndItsOutcome) {
   LinkLimits limits;
-  limits.max_payload_bytes = 64 << 10;
+  limits.max_message_bytes = 64 << 10;
   stub_.reset();
   channel_.reset();
   client_runtime_.reset();
@@ -206,31 +206,71 @@ TEST_F(UnaryTest, MessagesAroundTheSizeOfAFrameAndFarBeyondItGoThrough) {
   }
 }
 
-class SmallMessagesTest : public RpcTest {
+// Messages beyond LinkLimits::max_message_bytes, which the sides may set to different values.
+class LargestMessageTest : public RpcTest {
  protected:
-  SmallMessagesTest() {
-    LinkLimits limits;
-    limits.max_payload_bytes = 100'000;
-    StartServer({}, {.limits = limits});
-    StartClient({.limits = limits});
+  static constexpr size_t kLargest = 100'000;
+  static constexpr size_t kDefault = size_t{4} << 20;
+
+  // A side that is not small has the default.
+  void StartWith(bool small_server, bool small_client) {
+    LinkLimits small;
+    small.max_message_bytes = kLargest;
+    StartServer({}, {.limits = small_server ? small : LinkLimits()});
+    StartClient({.limits = small_client ? small : LinkLimits()});
+  }
+  absl::Status EchoOf(size_t bytes) { return Run(EchoOnce(1, std::string(bytes, 'x'))); }
+  absl::Status InflateTo(size_t bytes) {
+    auto inflate = [this, bytes]() -> Task<absl::Status> {
+      testing::InflateRequest request;
+      request.set_reply_bytes(bytes);
+      co_return (co_await stub_->Inflate(request)).status();
+    };
+    return Run(inflate());
+  }
+  void ExpectTooLarge(const absl::Status& status, const char* what, const char* limit) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    const std::string message(status.message());
+    for (const char* part : {what, limit, "LinkLimits::max_message_bytes", "in pieces"}) {
+      EXPECT_NE(message.find(part), std::string::npos) << status;
+    }
+    EXPECT_EQ(EchoOf(1), absl::OkStatus());
+    EXPECT_EQ(client_runtime_->endpoint_stats(0).links_lost, 0u) << "the link lives on";
   }
 };
 
-TEST_F(SmallMessagesTest, MessagesBeyondTheConfiguredMaximumFailWithTheSizes) {
-  absl::Status status = Run(EchoOnce(1, std::string(100'000, 'x')));
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+TEST_F(LargestMessageTest, AClientRefusesARequestBeforeItSendsIt) {
+  StartWith(/*small_server=*/false, /*small_client=*/true);
+  const absl::Status status = EchoOf(kLargest);
+  ExpectTooLarge(status, "a request of 100006 bytes", "100000");
   EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
-  EXPECT_NE(std::string(status.message()).find("100000"), std::string::npos) << status;
-  auto inflate = [this]() -> Task<absl::Status> {
-    testing::InflateRequest request;
-    request.set_reply_bytes(100'000);
-    co_return (co_await stub_->Inflate(request)).status();
-  };
-  status = Run(inflate());
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_EQ(server_->stats().failures, 0u) << "it has not come";
+}
+
+TEST_F(LargestMessageTest, AServerRefusesARequest) {
+  StartWith(/*small_server=*/true, /*small_client=*/false);
+  const absl::Status status = EchoOf(kLargest);
+  ExpectTooLarge(status, "a request of 100006 bytes", "100000");
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+}
+
+TEST_F(LargestMessageTest, AServerSendsNoLargerReply) {
+  StartWith(/*small_server=*/true, /*small_client=*/false);
+  const absl::Status status = InflateTo(kLargest);
+  ExpectTooLarge(status, "a reply of 100004 bytes", "100000");
   EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
-  EXPECT_NE(std::string(status.message()).find("100000"), std::string::npos) << status;
-  EXPECT_EQ(Run(EchoOnce(2, "the link lives on")), absl::OkStatus());
+}
+
+TEST_F(LargestMessageTest, AClientTakesNoLargerReply) {
+  StartWith(/*small_server=*/false, /*small_client=*/true);
+  ExpectTooLarge(InflateTo(kLargest), "a reply of 100004 bytes", "100000");
+}
+
+TEST_F(LargestMessageTest, BothTakeFourMiBByDefault) {
+  StartWith(/*small_server=*/false, /*small_client=*/false);
+  EXPECT_EQ(InflateTo(kDefault - 5), absl::OkStatus());
+  ExpectTooLarge(EchoOf(kDefault), "a request of 4194311 bytes", "4194304");
+  ExpectTooLarge(InflateTo(kDefault), "a reply of 4194309 bytes", "4194304");
 }
 
 TEST_F(UnaryTest, CallInfoTellsSizesAndTime) {

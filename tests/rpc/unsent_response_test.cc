@@ -23,7 +23,7 @@ namespace verbena::internal {
 namespace {
 
 constexpr size_t kPayload = 256 << 10;
-constexpr size_t kMessage = 4 << 20;
+constexpr size_t kMessage = 3 << 20;
 constexpr int kGets = 16;  // more than the server has credits for
 constexpr int kOthers = 4;
 

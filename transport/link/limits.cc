@@ -88,6 +88,11 @@ absl::Status CheckRanges(const LinkLimits& limits) {
   if (limits.max_payload_bytes < 1 || limits.max_payload_bytes > kMaxBufferBytes) {
     return OutOfRange("max_payload_bytes", limits.max_payload_bytes, 1, kMaxBufferBytes);
   }
+  // So messages in frames, whose size nobody looks at, are never over it.
+  if (limits.max_message_bytes < limits.eager_bytes || limits.max_message_bytes > kMaxBufferBytes) {
+    return OutOfRange("max_message_bytes", limits.max_message_bytes, limits.eager_bytes,
+                      kMaxBufferBytes);
+  }
   if (limits.largest_payload_in_frame > limits.eager_bytes) {
     return OutOfRange("largest_payload_in_frame", limits.largest_payload_in_frame, 0,
                       limits.eager_bytes);

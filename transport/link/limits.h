@@ -125,8 +125,13 @@ struct LinkLimits {
   LeaseLimits leases = {};
   // Payload memory of one executor on one device.
   MemoryBudgets memory = {};
-  // The largest payload, and the largest message, of one call in one direction: 1 to 64 MiB.
+  // The largest payload of one call in one direction, and of one message of a stream: 1 to 64 MiB.
   size_t max_payload_bytes = size_t{64} << 20;
+  // The largest message, apart from its payload: eager_bytes to 64 MiB. A larger one fails its call
+  // or its Write at this side, and from a peer its call or its stream, with RESOURCE_EXHAUSTED; the
+  // link stays. The executor parses each message in one piece, during which nothing else runs, and
+  // a message of small parts takes up to twenty times its bytes of heap memory.
+  size_t max_message_bytes = size_t{4} << 20;
   PayloadChecksum payload_checksum = PayloadChecksum::kAuto;
   // The largest payload that this side sends in a frame beside its message, if both fit there: it
   // is copied, but nothing is leased, granted or asked for. 0: as fits the kind of device, today 4

@@ -81,6 +81,21 @@ TEST_F(LimitsTest, MoreSendBuffersThanTheirBoundAreRefusedByNumber) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("send_buffers is 1048577"));
 }
 
+TEST_F(LimitsTest, TheLargestMessageHasAFrameAtLeastAndABufferAtMost) {
+  EXPECT_EQ(Derived().max_message_bytes, size_t{4} << 20);
+  for (const size_t bytes : {size_t{wanted_.eager_bytes}, size_t{64} << 20}) {
+    wanted_.max_message_bytes = bytes;
+    EXPECT_EQ(Derived().max_message_bytes, bytes);
+  }
+  for (const size_t bytes : {size_t{wanted_.eager_bytes} - 1, (size_t{64} << 20) + 1}) {
+    wanted_.max_message_bytes = bytes;
+    const absl::Status refused = DeriveLimits(wanted_, device_).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("max_message_bytes is " + std::to_string(bytes)));
+  }
+}
+
 TEST_F(LimitsTest, ALargeDeviceGivesWhatIsWanted) {
   const LinkLimits limits = Derived();
   EXPECT_EQ(limits.max_links, wanted_.max_links);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "examples/replicated_kv/limits.h"
 #include "fmt/format.h"
 #include "verbena/rpc/log.h"
@@ -47,6 +48,7 @@ void Primary::End(std::string why) {
   ended_ = true;
   why_ended_ = std::move(why);
   if (running_ != nullptr) running_->Request();
+  WakeCommitted();
   parts_.log.Notify();
 }
 
@@ -104,22 +106,34 @@ Task<absl::StatusOr<std::string>> Primary::NewestValue(const std::string& key) {
 }
 
 Task<absl::Status> Primary::AwaitCommitted(uint64_t sequence) {
-  while (!ended_ && point_.sequence() < std::max(sequence, inherited_)) {
-    VERBENA_CO_RETURN_IF_ERROR(co_await parts_.log.Changed());
+  const uint64_t wanted = std::max(sequence, inherited_);
+  if (!ended_ && point_.sequence() < wanted) {
+    verbena::Event committed;
+    const auto place = waiting_.emplace(wanted, &committed);
+    const absl::Cleanup leave = [&] {
+      if (!committed.is_set()) waiting_.erase(place);
+    };
+    VERBENA_CO_RETURN_IF_ERROR(co_await committed.Wait());
   }
   // The write stays committed, but another primary may know more by now.
   co_return Serving();
 }
 
 void Primary::NoteDurable(std::string_view name, uint64_t sequence) {
-  const uint64_t before = point_.sequence();
   point_.NoteDurable(name, sequence);
   while (!uncommitted_.empty() && uncommitted_.front()->sequence() <= point_.sequence()) {
     const auto newest = newest_.find(uncommitted_.front()->key());
     if (newest->second == uncommitted_.front()) newest_.erase(newest);
     uncommitted_.pop_front();
   }
-  if (point_.sequence() > before) parts_.log.Notify();
+  WakeCommitted();
+}
+
+void Primary::WakeCommitted() {
+  while (!waiting_.empty() && (ended_ || waiting_.begin()->first <= point_.sequence())) {
+    waiting_.begin()->second->Set();
+    waiting_.erase(waiting_.begin());
+  }
 }
 
 Task<void> Primary::WatchOwnDisk() {

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -88,7 +89,10 @@ class Primary {
   const PrimaryParts& parts() const { return parts_; }
 
  private:
+  // Notes what the own disk has whenever the log changes, or somebody has changed the in-sync set.
   verbena::Task<void> WatchOwnDisk();
+  // Wakes those that wait for what is committed; all of them once this has ended.
+  void WakeCommitted();
   // Tells etcd now and then how far the log is committed.
   verbena::Task<void> TellCommitted();
   verbena::Task<void> Follow(OtherReplica& peer);
@@ -112,6 +116,9 @@ class Primary {
   std::deque<std::shared_ptr<const v1::Entry>> uncommitted_;
   // The newest entry of uncommitted_ for each key.
   absl::flat_hash_map<std::string, std::shared_ptr<const v1::Entry>> newest_;
+  // Who waits in AwaitCommitted(), by the sequence that each waits for; until it is woken. Each
+  // Event lies in its coroutine's frame. One for all would resume each waiter at every step.
+  std::multimap<uint64_t, verbena::Event*> waiting_;
 };
 
 // One stream of the log to a backup, from its first message to its end (follower.cc). Returns why

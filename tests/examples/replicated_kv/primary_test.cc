@@ -34,6 +34,11 @@ constexpr int64_t kLease = 77;
 class PrimaryTest : public testing::Test {
  protected:
   void Lead(std::vector<std::string> in_sync) {
+    MakePrimary(std::move(in_sync));
+    scope_.Spawn(primary_->Run());
+  }
+  // It notes by itself neither what its disk has nor who left the set.
+  void MakePrimary(std::vector<std::string> in_sync) {
     directory_.now.state.in_sync = std::move(in_sync);
     term_.Renew(clock_.Now(), std::chrono::seconds(10));
     EXPECT_TRUE(scheduler_.Run(store_.Load()).ok());
@@ -48,15 +53,15 @@ class PrimaryTest : public testing::Test {
                                   .lease = kLease,
                                   .clock = clock_},
                      directory_.now);
-    scope_.Spawn(primary_->Run());
   }
-  Task<void> Put() {
+  Task<void> Put(uint64_t number = 1) {
     v1::WriteRequest request;
     request.set_key("k");
     request.set_value("v");
     const absl::StatusOr<uint64_t> sequence =
-        co_await primary_->Begin(WriteKind::kPut, request, {.client = {1}, .number = 1}, 1);
+        co_await primary_->Begin(WriteKind::kPut, request, {.client = {1}, .number = number}, 1);
     result_ = sequence.ok() ? co_await primary_->AwaitCommitted(*sequence) : sequence.status();
+    ++ended_;
   }
   void TearDown() override {
     primary_->End("the test is over");
@@ -71,7 +76,8 @@ class PrimaryTest : public testing::Test {
                             .holder_lease = kLease}};
   std::vector<OtherReplica> peers_;
   ReplicaStore store_{std::make_unique<kv::MemoryStore>(size_t{1} << 20)};
-  std::optional<absl::Status> result_;  // of Put()
+  std::optional<absl::Status> result_;  // of the last Put()
+  int ended_ = 0;                       // of these
   verbena::TaskScope scope_{scheduler_};
   std::optional<ReplicaLog> log_;
   std::optional<Primary> primary_;
@@ -84,6 +90,37 @@ TEST_F(PrimaryTest, CommitsAWriteOnceItsOwnDiskHasIt) {
   ASSERT_TRUE(result_.has_value());
   EXPECT_TRUE(result_->ok()) << *result_;
   EXPECT_EQ(directory_.requests, 0);
+}
+
+TEST_F(PrimaryTest, AStepOfTheLogResumesNoWriteThatWaitsForMore) {
+  constexpr uint64_t kWrites = 100;
+  MakePrimary({"s1"});
+  for (uint64_t i = 1; i <= kWrites; ++i) scope_.Spawn(Put(i));
+  scheduler_.RunUntilIdle();
+  ASSERT_EQ(log_->last().sequence, kWrites);
+  for (uint64_t i = 1; i <= kWrites; ++i) {
+    log_->Notify();
+    primary_->NoteDurable("s1", i);
+    EXPECT_LE(scheduler_.RunUntilIdle(), 2u) << "after step " << i;
+    EXPECT_EQ(ended_, static_cast<int>(i));
+  }
+  EXPECT_TRUE(result_->ok()) << *result_;
+}
+
+TEST_F(PrimaryTest, ItsEndFailsTheWritesThatWait) {
+  MakePrimary({"s1"});
+  for (uint64_t i = 1; i <= 3; ++i) scope_.Spawn(Put(i));
+  verbena::CancelScope given_up;
+  scope_.Spawn([&]() -> Task<void> { co_await Put(4).In(&given_up); });
+  scheduler_.RunUntilIdle();
+  given_up.Request();
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(ended_, 1);
+  EXPECT_TRUE(absl::IsCancelled(*result_)) << *result_;
+  primary_->End("the test wants it");
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(ended_, 4);
+  EXPECT_TRUE(absl::IsUnavailable(*result_)) << *result_;
 }
 
 TEST_F(PrimaryTest, TellsEtcdNowAndThenWhatIsCommitted) {

@@ -230,7 +230,9 @@ absl::Status RocksStore::StoreAll(absl::Span<PendingWrite* const> batch) {
   rocksdb::WriteBatch changes;
   BatchKeys keys;
   for (PendingWrite* pending : batch) {
-    const absl::StatusOr<bool> existed = HasValue(pending->write->key, keys);
+    const StoreWrite& write = *pending->write;
+    const absl::StatusOr<bool> existed =
+        write.asks_existed ? HasValue(write.key, keys) : absl::StatusOr<bool>(true);
     if (existed.ok()) {
       pending->existed = *existed;
       VERBENA_RETURN_IF_ERROR(NotStored(AddToBatch(*pending, keys, changes)));

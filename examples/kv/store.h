@@ -59,6 +59,10 @@ struct StoreWrite {
   std::string_view key;
   std::optional<std::string_view> value = {};  // none: the key is deleted
   absl::Span<const StoreRecord> records = {};
+  // False: nobody needs to know whether the key had a value before, and it counts as if it had one.
+  // An engine with a disk then does not read it, so the write needs no seek, and a key in a damaged
+  // file can be written.
+  bool asks_existed = true;
 };
 
 struct StoreStats {
@@ -81,10 +85,10 @@ class Store {
   // The engine, where its data lie, and what they survive, in a few words.
   virtual std::string description() const = 0;
 
-  // Returns whether the key had a value before. An error with Outcome::kNotExecuted has changed
-  // nothing, such as INVALID_ARGUMENT for a length beyond limits.h. After any other error the
-  // change may be there or not, or come back when the store is opened anew. Errors of an engine
-  // with a disk name its directory.
+  // Returns whether the key had a value before (StoreWrite::asks_existed). An error with
+  // Outcome::kNotExecuted has changed nothing, such as INVALID_ARGUMENT for a length beyond
+  // limits.h. After any other error the change may be there or not, or come back when the store is
+  // opened anew. Errors of an engine with a disk name its directory.
   virtual verbena::Task<absl::StatusOr<bool>> Write(StoreWrite write) = 0;
   // Assigns to `value`, whose capacity is reused. NOT_FOUND leaves `value` unchanged.
   virtual verbena::Task<absl::Status> Get(std::string_view key, std::string& value) = 0;

@@ -116,9 +116,7 @@ class ReplicaStore {
     if (batch.forgotten_id.has_value()) records.push_back({.id = *batch.forgotten_id});
     if (batch.position.has_value())
       records.push_back({.id = kPositionId, .bytes = *batch.position});
-    co_return (co_await store_->Write(
-                   {.key = batch.key, .value = batch.entry->value(), .records = records}))
-        .status();
+    co_return co_await Store({.key = batch.key, .value = batch.entry->value(), .records = records});
   }
   verbena::Task<absl::StatusOr<std::optional<std::string>>> Get(std::string key) {
     const std::string stored = Prefixed(kData, key);
@@ -144,7 +142,7 @@ class ReplicaStore {
         const auto remove = [this,
                              records](const kv::StoreEntry& entry) -> verbena::Task<absl::Status> {
           if (records) co_return co_await WriteRecord(entry.key, std::nullopt);
-          co_return (co_await store_->Write({.key = entry.key})).status();
+          co_return co_await Store({.key = entry.key});
         };
         VERBENA_CO_RETURN_IF_ERROR(
             co_await verbena::ForEach(std::move(page.entries), kWritesAtOnce, remove));
@@ -163,7 +161,7 @@ class ReplicaStore {
         std::move(pairs), kWritesAtOnce,
         [this](const v1::Page::Pair& pair) -> verbena::Task<absl::Status> {
           const std::string key = Prefixed(kData, pair.key());
-          co_return (co_await store_->Write({.key = key, .value = pair.value()})).status();
+          co_return co_await Store({.key = key, .value = pair.value()});
         });
   }
   verbena::Task<absl::Status> WritePosition(LogPosition position) {
@@ -208,8 +206,12 @@ class ReplicaStore {
   verbena::Task<absl::Status> WriteRecord(std::string id, std::optional<std::string> bytes) {
     kv::StoreRecord record{.id = id};
     if (bytes.has_value()) record.bytes = *bytes;
-    co_return (co_await store_->Write({.key = kNoKey, .records = absl::MakeConstSpan(&record, 1)}))
-        .status();
+    co_return co_await Store({.key = kNoKey, .records = absl::MakeConstSpan(&record, 1)});
+  }
+  // No write of a replica needs the value before, and a damaged file must not end the log.
+  verbena::Task<absl::Status> Store(kv::StoreWrite write) {
+    write.asks_existed = false;
+    co_return (co_await store_->Write(write)).status();
   }
 
   const std::unique_ptr<kv::Store> store_;

@@ -10,7 +10,9 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -59,6 +61,14 @@ class RocksStoreTest : public RocksFixture {
       ++damaged;
     }
     ASSERT_GT(damaged, 0) << end;
+  }
+
+  // One of the keys of PutMuch() that cannot be read; empty if all can.
+  std::string DamagedKey() {
+    for (int i = 0; i < kMuch; ++i) {
+      if (absl::IsDataLoss(Get(KeyOf(i)).status())) return KeyOf(i);
+    }
+    return "";
   }
 
   static constexpr int kMuch = 300;
@@ -200,10 +210,7 @@ TEST_F(RocksStoreTest, AWriteOfAKeyThatCannotBeReadFailsAlone) {
   store_.reset();
   Damage(".sst");
   Reopen();
-  std::string damaged;
-  for (int i = 0; i < kMuch && damaged.empty(); ++i) {
-    if (absl::IsDataLoss(Get(KeyOf(i)).status())) damaged = KeyOf(i);
-  }
+  const std::string damaged = DamagedKey();
   ASSERT_FALSE(damaged.empty());
   files_->Hold();
   std::vector<JoinHandle<absl::StatusOr<bool>>> puts;
@@ -223,6 +230,27 @@ TEST_F(RocksStoreTest, AWriteOfAKeyThatCannotBeReadFailsAlone) {
   EXPECT_EQ(OutcomeOf(ends[2]), Outcome::kNotExecuted);
   EXPECT_EQ(Get("b").value_or("none"), "v");
   EXPECT_EQ(store_->changes().last(), changes + 3) << "first, a and b";
+}
+
+// As a replica's log writes: an error would be the end of the log.
+TEST_F(RocksStoreTest, AWriteThatDoesNotAskReadsNoDamagedFile) {
+  write_buffer_bytes_ = size_t{1} << 20;
+  Reopen();
+  PutMuch();
+  Reopen();
+  store_.reset();
+  Damage(".sst");
+  Reopen(/*durable=*/true, /*ends_at_failure=*/true);
+  const std::string damaged = DamagedKey();
+  ASSERT_FALSE(damaged.empty());
+  const auto write = [this](std::string_view key, std::optional<std::string_view> value) {
+    return Run(store_->Write({.key = key, .value = value, .asks_existed = false})).status();
+  };
+  EXPECT_EQ(write(damaged, "v"), absl::OkStatus());
+  EXPECT_EQ(Get(damaged).value_or("none"), "v");
+  EXPECT_EQ(write(damaged, std::nullopt), absl::OkStatus());
+  EXPECT_TRUE(absl::IsNotFound(Get(damaged).status()));
+  EXPECT_EQ(write("another", "v"), absl::OkStatus()) << "the store goes on";
 }
 
 TEST_F(RocksStoreTest, ADirectoryThatIsInUseIsRefused) {

@@ -37,6 +37,7 @@ class Disk final : public kv::Store {
   explicit Disk(kv::Store& store) : store_(store) {}
   std::string description() const override { return store_.description(); }
   Task<absl::StatusOr<bool>> Write(kv::StoreWrite write) override {
+    EXPECT_FALSE(write.asks_existed) << "a damaged file under " << write.key << " ends the log";
     co_return co_await store_.Write(write);
   }
   Task<absl::Status> Get(std::string_view key, std::string& value) override {

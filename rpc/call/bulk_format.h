@@ -97,6 +97,9 @@ absl::StatusOr<RemoteRange> ParseLanding(const char* body, size_t bytes);
 // The checksum of the bytes that a call moves one-sided: CRC32C of its payload, then of its
 // message.
 
+// A coroutine lets others run behind each so many bytes of a checksum. (start)
+inline constexpr size_t kChecksumSliceBytes = size_t{256} << 10;
+
 // Continues `checksum` with the bytes of a view; begin with 0.
 inline uint32_t ExtendChecksum(uint32_t checksum, const BufferView& view) {
   return ExtendCrc32c(checksum, view.data(), view.size());

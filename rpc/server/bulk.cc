@@ -19,6 +19,7 @@
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/one_sided_awaits.h"
 #include "verbena/transport/link/transfers.h"
@@ -137,7 +138,12 @@ Task<absl::Status> FetchedRequest::Fetch() {
   VERBENA_CO_RETURN_IF_ERROR(call_.OpenLink().status());
   earns_landing_ = !call_.header.payload_in_frame;
   if (!checked_) co_return absl::OkStatus();
-  const uint32_t arrived = ExtendChecksum(0, memory_.view());
+  uint32_t arrived = 0;
+  for (size_t done = 0; done < memory_.size(); done += kChecksumSliceBytes) {
+    if (done > 0) VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
+    const size_t bytes = std::min(kChecksumSliceBytes, memory_.size() - done);
+    arrived = ExtendChecksum(arrived, memory_.Slice(done, bytes));
+  }
   if (arrived == call_.header.checksum) co_return absl::OkStatus();
   co_return absl::DataLossError(
       fmt::format("the request's payload arrived with the checksum {:#010x} instead of {:#010x}",

@@ -1,5 +1,6 @@
 #include "verbena/rpc/server/call.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "fmt/format.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/call/status_codec.h"
@@ -29,6 +31,7 @@
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/memory/crc32c.h"
 
 namespace verbena::internal {
@@ -38,14 +41,14 @@ using google::protobuf::MessageLite;
 namespace {
 
 // Equal messages have equal bytes, also if they have maps.
-std::string DeterministicBytes(const MessageLite& message) {
+uint32_t FingerprintOf(const MessageLite& message) {
   std::string bytes;
   google::protobuf::io::StringOutputStream stream(&bytes);
   google::protobuf::io::CodedOutputStream coded(&stream);
   coded.SetSerializationDeterministic(true);
   message.SerializePartialToCodedStream(&coded);
   coded.Trim();
-  return bytes;
+  return ExtendCrc32c(0, bytes.data(), bytes.size());
 }
 
 std::shared_ptr<const KeptResult> TooLarge(const absl::Status& status, Outcome outcome,
@@ -138,13 +141,15 @@ Task<absl::Status> ServerCall::RunIntercepted() {
 // The part of a ServerCall for deduplicated calls: the handler runs for the first request with a
 // name, and further requests get its result.
 
-uint32_t ServerCall::Fingerprint() const {
-  const std::string message = DeterministicBytes(messages_.request());
-  uint32_t crc = ExtendCrc32c(0, message.data(), message.size());
+bool ServerCall::ExtendFingerprint(uint32_t& fingerprint, size_t& done) const {
   const ServerBulk* bulk = bulk_.get();
-  if (bulk == nullptr || bulk->request().payload_bytes() == 0) return crc;
+  if (bulk == nullptr) return false;
   const BufferView payload = bulk->request().payload();
-  return ExtendCrc32c(crc, payload.data(), payload.size());
+  if (payload.size() <= done) return false;
+  const size_t bytes = std::min(kChecksumSliceBytes, payload.size() - done);
+  fingerprint = ExtendCrc32c(fingerprint, payload.data() + done, bytes);
+  done += bytes;
+  return done < payload.size();
 }
 
 // The table's entry of a call while its handler, or a question to the store, runs.
@@ -173,13 +178,21 @@ class ServerCall::RunningName {
 
 Task<absl::Status> ServerCall::RunOnce() {
   const DedupeName name = *carried_.name();
+  uint32_t fingerprint = FingerprintOf(messages_.request());
+  size_t done = 0;
+  while (ExtendFingerprint(fingerprint, done)) {
+    if (absl::Status status = co_await Yield(); !status.ok()) {
+      carried_.once().outcome = Outcome::kNotExecuted;
+      co_return status;
+    }
+  }
   const ServerClient& client = call_link_->client();
   DedupeTable& table = *state_.limits().dedupe;
   const DedupeClaim claim = table.Begin({.name = name,
                                          .runtime = client.identity().runtime,
                                          .source = client.identity().source,
                                          .method = entry_.method->descriptor->id,
-                                         .fingerprint = Fingerprint()},
+                                         .fingerprint = fingerprint},
                                         state_.executor());
   using enum DedupeClaim::Verdict;
   switch (claim.verdict) {

@@ -266,8 +266,10 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   Task<absl::Status> AnswerWith(const KeptResult& result);
   std::shared_ptr<const KeptResult> ResultOf(const absl::Status& status, Outcome outcome);
   Task<absl::Status> WriteKept(BufferView part);
-  // CRC32C of the request and its payload, unless an interceptor has taken that.
-  uint32_t Fingerprint() const;
+  // A named call's fingerprint is the CRC32C of its request and its payload, unless an interceptor
+  // takes that. Continues it with the next slice of the payload, of which `done` bytes are in it;
+  // false if that was the last one.
+  bool ExtendFingerprint(uint32_t& fingerprint, size_t& done) const;
   class Chain;
   [[gnu::noinline]] Task<absl::Status> RunIntercepted();
   // Reads a context block that did not come in the request's frame. A failure ends the call; a

@@ -15,6 +15,7 @@
 #include "absl/strings/cord.h"
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/watched_device.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/task.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/sync.h"
@@ -58,6 +59,13 @@ class DedupeTest : public CounterTest {
   static Task<std::pair<Result, Result>> Both(Task<Result> a, Task<Result> b) {
     auto [first, second] = co_await WhenAll(std::move(a), std::move(b));
     co_return std::pair(std::move(first), std::move(second));
+  }
+
+  // The coroutines that the server's executor has resumed.
+  uint64_t ServersResumptions() {
+    return server_runtime_->BlockOn([](Runtime& runtime) -> Task<uint64_t> {
+      co_return runtime.executor(0).stats().resumed;
+    }(*server_runtime_));
   }
 
   Event released_;  // of the server's executor
@@ -238,6 +246,22 @@ TEST_F(DedupeTest, PayloadAndTrailingMetadataAreKept) {
     EXPECT_EQ(info.trailing_metadata.size(), 1u) << attempt;
     EXPECT_EQ(info.trailing_metadata.Get("rows"), "7") << attempt;
   }
+}
+
+TEST_F(DedupeTest, ALargePayloadIsComparedInSlicesBetweenWhichOthersRun) {
+  constexpr size_t kSlices = 64;
+  StartBoth();
+  const auto swap = [this]() -> Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer,
+                                co_await channel_->AllocateBuffer(kSlices * kChecksumSliceBytes));
+    std::memset(buffer.data(), 'p', buffer.size());
+    co_return (co_await stub_->Swap(testing::AddRequest(), {.request_payload = std::move(buffer)}))
+        .status();
+  };
+  ASSERT_EQ(Run(swap()), absl::OkStatus()) << "so that the memory is registered";
+  const uint64_t before = ServersResumptions();
+  ASSERT_EQ(Run(swap()), absl::OkStatus());
+  EXPECT_GE(ServersResumptions() - before, kSlices - 1);
 }
 
 TEST_F(DedupeTest, APayloadThatWasWrittenInPiecesIsKept) {

@@ -2,12 +2,14 @@
 // once each way. A payload that a method, buffer or handler cannot take fails its call with the
 // reason.
 
+#include <cstdint>
 #include <memory>
 #include <ostream>
 #include <string>
 #include <utility>
 
 #include "tests/rpc/payload_service.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/shard/open_device.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/soft/soft_device.h"
@@ -251,6 +253,30 @@ TEST_P(PayloadTest, ManyCallsAtOnceWaitForMemoryAndWindowsAndMixNothingUp) {
     co_return absl::OkStatus();
   };
   EXPECT_EQ(Run(many()), absl::OkStatus());
+}
+
+class LargePayloadTest : public PayloadFixture {};
+
+TEST_F(LargePayloadTest, AServerChecksItInSlicesBetweenWhichOthersRun) {
+  constexpr size_t kSlices = 64;
+  LinkLimits limits;
+  limits.payload_checksum = PayloadChecksum::kOn;
+  StartBoth(limits);
+  const auto put = [this]() -> Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(kSlices * kChecksumSliceBytes));
+    testing::PutReply reply;
+    co_return co_await stub_->Put(testing::PutRequest(), reply,
+                                  {.request_payload = std::move(buffer)});
+  };
+  const auto resumptions = [this] {
+    return server_runtime_->BlockOn([](Runtime& runtime) -> Task<uint64_t> {
+      co_return runtime.executor(0).stats().resumed;
+    }(*server_runtime_));
+  };
+  ASSERT_EQ(Run(put()), absl::OkStatus()) << "so that the memory is registered";
+  const uint64_t before = resumptions();
+  ASSERT_EQ(Run(put()), absl::OkStatus());
+  EXPECT_GE(resumptions() - before, kSlices - 1);
 }
 
 // The wire makes the only copy. Either device may make it, so the copies of both are counted.

@@ -759,6 +759,7 @@ void ServerCall::StartInFrame(CallLink& call_link, CallId id, const FrameHeader&
 
 void ServerCall::BeginContext() {
   cancel_.emplace();
+  cancel_->set_client(reinterpret_cast<uintptr_t>(&call_link_->client()));
   context_.emplace(ServerContext(*entry_.method->descriptor, *cancel_, call_link_->peer(), *this));
   if (deadline_ != kNever) StartTimer();
 }

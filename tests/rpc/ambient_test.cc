@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -101,6 +102,31 @@ TEST_F(AmbientCallTest, ACallHasTheDeadlineOfTheHandlerThatMakesIt) {
   ASSERT_TRUE(left.has_value());
   EXPECT_LE(*left, 1h);
   EXPECT_GT(*left, 50min);
+}
+
+TEST_F(AmbientCallTest, TheWorkOfAHandlerIsThatOfItsClient) {
+  std::vector<uint64_t> clients;
+  const auto note = [&clients]() -> Task<absl::Status> {
+    TaskScope below(co_await CurrentContext());
+    clients.push_back(below.cancel_scope().client());
+    co_return absl::OkStatus();
+  };
+  frontend_.nested = [this, &note](testing::Testing::Stub&) -> Task<absl::Status> {
+    co_return co_await RunOn(server_runtime_->executor(1), note());
+  };
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Run(CallFrontend({})), absl::OkStatus());
+  const std::unique_ptr<Runtime> other = StartRuntime();
+  Channel channel(*other, frontend_server_->address());
+  const auto call = [&channel]() -> Task<absl::Status> {
+    testing::Testing::Stub stub(channel);
+    co_return (co_await stub.Echo(testing::EchoRequest())).status();
+  };
+  EXPECT_EQ(other->BlockOn(call()), absl::OkStatus());
+  ASSERT_EQ(clients.size(), 3u);
+  EXPECT_NE(clients[0], 0u);
+  EXPECT_EQ(clients[1], clients[0]);
+  EXPECT_NE(clients[2], clients[0]);
+  EXPECT_NE(clients[2], 0u);
 }
 
 TEST_F(AmbientCallTest, TheEarlierOfTheTwoDeadlinesHolds) {

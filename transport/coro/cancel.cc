@@ -21,6 +21,7 @@ CancelScope::CancelScope(CancelScope* parent) {
   if (parent == nullptr) return;
   deadline_ = parent->deadline_;
   trace_ = parent->trace_;
+  client_ = parent->client_;
   if (parent->requested()) {
     reason_ = parent->reason();
   } else {

@@ -5,9 +5,9 @@
 // coroutine inherits the scope of the coroutine that awaits it. One thread; owned by whoever may
 // cancel (a TaskScope, a deadline, a server call), and must outlive the tasks that run in it.
 //
-// A scope also holds the context of the work in it: the time at which its owner will cancel it, and
-// its place in a trace. A new scope takes over both from its parent. Calls made in a scope tell
-// both to their servers.
+// A scope also holds the context of the work in it: the time at which its owner will cancel it, its
+// place in a trace, and the client that it is done for. A new scope takes these over from its
+// parent. Calls made in a scope tell their servers the first two.
 //
 //   precondition                                    how it is checked   test
 //   requested on the thread of its coroutines       a check aborts      one_executor_test
@@ -19,6 +19,8 @@
 
 #ifndef VERBENA_TRANSPORT_CORO_CANCEL_H_
 #define VERBENA_TRANSPORT_CORO_CANCEL_H_
+
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "verbena/transport/base/check.h"
@@ -68,6 +70,10 @@ class CancelScope final : public internal::CancelNode {
   // The trace that the work belongs to; nullptr if it belongs to none.
   const TraceContext* trace() const { return trace_.get(); }
   void set_trace(const TraceContext& trace) { trace_ = internal::TraceRef(trace); }
+  // Whose work it is, as a number that equals no other client's: a server sets it for each call. 0
+  // for work that is no client's. RunBlocking() lets clients take turns by it.
+  uint64_t client() const { return client_; }
+  void set_client(uint64_t client) { client_ = client; }
 
   // Registers `node` until it is unlinked or called. The scope must not have been requested.
   void Add(internal::CancelNode& node) {
@@ -81,6 +87,7 @@ class CancelScope final : public internal::CancelNode {
   internal::IntrusiveList<internal::CancelNode> nodes_;
   absl::StatusCode reason_ = absl::StatusCode::kOk;
   TimePoint deadline_ = kNever;
+  uint64_t client_ = 0;
   internal::TraceRef trace_;
 };
 

@@ -46,7 +46,7 @@ BlockingPool::BlockingPool(int max_threads) : max_threads_(max_threads) {
 BlockingPool::~BlockingPool() {
   {
     std::lock_guard lock(mutex_);
-    VERBENA_CHECK(queue_.empty()) << "callables wait in a pool that is destroyed: " << queue_size_
+    VERBENA_CHECK(turns_.empty()) << "callables wait in a pool that is destroyed: " << queue_size_
                                   << "; destroy the executors that use it first";
     stopping_ = true;
     work_.notify_all();
@@ -62,14 +62,17 @@ BlockingPool& BlockingPool::Default() {
   return pool;
 }
 
-void BlockingPool::Submit(BlockingCall& call, Scheduler& home) {
+void BlockingPool::Submit(BlockingCall& call, Scheduler& home, uint64_t client) {
   std::lock_guard lock(mutex_);
   VERBENA_CHECK(call.state_ == BlockingCall::State::kIdle) << "state " << call.state_;
   StartThreadIfNeeded();
   call.home_ = &home;
   call.message_ = new ReturnMessage(call);
   call.state_ = BlockingCall::State::kQueued;
-  queue_.PushBack(call);
+  call.client_ = client;
+  const auto [place, is_new] = flows_.try_emplace(client);
+  place->second.calls.PushBack(call);
+  if (is_new) turns_.PushBack(place->second);
   ++queue_size_;
   work_.notify_one();
 }
@@ -80,6 +83,8 @@ bool BlockingPool::TakeBack(BlockingCall& call) {
   VERBENA_CHECK(call.linked() && queue_size_ > 0) << queue_size_ << " callables are queued";
   call.Unlink();
   --queue_size_;
+  const auto place = flows_.find(call.client_);
+  if (place->second.calls.empty()) flows_.erase(place);
   call.state_ = BlockingCall::State::kIdle;
   delete std::exchange(call.message_, nullptr);
   return true;
@@ -119,12 +124,23 @@ void BlockingPool::StartThreadIfNeeded() {
   }
 }
 
+BlockingCall& BlockingPool::TakeNext() {
+  Flow& flow = *turns_.PopFront();
+  BlockingCall& call = *flow.calls.PopFront();
+  if (flow.calls.empty()) {
+    flows_.erase(call.client_);
+  } else {
+    turns_.PushBack(flow);
+  }
+  return call;
+}
+
 void BlockingPool::RunThread() {
   std::unique_lock lock(mutex_);
   while (true) {
-    work_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    BlockingCall& call = *queue_.PopFront();
+    work_.wait(lock, [this] { return stopping_ || !turns_.empty(); });
+    if (turns_.empty()) return;
+    BlockingCall& call = TakeNext();
     VERBENA_CHECK(call.state_ == BlockingCall::State::kQueued && queue_size_ > 0 && idle_ > 0)
         << "state " << call.state_ << ", " << queue_size_ << " callables are queued, " << idle_
         << " threads are idle";

@@ -2,9 +2,11 @@
 //
 // Callers use RunBlocking(). A Runtime owns one pool for all its executors; an
 // executor without a pool in its options uses Default(). Threads start with the first callables and
-// stay until the pool is destroyed, which must be after the executors that use it. Callables start
-// in the order of their calls, at most max_threads at once. The queue holds calls of suspended
-// coroutines, and has no other bound than their number. Usable from any thread.
+// stay until the pool is destroyed, which must be after the executors that use it. At most
+// max_threads callables run at once. Clients (CancelScope::client()) take turns, each with its
+// oldest callable that waits; those without a client have one turn together. So a client with
+// thousands of slow callables costs each other client one turn of the threads. The queue holds
+// calls of suspended coroutines, and has no other bound than their number. Usable from any thread.
 
 #ifndef VERBENA_TRANSPORT_EXECUTOR_BLOCKING_H_
 #define VERBENA_TRANSPORT_EXECUTOR_BLOCKING_H_
@@ -13,6 +15,7 @@
 #include <condition_variable>
 #include <coroutine>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -20,6 +23,7 @@
 #include <system_error>
 #include <thread>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -63,6 +67,7 @@ class BlockingCall : public IntrusiveNode<BlockingCall> {
   State state_ = State::kIdle;        // under the pool's mutex
   ReturnMessage* message_ = nullptr;  // set on the scheduler's thread; null when idle
   Scheduler* home_ = nullptr;
+  uint64_t client_ = 0;
 };
 
 }  // namespace verbena::internal
@@ -83,9 +88,10 @@ class BlockingPool {
   // The process's own pool, for executors that have none. Never destroyed.
   static BlockingPool& Default();
 
-  // For RunBlocking. On `home`'s thread: queues `call`, which hears OnReturned() there after its
-  // callable has run. Throws std::system_error if the pool has no thread and cannot start one.
-  void Submit(internal::BlockingCall& call, Scheduler& home);
+  // For RunBlocking. On `home`'s thread: queues `call` behind those of `client`. It hears
+  // OnReturned() there after its callable has run. Throws std::system_error if the pool has no
+  // thread and cannot start one.
+  void Submit(internal::BlockingCall& call, Scheduler& home, uint64_t client);
   // On the same thread. If the callable has not begun, takes `call` back and returns true.
   bool TakeBack(internal::BlockingCall& call);
   // On the same thread. Takes `call` back, or blocks until its callable has run. OnReturned() is
@@ -97,8 +103,14 @@ class BlockingPool {
   size_t queued() const;
 
  private:
+  // The callables of one client that wait; at least one.
+  struct Flow : internal::IntrusiveNode<Flow> {
+    internal::IntrusiveList<internal::BlockingCall> calls;
+  };
+
   void StartThreadIfNeeded();
   void RunThread();
+  internal::BlockingCall& TakeNext();
 
   const int max_threads_;
   mutable std::mutex mutex_;
@@ -107,7 +119,8 @@ class BlockingPool {
   bool stopping_ = false;
   int idle_ = 0;
   size_t queue_size_ = 0;
-  internal::IntrusiveList<internal::BlockingCall> queue_;
+  internal::IntrusiveList<Flow> turns_;
+  std::unordered_map<uint64_t, Flow> flows_;  // by client
   std::vector<std::thread> threads_;
 };
 
@@ -168,7 +181,8 @@ class BlockingAwaiter final : private BlockingCall, private CancelNode {
     }
     BlockingPool& pool = chosen_ != nullptr ? *chosen_ : BlockingPoolOf(*promise_->scheduler);
     try {
-      pool.Submit(*this, *promise_->scheduler);
+      const CancelScope* const scope = promise_->cancel;
+      pool.Submit(*this, *promise_->scheduler, scope == nullptr ? 0 : scope->client());
     } catch (const std::system_error& error) {
       if constexpr (!kHoldsStatus) throw;
       refusal_ =

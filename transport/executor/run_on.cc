@@ -9,6 +9,7 @@ namespace verbena::internal {
 void RemoteTask::TakeContext(const CancelScope& scope) {
   VERBENA_CHECK(home_scheduler_ == nullptr) << "the task may run by now";
   scope_.LimitDeadline(scope.deadline());
+  scope_.set_client(scope.client());
   // A copy of its own: references to a trace belong to one thread.
   if (scope.trace() != nullptr) scope_.set_trace(*scope.trace());
 }

@@ -7,13 +7,17 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <latch>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -177,6 +181,28 @@ TEST_F(RunBlockingQueueTest, ACallableThatHasNotBegunIsTakenBackByACancellation)
   };
   EXPECT_EQ(Occupied(executor()).Run(cancelled()).code(), absl::StatusCode::kCancelled);
   EXPECT_FALSE(ran);
+}
+
+TEST_F(RunBlockingQueueTest, ClientsTakeTurns) {
+  std::vector<uint64_t> order;
+  std::latch let_go(1);
+  const auto note = [&](uint64_t client) -> Task<> {
+    co_await RunBlocking([&order, client] { order.push_back(client); });
+  };
+  const auto all = [&]() -> Task<> {
+    std::array<CancelScope, 3> scopes;
+    for (size_t i = 0; i < scopes.size(); ++i) scopes[i].set_client(i);
+    TaskScope tasks(co_await CurrentContext());
+    tasks.Spawn([&]() -> Task<> { co_await RunBlocking([&] { let_go.wait(); }); });
+    for (const uint64_t client : {1, 1, 1, 2, 1, 0, 2}) {
+      tasks.Spawn([&, client]() -> Task<> { co_await note(client).In(&scopes[client]); });
+    }
+    (void)co_await Yield();
+    let_go.count_down();
+    co_await tasks.Join();
+  };
+  BlockOn(executor(), all());
+  EXPECT_EQ(order, (std::vector<uint64_t>{1, 2, 0, 1, 2, 1, 1}));
 }
 
 TEST_F(RunBlockingQueueTest, ACallableOfACancelledCoroutineNeverBegins) {

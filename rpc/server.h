@@ -311,10 +311,11 @@ class Server {
   // answer within half a second, the entry goes when RegistrationOptions::ttl is over. Then gives
   // the handlers on all executors `grace` to end, and then cancels them. Calls that arrive in the
   // first second of the grace still run; later ones fail with UNAVAILABLE and
-  // Outcome::kNotExecuted. A client that heeds the GOAWAY makes none, so that none of its calls
-  // fails. All links are closed when it returns, at most a second after the grace, however slow a
-  // client or a handler is. Returns the handlers that ignore their cancellation and still run; they
-  // use the services and the server until they end. May be called again to wait for them.
+  // Outcome::kNotExecuted, and so do those whose handlers have not begun when the grace is over. A
+  // client that heeds the GOAWAY makes none, so that none of its calls fails. All links are closed
+  // when it returns, at most a second after the grace, however slow a client or a handler is.
+  // Returns the handlers that ignore their cancellation and still run; they use the services and
+  // the server until they end. May be called again to wait for them.
   std::vector<RunningHandler> Shutdown(Duration grace);
   // From any thread; never blocks an executor. On a thread that runs no executor it waits for each
   // executor's current values. On an executor, the others' values are those of the last time that

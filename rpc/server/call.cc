@@ -511,10 +511,14 @@ absl::Status ServerCall::OnStreamFrame(const FrameHeader& frame, const char* bod
 // The part of a ServerCall for responses that are more than one frame with a reply: failures, large
 // replies, payloads, trailing metadata and the ends of streams.
 
-void ServerCall::EndTask(const absl::Status& status, Outcome outcome) {
-  outcome = context_->OutcomeGiven(status).value_or(outcome);
+void ServerCall::EndTask(const absl::Status& ended, Outcome outcome) {
+  outcome = context_->OutcomeGiven(ended).value_or(outcome);
   const bool refused = step_ == Step::kFetch || step_ == Step::kIntercept;
   if (refused) outcome = Outcome::kNotExecuted;
+  // As for a call that waits for its turn: its client may try another server.
+  const bool is_left = refused && pool_.draining() && absl::IsCancelled(ended) &&
+                       cancel_->reason() == absl::StatusCode::kCancelled;
+  const absl::Status& status = is_left ? state_.RefusalStatus(RefusalReason::kShuttingDown) : ended;
   outcome = carried_.OutcomeOr(outcome);
   if (failure_ != nullptr) {
     RespondLargeFailure(status);

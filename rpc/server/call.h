@@ -286,7 +286,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void ReplyInFrame(size_t reply_bytes);
   [[gnu::noinline]] void CompleteWithParts(size_t reply_bytes);
   // A task has ended that is not the handler's, or not well.
-  [[gnu::noinline]] void EndTask(const absl::Status& status, Outcome outcome);
+  [[gnu::noinline]] void EndTask(const absl::Status& ended, Outcome outcome);
   void Respond(const absl::Status& status, Outcome outcome);
   // For a call without parts.
   void RespondPlainly(const absl::Status& status, Outcome outcome);
@@ -405,6 +405,7 @@ class CallPool {
 
   // From now on no call is admitted.
   void Drain() { draining_ = true; }
+  bool draining() const { return draining_; }
   // Only after Drain().
   Task<absl::Status> WaitUntilIdle();
   // Calls that run, or wait for their turn.

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -92,6 +93,29 @@ TEST_F(MemoryWaitTest, AWaitForAShareAndOneForMemoryHaveOneLimit) {
   EXPECT_EQ(others.status, absl::OkStatus());
   EXPECT_EQ(second.status.code(), absl::StatusCode::kResourceExhausted) << second.status;
   EXPECT_EQ(OutcomeOf(second.status), Outcome::kNotExecuted);
+  keeping_.kept.clear();
+}
+
+// No handler has seen it, so its client may try another server, as by a RetryPolicy's defaults.
+TEST_F(MemoryWaitTest, ARequestThatWaitsAtTheEndOfAShutdownsGraceIsRefused) {
+  LinkLimits limits;
+  limits.memory.receive_bytes = kBudget;
+  limits.leases.granted_bytes_per_client = 0;
+  server_runtime_ = StartRuntime({.limits = limits});
+  ServeWith(keeping_, {.max_bytes_per_client = kBudget, .memory_wait = hours(2)});
+  StartClient();
+  keeping_.may_end = true;
+  Ended first, second;
+  client_runtime_->Spawn(Put(*channel_, kBudget, first));
+  Eventually([&] { return first.done.load(); }, "the server keeps all of a client's share");
+  client_runtime_->Spawn(Put(*channel_, kBudget / 2, second));
+  Eventually([this] { return server_->stats().calls == 2; }, "a request waits for its share");
+  EXPECT_TRUE(server_->Shutdown(Duration::zero()).empty());
+  Eventually([&] { return second.done.load(); }, "the call ends");
+  EXPECT_EQ(second.status.code(), absl::StatusCode::kUnavailable) << second.status;
+  EXPECT_EQ(OutcomeOf(second.status), Outcome::kNotExecuted);
+  EXPECT_NE(second.status.message().find("shutting down"), std::string::npos) << second.status;
+  EXPECT_EQ(keeping_.begun, 1);
   keeping_.kept.clear();
 }
 

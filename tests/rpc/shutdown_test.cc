@@ -17,6 +17,19 @@
 namespace verbena::internal {
 namespace {
 
+// Calls wait in front of their handler.
+class WaitingInterceptor final : public ServerInterceptor {
+ public:
+  Task<absl::Status> Intercept(ServerCallView&, ServerNext next) override {
+    ++waiting;
+    VERBENA_CO_RETURN_IF_ERROR(co_await may_go.Until(true));
+    co_return co_await next();
+  }
+
+  Watched<int> waiting;
+  Watched<bool> may_go;
+};
+
 class ShutdownTest : public RpcTest {
  protected:
   void TearDown() override {
@@ -205,6 +218,19 @@ TEST_F(ShutdownTest, AllExecutorsShutDownAtOnce) {
   EXPECT_TRUE(left_.empty());
   Eventually([this] { return called_.load(); }, "the call ends");
   EXPECT_EQ(call_, absl::OkStatus()) << "it had all the time that there is";
+}
+
+TEST_F(ShutdownTest, ACallThatWaitsInFrontOfItsHandlerIsRefused) {
+  const auto interceptor = std::make_shared<WaitingInterceptor>();
+  StartServer({.interceptors = {interceptor}});
+  StartClient();
+  JoinHandle<absl::Status> call = client_runtime_->Spawn(EchoOnce(1, "x"));
+  EXPECT_EQ(Run(interceptor->waiting.Until(1)), absl::OkStatus());
+  EXPECT_TRUE(server_->Shutdown(Duration::zero()).empty());
+  const absl::Status status = call.Join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+  EXPECT_EQ(service_.echoes(), 0u);
 }
 
 TEST_F(ShutdownTest, ASecondShutdownWaitsForTheHandlersThatWereLeft) {

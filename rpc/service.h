@@ -62,6 +62,16 @@ class ServerContext {
   bool cancelled() const { return cancel_.requested(); }
   // OK, or why cancelled() is true.
   absl::Status cancel_status() const { return cancel_.status(); }
+  // Whether Server::Shutdown() has begun. The handler may go on until the grace is over.
+  bool server_leaves() const;
+  // Waits until Server::Shutdown() begins; returns the reason if the call is cancelled first. For
+  // handlers that have no end of their own, as of a stream of changes: without it they take the
+  // whole grace of each shutdown, and are cancelled then. The client of a handler that ends with
+  // UNAVAILABLE calls again, elsewhere.
+  //
+  //   auto first = co_await WhenAny(context.ServerLeaves(), NextChange());
+  //   if (first.index() == 0) co_return absl::UnavailableError("the server shuts down");
+  Task<absl::Status> ServerLeaves();
   // The caller's name in logs: the address of its bootstrap connection.
   const std::string& peer() const { return *peer_; }
   const MethodDescriptor& method() const { return *method_; }

@@ -154,7 +154,7 @@ Task<absl::Status> KvService::ScanAll(ServerContext&, const v1::ScanAllRequest& 
   co_return absl::OkStatus();
 }
 
-Task<absl::Status> KvService::Watch(ServerContext&, const v1::WatchRequest& request,
+Task<absl::Status> KvService::Watch(ServerContext& context, const v1::WatchRequest& request,
                                     ServerWriter<v1::Change>& changes) {
   verbena::Duration pause = kShortestPause;
   uint64_t seen = store_.changes().last();
@@ -173,6 +173,8 @@ Task<absl::Status> KvService::Watch(ServerContext&, const v1::WatchRequest& requ
     }
     if (!found.empty()) pause = kShortestPause;
     if (seen < store_.changes().last()) continue;
+    // A watch has no end of its own, and must not take the whole grace of the shutdown.
+    if (context.server_leaves()) co_return absl::UnavailableError("the server shuts down");
     VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(pause));
     pause = std::min(2 * pause, kLongestPause);
   }

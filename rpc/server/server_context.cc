@@ -18,6 +18,7 @@
 #include "verbena/rpc/server/response_memory.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
@@ -69,6 +70,12 @@ std::optional<Outcome> ServerContext::OutcomeGiven(const absl::Status& status) c
     if (mark == MarkOf(mark_, outcome)) return outcome;
   }
   return std::nullopt;
+}
+
+bool ServerContext::server_leaves() const { return call_.state_.leaves().is_set(); }
+
+Task<absl::Status> ServerContext::ServerLeaves() {
+  co_return co_await call_.state_.leaves().Wait();
 }
 
 const Metadata& ServerContext::metadata() const {

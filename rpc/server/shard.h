@@ -38,10 +38,10 @@ class ServerShard final : private ServerSession::Owner {
   // Answers an offer that arrived on `stream`, and serves the link.
   void Serve(std::unique_ptr<MessageStream> stream, LinkParameters offer);
 
-  // Tells the clients, and refuses new calls once these know. Waits until the running calls end or
-  // `deadline` passes, then cancels them. Closes the links at most kCloseGrace later, even if
-  // somebody still waits for something over them. May be called again, and then waits for the
-  // handlers that were left.
+  // Tells the handlers and the clients, and refuses new calls once the clients know. Waits until
+  // the running calls end or `deadline` passes, then cancels them. Closes the links at most
+  // kCloseGrace later, even if somebody still waits for something over them. May be called again,
+  // and then waits for the handlers that were left.
   Task<void> Shutdown(TimePoint deadline);
   // Waits for handlers that outlasted Shutdown(); names them in the log from time to time.
   Task<void> AwaitHandlers();
@@ -89,11 +89,10 @@ class ServerShard final : private ServerSession::Owner {
   CallPool calls_;
   // Endpoints whose clients were asked for all their grants. Compared, never used.
   absl::flat_hash_set<const Endpoint*> reclaimed_;
-  bool leaving_ = false;   // clients were told so
   bool closed_ = false;    // Shutdown() has gathered the links that it closes
   uint64_t accepted_ = 0;  // links, so far
   Published<ServerShardStats> published_;
-  Event unlinked_;  // no links, while leaving
+  Event unlinked_;  // no links, once the server leaves
   // By source address, and by address and claimed id. Owned by their links; entries without a link
   // may have expired.
   absl::flat_hash_map<std::string, std::weak_ptr<ServerSource>> sources_;

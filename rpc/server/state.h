@@ -23,6 +23,7 @@
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
@@ -82,6 +83,8 @@ class ServerState {
   Executor& executor() const { return executor_; }
   const MethodTable& methods() const { return methods_; }
   const ServerLimits& limits() const { return limits_; }
+  // Set when the server's shutdown begins: clients hear of it, and handlers may.
+  Event& leaves() { return leaves_; }
   // Null if the server's options set no bounds for it.
   Admission* admission() const { return admission_.get(); }
   // An endpoint that is in service; nullptr: none is.
@@ -154,6 +157,7 @@ class ServerState {
   const std::shared_ptr<MemoryHolders> receive_ = std::make_shared<MemoryHolders>();
   MemoryHolders send_;
   ServerShardStats counts_;
+  Event leaves_;
   ThrottledLog thrown_{{.lines = 1, .interval = std::chrono::seconds(10)}};
   const std::unique_ptr<Admission> admission_;
 };

@@ -30,6 +30,22 @@ class WaitingInterceptor final : public ServerInterceptor {
   Watched<bool> may_go;
 };
 
+// Its calls end when the server shuts down.
+class LeavingService final : public testing::Testing::Service {
+ public:
+  Task<absl::Status> Wait(ServerContext& context, const testing::WaitRequest&,
+                          testing::Empty&) override {
+    EXPECT_FALSE(context.server_leaves());
+    ++waiting;
+    VERBENA_CO_RETURN_IF_ERROR(co_await context.ServerLeaves());
+    EXPECT_TRUE(context.server_leaves());
+    EXPECT_FALSE(context.cancelled());
+    co_return co_await context.ServerLeaves();  // which passes at once
+  }
+
+  Watched<int> waiting;
+};
+
 class ShutdownTest : public RpcTest {
  protected:
   void TearDown() override {
@@ -66,6 +82,7 @@ class ShutdownTest : public RpcTest {
     return false;
   }
 
+  LeavingService listening_;
   // A server's, for tests in which its limits must not pass.
   testing::FakeClock standing_;
   std::thread thread_;
@@ -231,6 +248,25 @@ TEST_F(ShutdownTest, ACallThatWaitsInFrontOfItsHandlerIsRefused) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
   EXPECT_EQ(service_.echoes(), 0u);
+}
+
+TEST_F(ShutdownTest, HandlersThatListenEndWithinTheGrace) {
+  server_runtime_ = StartRuntime({.executors = 2});
+  ServeWith(listening_);
+  client_runtime_ = StartRuntime();
+  Channel first(*client_runtime_, server_->address(), {.server_executor = 0});
+  Channel second(*client_runtime_, server_->address(), {.server_executor = 1});
+  const auto wait = [](Channel& channel) -> Task<absl::Status> {
+    testing::Testing::Stub stub(channel);
+    co_return (co_await stub.Wait(testing::WaitRequest())).status();
+  };
+  JoinHandle<absl::Status> calls[] = {client_runtime_->Spawn(wait(first)),
+                                      client_runtime_->Spawn(wait(second))};
+  EXPECT_EQ(Run(listening_.waiting.Until(2)), absl::OkStatus());
+  EXPECT_TRUE(server_->Shutdown(std::chrono::seconds(20)).empty());
+  for (JoinHandle<absl::Status>& call : calls) {
+    EXPECT_EQ(call.Join(), absl::OkStatus()) << "it is not cancelled";
+  }
 }
 
 TEST_F(ShutdownTest, ASecondShutdownWaitsForTheHandlersThatWereLeft) {

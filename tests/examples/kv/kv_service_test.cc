@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -224,6 +225,25 @@ TEST_F(KvServiceTest, AWatcherHearsOfEachChangeInItsOrder) {
     co_return absl::OkStatus();
   };
   EXPECT_EQ(kv_.Run(watch()), absl::OkStatus());
+}
+
+TEST_F(KvServiceTest, AWatchEndsWhenItsServerShutsDown) {
+  const v1::WatchRequest request;
+  v1::Change change;
+  std::optional<verbena::ClientReader<v1::Change>> changes;
+  auto begin = [&]() -> verbena::Task<bool> {
+    changes.emplace(stub().Watch(request, {.deadline = kLong}));
+    co_return co_await changes->Read(change);
+  };
+  EXPECT_TRUE(kv_.Run(begin()));
+  kv_.server().Shutdown(std::chrono::seconds(20));
+  auto end = [&]() -> verbena::Task<absl::Status> {
+    EXPECT_FALSE(co_await changes->Read(change));
+    absl::Status status = co_await changes->Finish();
+    changes.reset();
+    co_return status;
+  };
+  EXPECT_THAT(kv_.Run(end()), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("shuts down")));
 }
 
 TEST(ChangeLogTest, AWatcherThatMissedChangesHearsSo) {

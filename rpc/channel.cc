@@ -1,5 +1,6 @@
 #include "verbena/rpc/channel.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -251,15 +252,43 @@ absl::Status Channel::CheckOneServer(const char* what) const {
       Outcome::kNotExecuted);
 }
 
-Task<absl::Status> Channel::Connect() {
-  co_return (co_await Route({}, {}, /*wait_for_ready=*/false)).status();
+Channel::LinkWish Channel::LinkWishOf(const CallOptions& options) const {
+  return {.route_key = options.route_key,
+          .deadline = options.deadline.is_given() ? options.deadline : options_.default_deadline,
+          .wait_for_ready = options.wait_for_ready};
+}
+
+Task<absl::Status> Channel::Connect() { return ConnectFor({}); }
+
+Task<absl::Status> Channel::Connect(const CallOptions& options) {
+  return ConnectFor(LinkWishOf(options));
+}
+
+Task<absl::Status> Channel::ConnectFor(LinkWish wish) {
+  const internal::Shard* shard = ShardHere();
+  if (shard == nullptr) co_return internal::NotOnAnExecutor();
+  const Deadline deadline = wish.deadline.At(shard->executor());
+  co_return (co_await Route(wish.route_key, deadline, wish.wait_for_ready)).status();
 }
 
 Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
-  const TimePoint deadline = AmbientDeadline(co_await CurrentContext());
+  return AllocateFor(bytes, {});
+}
+
+Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes, const CallOptions& options) {
+  return AllocateFor(bytes, LinkWishOf(options));
+}
+
+Task<absl::StatusOr<Buffer>> Channel::AllocateFor(size_t bytes, LinkWish wish) {
+  const internal::Shard* shard = ShardHere();
+  if (shard == nullptr) co_return internal::NotOnAnExecutor();
+  const TimePoint deadline =
+      std::min(wish.deadline.At(shard->executor()), AmbientDeadline(co_await CurrentContext()));
   VERBENA_CO_ASSIGN_OR_RETURN(const internal::ConnectionUse connection,
-                              co_await Route({}, deadline, /*wait_for_ready=*/false));
-  absl::StatusOr<internal::ClientSession*> session = co_await connection->Session(deadline);
+                              co_await Route(wish.route_key, deadline, wish.wait_for_ready));
+  // The link may have been lost since.
+  absl::StatusOr<internal::ClientSession*> session =
+      co_await connection->Session(deadline, wish.wait_for_ready);
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
   const internal::Endpoint& endpoint = (*session)->endpoint();
   absl::StatusOr<Buffer> buffer =

@@ -135,7 +135,11 @@ class Channel {
   // INVALID_ARGUMENT: the target does not parse. RESOURCE_EXHAUSTED or PERMISSION_DENIED: the
   // server refuses. FAILED_PRECONDITION: this thread runs no executor of the runtime. Errors of
   // Connect(), AllocateBuffer(), DeviceName() and Lend() have Outcome::kNotExecuted.
-  Task<absl::Status> Connect();
+  VERBENA_CORO_WRAPPER Task<absl::Status> Connect();
+  // The same as a call with `options` connects: with their wait_for_ready it waits for a server
+  // that is down, until their deadline or that of the channel, for the server of their route_key.
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> Connect(
+      const CallOptions& options);
 
   // Memory for payloads of calls on this channel, which it connects if need be: `bytes` of it,
   // page-aligned. While the budget (LinkLimits::memory.send_bytes) is used up, it waits at most
@@ -143,7 +147,17 @@ class Channel {
   // the deadline of the Task that awaits it. The runtime must outlive the Buffer. With a set of
   // servers, the memory serves for calls to each server that is reached over the same device as the
   // one that is ready now; over another device, a call with it fails with FAILED_PRECONDITION.
-  Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes);
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes);
+  // The same for a call with `options`. This connects as Connect(options) does, and takes no longer
+  // than their deadline, or the channel's, and that of the Task allow. ServiceConfig is by method,
+  // and does not reach it.
+  //
+  //   CallOptions options{.deadline = 30s, .wait_for_ready = true};
+  //   VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await channel.AllocateBuffer(bytes, options));
+  //   options.request_payload = std::move(block);
+  //   co_return (co_await stub.Put(request, std::move(options))).status();
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<Buffer>> AllocateBuffer(
+      size_t bytes, const CallOptions& options);
 
   // The device that payloads of calls on this channel move over from this executor, for memory of
   // Runtime::RegisterMemory(). Connects if need be. With a set of servers: the device of one that
@@ -215,6 +229,15 @@ class Channel {
                                                          std::optional<uint64_t> route_key);
   internal::Balancer& BalancerOn(internal::Shard& shard);
   absl::Status CheckOneServer(const char* what) const;
+  // What a call with `options` waits for, and how long, before it has a link.
+  struct LinkWish {
+    std::optional<uint64_t> route_key = {};
+    Deadline deadline = {};
+    bool wait_for_ready = false;
+  };
+  LinkWish LinkWishOf(const CallOptions& options) const;
+  Task<absl::Status> ConnectFor(LinkWish wish);
+  Task<absl::StatusOr<Buffer>> AllocateFor(size_t bytes, LinkWish wish);
 
   Runtime& runtime_;
   const std::string target_;

@@ -81,6 +81,28 @@ class SilentBootstrap final : public Bootstrap {
   int attempts = 0;
 };
 
+// The first attempts to connect are refused, as by a server that starts anew.
+class LateBootstrap final : public Bootstrap {
+ public:
+  explicit LateBootstrap(LocalNetwork& network) : bootstrap_(network) {}
+
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override {
+    if (refused < 2) {
+      ++refused;
+      co_return absl::UnavailableError("not yet");
+    }
+    co_return co_await bootstrap_.Connect(std::move(target));
+  }
+  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override {
+    return bootstrap_.Listen(address);
+  }
+
+  std::atomic<int> refused{0};
+
+ private:
+  LocalBootstrap bootstrap_;
+};
+
 class ConnectionTest : public RpcTest {
  protected:
   static constexpr Duration kPatience = std::chrono::seconds(20);
@@ -261,6 +283,45 @@ TEST_F(ConnectionTest, AConnectionThatClosesWhileItConnectsEndsTheWaits) {
   client_runtime_.reset();
   server_.reset();
   server_runtime_.reset();
+}
+
+// As a call does. Otherwise each call with a payload fails before it has begun.
+TEST_F(ConnectionTest, AWaitForMemoryWaitsForAServerIfItsCallDoes) {
+  LocalNetwork network;
+  LocalBootstrap listening(network);
+  LateBootstrap connecting(network);
+  StartServer({.address = "server:1"}, {.use_bootstrap = &listening});
+  client_runtime_ = StartRuntime({.use_bootstrap = &connecting});
+  const auto allocate = [](Channel& channel, CallOptions options) -> Task<absl::Status> {
+    co_return (co_await channel.AllocateBuffer(1000, options)).status();
+  };
+  const auto connect = [](Channel& channel, CallOptions options) -> Task<absl::Status> {
+    co_return co_await channel.Connect(options);
+  };
+  for (const std::string target : {"server:1", "static:server:1"}) {
+    SCOPED_TRACE(target);
+    for (const bool allocates : {true, false}) {
+      SCOPED_TRACE(allocates);
+      const auto run = [&](CallOptions options) {
+        Channel channel(*client_runtime_, target);
+        return Run(allocates ? allocate(channel, std::move(options))
+                             : connect(channel, std::move(options)));
+      };
+      connecting.refused = 0;
+      const absl::Status status = run({});
+      EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+      EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+      connecting.refused = 0;
+      EXPECT_EQ(run({.wait_for_ready = true}), absl::OkStatus());
+      Eventually([this] { return ClientLinks() == 0; }, "the channel's link closes");
+    }
+  }
+  // Nobody will answer in time.
+  Channel channel(*client_runtime_, "nowhere:1");
+  const absl::Status late =
+      Run(allocate(channel, {.deadline = std::chrono::milliseconds(1), .wait_for_ready = true}));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  StopAll();
 }
 
 TEST_F(ConnectionTest, TheAttemptOfAConnectionThatClosesEndsAndTriesNoOtherAddress) {

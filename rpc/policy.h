@@ -44,8 +44,8 @@ namespace verbena {
 // Without any policy, too, a unary call is made once more if its link is lost before the request
 // has left, as while it waits for room: no server has seen it. It goes over the next link, or to
 // another server of a set. This takes no token and counts as no attempt, and interceptors do not
-// see it. Such a call fails nevertheless if memory of it is still leased, as with a payload that is
-// larger than a frame, or if it must stay with its server. Streams are not made again.
+// see it. Such a call fails nevertheless if it must stay with its server. Streams are not made
+// again.
 
 // RetryPolicy: one attempt after another. A further attempt follows if the last one failed with a
 // code of retryable_codes or passed attempt_timeout, a further attempt cannot run a mutation twice,
@@ -57,7 +57,10 @@ namespace verbena {
 // another one is ready. A deduplicated call that may have run stays with its server, which alone
 // knows whether it has run. If it has, and the server has kept its failure, no attempt follows that
 // failure. The memory of CallOptions::request_payload and response_payload_into serves for each
-// attempt; if the server of a failed attempt may still use it, no other attempt follows.
+// attempt. A payload is sent again also while a server that was lost may still read it, and then
+// does not come back (returned_payload). If the server of a failed attempt may still write to
+// response_payload_into, no other attempt follows, and the Status says so; with
+// max_response_payload each attempt has memory of its own.
 struct RetryPolicy {
   // The most attempts that a call may have, whatever the policy.
   static constexpr int kMaxAttempts = 5;

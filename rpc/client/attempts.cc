@@ -44,8 +44,11 @@ CallSpec AttemptOf(const CallSpec& spec, MessageLite& reply) {
           .channel = spec.channel};
 }
 
-// The caller's memory, which goes with each attempt, and comes back when a failed one has ended if
-// its server provably cannot use it any more.
+// The caller's memory, which goes with each attempt, and comes back when a failed one has ended.
+//
+// A payload may be sent again while the server of a failed attempt still reads it, since nobody
+// changes it: it does not return to the caller then. Memory for the response must be the next
+// attempt's alone.
 class CallersMemory {
  public:
   CallersMemory(CallOptions& options, PayloadSink received)
@@ -58,23 +61,30 @@ class CallersMemory {
   CallersMemory(const CallersMemory&) = delete;
   CallersMemory& operator=(const CallersMemory&) = delete;
 
-  void GiveTo(CallOptions& attempt) {
-    attempt.request_payload = std::exchange(payload_, Payload());
-    attempt.response_payload_into = std::exchange(room_, Buffer());
-    if (gave_payload_ || returned_payload_ != nullptr) attempt.returned_payload = &payload_;
+  void GiveTo(CallSpec& attempt) {
+    CallOptions& options = attempt.options;
+    options.request_payload = std::exchange(payload_, Payload());
+    options.response_payload_into = std::exchange(room_, Buffer());
+    if (gave_payload_ || returned_payload_ != nullptr) options.returned_payload = &payload_;
+    if (gave_payload_) attempt.lent_payload = &lent_;
   }
   // Whether another attempt can have it after one that failed.
   bool is_back() const {
-    return (!gave_payload_ || payload_.present()) &&
+    return (!gave_payload_ || payload_.present() || lent_.present()) &&
            (!gave_room_ || (received_.payload != nullptr && *received_.payload));
   }
   // Another attempt follows.
   void TakeBack() {
     if (gave_room_) room_ = std::exchange(*received_.payload, Buffer());
+    if (!lent_.present()) return;
+    payload_ = std::exchange(lent_, Payload());
+    was_lent_ = true;
   }
   // The call has ended. Memory for the response is where the last attempt left it.
   void Return() {
-    if (returned_payload_ != nullptr) *returned_payload_ = std::move(payload_);
+    if (returned_payload_ != nullptr) {
+      *returned_payload_ = was_lent_ ? Payload() : std::move(payload_);
+    }
     if (room_) received_.Set(std::move(room_), false);
   }
 
@@ -83,6 +93,8 @@ class CallersMemory {
   const bool gave_payload_;
   const bool gave_room_;
   Payload payload_;
+  Payload lent_;           // in its place, if a server may still read it
+  bool was_lent_ = false;  // after an attempt before
   Buffer room_;
   Payload* const returned_payload_;
 };
@@ -291,7 +303,7 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
     // result.
     attempt.options.deadline = spec.method.dedupe ? deadline : std::min(deadline, limit);
     if (options.info != nullptr) attempt.options.info = &(info = CallInfo());
-    memory.GiveTo(attempt.options);
+    memory.GiveTo(attempt);
     Task<absl::Status> made = maker.Attempt(std::move(attempt), tried);
     if (spec.method.dedupe) made = WithDeadline(std::move(made), limit);
     status = co_await std::move(made);
@@ -323,6 +335,11 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
     options.info->elapsed = scheduler.now() - began;
   }
   if (status.ok()) co_return status;
+  if (series.lacked_memory()) {
+    status = Annotate(status,
+                      "no further attempt, since the server may still write to memory of the call "
+                      "(response_payload_into)");
+  }
   if (series.attempts() > 1) {
     status = Annotate(status, fmt::format("after {} attempts", series.attempts()));
   }
@@ -385,7 +402,10 @@ std::optional<Duration> RetrySeries::After(const Failure& failure) {
     account_.Add(RetryAccount::Count::kRefusedAsUnsafe);
     return std::nullopt;
   }
-  if (!failure.has_its_buffers) return std::nullopt;
+  if (!failure.has_its_buffers) {
+    lacked_memory_ = true;
+    return std::nullopt;
+  }
   const Duration pause = PauseAfter(failure.status);
   // The caller learns now what it would learn at its deadline.
   if (SaturatingAdd(failure.now, pause) >= failure.deadline) return std::nullopt;

@@ -203,6 +203,8 @@ class RetrySeries {
   void Begin();
   // How many attempts have begun.
   int attempts() const { return attempts_; }
+  // Whether another attempt would have followed, had it had the caller's memory.
+  bool lacked_memory() const { return lacked_memory_; }
 
  private:
   Duration NextBackoff();
@@ -214,6 +216,7 @@ class RetrySeries {
   Random& random_;
   Duration backoff_;
   int attempts_ = 1;
+  bool lacked_memory_ = false;
 };
 
 // CallPolicies: a channel's ServiceConfig, looked up by method, and the account of each executor.

@@ -239,14 +239,18 @@ uint32_t ClientBulk::RequestKey(const Link& link) const {
   return grant_.has_value() && link.reports_invalidation() ? grant_->range.rkey : 0;
 }
 
+// The server has not heard of the leases of a request that has not left. But the device may still
+// be sending the payload, which must not change: the request behind it describes it as it was.
+bool ClientBulk::MayBeInUse(bool sent) const {
+  return (grant_.has_value() && call_ != nullptr) || (sent && !leases_.empty());
+}
+
 LeaseList ClientBulk::Abandon(ClientSession& session, bool sent) {
   Link& link = *session.link();
   if (write_ != nullptr) link.AbandonTransfer(*std::exchange(write_, nullptr));
   if (grant_.has_value() && !sent) session.grants().Return(link, *grant_);
+  lost_ = MayBeInUse(sent);
   LeaseList leases = std::exchange(leases_, {});
-  // The device may still be sending the payload, which must not change: the request behind it
-  // describes it as it was.
-  lost_ = (grant_.has_value() && call_ != nullptr) || (sent && !leases.empty());
   grant_.reset();
   for (Lease* lease : leases) {
     if (sent) {
@@ -258,9 +262,9 @@ LeaseList ClientBulk::Abandon(ClientSession& session, bool sent) {
   return sent ? std::move(leases) : LeaseList();
 }
 
-void ClientBulk::OnLinkDown() {
+void ClientBulk::OnLinkDown(bool sent) {
   if (write_ != nullptr) std::exchange(write_, nullptr)->Abandon();
-  lost_ = !leases_.empty() || grant_.has_value();
+  lost_ = MayBeInUse(sent);
   leases_.clear();
 }
 

@@ -102,7 +102,8 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   // The caller gives up before the final frame. Returns the leases that the final frame will end,
   // none if the server never heard of them.
   LeaseList Abandon(ClientSession& session, bool sent);
-  void OnLinkDown();
+  // The link is lost, after the request had left if `sent`.
+  void OnLinkDown(bool sent);
 
   // Waits until every lease has ended, or is lost().
   Event::Awaiter Settled() { return settled_.Wait(); }
@@ -128,6 +129,9 @@ class ClientBulk final : private LeaseListener, private TransferListener {
  private:
   bool MayUseGrant() const;
   bool PayloadInFrame(const Link& link) const;
+  // Of a call that ends before its final frame: whether the server or the device may still use its
+  // memory.
+  bool MayBeInUse(bool sent) const;
   void EndSettling();
   void OnTransferPosted() override;
   void OnTransferDone(const absl::Status& status) override;

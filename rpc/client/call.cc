@@ -338,7 +338,7 @@ absl::Status ClientCall::OnStreamFrame(const FrameHeader& frame, const char*) {
 }
 
 void ClientCall::OnLinkDown(const absl::Status& reason) {
-  if (bulk_ != nullptr) bulk_->OnLinkDown();
+  if (bulk_ != nullptr) bulk_->OnLinkDown(sent_);
   status_ = WithOutcome(reason, sent_ ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
   End();
   lost_unsent_ = !sent_;

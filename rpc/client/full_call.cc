@@ -275,17 +275,27 @@ struct CallerMemory {
     response.Set(Buffer(), false);
   }
 
+  // The call has ended. `may_be_read`: a server may still read the payload.
+  void ReturnPayload(Payload& payload, bool may_be_read) const {
+    Payload* const into = may_be_read || was_lent ? lent_payload : request_payload;
+    if (into != nullptr) *into = std::move(payload);
+  }
+
   CallInfo* info = nullptr;
   Payload* request_payload = nullptr;
+  Payload* lent_payload = nullptr;  // as CallSpec's
   PayloadSink response = {};
   // The landing is the caller's own, which comes back also after a failure.
   bool gave_landing = false;
+  // A server may still read the payload from an earlier beginning of the call.
+  bool was_lent = false;
 };
 
 // The call has ended, and so has each lease that can end. Gives the caller its buffers back, and
 // returns the call's final status.
 absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, CallerMemory to) {
   if (bulk.lost() || bulk.settling()) {
+    to.ReturnPayload(bulk.payload, /*may_be_read=*/true);
     VERBENA_RETURN_IF_ERROR(status);
     return Executed(
         absl::UnavailableError("the link was lost before the response's payload was safe"));
@@ -300,7 +310,7 @@ absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, C
   } else if (bulk.has_failure()) {
     status = bulk.ReadFailure(status);
   }
-  if (to.request_payload != nullptr) *to.request_payload = std::move(bulk.payload);
+  to.ReturnPayload(bulk.payload, /*may_be_read=*/false);
   if (status.ok()) {
     to.response.Set(bulk.TakeResponsePayload(), bulk.has_response_payload());
   } else if (to.gave_landing) {
@@ -361,15 +371,12 @@ Task<absl::Status> PlaceResponse(Connection& connection, ClientBulk& bulk, Deadl
   co_return absl::OkStatus();
 }
 
-// Whether a call that was lost_unsent() is made again.
-bool MayRepeat(const CallSpec& spec, const std::optional<ClientBulk>& bulk) {
-  return spec.route_again != nullptr && !(bulk.has_value() && bulk->lost());
-}
-
-// The caller's memory, for another beginning of its call.
-void GiveBack(ClientBulk& bulk, CallOptions& options) {
+// The caller's memory, for another beginning of its call. No server has heard of the landing.
+void GiveBack(ClientBulk& bulk, CallOptions& options, CallerMemory& to) {
+  to.was_lent |= bulk.lost();
   options.request_payload = std::move(bulk.payload);
-  options.response_payload_into = std::move(bulk.landing);
+  // Otherwise it is memory of the device that the link was on.
+  if (to.gave_landing) options.response_payload_into = std::move(bulk.landing);
 }
 
 }  // namespace
@@ -406,14 +413,23 @@ Task<absl::Status> FullCall(Connection& first, CallSpec spec) {
   info.set_request_bytes(message_bytes);
   absl::Status status = CheckSpec(spec);
   if (!status.ok()) co_return FailUnsent(std::move(status), options, spec.received);
-  const CallerMemory to{options.info, options.returned_payload, spec.received,
-                        static_cast<bool>(options.response_payload_into)};
+  CallerMemory to{.info = options.info,
+                  .request_payload = options.returned_payload,
+                  .lent_payload = spec.lent_payload,
+                  .response = spec.received,
+                  .gave_landing = static_cast<bool>(options.response_payload_into)};
   to.Clear();
   std::optional<DedupeAttempt> attempt;
   if (options.dedupe != nullptr) attempt.emplace(*options.dedupe, spec.context);
   const auto ended = [&attempt](absl::Status status) {
     if (attempt.has_value()) attempt->End(status);
     return status;
+  };
+
+  const auto unsent = [&](absl::Status status) {
+    to.ReturnPayload(options.request_payload, /*may_be_read=*/false);
+    to.response.Set(std::move(options.response_payload_into), false);
+    return ended(NotExecuted(std::move(status)));
   };
 
   std::optional<ClientBulk> bulk;
@@ -423,7 +439,7 @@ Task<absl::Status> FullCall(Connection& first, CallSpec spec) {
     if (session == nullptr) {
       absl::StatusOr<ClientSession*> found =
           co_await connection.Session(options.deadline, options.wait_for_ready);
-      if (!found.ok()) co_return ended(FailUnsent(found.status(), options, spec.received));
+      if (!found.ok()) co_return unsent(found.status());
       session = *found;
       message_bytes = spec.request.ByteSizeLong();
       info.set_request_bytes(message_bytes);
@@ -454,12 +470,12 @@ Task<absl::Status> FullCall(Connection& first, CallSpec spec) {
       call.set_context(spec.context, /*travels=*/bulk.has_value() && bulk->context_bytes > 0);
     }
     status = co_await call;
-    if (call.lost_unsent() && MayRepeat(spec, bulk)) [[unlikely]] {
+    if (call.lost_unsent() && spec.route_again != nullptr) [[unlikely]] {
       const auto route = std::exchange(spec.route_again, nullptr);
-      if (bulk.has_value()) GiveBack(*bulk, options);
+      if (bulk.has_value()) GiveBack(*bulk, options, to);
       bulk.reset();
       absl::StatusOr<ConnectionUse> another = co_await route(*spec.channel, options);
-      if (!another.ok()) co_return ended(FailUnsent(another.status(), options, spec.received));
+      if (!another.ok()) co_return unsent(another.status());
       use = *std::move(another);
       message_bytes = spec.request.ByteSizeLong();
       info.set_request_bytes(message_bytes);
@@ -472,7 +488,10 @@ Task<absl::Status> FullCall(Connection& first, CallSpec spec) {
     if (!bulk.has_value()) co_return ended(std::move(status));
     if (bulk->settling()) {
       absl::Status settled = co_await bulk->Settled();
-      if (!settled.ok()) co_return ended(Unsettled(status, std::move(settled)));
+      if (!settled.ok()) {
+        to.ReturnPayload(bulk->payload, /*may_be_read=*/true);
+        co_return ended(Unsettled(status, std::move(settled)));
+      }
     }
     if (bulk->lacks_memory() && status.ok()) {
       status = co_await PlaceResponse(connection, *bulk, options.deadline);

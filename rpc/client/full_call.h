@@ -45,6 +45,9 @@ struct CallSpec {
   // that makes it. Null: such a call fails.
   Task<absl::StatusOr<ConnectionUse>> (*route_again)(Channel&, const CallOptions&) = nullptr;
   Channel* channel = nullptr;
+  // Not null: receives the request's payload, instead of returned_payload, if a server of the
+  // attempt may still read it. A further attempt may send it; nobody may change it.
+  Payload* lent_payload = nullptr;
 };
 
 // Whether a call may send `context`. INVALID_ARGUMENT if an entry of the metadata, or the trace,
@@ -66,7 +69,7 @@ inline bool HasPayloads(const MethodDescriptor& method, const CallOptions& optio
 // the caller its buffers back, once each.
 //
 // If the link is lost before the request has left, the call is made once more, over the connection
-// that CallSpec::route_again finds, unless memory of it is still leased: no server has seen it.
+// that CallSpec::route_again finds: no server has seen it.
 //
 // The call waits if memory or windows are short: for memory at most kMaxMemoryWait, for windows
 // until its deadline. INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the method,

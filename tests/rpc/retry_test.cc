@@ -12,10 +12,12 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
+#include "tests/rpc/link_breaker.h"
 #include "tests/rpc/payload_testing.verbena.pb.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/stream_testing.verbena.pb.h"
 #include "tests/rpc/testing.verbena.pb.h"
+#include "tests/rpc/watched_device.h"
 #include "tests/support/moved_clock.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/interceptor.h"
@@ -305,10 +307,12 @@ TEST_F(RetryTest, AStreamIsTriedAgainWhileNoServerCanBeReached) {
 
 class RetriedPayloadTest : public RuntimePair {
  protected:
+  void TearDown() override { StopAll(); }
+
   void Start() {
-    server_runtime_ = StartRuntime();
+    server_runtime_ = StartRuntime(breaker_.Watched());
     ServeWith(service_);
-    client_runtime_ = StartRuntime();
+    client_runtime_ = StartRuntime(breaker_.Watched());
     channel_ = std::make_unique<Channel>(
         *client_runtime_, server_->address(),
         ChannelOptions{.service_config = {.methods = {{.retry = Quick()}}}});
@@ -336,6 +340,7 @@ class RetriedPayloadTest : public RuntimePair {
     co_return absl::OkStatus();
   }
 
+  internal::LinkBreaker breaker_;
   FailingPayloads service_;
 };
 
@@ -358,6 +363,38 @@ TEST_F(RetriedPayloadTest, TheCallersMemoryServesForTheSecondAttempt) {
   Start();
   EXPECT_EQ(Run(GetInto(256 << 10)), absl::OkStatus());
   EXPECT_EQ(channel_->retry_stats().retries, 1u);
+}
+
+// The server that is lost may still read it, but nobody changes it.
+TEST_F(RetriedPayloadTest, APayloadWhoseServerIsLostGoesWithTheSecondAttempt) {
+  Start();
+  service_.refuse_next = false;
+  for (const internal::CallEvent event :
+       {internal::CallEvent::kRequestArrived, internal::CallEvent::kResponsePosted}) {
+    SCOPED_TRACE(internal::CallEventName(event));
+    breaker_.Arm(event);
+    Payload back;
+    const absl::StatusOr<testing::PutReply> reply = Run(Put(256 << 10, &back));
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    EXPECT_TRUE(reply->right());
+    EXPECT_FALSE(back.present());
+    EXPECT_EQ(breaker_.broken_at(event), 1);
+    EXPECT_TRUE(Run(Put(100, &back)).ok());
+    EXPECT_TRUE(back.present());
+  }
+  EXPECT_EQ(channel_->retry_stats().retries, 2u);
+}
+
+// It must be the next attempt's alone.
+TEST_F(RetriedPayloadTest, ACallWhoseServerMayStillWriteToTheCallersMemorySaysSo) {
+  Start();
+  service_.refuse_next = false;
+  breaker_.Arm(internal::CallEvent::kResponsePosted);
+  const absl::Status status = Run(GetInto(256 << 10));
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
+  EXPECT_NE(status.message().find("no further attempt"), std::string::npos) << status;
+  EXPECT_EQ(channel_->retry_stats().retries, 0u);
 }
 
 }  // namespace

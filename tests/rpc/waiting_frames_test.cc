@@ -27,6 +27,9 @@ namespace {
 constexpr size_t kLarge = kLargeReply;
 // Larger, and still within what a SEND holds.
 constexpr size_t kLarger = 3900;
+// A request that its server reads from leased memory, and one that leaves no room in its SEND.
+constexpr size_t kLeased = 100'000;
+constexpr size_t kWhole = 4000;
 // One more call than there are credits.
 constexpr uint32_t kCalls = RoguePeer::kCredits + 1;
 constexpr uint32_t kLast = kCalls - 1;
@@ -84,7 +87,8 @@ class WaitingRequestsTest : public RpcTest {
     // So that all are sent in their order, whatever they wait for otherwise.
     if (last_is_deduplicated_) VERBENA_CO_RETURN_IF_ERROR(co_await channel_->Connect());
     for (uint32_t i = 0; i < kCalls; ++i) {
-      requests_[i].set_data(std::string(kLarge, 'r'));
+      const size_t bytes = !has_lease_ ? kLarge : i == kLast ? kLeased : kWhole;
+      requests_[i].set_data(std::string(bytes, 'r'));
       scope.Spawn([this, i]() -> Task<void> {
         if (i == kLast && last_is_deduplicated_) {
           testing::AddRequest request;
@@ -116,6 +120,7 @@ class WaitingRequestsTest : public RpcTest {
   std::unique_ptr<MessageListener> listener_;
   ServiceConfig config_;
   bool has_metadata_ = false;          // the calls
+  bool has_lease_ = false;             // the call that waits, behind others of kWhole
   bool last_is_deduplicated_ = false;  // an Add()
   uint64_t retries_ = 0;               // by policies
   testing::EchoRequest requests_[kCalls];
@@ -153,6 +158,12 @@ TEST_F(WaitingRequestsTest, ADeduplicatedRequestThatHasNotLeftIsSentAgainByItsPo
   MakeCalls([&](RoguePeer& rogue) { (void)AnswerTooEarly(rogue); }, [] {});
   EXPECT_EQ(ended_[kLast], absl::OkStatus());
   EXPECT_EQ(retries_, 1u);
+}
+
+TEST_F(WaitingRequestsTest, SoIsOneWithLeasedMemory) {
+  has_lease_ = true;
+  MakeCalls([&](RoguePeer& rogue) { (void)AnswerTooEarly(rogue); }, [] {});
+  EXPECT_EQ(ended_[kLast], absl::OkStatus());
 }
 
 TEST_F(WaitingRequestsTest, ARequestThatChangesWhileItWaitsFailsItsCallAlone) {

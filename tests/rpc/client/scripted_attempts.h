@@ -34,8 +34,8 @@ inline absl::Status Unavailable(Outcome outcome) {
 struct ScriptedAttempt {
   Duration takes = {};  // once it has a server
   absl::Status status = {};
-  bool payload_comes_back = true;
-  Duration seeks = {};  // a server, before that
+  bool payload_comes_back = true;  // otherwise its server may still read it
+  Duration seeks = {};             // a server, before that
 };
 
 class ScriptedAttempts final : public AttemptMaker {
@@ -52,9 +52,8 @@ class ScriptedAttempts final : public AttemptMaker {
     const ScriptedAttempt attempt = script_(index);
     had_payload.push_back(options.request_payload.present());
     const absl::Status slept = co_await WithDeadline(Take(attempt, tried), options.deadline.when());
-    if (options.returned_payload != nullptr && attempt.payload_comes_back) {
-      *options.returned_payload = std::move(options.request_payload);
-    }
+    Payload* const into = attempt.payload_comes_back ? options.returned_payload : spec.lent_payload;
+    if (into != nullptr) *into = std::move(options.request_payload);
     if (!slept.ok()) {
       ++cut_off;
       co_return WithOutcome(slept, Outcome::kMaybeExecuted);

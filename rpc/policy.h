@@ -182,8 +182,9 @@ absl::StatusOr<ServiceConfig> ParseServiceConfig(std::string_view json);
 // Each executor chooses by itself, among the servers that it has a link to (ready). A stream
 // chooses once, when it begins.
 enum class Balancing : uint8_t {
-  // The first server, in the order of the set, that can be reached. Later ones are connected only
-  // while all before them fail: for a primary and its stand-ins.
+  // The first server, in the order of the set, that can be reached. A later one is connected only
+  // while each before it fails, or has been connecting for a quarter of a second: for a primary and
+  // its stand-ins. Calls come back to an earlier one as soon as it is ready.
   kPickFirst,
   // One after another.
   kRoundRobin,

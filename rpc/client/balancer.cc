@@ -178,6 +178,10 @@ void Balancer::OnFailed(Subchannel& subchannel) {
   if (!Connection::MayPass(obstacle)) Wake(may_pick_late_);
 }
 
+void Balancer::OnLate(Subchannel& subchannel) {
+  if (subchannels_.depends_on_failures()) Activate(&subchannel);
+}
+
 void Balancer::TellWatchers() {
   ++revision_;
   Wake(changed_);

@@ -71,6 +71,7 @@ class Balancer final : public ConnectionChoice,
   void OnSet(const std::shared_ptr<const ServerSet>& set, const absl::Status& error) override;
   void OnReady(Subchannel& subchannel) override;
   void OnFailed(Subchannel& subchannel) override;
+  void OnLate(Subchannel& subchannel) override;
   void OnReadiness() override;
   // The executor shuts down: nobody waits for a server any more.
   void OnCancel(absl::StatusCode) override { TellWaiters(); }

@@ -1,19 +1,24 @@
 #include "verbena/rpc/client/connection.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "fmt/format.h"
 #include "verbena/rpc/client/landings.h"
+#include "verbena/rpc/resolver.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
 
@@ -44,7 +49,10 @@ Connection::Connection(Shard& shard, std::string target, const ExecutorWish& wis
       stream_share_(std::make_shared<StreamShare>(shard.stream_memory(),
                                                   shard.stream_memory().budget_bytes() / 2,
                                                   fmt::format("the streams of {}", target_))),
-      others_(std::move(others)) {}
+      others_(std::move(others)) {
+  VERBENA_CHECK(others_.size() < ResolvedServer::kMaxAddresses)
+      << target_ << " has " << others_.size() << " further addresses";
+}
 
 Connection::~Connection() = default;
 
@@ -198,34 +206,113 @@ bool Connection::ended() const {
 Task<absl::Status> Connection::TryConnect() {
   // Before the attempt had begun.
   if (closed_) co_return Unused();
-  absl::Status last = co_await TryAddress(target_);
-  if (others_.empty() || last.ok()) co_return last;
-  bool unavailable = absl::IsUnavailable(last);
-  std::string failures(last.message());
-  for (const std::string& address : others_) {
+  const size_t count = 1 + others_.size();
+  std::vector<size_t> left(count);
+  for (size_t i = 0; i < count; ++i) left[i] = (first_address_ + i) % count;
+  std::vector<absl::Status> failures(count);
+  while (!left.empty()) {
+    std::optional<OpenedAddress> opened = co_await OpenAny(left, failures);
+    std::erase_if(left, [&failures](size_t address) { return !failures[address].ok(); });
+    if (!opened.has_value()) break;
+    const size_t address = opened->address;
+    const absl::Status tried = co_await TryDevices(AddressAt(address), std::move(opened->stream));
+    if (tried.ok()) co_return tried;
     if (closed_) co_return Unused();
-    last = co_await TryAddress(address);
-    if (last.ok() || shard_.closing()) co_return last;
-    unavailable |= absl::IsUnavailable(last);
-    failures += fmt::format("; {}", std::string(last.message()));
+    if (shard_.closing()) co_return tried;
+    failures[address] = Explained(address, tried);
+    std::erase(left, address);
+    // The others lead to the same server, which is as silent there. Should this one lead elsewhere,
+    // the next attempt prefers another one.
+    if (absl::IsDeadlineExceeded(tried)) {
+      first_address_ = (address + 1) % count;
+      break;
+    }
   }
-  co_return absl::Status(unavailable ? absl::StatusCode::kUnavailable : last.code(), failures);
+  co_return TogetherOf(failures);
 }
 
 // The attempt's own time is no deadline of those who wait for it: the next attempt may do better.
-Task<absl::Status> Connection::TryAddress(const std::string& address) {
-  absl::Status tried = co_await TryDevices(address);
-  if (!absl::IsDeadlineExceeded(tried)) co_return tried;
+absl::Status Connection::Explained(size_t address, absl::Status failure) const {
+  if (!absl::IsDeadlineExceeded(failure)) return failure;
   const Duration timeout = shard_.wanted_limits().connect_timeout;
-  co_return absl::UnavailableError(fmt::format(
-      "no answer from {} within connect_timeout ({:g} s){}", address,
-      std::chrono::duration<double>(timeout).count(),
-      tried == CancelStatus(tried.code()) ? ""
-                                          : fmt::format(": {}", std::string(tried.message()))));
+  return absl::UnavailableError(
+      fmt::format("no answer from {} within connect_timeout ({:g} s){}", AddressAt(address),
+                  std::chrono::duration<double>(timeout).count(),
+                  failure == CancelStatus(failure.code())
+                      ? ""
+                      : fmt::format(": {}", std::string(failure.message()))));
 }
 
-Task<absl::Status> Connection::TryDevices(const std::string& address) {
-  VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<MessageStream> stream, co_await OpenStream(address));
+// The addresses that are being tried, for one OpenAny(), in whose frame it lies.
+struct Connection::AddressRace {
+  const std::vector<size_t>& addresses;  // in order
+  std::vector<absl::Status>& failures;   // by address
+  const TimePoint begun;
+  const Duration head_start;  // of each before the next
+  const TimePoint deadline;
+  size_t failed = 0;
+  // Set once the one before has failed.
+  std::array<Event, ResolvedServer::kMaxAddresses> turns{};
+};
+
+Task<std::optional<Connection::OpenedAddress>> Connection::OpenAny(
+    const std::vector<size_t>& addresses, std::vector<absl::Status>& failures) {
+  const Duration timeout = shard_.wanted_limits().connect_timeout;
+  const TimePoint now = shard_.executor().now();
+  AddressRace race{
+      .addresses = addresses,
+      .failures = failures,
+      .begun = now,
+      // The last one gets its share of a short connect_timeout, too.
+      .head_start = std::min<Duration>(kHeadStart, timeout / static_cast<int>(addresses.size())),
+      .deadline = SaturatingAdd(now, timeout)};
+  if (addresses.size() == 1) co_return co_await OpenInTurn(race, 0);
+  std::vector<Task<std::optional<OpenedAddress>>> tries;
+  tries.reserve(addresses.size());
+  for (size_t place = 0; place < addresses.size(); ++place) {
+    tries.push_back(OpenInTurn(race, place));
+  }
+  co_return (co_await WhenAny(std::move(tries))).result;
+}
+
+Task<std::optional<Connection::OpenedAddress>> Connection::OpenInTurn(AddressRace& race,
+                                                                      size_t place) {
+  if (place > 0) {
+    const TimePoint latest = SaturatingAdd(race.begun, race.head_start * static_cast<int>(place));
+    const absl::Status turn = co_await WithDeadline(Passed(race.turns[place]), latest);
+    if (absl::IsCancelled(turn)) co_return std::nullopt;
+  }
+  const size_t address = race.addresses[place];
+  absl::StatusOr<std::unique_ptr<MessageStream>> stream =
+      co_await WithDeadline(shard_.bootstrap().Connect(AddressAt(address)), race.deadline);
+  if (stream.ok()) co_return OpenedAddress{.address = address, .stream = *std::move(stream)};
+  // Another one has won. This one has not failed, and may be tried again.
+  const bool lost = race.addresses.size() > 1 && (co_await CurrentContext()).cancel->requested();
+  if (lost) co_return std::nullopt;
+  race.failures[address] = Explained(address, stream.status());
+  if (place + 1 < race.addresses.size()) race.turns[place + 1].Set();
+  // The first to return ends the race: that is the last one to fail.
+  if (++race.failed < race.addresses.size()) (void)co_await SleepUntil(kNever);
+  co_return std::nullopt;
+}
+
+absl::Status Connection::TogetherOf(const std::vector<absl::Status>& failures) {
+  if (failures.size() == 1) return failures.front();
+  absl::StatusCode code = absl::StatusCode::kCancelled;
+  bool unavailable = false;
+  std::string all;
+  for (const absl::Status& each : failures) {
+    if (each.ok()) continue;
+    if (!absl::IsCancelled(each)) code = each.code();
+    unavailable |= absl::IsUnavailable(each);
+    all += fmt::format("{}{}", all.empty() ? "" : "; ", std::string(each.message()));
+  }
+  if (all.empty()) return CancelStatus(code);
+  return absl::Status(unavailable ? absl::StatusCode::kUnavailable : code, all);
+}
+
+Task<absl::Status> Connection::TryDevices(const std::string& address,
+                                          std::unique_ptr<MessageStream> stream) {
   DeviceAttempts attempts(shard_, *stream);
   const std::vector<size_t>& order = attempts.order();
   for (size_t i = 0; i < order.size(); ++i) {

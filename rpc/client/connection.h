@@ -48,7 +48,13 @@ class ConnectionListener {
 // Connection: one executor's way to one executor of a server, through links that come and go.
 //
 // The first call connects, over the first of the runtime's devices on which both sides reach each
-// other (DeviceAttempts). The next call replaces a link that was lost. While the server cannot be
+// other (DeviceAttempts). A server with several addresses is reached at the first that answers:
+// each is tried 250 ms after the one before, or as soon as that one has failed, and they share one
+// connect_timeout. If the handshake with the one that answered fails, the others are tried again,
+// in the same way. If it is silent for as long as connect_timeout, the attempt ends, and the next
+// one begins with the next address.
+//
+// The next call replaces a link that was lost. While the server cannot be
 // reached, attempts back off exponentially, and calls fail at once with the last error. A server
 // that goes away gracefully says so (GOAWAY): new calls then take a new link, and the old one
 // closes when its last call has ended. A server that says GOAWAY on each link gains nothing: at
@@ -68,8 +74,12 @@ class Connection final : private ClientSession::Listener {
   // Links that drain at once. One more closes the oldest of them.
   static constexpr size_t kMaxDraining = 8;
 
-  // `others` are further addresses of the same server, tried in order if nobody answers at
-  // `target`.
+  // How long an address of a server is tried before the next is tried beside it, as in Happy
+  // Eyeballs (RFC 8305). (start)
+  static constexpr Duration kHeadStart = std::chrono::milliseconds(250);
+
+  // `others` are further addresses of the same server, tried if nobody answers at `target`, in this
+  // order: fewer than ResolvedServer::kMaxAddresses.
   Connection(Shard& shard, std::string target, const ExecutorWish& wish,
              std::vector<std::string> others = {});
   ~Connection() override;
@@ -155,9 +165,28 @@ class Connection final : private ClientSession::Listener {
   // For a call whose deadline passes before there is a link.
   absl::Status TooLate() const;
   void TellListeners();
+  // Addresses are counted: 0 is target_, and others_ follow.
+  struct OpenedAddress {
+    size_t address;
+    std::unique_ptr<MessageStream> stream;
+  };
+  struct AddressRace;
   Task<absl::Status> TryConnect();
-  Task<absl::Status> TryAddress(const std::string& address);
-  Task<absl::Status> TryDevices(const std::string& address);
+  // The first of `addresses` that answers, or nothing once none does. Each gets a head start over
+  // the next. Puts the failures of those that do not answer into `failures`, by address.
+  Task<std::optional<OpenedAddress>> OpenAny(const std::vector<size_t>& addresses,
+                                             std::vector<absl::Status>& failures);
+  // One of them, the `place`-th.
+  Task<std::optional<OpenedAddress>> OpenInTurn(AddressRace& race, size_t place);
+  static Task<absl::Status> Passed(Event& event) { co_return co_await event.Wait(); }
+  // The failure of an address as calls hear of it.
+  absl::Status Explained(size_t address, absl::Status failure) const;
+  // That of an attempt, of which some addresses have failed.
+  static absl::Status TogetherOf(const std::vector<absl::Status>& failures);
+  const std::string& AddressAt(size_t address) const {
+    return address == 0 ? target_ : others_[address - 1];
+  }
+  Task<absl::Status> TryDevices(const std::string& address, std::unique_ptr<MessageStream> stream);
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> OpenStream(const std::string& address);
   // `only`: no other device may reach the peer.
   Task<absl::Status> ConnectOver(size_t device, bool only, std::unique_ptr<MessageStream> stream);
@@ -177,6 +206,7 @@ class Connection final : private ClientSession::Listener {
   // Draining, or down but perhaps still on the stack of a call: freed at the next attempt.
   std::vector<std::unique_ptr<ClientSession>> retired_;
   const std::vector<std::string> others_;
+  size_t first_address_ = 0;  // where the next attempt begins
   uint32_t users_ = 0;
   uint32_t useless_links_ = 0;  // lost before they were of use, without one of use in between
   uint32_t uses_ = 0;

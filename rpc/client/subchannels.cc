@@ -14,6 +14,7 @@
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
@@ -198,6 +199,7 @@ Subchannel::~Subchannel() {
 void Subchannel::Open(const ExecutorWish& wish) {
   if (connection_ != nullptr) return;
   refusal_ = absl::OkStatus();
+  late_ = false;
   const std::vector<std::string> others(server_.addresses.begin() + 1, server_.addresses.end());
   connection_ = &connections_.To(server_.addresses.front(), wish, others);
   connection_->AddListener(*this);
@@ -225,7 +227,7 @@ Task<void> Subchannel::KeepConnected() {
   Connection& connection = *connection_;
   const Shard& shard = connection.shard();
   while (!shard.closing()) {
-    const absl::Status ready = co_await connection.Ready();
+    const absl::Status ready = co_await AwaitReady();
     if (shard.closing()) break;
     if (ready.ok()) {
       const TimePoint opened = shard.executor().now();
@@ -247,6 +249,17 @@ Task<void> Subchannel::KeepConnected() {
       (void)co_await SleepUntil(connection.next_attempt());
     }
   }
+}
+
+Task<absl::Status> Subchannel::AwaitReady() {
+  const TimePoint now = connection_->shard().executor().now();
+  absl::Status ready = co_await WithDeadline(connection_->Ready(), SaturatingAdd(now, kPatience));
+  if (!absl::IsDeadlineExceeded(ready)) co_return ready;
+  late_ = true;
+  owner_.OnLate(*this);
+  ready = co_await connection_->Ready();
+  late_ = false;
+  co_return ready;
 }
 
 TimePoint Subchannel::PauseAfter(TimePoint opened) {
@@ -386,6 +399,20 @@ bool Subchannels::Failed(size_t server) const {
   return true;
 }
 
+bool Subchannels::Serves(size_t server) const {
+  for (size_t i = 0; i < executors_; ++i) {
+    if (all_[server * executors_ + i]->ready()) return true;
+  }
+  return false;
+}
+
+bool Subchannels::Late(size_t server) const {
+  for (size_t i = 0; i < executors_; ++i) {
+    if (all_[server * executors_ + i]->late()) return true;
+  }
+  return false;
+}
+
 void Subchannels::OpenServer(size_t server) {
   for (size_t i = 0; i < executors_; ++i) {
     ExecutorWish wish = setup_.wish;
@@ -416,16 +443,19 @@ void Subchannels::Open(const Subchannel* caller) {
   const size_t most_of_group = is_first ? ranking_.size() : 2 * wanted;
   const size_t most = std::max<size_t>(ShareOfLinks(setup_.max_links) / executors_, 1);
   struct Room {
-    size_t wanted;
-    size_t most;
+    size_t wanted;   // servers that have not failed
+    size_t most;     // servers
+    size_t serving;  // servers that are ready
   };
   std::array<Room, 2> rooms;
-  rooms.fill({wanted, most_of_group});
+  rooms.fill({.wanted = wanted, .most = most_of_group, .serving = wanted});
   size_t open = 0;
   bool refused = false;
   for (const uint32_t server : ranking_) {
     Room& room = rooms[static_cast<size_t>(GroupOf(First(server).server()))];
-    const bool is_wanted = room.wanted > 0 && room.most > 0;
+    const bool serves = Serves(server);
+    // Only servers that are ready replace one that is.
+    const bool is_wanted = (room.wanted > 0 && room.most > 0) || (serves && room.serving > 0);
     if (!is_wanted || open >= most) {
       refused |= is_wanted;
       CloseServer(server, caller, is_wanted ? Refusal(most) : absl::OkStatus());
@@ -433,9 +463,11 @@ void Subchannels::Open(const Subchannel* caller) {
     }
     OpenServer(server);
     ++open;
-    --room.most;
+    if (room.most > 0) --room.most;
+    if (serves && room.serving > 0) --room.serving;
     // A server that has not failed makes one behind it superfluous.
-    if (!Failed(server)) --room.wanted;
+    const bool may_serve = !Failed(server) && (wanted > 1 || !Late(server));
+    if (may_serve && room.wanted > 0) --room.wanted;
   }
   if (refused && !refused_) Log(LogLevel::kWarning, std::string(Refusal(most).message()));
   refused_ = refused;

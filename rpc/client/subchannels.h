@@ -7,6 +7,7 @@
 #ifndef VERBENA_RPC_CLIENT_SUBCHANNELS_H_
 #define VERBENA_RPC_CLIENT_SUBCHANNELS_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -67,14 +68,16 @@ bool JudgeServers(const EjectionOptions& options, TimePoint now,
 
 class Subchannel;
 
-// Owns subchannels, and hears how their attempts to connect end. On their executor's thread.
+// Owns subchannels, and hears how their attempts to connect go. On their executor's thread.
 class SubchannelOwner {
  public:
   virtual ~SubchannelOwner() = default;
-  // An attempt to connect has ended. Called from the subchannel's Task: the owner may open and
-  // close others, but not this one.
+  // An attempt to connect has ended. These three are called from the subchannel's Task: the owner
+  // may open and close others, but not this one.
   virtual void OnReady(Subchannel& subchannel) = 0;
   virtual void OnFailed(Subchannel& subchannel) = 0;
+  // An attempt is under way for so long that the subchannel is now late().
+  virtual void OnLate(Subchannel& subchannel) = 0;
   // ready() or failed() may have changed. Called on any stack: the owner only takes note.
   virtual void OnReadiness() = 0;
 };
@@ -87,6 +90,9 @@ class SubchannelOwner {
 // Owned by a Balancer; on its executor's thread.
 class Subchannel final : private ConnectionListener, private TaskListener {
  public:
+  // (start)
+  static constexpr Duration kPatience = std::chrono::milliseconds(250);
+
   // `id` is the owner's name for it. `executor` is 0 for the first connection to the server, and
   // counts further ones.
   Subchannel(SubchannelOwner& owner, Connections& connections, ResolvedServer server, uint32_t id,
@@ -116,6 +122,8 @@ class Subchannel final : private ConnectionListener, private TaskListener {
   bool ready() const { return connection_ != nullptr && connection_->usable_session() != nullptr; }
   // Open, and its last attempt failed, as error() says.
   bool failed() const { return connection_ != nullptr && !ready() && !error().ok(); }
+  // Open, and neither ready nor failed after an attempt of kPatience.
+  bool late() const { return late_ && !ready() && !failed(); }
   const absl::Status& error() const {
     return flapping_.ok() ? connection_->last_error() : flapping_;
   }
@@ -130,6 +138,8 @@ class Subchannel final : private ConnectionListener, private TaskListener {
 
  private:
   Task<void> KeepConnected();
+  // As Connection::Ready(); tells the owner when that takes long.
+  Task<absl::Status> AwaitReady();
   // A link that was there since `opened` has been lost. Returns when the next attempt may begin.
   TimePoint PauseAfter(TimePoint opened);
   void OnReadiness(Connection& connection) override;
@@ -143,6 +153,7 @@ class Subchannel final : private ConnectionListener, private TaskListener {
   const uint64_t hash_;
   Connection* connection_ = nullptr;
   Event lost_;
+  bool late_ = false;  // AwaitReady() waits longer than kPatience
   // Links that did not last longer than the longest pause, one after another.
   uint32_t flaps_ = 0;
   Backoff flap_backoff_{Connection::kInitialBackoff, Connection::kMaxBackoff};
@@ -175,7 +186,9 @@ uint64_t SubsetRank(uint64_t client, uint64_t server_hash);
 // Subchannels: the servers of one channel's set, on one executor, and which of them are connected.
 //
 // Decides by set, policy and failures which subchannels are open: all of them, or the first that
-// can be reached (Balancing::kPickFirst), or a subset. A subset is chosen by rendezvous: each
+// can be reached (Balancing::kPickFirst), or a subset. If a client wants a single server, and that
+// one is late, the next one is opened beside it; the first of the two that is ready serves until
+// one before it is. A subset is chosen by rendezvous: each
 // client ranks the servers by hashes of its own id and of their names, and takes the first ones. So
 // the servers are covered evenly, each change of the set moves few links, and all executors of a
 // client agree. While a server of the subset cannot be reached, the next one in the ranking takes
@@ -215,6 +228,9 @@ class Subchannels {
   // The server's first subchannel; the rest follows it.
   Subchannel& First(size_t server) const { return *all_[server * executors_]; }
   bool Failed(size_t server) const;
+  // Whether any of its subchannels is ready, or late.
+  bool Serves(size_t server) const;
+  bool Late(size_t server) const;
   void OpenServer(size_t server);
   void CloseServer(size_t server, const Subchannel* caller, const absl::Status& refusal);
   void Rank();

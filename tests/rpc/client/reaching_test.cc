@@ -1,0 +1,228 @@
+// Which servers and which of their addresses a client tries while some cannot be reached, and how
+// often. Only the test moves the time.
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gtest/gtest.h"
+#include "tests/rpc/server_set.h"
+#include "tests/rpc/testing_service.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/subchannels.h"
+#include "verbena/rpc/policy.h"
+#include "verbena/rpc/resolver.h"
+#include "verbena/rpc/testing/fake_clock.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/local_bootstrap.h"
+#include "verbena/transport/coro/sleep.h"
+
+namespace verbena::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Names = std::vector<std::string>;
+
+// Takes no handshake.
+class RudeStream final : public MessageStream {
+ public:
+  Task<absl::Status> Send(std::string) override { co_return Refusal(); }
+  Task<absl::StatusOr<std::string>> Receive() override { co_return Refusal(); }
+  void Close() override {}
+  const std::string& peer() const override { return name_; }
+
+ private:
+  static absl::Status Refusal() { return absl::PermissionDeniedError("rude"); }
+
+  const std::string name_ = "rude";
+};
+
+// Later than the address behind it is tried.
+constexpr Duration kLate = Connection::kHeadStart + milliseconds(50);
+
+// Reaches who listens in a LocalNetwork. Nobody answers at names that begin with "silent"; those
+// that begin with "late" answer after kLate; those that end with "rude" take no handshake. Others
+// refuse.
+class NotingBootstrap final : public Bootstrap {
+ public:
+  explicit NotingBootstrap(LocalNetwork& network) : local_(network) {}
+
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      tried_.push_back(target);
+    }
+    if (target.starts_with("silent")) co_return co_await SleepUntil(kNever);
+    if (target.starts_with("late")) VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(kLate));
+    if (target.ends_with("rude")) co_return std::make_unique<RudeStream>();
+    co_return co_await local_.Connect(std::move(target));
+  }
+  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override {
+    return local_.Listen(address);
+  }
+
+  // The targets of Connect() since the last call.
+  Names TakeTried() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(tried_, {});
+  }
+
+ private:
+  LocalBootstrap local_;
+  std::mutex mutex_;
+  Names tried_;
+};
+
+class ReachingTest : public RpcTest {
+ protected:
+  ~ReachingTest() override {
+    clock_.Run();
+    stub_.reset();
+    StopAll();
+  }
+
+  // No link of the client ends while the test moves the clock.
+  void Open(std::string target, ChannelOptions channel = {}, LinkLimits limits = {}) {
+    limits.ping_interval = std::chrono::hours(1000);
+    limits.idle_timeout = Duration::zero();
+    client_runtime_ =
+        StartRuntime({.limits = limits, .use_bootstrap = &bootstrap_, .clock = &clock_});
+    channel_ = std::make_unique<Channel>(*client_runtime_, std::move(target), std::move(channel));
+    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+  }
+  void Serve(const std::string& address) {
+    StartServer({.address = address}, {.use_bootstrap = &server_bootstrap_});
+  }
+  JoinHandle<absl::Status> StartEcho(CallOptions options = {}) {
+    return client_runtime_->Spawn(
+        [](testing::Testing::Stub& stub, CallOptions options) -> Task<absl::Status> {
+          co_return (co_await stub.Echo(testing::EchoRequest(), std::move(options))).status();
+        }(*stub_, std::move(options)));
+  }
+  // What the client tries while so much time passes.
+  Names TriedWithin(Duration time) {
+    clock_.Advance(*client_runtime_, time);
+    return bootstrap_.TakeTried();
+  }
+
+  std::vector<ChannelServer> Servers() {
+    return *Run([this]() -> Task<absl::StatusOr<std::vector<ChannelServer>>> {
+      co_return channel_->Servers();
+    }());
+  }
+
+  LocalNetwork network_;
+  LocalBootstrap server_bootstrap_{network_, "the server"};
+  NotingBootstrap bootstrap_{network_};
+  testing::FakeClock clock_;
+};
+
+TEST_F(ReachingTest, AnAddressIsTriedBesideOneThatHasBeenSilentForAWhile) {
+  Open("static:silent:1|silent:2|silent:3");
+  JoinHandle<absl::Status> call = StartEcho();
+  EXPECT_EQ(TriedWithin(Duration::zero()), Names{"silent:1"});
+  EXPECT_EQ(TriedWithin(Connection::kHeadStart - milliseconds(1)), Names{});
+  EXPECT_EQ(TriedWithin(milliseconds(1)), Names{"silent:2"});
+  EXPECT_EQ(TriedWithin(Connection::kHeadStart), Names{"silent:3"});
+  clock_.Advance(*client_runtime_, seconds(10) - 2 * Connection::kHeadStart);
+  // All within one connect_timeout.
+  ASSERT_TRUE(call.done());
+  const absl::Status status = call.Join();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  for (const char* address : {"silent:1", "silent:2", "silent:3"}) {
+    EXPECT_NE(status.message().find(address), std::string::npos) << status;
+  }
+}
+
+TEST_F(ReachingTest, AddressesShareAShortConnectTimeout) {
+  Open("static:silent:1|silent:2", {}, {.connect_timeout = milliseconds(100)});
+  JoinHandle<absl::Status> call = StartEcho();
+  EXPECT_EQ(TriedWithin(milliseconds(50)), (Names{"silent:1", "silent:2"}));
+  clock_.Advance(*client_runtime_, milliseconds(50));
+  EXPECT_FALSE(call.Join().ok());
+}
+
+TEST_F(ReachingTest, AnAddressThatRefusesIsFollowedAtOnce) {
+  Open("static:refuses:1|refuses:2|silent:3");
+  JoinHandle<absl::Status> call = StartEcho({.deadline = seconds(1)});
+  EXPECT_EQ(TriedWithin(Duration::zero()), (Names{"refuses:1", "refuses:2", "silent:3"}));
+  clock_.Advance(*client_runtime_, seconds(1));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(call.Join()));
+}
+
+TEST_F(ReachingTest, AServerIsReachedAtItsSecondAddressThoughTheFirstIsSilent) {
+  Serve("good");
+  Open("static:silent:1|good");
+  JoinHandle<absl::Status> call = StartEcho();
+  ASSERT_EQ(TriedWithin(Connection::kHeadStart), (Names{"silent:1", "good"}));
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+}
+
+TEST_F(ReachingTest, AnAddressThatLostTheRaceIsTriedOnceTheWinnerRefuses) {
+  Serve("late");
+  Open("static:late|rude");
+  JoinHandle<absl::Status> call = StartEcho();
+  EXPECT_EQ(TriedWithin(Connection::kHeadStart), (Names{"late", "rude", "late"}));
+  EXPECT_EQ(TriedWithin(kLate), Names{});
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+}
+
+TEST_F(ReachingTest, AnAddressThatLostTheRaceDoesNotSayWhatBecameOfTheAttempt) {
+  Open("static:late-rude|silent:2");
+  JoinHandle<absl::Status> call = StartEcho();
+  EXPECT_EQ(TriedWithin(kLate), (Names{"late-rude", "silent:2", "silent:2"}));
+  clock_.Advance(*client_runtime_, seconds(10));
+  const absl::Status status = call.Join();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("rude"), std::string::npos) << status;
+}
+
+TEST_F(ReachingTest, AfterASilentHandshakeTheNextAttemptBeginsWithTheNextAddress) {
+  // They take connections, and say nothing.
+  const auto first = server_bootstrap_.Listen("mute:1");
+  const auto second = server_bootstrap_.Listen("mute:2");
+  Open("static:mute:1|mute:2");
+  JoinHandle<absl::Status> call = StartEcho();
+  EXPECT_EQ(TriedWithin(Duration::zero()), Names{"mute:1"});
+  Names tried;
+  while (tried.empty()) tried = TriedWithin(seconds(1));
+  EXPECT_EQ(tried.front(), "mute:2");
+  EXPECT_TRUE(absl::IsUnavailable(call.Join()));
+}
+
+TEST_F(ReachingTest, PickFirstTriesTheNextServerWhenTheFirstIsLate) {
+  Serve("good");
+  Open("static:silent:1,silent:2,good", {.balancing = Balancing::kPickFirst});
+  JoinHandle<absl::Status> call = StartEcho();
+  EXPECT_EQ(TriedWithin(Subchannel::kPatience - milliseconds(1)), Names{"silent:1"});
+  EXPECT_EQ(TriedWithin(milliseconds(1)), Names{"silent:2"});
+  ASSERT_EQ(TriedWithin(Subchannel::kPatience), Names{"good"});
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+}
+
+TEST_F(ReachingTest, AServerThatJoinsClosesNoLinkBeforeItIsReady) {
+  Serve("good");
+  const auto resolver = std::make_shared<FakeResolver>();
+  Open("the set", {.balancing = Balancing::kPickFirst, .resolver = resolver});
+  resolver->Tell(*client_runtime_, std::vector<ResolvedServer>{{.addresses = {"good"}}});
+  ASSERT_EQ(StartEcho().Join(), absl::OkStatus());
+  bootstrap_.TakeTried();
+  resolver->Tell(*client_runtime_,
+                 std::vector<ResolvedServer>{{.addresses = {"silent:1"}}, {.addresses = {"good"}}});
+  // A feed waits for so long between two sets.
+  ASSERT_EQ(TriedWithin(milliseconds(100)), Names{"silent:1"});
+  EXPECT_EQ(Servers()[1].state, ChannelServer::State::kReady);
+}
+
+}  // namespace
+}  // namespace verbena::internal

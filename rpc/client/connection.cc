@@ -49,7 +49,8 @@ Connection::Connection(Shard& shard, std::string target, const ExecutorWish& wis
       stream_share_(std::make_shared<StreamShare>(shard.stream_memory(),
                                                   shard.stream_memory().budget_bytes() / 2,
                                                   fmt::format("the streams of {}", target_))),
-      others_(std::move(others)) {
+      others_(std::move(others)),
+      backoff_(kInitialBackoff, shard.wanted_limits().longest_reconnect_pause) {
   VERBENA_CHECK(others_.size() < ResolvedServer::kMaxAddresses)
       << target_ << " has " << others_.size() << " further addresses";
 }
@@ -392,7 +393,7 @@ void Connection::OnSessionDraining(ClientSession& session) {
 }
 
 bool Connection::WasOfUse() const {
-  return current_->answered() || shard_.executor().now() - opened_ >= kMaxBackoff;
+  return current_->answered() || shard_.executor().now() - opened_ >= kLastingLink;
 }
 
 void Connection::Retire() {

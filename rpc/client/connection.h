@@ -70,7 +70,8 @@ class ConnectionListener {
 class Connection final : private ClientSession::Listener {
  public:
   static constexpr Duration kInitialBackoff = std::chrono::milliseconds(10);
-  static constexpr Duration kMaxBackoff = std::chrono::seconds(2);
+  // A link that lasted so long was of use, though nothing was answered over it.
+  static constexpr Duration kLastingLink = std::chrono::seconds(2);
   // Links that drain at once. One more closes the oldest of them.
   static constexpr size_t kMaxDraining = 8;
 
@@ -154,7 +155,7 @@ class Connection final : private ClientSession::Listener {
   // The current link takes no more calls.
   void Retire();
   // Whether the current link was worth connecting: the server answered a call or a stream over it,
-  // or it lasted longer than the longest pause between attempts.
+  // or it lasted for kLastingLink.
   bool WasOfUse() const;
   void PutOffNextAttempt();
   void CloseOldestDraining();
@@ -219,7 +220,7 @@ class Connection final : private ClientSession::Listener {
   Event state_changed_;
   uint64_t revision_ = 1;
   absl::Status last_error_;
-  Backoff backoff_{kInitialBackoff, kMaxBackoff};
+  Backoff backoff_;
   TimePoint next_attempt_{};
   uint32_t failures_ = 0;
   uint64_t late_responses_ = 0;  // of links that are gone

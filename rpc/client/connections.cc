@@ -40,6 +40,10 @@ void Connections::Release(Connection& gone, End end) {
   }
 }
 
+Duration Connections::longest_pause() const {
+  return shard_.wanted_limits().longest_reconnect_pause;
+}
+
 void Connections::EndChoice(ConnectionChoice& choice) {
   std::erase_if(choices_, [&choice](const auto& each) { return each.get() == &choice; });
 }

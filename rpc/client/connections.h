@@ -15,6 +15,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/executor/executor.h"
 
@@ -49,6 +50,8 @@ class Connections {
   void EndChoice(ConnectionChoice& choice);
   // Open as long as there are connections, for channels that outlive them.
   const std::shared_ptr<ExecutorGate>& gate() const { return gate_; }
+  // LinkLimits::longest_reconnect_pause.
+  Duration longest_pause() const;
   // Destroys all choices and connections, whose links are down already, and closes the gate.
   void Clear();
 

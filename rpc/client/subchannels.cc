@@ -146,6 +146,10 @@ bool ReadmitDue(TimePoint now, const std::vector<JudgedServer>& servers, size_t 
   return any;
 }
 
+// With kPickFirst: at so many servers that fail a client knocks while one behind them serves. It
+// returns to the first one that is back among these. (start)
+constexpr size_t kKnocked = 4;
+
 // A set takes at most three quarters of an executor's links, so that other channels find some.
 // (start)
 size_t ShareOfLinks(uint32_t max_links) { return std::max<size_t>(size_t{max_links} * 3 / 4, 1); }
@@ -190,7 +194,8 @@ Subchannel::Subchannel(SubchannelOwner& owner, Connections& connections, Resolve
       id_(id),
       executor_(executor),
       hash_(executor == 0 ? StableHash(server_.name)
-                          : MixBits(StableHash(server_.name) + executor)) {}
+                          : MixBits(StableHash(server_.name) + executor)),
+      flap_backoff_(Connection::kInitialBackoff, connections.longest_pause()) {}
 
 Subchannel::~Subchannel() {
   VERBENA_CHECK(connection_ == nullptr) << server_.name << " is destroyed while it is open";
@@ -264,7 +269,7 @@ Task<absl::Status> Subchannel::AwaitReady() {
 
 TimePoint Subchannel::PauseAfter(TimePoint opened) {
   const TimePoint now = connection_->shard().executor().now();
-  if (now - opened >= Connection::kMaxBackoff) {
+  if (now - opened >= Connection::kLastingLink) {
     flaps_ = 0;
     flapping_ = absl::OkStatus();
     flap_backoff_.Reset();
@@ -440,7 +445,9 @@ void Subchannels::Open(const Subchannel* caller) {
                                                   : ranking_.size();
   // Servers that fail stay open, and as many others take their place. A client that reaches nobody
   // does not knock at the whole set.
-  const size_t most_of_group = is_first ? ranking_.size() : 2 * wanted;
+  const size_t most_of_group = !is_first               ? 2 * wanted
+                               : AnyReady() != nullptr ? kKnocked
+                                                       : ranking_.size();
   const size_t most = std::max<size_t>(ShareOfLinks(setup_.max_links) / executors_, 1);
   struct Room {
     size_t wanted;   // servers that have not failed

@@ -154,9 +154,9 @@ class Subchannel final : private ConnectionListener, private TaskListener {
   Connection* connection_ = nullptr;
   Event lost_;
   bool late_ = false;  // AwaitReady() waits longer than kPatience
-  // Links that did not last longer than the longest pause, one after another.
+  // Links that did not last for Connection::kLastingLink, one after another.
   uint32_t flaps_ = 0;
-  Backoff flap_backoff_{Connection::kInitialBackoff, Connection::kMaxBackoff};
+  Backoff flap_backoff_;
   absl::Status flapping_;  // OK unless there were two of them
   absl::Status refusal_;
   OutlierRecord outlier_;

@@ -106,7 +106,7 @@ class HostileServerTest : public PayloadFixture {
     do {
       testing::GetReply reply;
       status = co_await stub_->Surprise(testing::GetRequest(), reply);
-      co_await LetPass(2 * Connection::kMaxBackoff);
+      co_await LetPass(2 * LinkLimits().longest_reconnect_pause);
     } while (OutcomeOf(status) == Outcome::kNotExecuted && !stops_);
     if (status.message().find("drain at once") != std::string::npos) ++closed_;
   }

@@ -62,6 +62,12 @@ absl::Status CheckRanges(const LinkLimits& limits) {
   if (limits.connect_timeout <= Duration::zero()) {
     return NotPositive("connect_timeout", limits.connect_timeout);
   }
+  if (limits.longest_reconnect_pause < std::chrono::milliseconds(10) ||
+      limits.longest_reconnect_pause > std::chrono::minutes(1)) {
+    return absl::InvalidArgumentError(
+        fmt::format("LinkLimits::longest_reconnect_pause is {} ns, but must be in [10 ms, 1 min]",
+                    Nanoseconds(limits.longest_reconnect_pause)));
+  }
   if (limits.idle_timeout < Duration::zero()) {
     return absl::InvalidArgumentError(
         fmt::format("LinkLimits::idle_timeout is {} ns, but must not be negative; 0 is for never",

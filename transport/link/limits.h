@@ -121,6 +121,10 @@ struct LinkLimits {
   Duration keep_alive_interval = std::chrono::seconds(0);
   // The longest time to connect, handshake included. Must be positive.
   Duration connect_timeout = std::chrono::seconds(10);
+  // The longest pause between two attempts to connect with a server that cannot be reached, give or
+  // take a fifth: 10 ms to 1 min. Pauses grow from 10 ms, each twice the one before. So a server
+  // that comes back is found within about the time that it was away, and at most within this.
+  Duration longest_reconnect_pause = std::chrono::seconds(2);
   BulkLimits bulk = {};
   LeaseLimits leases = {};
   // Payload memory of one executor on one device.

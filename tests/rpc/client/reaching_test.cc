@@ -210,6 +210,34 @@ TEST_F(ReachingTest, PickFirstTriesTheNextServerWhenTheFirstIsLate) {
   EXPECT_EQ(call.Join(), absl::OkStatus());
 }
 
+TEST_F(ReachingTest, PausesGrowToTheLongestThatIsSet) {
+  Open("static:refuses:1", {}, {.longest_reconnect_pause = seconds(40)});
+  JoinHandle<absl::Status> call = StartEcho();
+  clock_.Advance(*client_runtime_, std::chrono::hours(1));
+  EXPECT_FALSE(call.Join().ok());
+  bootstrap_.TakeTried();
+  // 40 s, give or take a fifth.
+  const size_t tried = TriedWithin(seconds(480)).size();
+  EXPECT_GE(tried, 10u);
+  EXPECT_LE(tried, 15u);
+}
+
+TEST_F(ReachingTest, PickFirstKnocksAtFewServersWhileOneServes) {
+  Serve("good");
+  Open("static:a:1,b:1,c:1,d:1,e:1,f:1,good,g:1", {.balancing = Balancing::kPickFirst});
+  ASSERT_EQ(StartEcho().Join(), absl::OkStatus());
+  clock_.Advance(*client_runtime_, seconds(1));
+  bootstrap_.TakeTried();
+  const Names knocked = TriedWithin(std::chrono::minutes(1));
+  for (const char* each : {"a:1", "b:1", "c:1", "d:1"}) {
+    EXPECT_GE(std::count(knocked.begin(), knocked.end(), each), 10) << each;
+  }
+  for (const char* each : {"e:1", "f:1", "good", "g:1"}) {
+    EXPECT_EQ(std::count(knocked.begin(), knocked.end(), each), 0) << each;
+  }
+  EXPECT_EQ(Servers()[6].state, ChannelServer::State::kReady);
+}
+
 TEST_F(ReachingTest, AServerThatJoinsClosesNoLinkBeforeItIsReady) {
   Serve("good");
   const auto resolver = std::make_shared<FakeResolver>();

@@ -58,6 +58,15 @@ TEST_F(LimitsTest, TimesThatCannotBeKeptAreRefusedByName) {
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("LinkLimits::connect_timeout is 0 ns"));
   wanted_.connect_timeout = std::chrono::seconds(1);
+  for (const Duration pause : {Duration(std::chrono::milliseconds(9)),
+                               Duration(std::chrono::seconds(61)), Duration::max()}) {
+    wanted_.longest_reconnect_pause = pause;
+    refused = DeriveLimits(wanted_, device_).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("longest_reconnect_pause is "));
+  }
+  wanted_.longest_reconnect_pause = std::chrono::minutes(1);
+  EXPECT_EQ(Derived().longest_reconnect_pause, std::chrono::minutes(1));
   wanted_.idle_timeout = std::chrono::nanoseconds(-5);
   refused = DeriveLimits(wanted_, device_).status();
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;

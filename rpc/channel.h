@@ -81,8 +81,9 @@ struct ChannelOptions {
   // If a set has more servers than this, each executor connects to this many: up to
   // Resolver::kMaxServers; 0, the default: to all. The client's random id and the servers' names
   // choose them, so that many clients cover the servers evenly, and few links change with the set.
-  // While one of them cannot be reached, another one takes its place. With a zone: this many in it,
-  // and this many of the others. A check aborts if it is set with kPickFirst, which needs one
+  // While one of them cannot be reached, another one takes its place, up to twice as many; while no
+  // server at all is ready, the client looks on through the whole set. With a zone: this many in
+  // it, and this many of the others. A check aborts if it is set with kPickFirst, which needs one
   // server, or with kRouteKey, whose clients must agree.
   uint32_t subset_size = 0;
   // How many executors of each server an executor has links to, 1 to 64: to those numbered from 0,

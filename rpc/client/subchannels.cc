@@ -368,6 +368,7 @@ void Subchannels::Set(const ServerSet& set) {
   for (const std::unique_ptr<Subchannel>& left : before) {
     if (left != nullptr) left->Close(Connections::End::kDrain);
   }
+  ForgetTired();
   Rank();
 }
 
@@ -449,6 +450,15 @@ void Subchannels::Open(const Subchannel* caller) {
                                : AnyReady() != nullptr ? kKnocked
                                                        : ranking_.size();
   const size_t most = std::max<size_t>(ShareOfLinks(setup_.max_links) / executors_, 1);
+  if (setup_.subset_size != 0) {
+    if (AnyReady() != nullptr) {
+      ForgetTired();
+    } else {
+      const size_t room = std::min(most_of_group, most);
+      LookOn(Group::kNear, caller, room);
+      LookOn(Group::kFar, caller, room);
+    }
+  }
   struct Room {
     size_t wanted;   // servers that have not failed
     size_t most;     // servers
@@ -462,7 +472,8 @@ void Subchannels::Open(const Subchannel* caller) {
     Room& room = rooms[static_cast<size_t>(GroupOf(First(server).server()))];
     const bool serves = Serves(server);
     // Only servers that are ready replace one that is.
-    const bool is_wanted = (room.wanted > 0 && room.most > 0) || (serves && room.serving > 0);
+    const bool is_wanted = (room.wanted > 0 && room.most > 0 && !First(server).tired()) ||
+                           (serves && room.serving > 0);
     if (!is_wanted || open >= most) {
       refused |= is_wanted;
       CloseServer(server, caller, is_wanted ? Refusal(most) : absl::OkStatus());
@@ -478,6 +489,56 @@ void Subchannels::Open(const Subchannel* caller) {
   }
   if (refused && !refused_) Log(LogLevel::kWarning, std::string(Refusal(most).message()));
   refused_ = refused;
+}
+
+void Subchannels::LookOn(Group group, const Subchannel* caller, size_t room) {
+  std::vector<Subchannel*> tired;
+  // The caller cannot be closed now, but only at another one's attempt.
+  const auto gives_way_before = [caller](const Subchannel& one, const Subchannel& other) {
+    const auto is_callers = [caller](const Subchannel& each) {
+      return caller != nullptr && caller->server().name == each.server().name;
+    };
+    if (is_callers(one) != is_callers(other)) return is_callers(other);
+    return one.connection()->next_attempt() > other.connection()->next_attempt();
+  };
+  Subchannel* next_tired = nullptr;
+  size_t open = 0;
+  bool any_under_way = false;
+  bool any_left = false;
+  for (const uint32_t server : ranking_) {
+    Subchannel& first = First(server);
+    if (GroupOf(first.server()) != group) continue;
+    if (first.tired()) {
+      tired.push_back(&first);
+    } else if (first.connection() == nullptr) {
+      any_left = true;
+    } else {
+      ++open;
+      if (!Failed(server)) {
+        if (!Late(server)) return;
+        any_under_way = true;
+      } else if (next_tired == nullptr || gives_way_before(first, *next_tired)) {
+        next_tired = &first;
+      }
+    }
+  }
+  if (open < room || next_tired == nullptr) return;
+  // Beginning anew would close those that may yet succeed.
+  if (!any_left && any_under_way) return;
+  const TimePoint now = next_tired->connection()->shard().executor().now();
+  Look& look = looks_[static_cast<size_t>(group)];
+  if (now < look.next) return;
+  look.next = SaturatingAdd(now, look.backoff.Next());
+  if (any_left) {
+    next_tired->set_tired(true);
+  } else {
+    for (Subchannel* each : tired) each->set_tired(false);
+  }
+}
+
+void Subchannels::ForgetTired() {
+  for (const std::unique_ptr<Subchannel>& each : all_) each->set_tired(false);
+  looks_ = {};
 }
 
 absl::Status Subchannels::Refusal(size_t most) const {

@@ -7,6 +7,7 @@
 #ifndef VERBENA_RPC_CLIENT_SUBCHANNELS_H_
 #define VERBENA_RPC_CLIENT_SUBCHANNELS_H_
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -132,6 +133,9 @@ class Subchannel final : private ConnectionListener, private TaskListener {
   // Why it is not open though the policy wants it; OK by default.
   const absl::Status& refusal() const { return refusal_; }
   void set_refusal(absl::Status refusal) { refusal_ = std::move(refusal); }
+  // Failed, and gives way to others for now. For the owner's search.
+  bool tired() const { return tired_; }
+  void set_tired(bool tired) { tired_ = tired; }
   // For the owner's judgements.
   OutlierRecord& outlier() { return outlier_; }
   const OutlierRecord& outlier() const { return outlier_; }
@@ -159,6 +163,7 @@ class Subchannel final : private ConnectionListener, private TaskListener {
   Backoff flap_backoff_;
   absl::Status flapping_;  // OK unless there were two of them
   absl::Status refusal_;
+  bool tired_ = false;
   OutlierRecord outlier_;
   bool warned_ = false;  // the log says that the server cannot be reached, which it could before
   Task<void> task_;
@@ -192,11 +197,19 @@ uint64_t SubsetRank(uint64_t client, uint64_t server_hash);
 // client ranks the servers by hashes of its own id and of their names, and takes the first ones. So
 // the servers are covered evenly, each change of the set moves few links, and all executors of a
 // client agree. While a server of the subset cannot be reached, the next one in the ranking takes
-// its place. No set takes more than three quarters of the links that an executor may have.
+// its place, up to twice the size. If all of these fail and no server of the set is ready, the
+// client looks on: one that fails gives way to the next in the ranking, again and again, at growing
+// pauses. Neither a server that is ready nor one that has not failed yet ever gives way so. Once
+// one is ready, the first in the ranking are tried again beside it. No set takes more than three
+// quarters of the links that an executor may have.
 //
 // Owned by a Balancer; on its executor's thread.
 class Subchannels {
  public:
+  // How often a server of a subset that fails gives way to another, in the end. A newcomer is tried
+  // about ten times meanwhile. (start)
+  static constexpr Duration kLongestLook = std::chrono::seconds(10);
+
   Subchannels(SubchannelOwner& owner, Connections& connections, SubchannelsSetup setup);
   // Call before it is destroyed.
   void CloseAll();
@@ -234,6 +247,10 @@ class Subchannels {
   void OpenServer(size_t server);
   void CloseServer(size_t server, const Subchannel* caller, const absl::Status& refusal);
   void Rank();
+  // If all open servers of `group` fail, and there are `room` of them or more: one of them is tired
+  // from now on, or none is any more once all have been tried.
+  void LookOn(Group group, const Subchannel* caller, size_t room);
+  void ForgetTired();
   absl::Status Refusal(size_t most) const;
 
   SubchannelOwner& owner_;
@@ -244,6 +261,11 @@ class Subchannels {
   std::vector<std::unique_ptr<Subchannel>> all_;
   std::vector<uint32_t> ranking_;  // of servers
   bool refused_ = false;           // the log says that the set takes too many links
+  struct Look {
+    Backoff backoff{Connection::kInitialBackoff, kLongestLook};
+    TimePoint next{};  // no server of the group gives way earlier
+  };
+  std::array<Look, 2> looks_;  // by group
 };
 
 }  // namespace verbena::internal

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,9 +18,11 @@
 #include "tests/rpc/testing_service.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/picker.h"
 #include "verbena/rpc/client/subchannels.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/resolver.h"
+#include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/status.h"
@@ -87,6 +91,7 @@ class ReachingTest : public RpcTest {
  protected:
   ~ReachingTest() override {
     clock_.Run();
+    client_runtime_.reset();
     stub_.reset();
     StopAll();
   }
@@ -236,6 +241,69 @@ TEST_F(ReachingTest, PickFirstKnocksAtFewServersWhileOneServes) {
     EXPECT_EQ(std::count(knocked.begin(), knocked.end(), each), 0) << each;
   }
   EXPECT_EQ(Servers()[6].state, ChannelServer::State::kReady);
+}
+
+// A subset of one among ten servers.
+class LookingOnTest : public ReachingTest {
+ protected:
+  static constexpr int kServers = 10;
+
+  static std::string NameOf(int server) { return "server-" + std::to_string(server); }
+  void OpenSubset() {
+    std::string target = "static:" + NameOf(0);
+    for (int i = 1; i < kServers; ++i) target += "," + NameOf(i);
+    // The machine's time passes during a handshake, and by far more of the clock's.
+    LinkLimits limits;
+    limits.connect_timeout = std::chrono::hours(1000);
+    Open(target, {.subset_size = 1}, limits);
+  }
+  // The client's order of the servers.
+  Names Ranked() {
+    const auto& id = client_runtime_->shard(0).runtime_id().bytes;
+    const uint64_t client =
+        StableHash(std::string_view(reinterpret_cast<const char*>(id.data()), id.size()));
+    Names ranked;
+    for (int i = 0; i < kServers; ++i) ranked.push_back(NameOf(i));
+    std::sort(ranked.begin(), ranked.end(), [client](const auto& one, const auto& other) {
+      return SubsetRank(client, StableHash(one)) > SubsetRank(client, StableHash(other));
+    });
+    return ranked;
+  }
+};
+
+TEST_F(LookingOnTest, ASubsetReachesTheOnlyServerThatIsUpAndKeepsIt) {
+  OpenSubset();
+  const Names ranked = Ranked();
+  Serve(ranked.back());
+  JoinHandle<absl::Status> call =
+      StartEcho({.deadline = std::chrono::hours(100), .wait_for_ready = true});
+  const Names tried = TriedWithin(std::chrono::minutes(1));
+  ASSERT_EQ(std::count(tried.begin(), tried.end(), ranked.back()), 1);
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+  clock_.Advance(*client_runtime_, seconds(1));
+  bootstrap_.TakeTried();
+  // It knocks at the first ones of its order, which are to serve it.
+  const Names knocked = TriedWithin(std::chrono::minutes(1));
+  EXPECT_GE(std::count(knocked.begin(), knocked.end(), ranked[0]), 10);
+  EXPECT_GE(std::count(knocked.begin(), knocked.end(), ranked[1]), 10);
+  for (int i = 2; i < kServers; ++i) {
+    EXPECT_EQ(std::count(knocked.begin(), knocked.end(), ranked[i]), 0) << i;
+  }
+  EXPECT_EQ(client_runtime_->endpoint_stats(0).links_opened, 1u);
+  EXPECT_EQ(StartEcho().Join(), absl::OkStatus());
+}
+
+TEST_F(LookingOnTest, AnOutageOfAllMakesFewAttemptsAtEach) {
+  OpenSubset();
+  JoinHandle<absl::Status> call =
+      StartEcho({.deadline = std::chrono::hours(1), .wait_for_ready = true});
+  const Names tried = TriedWithin(std::chrono::minutes(10));
+  for (const std::string& each : Ranked()) {
+    EXPECT_GE(std::count(tried.begin(), tried.end(), each), 1) << each;
+  }
+  EXPECT_LE(tried.size(), 2000u);
+  clock_.Advance(*client_runtime_, std::chrono::minutes(50));
+  EXPECT_FALSE(call.Join().ok());
 }
 
 TEST_F(ReachingTest, AServerThatJoinsClosesNoLinkBeforeItIsReady) {

@@ -83,15 +83,20 @@ void CheckSetOptions(const ChannelOptions& options) {
 }
 
 // nullptr: the target is one server.
-std::shared_ptr<internal::ServerFeed> FeedOf(const std::string& target,
+std::shared_ptr<internal::ServerFeed> FeedOf(internal::ServerFeeds& feeds,
+                                             const std::string& target,
                                              const std::shared_ptr<Resolver>& resolver) {
-  if (resolver != nullptr) return std::make_shared<internal::ServerFeed>(target, resolver);
+  if (resolver != nullptr) {
+    return internal::ServerFeeds::Alone(std::make_shared<internal::ServerFeed>(target, resolver));
+  }
   absl::StatusOr<internal::Target> parsed = internal::ParseTarget(target);
   if (!parsed.ok()) return std::make_shared<internal::ServerFeed>(target, parsed.status());
   if (std::holds_alternative<internal::PlainTarget>(*parsed)) return nullptr;
-  absl::StatusOr<std::shared_ptr<Resolver>> made = internal::MakeResolver(*std::move(parsed));
-  if (!made.ok()) return std::make_shared<internal::ServerFeed>(target, made.status());
-  return std::make_shared<internal::ServerFeed>(target, *std::move(made));
+  return feeds.To(target, [&target, &parsed] {
+    absl::StatusOr<std::shared_ptr<Resolver>> made = internal::MakeResolver(*std::move(parsed));
+    return made.ok() ? std::make_shared<internal::ServerFeed>(target, *std::move(made))
+                     : std::make_shared<internal::ServerFeed>(target, made.status());
+  });
 }
 
 // nullptr: no method has a policy.
@@ -112,7 +117,7 @@ Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
       target_(std::move(target)),
       options_(std::move(options)),
       policies_(PoliciesOf(options_.service_config, runtime.executors())),
-      feed_(FeedOf(target_, options_.resolver)),
+      feed_(FeedOf(runtime.server_feeds(), target_, options_.resolver)),
       uses_(runtime.executors()),
       dedupe_clients_(runtime.executors()) {
   VERBENA_CHECK(options_.server_executor >= -1 &&

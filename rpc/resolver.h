@@ -48,12 +48,12 @@ struct ResolvedServer {
 
 // Resolver: tells a channel which servers stand behind its target, and when that changes.
 //
-// Channels make one by themselves for targets static:, dns:, file: and etcd: (channel.h). A program
-// that finds its servers elsewhere implements Resolver and gives it to ChannelOptions::resolver. A
-// resolver serves one channel, which shares its ownership; a check aborts if it is given to a
-// second one. One executor of the channel's runtime calls it, and never has two Tasks of Next() at
-// once; the others hear of each set from there. It may be destroyed on any thread, after its last
-// Task has ended.
+// Channels make one by themselves for targets static:, dns:, file: and etcd: (channel.h); those of
+// one runtime to the same target share it. A program that finds its servers elsewhere implements
+// Resolver and gives it to ChannelOptions::resolver. A resolver of a program serves one channel,
+// which shares its ownership; a check aborts if it is given to a second one. One executor of the
+// channel's runtime calls it, and never has two Tasks of Next() at once; the others hear of each
+// set from there. It may be destroyed on any thread, after its last Task has ended.
 //
 //   class Directory final : public Resolver {
 //    public:

@@ -8,6 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "fmt/format.h"
 #include "verbena/rpc/client/connections.h"
+#include "verbena/rpc/client/server_feed.h"
 #include "verbena/rpc/shard/device_keeper.h"
 #include "verbena/rpc/shard/open_device.h"
 #include "verbena/rpc/shard/shard.h"
@@ -142,6 +143,7 @@ class Runtime::Impl final : private internal::ExecutorDriver {
   std::vector<std::unique_ptr<internal::DeviceKeeper>> keepers_;  // of the devices in use
   std::atomic<uint64_t> failed_tasks_ = 0;
   std::atomic<int> servers_ = 0;  // that use the runtime
+  internal::ServerFeeds server_feeds_;
   BlockingPool blocking_pool_;
   std::vector<std::unique_ptr<Executor>> executors_;  // without threads
   std::vector<std::unique_ptr<ExecutorThread>> threads_;
@@ -311,6 +313,7 @@ Executor& Runtime::executor(int index) const { return impl_->shards_[index]->exe
 const std::vector<std::string>& Runtime::device_names() const { return impl_->device_names_; }
 internal::Shard& Runtime::shard(int index) const { return *impl_->shards_[index]; }
 internal::Connections& Runtime::connections(int index) const { return *impl_->connections_[index]; }
+internal::ServerFeeds& Runtime::server_feeds() const { return impl_->server_feeds_; }
 
 internal::Shard* Runtime::CurrentShard() const {
   const Scheduler* current = Scheduler::Current();

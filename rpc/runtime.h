@@ -49,6 +49,7 @@ namespace verbena {
 namespace internal {
 class Connections;
 class Device;
+class ServerFeeds;
 class Shard;
 
 using DeviceOpener = std::function<absl::StatusOr<std::unique_ptr<Device>>()>;
@@ -257,6 +258,8 @@ class Runtime {
   // For Channel and Server: the parts of the runtime that live on one executor.
   internal::Shard& shard(int index) const;
   internal::Connections& connections(int index) const;
+  // For Channel, from any thread: what the channels of this runtime share.
+  internal::ServerFeeds& server_feeds() const;
   // The shard of the executor whose thread this is; nullptr on any other thread.
   internal::Shard* CurrentShard() const;
 

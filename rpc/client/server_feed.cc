@@ -45,6 +45,18 @@ absl::Status CheckServer(const ResolvedServer& server) {
   return absl::OkStatus();
 }
 
+// Stops a feed when its last user has gone. The feed itself lives on until its Task has ended.
+class FeedUse {
+ public:
+  explicit FeedUse(std::shared_ptr<ServerFeed> feed) : feed_(std::move(feed)) {}
+  FeedUse(const FeedUse&) = delete;
+  FeedUse& operator=(const FeedUse&) = delete;
+  ~FeedUse() { feed_->Stop(); }
+
+ private:
+  const std::shared_ptr<ServerFeed> feed_;
+};
+
 }  // namespace
 
 ServerFeed::ServerFeed(std::string target, std::shared_ptr<Resolver> resolver)
@@ -63,7 +75,7 @@ void ServerFeed::Subscribe(const std::shared_ptr<FeedSubscriber>& subscriber, Sh
     std::lock_guard<std::mutex> lock(mutex_);
     subscribers_.push_back(subscriber);
     if (resolver_ != nullptr && runner_ == nullptr) {
-      runner_ = subscriber;
+      runner_ = subscriber->gate;
       runs = true;
     }
     if (servers_ != nullptr || !error_.ok()) Tell(subscriber);
@@ -75,19 +87,24 @@ void ServerFeed::Unsubscribe(const std::shared_ptr<FeedSubscriber>& subscriber) 
   subscriber->listener = nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
   std::erase(subscribers_, subscriber);
-  if (subscriber == runner_) stop_.Set();
 }
 
 void ServerFeed::Refresh() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (runner_ == nullptr || refreshes_) return;
-  refreshes_ = runner_->gate->Post([feed = shared_from_this()] {
+  refreshes_ = runner_->Post([feed = shared_from_this()] {
     {
       std::lock_guard<std::mutex> lock(feed->mutex_);
       feed->refreshes_ = false;
     }
     feed->resolver_->Refresh();
   });
+}
+
+void ServerFeed::Stop() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // If the gate is closed, the resolver's Task has ended.
+  if (runner_ != nullptr) runner_->Post([feed = shared_from_this()] { feed->stop_.Set(); });
 }
 
 // In a Task of its own, since nobody may wait for a lookup that blocks when the channel ends.
@@ -176,6 +193,24 @@ void ServerFeed::Deliver(FeedSubscriber& subscriber) {
     error = error_;
   }
   if (subscriber.listener != nullptr) subscriber.listener->OnSet(set, error);
+}
+
+std::shared_ptr<ServerFeed> ServerFeeds::To(const std::string& target,
+                                            absl::FunctionRef<std::shared_ptr<ServerFeed>()> make) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = feeds_.find(target);
+  if (found != feeds_.end()) {
+    if (std::shared_ptr<ServerFeed> feed = found->second.lock()) return feed;
+  }
+  absl::erase_if(feeds_, [](const auto& each) { return each.second.expired(); });
+  std::shared_ptr<ServerFeed> feed = Alone(make());
+  feeds_[target] = feed;
+  return feed;
+}
+
+std::shared_ptr<ServerFeed> ServerFeeds::Alone(std::shared_ptr<ServerFeed> feed) {
+  ServerFeed* const shared = feed.get();
+  return {std::make_shared<FeedUse>(std::move(feed)), shared};
 }
 
 }  // namespace verbena::internal

@@ -1,9 +1,5 @@
-// ServerFeed: the servers of one channel's target, for its balancers on all executors.
-//
-// The executor of the first balancer runs the resolver; the other executors get a message with each
-// new set, at most every 100 ms. The last good set stays while the resolver fails. Shared by the
-// channel, its balancers and the Task that runs the resolver; a mutex guards what several threads
-// use, and no call takes it.
+// The servers of channels' targets: ServerFeed, those of one target, and ServerFeeds, which lets
+// the channels of one runtime to one target share a feed.
 
 #ifndef VERBENA_RPC_CLIENT_SERVER_FEED_H_
 #define VERBENA_RPC_CLIENT_SERVER_FEED_H_
@@ -13,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/resolver.h"
@@ -43,6 +41,12 @@ struct FeedSubscriber {
   bool told = false;  // a message to it is on its way; guarded by the feed's mutex
 };
 
+// ServerFeed: the servers of one target, for the balancers of its channels on all executors.
+//
+// The executor of the first balancer runs the resolver, until Stop(); the other executors get a
+// message with each new set, at most every 100 ms. The last good set stays while the resolver
+// fails. Shared by the channels, their balancers and the Task that runs the resolver; a mutex
+// guards what several threads use, and no call takes it.
 class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
  public:
   ServerFeed(std::string target, std::shared_ptr<Resolver> resolver);
@@ -56,6 +60,8 @@ class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
   void Unsubscribe(const std::shared_ptr<FeedSubscriber>& subscriber);
   // A server cannot be reached. From any executor of the subscribers.
   void Refresh();
+  // Nobody needs further sets. From any thread, also after the runtime's end; once.
+  void Stop();
 
  private:
   static Task<void> Run(std::shared_ptr<ServerFeed> feed, Shard& shard);
@@ -78,10 +84,30 @@ class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
   std::mutex mutex_;
   // The rest is guarded by it.
   std::vector<std::shared_ptr<FeedSubscriber>> subscribers_;
-  std::shared_ptr<FeedSubscriber> runner_;    // the first, whose executor runs the resolver
+  std::shared_ptr<ExecutorGate> runner_;      // of the executor that runs the resolver
   std::shared_ptr<const ServerSet> servers_;  // nullptr: none yet
   absl::Status error_;                        // the resolver's last answer
   bool refreshes_ = false;                    // a message to the resolver is on its way
+};
+
+// ServerFeeds: the feeds of one runtime, each shared by the channels to one target.
+//
+// So a runtime has one resolver for a target, with one watch and one period, however many channels
+// it has. Runtimes share none: their clocks differ, and each ends by itself. A feed ends with the
+// last holder of what To() or Alone() returned; a later channel gets a new one. What they return
+// may outlive this object. From any thread. Bounded by the channels: entries of feeds that have
+// ended go when the next feed is made.
+class ServerFeeds {
+ public:
+  // The feed of `target`: the one that others hold, or what `make` returns.
+  std::shared_ptr<ServerFeed> To(const std::string& target,
+                                 absl::FunctionRef<std::shared_ptr<ServerFeed>()> make);
+  // A feed that nobody else gets.
+  static std::shared_ptr<ServerFeed> Alone(std::shared_ptr<ServerFeed> feed);
+
+ private:
+  std::mutex mutex_;
+  absl::flat_hash_map<std::string, std::weak_ptr<ServerFeed>> feeds_;  // guarded by it
 };
 
 }  // namespace verbena::internal

@@ -48,6 +48,20 @@ absl::Status CheckOptions(const RuntimeOptions& options) {
         fmt::format("RuntimeOptions::blocking_threads is {}, but must be in [1, {}]",
                     options.blocking_threads, kMaxBlockingThreads));
   }
+  if (options.spin < Duration::zero()) {
+    return absl::InvalidArgumentError(
+        fmt::format("RuntimeOptions::spin is {} ns, but must be 0 or more", options.spin.count()));
+  }
+  if (options.cpus.size() > static_cast<size_t>(options.executors)) {
+    return absl::InvalidArgumentError(
+        fmt::format("RuntimeOptions::cpus has {} cores for {} executors: name at most one for each",
+                    options.cpus.size(), options.executors));
+  }
+  for (const int cpu : options.cpus) {
+    if (cpu >= -1) continue;
+    return absl::InvalidArgumentError(fmt::format(
+        "RuntimeOptions::cpus names core {}, but must name cores from 0, or -1 for none", cpu));
+  }
   if (options.reopen.first <= Duration::zero() || options.reopen.longest < options.reopen.first) {
     return absl::InvalidArgumentError(
         fmt::format("RuntimeOptions::reopen.first is {} ns and reopen.longest {} ns, but must be "

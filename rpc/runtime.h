@@ -73,13 +73,14 @@ struct RuntimeOptions {
   // How an idle executor waits: kBusy never sleeps (one core each), kAdaptive polls for `spin` and
   // then sleeps, kEvent sleeps at once.
   ExecutorMode mode = ExecutorMode::kAdaptive;
-  // With kAdaptive: how long an executor polls after its last event before it sleeps. Other modes
-  // ignore it.
+  // With kAdaptive: how long an executor polls after its last event before it sleeps, 0 or more.
+  // Other modes ignore it.
   Duration spin = std::chrono::microseconds(50);
   // How it sleeps and reaches files: kAuto takes io_uring if the kernel allows it, otherwise epoll.
   WaiterKind waiter = WaiterKind::kAuto;
-  // The core of each executor. Executors without an entry are not pinned. Without threads,
-  // executor(i).Run() pins the thread that calls it until it returns; Poll() pins no thread.
+  // The core of each executor, counted from 0; -1, or no entry: it is not pinned. At most one for
+  // each executor. Without threads, executor(i).Run() pins the thread that calls it until it
+  // returns; Poll() pins no thread.
   std::vector<int> cpus = {};
   // "soft": the software device over shared memory: processes of this host and user. "soft:tcp":
   // the software device over TCP, at any free port ("soft:tcp:4791": at that port of every address,

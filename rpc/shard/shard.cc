@@ -65,7 +65,7 @@ Task<absl::StatusOr<Endpoint*>> Shard::AwaitEndpointFor(LinkKind kind,
   }
   co_return absl::FailedPreconditionError(
       fmt::format("there is no {} device here, only {}: choose the same kind of device on both "
-                  "sides",
+                  "sides, by RuntimeOptions::device or VERBENA_DEVICE",
                   LinkKindName(kind), fmt::join(names, ", ")));
 }
 

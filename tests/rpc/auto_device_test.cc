@@ -90,6 +90,14 @@ TEST_F(AutoDeviceTest, AConnectionOverLoopbackOpensNoPort) {
   EXPECT_TRUE(TcpInReserve(*server_runtime_));
 }
 
+TEST_F(AutoDeviceTest, ADeviceThatTheServerLacksIsRefusedWithTheWayToChooseOne) {
+  Start("soft:tcp", "soft");
+  const absl::Status status = Run(EchoOnce(1, "hello"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_NE(std::string(status.message()).find("only tcp0 (tcp)"), std::string::npos) << status;
+  EXPECT_NE(std::string(status.message()).find("VERBENA_DEVICE"), std::string::npos) << status;
+}
+
 TEST_F(AutoDeviceTest, AClientOpensTcpForAServerThatNothingElseReaches) {
   const std::string address = OwnAddress();
   if (address.empty()) GTEST_SKIP() << "the host has no address but loopback";

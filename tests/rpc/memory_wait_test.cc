@@ -10,6 +10,7 @@
 #include "tests/rpc/payload_service.h"
 #include "tests/support/moved_clock.h"
 #include "tests/support/watched.h"
+#include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/client/connection.h"
 
 namespace verbena::internal {
@@ -152,6 +153,21 @@ TEST_F(MemoryWaitTest, AServerThatWaitsForItsClientHasNotFailed) {
   };
   EXPECT_EQ(Run(failures()), 0u);
   StopBoth();
+}
+
+// Its budget has room, and more of it would not help.
+TEST_F(MemoryWaitTest, AWaitTooShortForThePoolToGrowBlamesNoBudget) {
+  StartBoth();
+  const auto wait = [this]() -> Task<absl::Status> {
+    Endpoint& endpoint = **client_runtime_->shard(0).EndpointOn(0);
+    BufferPool& pool = endpoint.memory().landing();
+    co_return (
+        co_await AllocateUntil(endpoint, pool, kMaxBufferBytes, {.longest = Duration::zero()}))
+        .status();
+  };
+  const absl::Status status = Run(wait());
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(status.message().find("Raise LinkLimits"), std::string::npos) << status;
 }
 
 }  // namespace

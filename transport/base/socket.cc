@@ -108,6 +108,7 @@ std::vector<IpAddress> HostAddresses(bool reachable) {
 }
 
 absl::StatusOr<HostPort> ParseHostPort(const std::string& text) {
+  if (text.find("://") != std::string::npos) return BadAddress(text, "it is a URL");
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos) return BadAddress(text, "it has no port");
   std::string host = text.substr(0, colon);

@@ -147,8 +147,8 @@ void TcpConnection::OnLength(const error_code& error, size_t bytes) {
   }
   const uint32_t length = DecodeLength(length_);
   if (absl::Status valid = CheckBootstrapMessage(length); !valid.ok()) {
-    return EndReading(
-        absl::InvalidArgumentError(fmt::format("{} sent {}", peer_, std::string(valid.message()))));
+    return EndReading(absl::InvalidArgumentError(fmt::format(
+        "{} does not speak Verbena's protocol: {}", peer_, std::string(valid.message()))));
   }
   message_.resize(length);
   asio::async_read(socket_, asio::buffer(message_),

@@ -70,6 +70,8 @@ TEST(HostPortTest, AnErrorInAnAddressIsNamed) {
                                   {"a:1,b:2", "it names several servers: write static:"},
                                   {"a,b:2", "several servers"},
                                   {"[::1:1", "brackets"},
+                                  {"http://h:1", "it is a URL"},
+                                  {"tcp://[::1]:1", "it is a URL"},
                                   {std::string(254, 'h') + ":1", "253"}};
   for (const Bad& bad : cases) {
     const absl::Status status = ParseHostPort(bad.text).status();

@@ -101,7 +101,7 @@ TEST_F(GarbageTest, OtherProtocolsAreRefusedByTheLengthThatTheirFirstBytesMake) 
   for (const std::string& bytes : others) {
     const absl::Status status = ServePeerThatSends(bytes);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
-    ExpectOneLineSaying("longer than the bootstrap's limit");
+    ExpectOneLineSaying("does not speak Verbena's protocol");
   }
   ExpectNextClientServed();
 }

@@ -26,6 +26,7 @@
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/executor/slow_to_die.h"
+#include "verbena/rpc/channel.h"
 #include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/version.h"
@@ -41,6 +42,7 @@ namespace {
 
 using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 
 // The parameter: whether the runtime has threads.
 class RuntimeTest : public testing::TestWithParam<bool> {
@@ -374,6 +376,25 @@ TEST_P(RuntimeTest, AStartThatFailsAtAnyStepOfTheDeviceUnwinds) {
   }
   EXPECT_TRUE(started);
   EXPECT_GT(failures, 9) << "each of three executors has a CQ, an SRQ and memory";
+}
+
+// Nothing more is said of what cannot be destroyed because of it.
+TEST(RuntimeEndTest, ABufferThatOutlivesItsRuntimeIsLoggedInOneLineWithTheRemedy) {
+  CapturedLog log;
+  Buffer kept;
+  {
+    auto runtime = *Runtime::Start({.device = "soft"});
+    std::unique_ptr<Server> server = *Server::Start(*runtime, {});
+    Channel channel(*runtime, server->address());
+    absl::StatusOr<Buffer> buffer = runtime->BlockOn(channel.AllocateBuffer(1));
+    ASSERT_TRUE(buffer.ok()) << buffer.status();
+    kept = *std::move(buffer);
+  }
+  const std::vector<std::string> lines = log.Take();
+  EXPECT_THAT(lines,
+              Contains(HasSubstr("Destroy Buffers and payloads before their Runtime")).Times(1));
+  EXPECT_THAT(lines, Not(Contains(HasSubstr("was not destroyed"))));
+  EXPECT_THAT(lines, Not(Contains(HasSubstr("objects alive"))));
 }
 
 TEST(RuntimeOptionsTest, OptionsThatCannotBeHonouredAreRefused) {

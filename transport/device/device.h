@@ -19,6 +19,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -176,9 +177,17 @@ class Device {
   // once: destroying the object waits for that.
   virtual absl::StatusOr<ibv_async_event> GetAsyncEvent() = 0;
   virtual void AckAsyncEvent(ibv_async_event& event) = 0;
+
+  // Says that the program still has memory that is registered with the device. The memory stays so
+  // until the process ends, and whoever calls this has logged it. From any thread.
+  void KeepMemory() { keeps_memory_.store(true, std::memory_order_relaxed); }
+  bool keeps_memory() const { return keeps_memory_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> keeps_memory_{false};
 };
 
-// Logs that an object could not be destroyed.
+// Logs that an object could not be destroyed, unless kept memory is the likely reason.
 void LogLeakedObject(const Device& device, const char* kind, const absl::Status& status);
 
 // Owners of verbs objects: each destroys its object through the Device that made it.

@@ -271,9 +271,12 @@ void BufferPoolCore::Close() {
   if (used_ != coming) {
     abandoned_.store(true, std::memory_order_release);
     Log(LogLevel::kError,
-        fmt::format("the {} pool was destroyed while {} bytes of its buffers were "
-                    "in use: all of its {} bytes stay registered",
-                    name(), used_ - coming, arena_bytes_));
+        fmt::format(
+            "the {} pool was destroyed while {} bytes of its buffers were in use: all of its "
+            "{} bytes stay registered until the process ends. Destroy Buffers and payloads "
+            "before their Runtime",
+            name(), used_ - coming, arena_bytes_));
+    device_.KeepMemory();
     KeepForEver(this);
     return;
   }

@@ -106,9 +106,11 @@ RegisteredMemory::~RegisteredMemory() {
     return;
   }
   Log(LogLevel::kError,
-      fmt::format("registered memory was destroyed while {} buffers of it were in "
-                  "use: its {} bytes stay registered with {}",
-                  in_use, core_->region().size(), core_->device().name()));
+      fmt::format(
+          "registered memory was destroyed while {} buffers of it were in use: its {} bytes "
+          "stay registered with {} until the process ends. Destroy its Buffers first",
+          in_use, core_->region().size(), core_->device().name()));
+  core_->device().KeepMemory();
   // Kept for ever: the buffers refer to it.
   static std::mutex mutex;
   // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): without memory the process ends.

@@ -151,7 +151,7 @@ SoftDevice::~SoftDevice() {
   parts_->engine.Stop();
   parts_->fabric.Leave();
   const size_t leaked = parts_->objects.size();
-  if (leaked == 0) return;
+  if (leaked == 0 || keeps_memory()) return;
   Log(LogLevel::kError, fmt::format("{} is destroyed with {} objects alive", name(), leaked));
 }
 

@@ -67,6 +67,33 @@ absl::StatusCode CodeOfWc(ibv_wc_status status) {
   }
 }
 
+std::string WordsOfPeerGone(const std::string& peer) {
+  return fmt::format("{} closed the connection or died", peer);
+}
+
+std::string WordsOfWc(ibv_wc_status status, const std::string& peer) {
+  switch (status) {
+    case IBV_WC_RETRY_EXC_ERR:
+      return WordsOfPeerGone(peer);
+    case IBV_WC_WR_FLUSH_ERR:
+      return WordsOfPeerGone(peer) + ", or the device here ended the connection";
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      return fmt::format("{} had no receive posted for a message in time", peer);
+    case IBV_WC_REM_ACCESS_ERR:
+      return fmt::format("{} does not allow an access to its memory", peer);
+    case IBV_WC_REM_INV_REQ_ERR:
+      return fmt::format("the device of {} refused a request as invalid", peer);
+    case IBV_WC_REM_OP_ERR:
+      return fmt::format("the device of {} could not carry out a request", peer);
+    default:
+      break;
+  }
+  if (CodeOfWc(status) == absl::StatusCode::kInternal) {
+    return fmt::format("the device here refused a request to {}; the log names its error", peer);
+  }
+  return fmt::format("the device lost the connection to {}; the log names its error", peer);
+}
+
 }  // namespace
 
 absl::Status ErrnoStatus(int error, const std::string& what) {
@@ -114,6 +141,20 @@ absl::Status WcStatus(const ibv_wc& completion, const std::string& peer) {
       CodeOfWc(completion.status),
       fmt::format("{} (QPN {:#x}, peer {}, vendor error {:#x})", WcStatusName(completion.status),
                   completion.qp_num, peer, completion.vendor_err));
+}
+
+absl::Status EndOfConnection(const ibv_wc& completion, const std::string& peer) {
+  if (completion.status == IBV_WC_SUCCESS) return absl::OkStatus();
+  return absl::Status(CodeOfWc(completion.status), WordsOfWc(completion.status, peer));
+}
+
+absl::Status PeerGone(const std::string& peer) {
+  return absl::UnavailableError(WordsOfPeerGone(peer));
+}
+
+// A device may flush what is posted to a queue pair whose peer has ended it.
+bool MayMeanPeerGone(ibv_wc_status status) {
+  return status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_WR_FLUSH_ERR;
 }
 
 }  // namespace verbena::internal

@@ -1,7 +1,8 @@
 // verbs' two kinds of failure, errno and the status of a work completion, as absl::Status.
 //
-// This is the only place that maps them, so that every message names the verbs constant that a
-// reader can look up, beside the canonical code that a caller can act on.
+// This is the only place that maps them. A message for the log names the verbs constant, which a
+// reader can look up. A message for a user says in words what happened to the connection. Both have
+// the canonical code that a caller can act on.
 
 #ifndef VERBENA_TRANSPORT_DEVICE_VERBS_STATUS_H_
 #define VERBENA_TRANSPORT_DEVICE_VERBS_STATUS_H_
@@ -20,8 +21,15 @@ absl::Status ErrnoStatus(int error, const std::string& what);
 // The name of a completion's status, e.g. "IBV_WC_RNR_RETRY_EXC_ERR".
 const char* WcStatusName(ibv_wc_status status);
 
-// OK for IBV_WC_SUCCESS. `peer` is how logs name the other side.
+// For the log. OK for IBV_WC_SUCCESS. `peer` is how logs name the other side.
 absl::Status WcStatus(const ibv_wc& completion, const std::string& peer);
+
+// The same for users: why the completion ends the connection with `peer`. Names no constant.
+absl::Status EndOfConnection(const ibv_wc& completion, const std::string& peer);
+// UNAVAILABLE: the same words however the end was noticed, by the stream or by the device.
+absl::Status PeerGone(const std::string& peer);
+// Whether the death of a peer may be why a completion failed.
+bool MayMeanPeerGone(ibv_wc_status status);
 
 }  // namespace verbena::internal
 

@@ -20,6 +20,7 @@
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/link/ids.h"
 
@@ -316,11 +317,9 @@ Task<void> Endpoint::WatchStream(Link& link) {
   absl::Status end;
   try {
     const bool received = (co_await link.qp().stream().Receive()).ok();
-    end =
-        received
-            ? absl::InvalidArgumentError(
-                  fmt::format("{} sent a bootstrap message on an open link", link.peer()))
-            : absl::UnavailableError(fmt::format("{} closed the connection or died", link.peer()));
+    end = received ? absl::InvalidArgumentError(
+                         fmt::format("{} sent a bootstrap message on an open link", link.peer()))
+                   : PeerGone(link.peer());
   } catch (const std::exception& error) {
     // The stream may be the program's.
     end = absl::InternalError(

@@ -1,12 +1,15 @@
 #include "verbena/transport/link/sender.h"
 
 #include <algorithm>
+#include <chrono>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/link/host.h"
 #include "verbena/transport/link/listener.h"
@@ -203,7 +206,8 @@ void LinkSender::OnCompletion(const ibv_wc& completion, uint16_t position) {
     return;
   }
   if (completion.status != IBV_WC_SUCCESS) {
-    owner_.Close(WcStatus(completion, owner_.peer()));
+    LogFailure(completion);
+    owner_.Close(EndOfConnection(completion, owner_.peer()));
     return;
   }
   transfers_.Completed(queue_.slots().completed());
@@ -212,6 +216,14 @@ void LinkSender::OnCompletion(const ibv_wc& completion, uint16_t position) {
   WakeWriters();
   if (!lease_waiters_.empty()) WakeLeaseWaiters();
   if (transfers_.CanGo() || leases_.work_due() || lacks_room_) ScheduleFlush();
+}
+
+void LinkSender::LogFailure(const ibv_wc& completion) {
+  const std::string text(WcStatus(completion, owner_.peer()).message());
+  if (MayMeanPeerGone(completion.status)) return Log(LogLevel::kInfo, "a link ends: " + text);
+  // A peer can cause these as often as it connects.
+  static thread_local ThrottledLog log({.lines = 4, .interval = std::chrono::seconds(10)});
+  log.Write(LogLevel::kWarning, host_.executor().now(), "a link fails: " + text);
 }
 
 void LinkSender::OnLateCompletion(const ibv_wc& completion) {

@@ -250,6 +250,8 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   // False if that closes the link.
   bool Ring(WrChain& ready);
   [[gnu::cold, gnu::noinline]] void PostFailed(int error);
+  // Names the constant of verbs, which users are not told.
+  [[gnu::cold, gnu::noinline]] void LogFailure(const ibv_wc& completion);
   // A completion when the link is no longer open.
   [[gnu::cold, gnu::noinline]] void OnLateCompletion(const ibv_wc& completion);
   [[gnu::cold, gnu::noinline]] void CompletedUnposted(uint16_t position);

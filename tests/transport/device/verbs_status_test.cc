@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StrEq;
 
 std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
@@ -95,6 +96,27 @@ TEST(WcStatusTest, AFailureNamesConstantQpnPeerAndVendorError) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("IBV_WC_RNR_RETRY_EXC_ERR"), HasSubstr("0xabc"),
                                        HasSubstr("10.0.0.7"), HasSubstr("0x15")));
+}
+
+TEST(WcStatusTest, UsersAreToldInWordsWithTheSameCodeAndWithoutAConstant) {
+  for (const NamedStatus& named : kStatuses) {
+    ibv_wc completion{};
+    completion.status = named.status;
+    const absl::Status told = EndOfConnection(completion, "10.0.0.7");
+    EXPECT_EQ(told.code(), WcStatus(completion, "10.0.0.7").code()) << named.name;
+    if (told.ok()) continue;
+    EXPECT_THAT(MessageOf(told), AllOf(HasSubstr("10.0.0.7"), Not(HasSubstr("IBV_"))))
+        << named.name;
+  }
+}
+
+TEST(WcStatusTest, ADeadPeerIsCalledSoHoweverItsEndIsNoticed) {
+  ibv_wc completion{};
+  completion.status = IBV_WC_RETRY_EXC_ERR;
+  EXPECT_EQ(EndOfConnection(completion, "10.0.0.7"), PeerGone("10.0.0.7"));
+  completion.status = IBV_WC_WR_FLUSH_ERR;
+  EXPECT_THAT(MessageOf(EndOfConnection(completion, "10.0.0.7")),
+              HasSubstr(MessageOf(PeerGone("10.0.0.7"))));
 }
 
 TEST(WcStatusTest, OurOwnFaultsAreTellableFromThePeersAndTheWires) {

@@ -88,6 +88,9 @@ enum class Inherit : uint8_t {
 // point is a time of that clock. The default leaves it to the channel (ChannelOptions), which has
 // none unless it is given one. A value; any thread.
 //
+//   precondition                                   how it is checked   test
+//   when() of one that is made from a time point   a check aborts      deadline_clock_test
+//
 //   co_await stub.Read(request, {.deadline = std::chrono::milliseconds(5)});
 class Deadline {
  public:
@@ -256,6 +259,10 @@ struct PayloadSlice {
 //
 // Owns its Buffers: nobody else may change memory that a peer may still read or a device still
 // send. Move-only; one whole Buffer, the usual payload, costs no allocation. One thread.
+//
+//   precondition                            how it is checked   test
+//   slices lie within their Buffer          a check aborts      misuse_test
+//   part(index) with index < part_count()   a check aborts      misuse_test
 //
 //   Payload block = std::move(buffer);                    // all of it
 //   Payload ends; ends.Add(std::move(buffer), {{0, 4096}, {61440, 4096}});
@@ -643,6 +650,11 @@ class InPlaceCall {
 // owns it. `Reply` likewise: a message, or a WithPayload of one if responses have payloads. A call
 // that owns its reply gives absl::StatusOr<Reply>, one that borrows it absl::Status. Failures carry
 // an Outcome (status.h).
+//
+//   precondition                                    how it is checked   test
+//   awaited once, and not after it was moved from   a check aborts      call_misuse_test
+//   a spawned call owns its messages                does not compile    lifetimes
+//   what it borrows lives until it has ended        not checked
 //
 //   absl::StatusOr<GetReply> got = co_await stub.Get(request);
 //   auto [a, b] = co_await WhenAll(stub.Get(first), stub.Get(second));

@@ -44,6 +44,11 @@ class DedupeClient;
 // channel on the same executor; others fail with INVALID_ARGUMENT. The token belongs to the caller,
 // on that executor's thread, and must outlive the attempts. Its destruction tells the server, with
 // a later call of the channel, that nobody needs the result any more.
+//
+//   precondition                   how it is checked   test
+//   one request for all attempts   INVALID_ARGUMENT    dedupe_test
+//   the method is deduplicated     INVALID_ARGUMENT    dedupe_test
+//   outlives its attempts          not checked
 class DedupeToken {
  public:
   DedupeToken() = default;
@@ -95,6 +100,10 @@ struct DedupeResult {
 // ServerContext::MaybeExecuted(), so that a repeated request asks the store.
 // A store is implemented by users, given to ServerOptions::dedupe, and must outlive the server. It
 // is called on each executor, possibly at once.
+//
+//   precondition                         how it is checked   test
+//   outlives the server                  not checked
+//   safe on several executors at once    not checked
 class DedupeStore {
  public:
   virtual ~DedupeStore() = default;

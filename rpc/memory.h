@@ -72,6 +72,13 @@ absl::StatusOr<RemoteMemory> RemoteOver(Link& link, const RemoteMemoryHandle& ha
 //
 // The loans to one peer take at most half of LeaseLimits::windows_per_link at once.
 //
+//   precondition                             how it is checked     test
+//   the memory is registered                 INVALID_ARGUMENT      remote_memory_test
+//   the memory is of the link's device       FAILED_PRECONDITION
+//   End() on its executor                    FAILED_PRECONDITION   remote_memory_lifetime_test
+//   End() of a loan, not of an empty one     FAILED_PRECONDITION   remote_memory_test
+//   the Buffer is kept until End() gave OK   not checked
+//
 // Lend() fails with INVALID_ARGUMENT if the memory cannot be lent so; FAILED_PRECONDITION for
 // memory of another device, or of this one before it failed and was opened again; UNIMPLEMENTED if
 // the device has no atomics; RESOURCE_EXHAUSTED for one loan too many, or if no window came free
@@ -147,6 +154,13 @@ class Loan {
 // later, and the caller may use the local memory again. If a Task that waits is destroyed, the
 // device may still use the local memory: destroy its Buffer, and do not use it again. Using memory
 // after its Loan has ended costs the link under strict leases.
+//
+//   precondition                           how it is checked     test
+//   within the memory                      OUT_OF_RANGE          remote_memory_test
+//   a use that it was lent for             INVALID_ARGUMENT      remote_memory_test
+//   on the executor of its link            FAILED_PRECONDITION   remote_memory_lifetime_test
+//   not used after its Loan has ended      the link is lost      remote_memory_lifetime_test
+//   the Buffer lives as long as the Task   not checked
 //
 // READs and atomics wait while as many are outstanding as both devices can have. Operations have no
 // order among themselves unless one is awaited before the next begins.

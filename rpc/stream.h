@@ -38,8 +38,15 @@ class Channel;
 // deadline of CallOptions holds for the whole stream, and so does that of the Task that begins it,
 // if that is earlier (CallOptions::inherit). Destroying the object before the end abandons the
 // call: the handler is cancelled, and so are awaits in other Tasks. Movable while nobody awaits it.
-// All awaits and the destruction are on one executor. A Read and a Write may be awaited at once; a
-// check aborts if two Reads or two Writes are.
+// All awaits and the destruction are on one executor. A Read and a Write may be awaited at once.
+//
+//   precondition                                 how it is checked     test
+//   one Read and one Write at a time             a check aborts        call_misuse_test
+//   one Finish() at a time                       a check aborts        call_misuse_test
+//   no Read behind the end of the messages       FAILED_PRECONDITION   stream_end_test
+//   no Write behind WritesDone()                 FAILED_PRECONDITION   stream_window_test
+//   awaited and destroyed on one executor        not checked
+//   not moved while somebody awaits it           not checked
 //
 // Messages that the application does not read stay in its memory: at most 256 KiB of a stream and
 // 16 MiB of a link (no option sets these yet). Beyond that the peer's Write waits. Cancelling an
@@ -214,7 +221,7 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
 // Writes are. One thread.
 //
 //   precondition                                    how it is checked     test
-//   one Read and one Write at a time                a check aborts
+//   one Read and one Write at a time                a check aborts        call_misuse_test
 //   no Read behind the end of the messages          FAILED_PRECONDITION   stream_end_test
 //   used by the handler's Task and on its thread    not checked
 //

@@ -314,6 +314,10 @@ TEST_F(UnaryTest, AServiceThatIsNullIsRefused) {
   const absl::Status started = Server::Start(*server_runtime_, {&service_, nullptr}).status();
   EXPECT_EQ(started.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(started.message(), "services[1] of Server::Start() is null: give it a service");
+  const absl::Status without =
+      Server::Start(*server_runtime_, {&service_}, {.interceptors = {nullptr}}).status();
+  EXPECT_EQ(without.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(without.message(), "ServerOptions::interceptors[0] is null");
 }
 
 TEST_F(UnaryTest, ABusyPortIsOneClearError) {

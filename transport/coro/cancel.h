@@ -11,7 +11,7 @@
 //
 //   precondition                                    how it is checked   test
 //   requested on the thread of its coroutines       a check aborts      one_executor_test
-//   Request() has a reason                          a check aborts
+//   Request() has a reason                          a check aborts      cancel_test
 //   outlives the tasks that run in it               not checked
 //
 //   CancelScope scope(parent);

@@ -2,6 +2,10 @@
 //
 // Each lives in the frame of the coroutine that awaits it, on that coroutine's thread and in its
 // cancel scope, and ends when its Tasks have ended. What the caller passes bounds them.
+//
+//   precondition                         how it is checked   test
+//   WhenAny() of at least one Task       a check aborts      when_test
+//   ForEach() with concurrency above 0   a check aborts      for_each_test
 
 #ifndef VERBENA_TRANSPORT_CORO_COMBINATORS_H_
 #define VERBENA_TRANSPORT_CORO_COMBINATORS_H_

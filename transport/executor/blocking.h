@@ -7,6 +7,10 @@
 // oldest callable that waits; those without a client have one turn together. So a client with
 // thousands of slow callables costs each other client one turn of the threads. The queue holds
 // calls of suspended coroutines, and has no other bound than their number. Usable from any thread.
+//
+//   precondition                                how it is checked   test
+//   max_threads is at least 1                   a check aborts      run_blocking_test
+//   destroyed after the executors that use it   not checked
 
 #ifndef VERBENA_TRANSPORT_EXECUTOR_BLOCKING_H_
 #define VERBENA_TRANSPORT_EXECUTOR_BLOCKING_H_

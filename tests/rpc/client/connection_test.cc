@@ -379,5 +379,11 @@ TEST_F(ConnectionDeathTest, AChannelThatAsksForAnExecutorByNumberAndByKeyAborts)
                "server_executor is 1 and server_key is 2: set at most one of them");
 }
 
+TEST_F(ConnectionDeathTest, AnInterceptorThatIsNullAborts) {
+  StartBoth();
+  EXPECT_DEATH(Channel(*client_runtime_, "nowhere:1", {.interceptors = {nullptr}}),
+               "one of ChannelOptions::interceptors is null");
+}
+
 }  // namespace
 }  // namespace verbena::internal

@@ -161,6 +161,26 @@ TEST_P(FakeClockTest, AHandlerThatStillWaitsDoesNotHoldUpTheEnd) {
 
 INSTANTIATE_TEST_SUITE_P(OfExecutors, FakeClockTest, ::testing::Values(1, 2));
 
+TEST(InProcessDeathTest, ARuntimeOrAServerThatDoesNotStartAborts) {
+  EXPECT_DEATH(InProcessServer({.runtime = {.executors = 0}}), "the runtime did not start: .*");
+  EXPECT_DEATH(InProcessServer().Serve({nullptr}), "the server did not start: .*is null");
+}
+
+TEST(InProcessDeathTest, ServingTwiceAborts) {
+  const auto serve_twice = [] {
+    InProcessServer fixture;
+    fixture.Serve({});
+    fixture.Serve({});
+  };
+  EXPECT_DEATH(serve_twice(), "call Stop\\(\\) before Serve\\(\\) again");
+}
+
+TEST(InProcessDeathTest, TwoClocksAbort) {
+  FakeClock own;
+  EXPECT_DEATH(InProcessServer({.runtime = {.clock = &own}, .fake_clock = true}),
+               "gives a clock of its own, and asks for a fake one");
+}
+
 TEST(InProcessDeathTest, MovingTheMachinesClockAborts) {
   EXPECT_DEATH(InProcess<NotesService>().Advance(1s), "set InProcessOptions::fake_clock");
 }

@@ -84,5 +84,9 @@ TEST(CancelScopeTest, DestroyedListenerAndDestroyedScopeAreForgotten) {
   EXPECT_TRUE(listener.heard.empty());
 }
 
+TEST(CancelScopeDeathTest, ARequestWithoutAReasonAborts) {
+  EXPECT_DEATH(CancelScope().Request(StatusCode::kOk), "a request to stop needs a reason");
+}
+
 }  // namespace
 }  // namespace verbena::internal

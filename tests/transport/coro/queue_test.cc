@@ -53,6 +53,17 @@ TEST(QueueDeathTest, AQueueWithoutRoomAborts) {
   EXPECT_DEATH(Queue<Item>(0), "a Queue without room would never pass an item on");
 }
 
+TEST(QueueDeathTest, DestroyingAQueueInWhichSomebodyWaitsAborts) {
+  EXPECT_DEATH(
+      {
+        ManualScheduler scheduler;
+        std::optional<Queue<Item>> queue(std::in_place, 1);
+        Started popping(scheduler, PopOne(*queue));
+        queue.reset();
+      },
+      "a Queue was destroyed while somebody waits");
+}
+
 TEST_F(QueueTest, KeepsOrderAroundTheRing) {
   for (int round = 0; round < 5; ++round) {
     EXPECT_TRUE(queue_.TryPush(Make(round)));

@@ -4,6 +4,8 @@
 #include "verbena/transport/coro/sync.h"
 
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -157,6 +159,17 @@ TEST_F(SemaphoreTest, HoldReleasesWhenItsTaskIsAbandoned) {
   EXPECT_EQ(semaphore_.available(), 2u);
   holding.Abandon();
   EXPECT_EQ(semaphore_.available(), 4u);
+}
+
+TEST(SemaphoreDeathTest, DestroyingASemaphoreForWhichSomebodyWaitsAborts) {
+  EXPECT_DEATH(
+      {
+        ManualScheduler scheduler;
+        std::optional<Semaphore> semaphore(std::in_place, 0);
+        Started waiting(scheduler, Take(*semaphore, 1));
+        semaphore.reset();
+      },
+      "a Semaphore was destroyed while somebody waits");
 }
 
 }  // namespace

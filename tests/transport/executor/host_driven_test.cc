@@ -135,13 +135,16 @@ using HostDrivenDeathTest = HostDrivenTest;
 
 TEST_F(HostDrivenDeathTest, PollingAnExecutorInsideItsOwnLoopAborts) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_DEATH(
-      {
-        auto executor = Create();
-        executor->PostFunction([&] { executor->Poll(); });
-        RunUntilIdle(*executor);
-      },
-      "Poll\\(\\) inside the loop of");
+  const auto inside = [](void (*call)(Executor&)) {
+    auto executor = Create();
+    executor->PostFunction([&] { call(*executor); });
+    RunUntilIdle(*executor);
+  };
+  EXPECT_DEATH(inside([](Executor& executor) { executor.Poll(); }),
+               "Poll\\(\\) inside the loop of");
+  EXPECT_DEATH(inside([](Executor& executor) { executor.Run(); }), "Run\\(\\) inside the loop of");
+  EXPECT_DEATH(inside([](Executor& executor) { (void)executor.Arm(); }),
+               "Arm\\(\\) inside the loop of");
 }
 
 TEST_F(HostDrivenDeathTest, DestroyingAnExecutorInsideItsOwnLoopAborts) {

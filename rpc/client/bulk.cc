@@ -131,6 +131,7 @@ absl::Status ClientBulk::OpenLanding(Link& link) {
   }
   if (landing.size() == 0) return absl::OkStatus();
   VERBENA_ASSIGN_OR_RETURN(request_.landing, OpenLease(link, landing.view(), LeaseAccess::kWrite));
+  landing_leased_ = true;
   return absl::OkStatus();
 }
 
@@ -265,6 +266,7 @@ LeaseList ClientBulk::Abandon(ClientSession& session, bool sent) {
 void ClientBulk::OnLinkDown(bool sent) {
   if (write_ != nullptr) std::exchange(write_, nullptr)->Abandon();
   lost_ = MayBeInUse(sent);
+  landing_lost_ = landing_leased_ && !leases_.empty();
   leases_.clear();
 }
 

@@ -111,6 +111,9 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   // True if the peer or the device may still reach the memory. The memory returns to its pool when
   // they no longer can.
   bool lost() const { return lost_; }
+  // The same of `landing` after a request that had not left. Its server has not heard of the lease,
+  // but the key opens the memory until the link's queue pair is drained.
+  bool landing_lost() const { return landing_lost_; }
 
   // Call it once settled, with the response. DATA_LOSS if other bytes arrived than were sent.
   absl::Status CheckResponse() const;
@@ -156,6 +159,8 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   bool failed_ = false;
   bool checked_ = false;  // the link checks payloads
   bool lost_ = false;
+  bool landing_leased_ = false;
+  bool landing_lost_ = false;
   LeaseList leases_;
   ClientSession* settling_on_ = nullptr;  // from the final frame until the leases have ended
   Event settled_;

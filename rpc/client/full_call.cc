@@ -313,7 +313,7 @@ absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, C
   to.ReturnPayload(bulk.payload, /*may_be_read=*/false);
   if (status.ok()) {
     to.response.Set(bulk.TakeResponsePayload(), bulk.has_response_payload());
-  } else if (to.gave_landing) {
+  } else if (to.gave_landing && !bulk.landing_lost()) {
     to.response.Set(std::move(bulk.landing), false);
   }
   if (to.info != nullptr && bulk.has_message()) {
@@ -371,7 +371,15 @@ Task<absl::Status> PlaceResponse(Connection& connection, ClientBulk& bulk, Deadl
   co_return absl::OkStatus();
 }
 
-// The caller's memory, for another beginning of its call. No server has heard of the landing.
+// Whether a call that was lost_unsent() is made again. Memory of the caller's for the response must
+// be the next beginning's alone; memory of the call's own returns to its pool by itself.
+bool MayRepeat(const CallSpec& spec, const std::optional<ClientBulk>& bulk,
+               const CallerMemory& to) {
+  if (spec.route_again == nullptr) return false;
+  return !to.gave_landing || !bulk.has_value() || !bulk->landing_lost();
+}
+
+// The caller's memory, for another beginning of its call.
 void GiveBack(ClientBulk& bulk, CallOptions& options, CallerMemory& to) {
   to.was_lent |= bulk.lost();
   options.request_payload = std::move(bulk.payload);
@@ -470,7 +478,7 @@ Task<absl::Status> FullCall(Connection& first, CallSpec spec) {
       call.set_context(spec.context, /*travels=*/bulk.has_value() && bulk->context_bytes > 0);
     }
     status = co_await call;
-    if (call.lost_unsent() && spec.route_again != nullptr) [[unlikely]] {
+    if (call.lost_unsent() && MayRepeat(spec, bulk, to)) [[unlikely]] {
       const auto route = std::exchange(spec.route_again, nullptr);
       if (bulk.has_value()) GiveBack(*bulk, options, to);
       bulk.reset();

@@ -9,9 +9,11 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/rpc/dedupe_testing.verbena.pb.h"
+#include "tests/rpc/payload_testing.verbena.pb.h"
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/rpc/waiting_replies.h"
@@ -34,6 +36,7 @@ constexpr size_t kWhole = 4000;
 constexpr uint32_t kCalls = RoguePeer::kCredits + 1;
 constexpr uint32_t kLast = kCalls - 1;
 constexpr const char* kAdd = "verbena.testing.Counter/Add";
+constexpr const char* kGet = "verbena.testing.Payloads/Get";
 
 // Calls of a correct client to a rogue server that issues no credits by itself.
 class WaitingRequestsTest : public RpcTest {
@@ -53,7 +56,7 @@ class WaitingRequestsTest : public RpcTest {
     waiting_ = false;
     std::thread rogue_thread([&] {
       RoguePeer rogue(*rogue_runtime_);
-      rogue.methods.push_back(MethodId(kAdd));
+      for (const char* method : {kAdd, kGet}) rogue.methods.push_back(MethodId(method));
       rogue.AcceptFrom(*listener_);
       for (uint32_t i = 0; i < RoguePeer::kCredits; ++i) (void)rogue.Receive();
       while (!waiting_) std::this_thread::yield();
@@ -86,6 +89,10 @@ class WaitingRequestsTest : public RpcTest {
     TaskScope scope(client_runtime_->executor(0));
     // So that all are sent in their order, whatever they wait for otherwise.
     if (last_is_deduplicated_) VERBENA_CO_RETURN_IF_ERROR(co_await channel_->Connect());
+    if (last_has_room_) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await channel_->Connect());
+      VERBENA_CO_ASSIGN_OR_RETURN(room_, co_await channel_->AllocateBuffer(kLeased));
+    }
     for (uint32_t i = 0; i < kCalls; ++i) {
       const size_t bytes = !has_lease_ ? kLarge : i == kLast ? kLeased : kWhole;
       requests_[i].set_data(std::string(bytes, 'r'));
@@ -95,6 +102,13 @@ class WaitingRequestsTest : public RpcTest {
           request.set_filler(std::string(kLarge, 'r'));
           testing::AddReply reply;
           ended_[i] = co_await testing::Counter::Stub(*channel_).Add(request, reply);
+          co_return;
+        }
+        if (i == kLast && last_has_room_) {
+          WithPayload<testing::GetReply> got;
+          ended_[i] = co_await testing::Payloads::Stub(*channel_).Get(
+              testing::GetRequest(), got, {.response_payload_into = std::move(room_)});
+          room_came_back_ = static_cast<bool>(got.payload);
           co_return;
         }
         testing::EchoReply reply;
@@ -122,7 +136,10 @@ class WaitingRequestsTest : public RpcTest {
   bool has_metadata_ = false;          // the calls
   bool has_lease_ = false;             // the call that waits, behind others of kWhole
   bool last_is_deduplicated_ = false;  // an Add()
-  uint64_t retries_ = 0;               // by policies
+  bool last_has_room_ = false;         // a Get() into leased memory of its caller's
+  Buffer room_;
+  bool room_came_back_ = false;
+  uint64_t retries_ = 0;  // by policies
   testing::EchoRequest requests_[kCalls];
   absl::Status ended_[kCalls];
   std::atomic<bool> waiting_{false};
@@ -164,6 +181,22 @@ TEST_F(WaitingRequestsTest, SoIsOneWithLeasedMemory) {
   has_lease_ = true;
   MakeCalls([&](RoguePeer& rogue) { (void)AnswerTooEarly(rogue); }, [] {});
   EXPECT_EQ(ended_[kLast], absl::OkStatus());
+}
+
+// The key opens the memory until the link's queue pair is drained. Nobody listens any more, so that
+// a call that was made again would fail, too, and have its memory back.
+TEST_F(WaitingRequestsTest, AResponsesMemoryThatItsLinkMayStillOpenDoesNotComeBack) {
+  has_lease_ = last_has_room_ = true;
+  MakeCalls(
+      [&](RoguePeer& rogue) {
+        listener_.reset();
+        rogue.Send(EncodeSend(kCorrect, {Response(kLast, 0)}));
+        EXPECT_TRUE(rogue.IsDropped());
+      },
+      [] {});
+  EXPECT_EQ(ended_[kLast].code(), absl::StatusCode::kUnavailable) << ended_[kLast];
+  EXPECT_EQ(OutcomeOf(ended_[kLast]), Outcome::kNotExecuted);
+  EXPECT_FALSE(room_came_back_);
 }
 
 TEST_F(WaitingRequestsTest, ARequestThatChangesWhileItWaitsFailsItsCallAlone) {

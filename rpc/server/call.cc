@@ -181,9 +181,9 @@ Task<absl::Status> ServerCall::RunOnce() {
   uint32_t fingerprint = FingerprintOf(messages_.request());
   size_t done = 0;
   while (ExtendFingerprint(fingerprint, done)) {
-    if (absl::Status status = co_await Yield(); !status.ok()) {
+    if (const absl::Status status = co_await Yield(); !status.ok()) {
       carried_.once().outcome = Outcome::kNotExecuted;
-      co_return status;
+      co_return UnlessLeft(status);
     }
   }
   const ServerClient& client = call_link_->client();
@@ -515,10 +515,7 @@ void ServerCall::EndTask(const absl::Status& ended, Outcome outcome) {
   outcome = context_->OutcomeGiven(ended).value_or(outcome);
   const bool refused = step_ == Step::kFetch || step_ == Step::kIntercept;
   if (refused) outcome = Outcome::kNotExecuted;
-  // As for a call that waits for its turn: its client may try another server.
-  const bool is_left = refused && pool_.draining() && absl::IsCancelled(ended) &&
-                       cancel_->reason() == absl::StatusCode::kCancelled;
-  const absl::Status& status = is_left ? state_.RefusalStatus(RefusalReason::kShuttingDown) : ended;
+  const absl::Status& status = refused ? UnlessLeft(ended) : ended;
   outcome = carried_.OutcomeOr(outcome);
   if (failure_ != nullptr) {
     RespondLargeFailure(status);
@@ -527,6 +524,13 @@ void ServerCall::EndTask(const absl::Status& ended, Outcome outcome) {
   } else if (status.ok() || !AskForFailure(status, outcome)) {
     Respond(status, outcome);
   }
+}
+
+// As for a call that waits for its turn: its client may try another server.
+const absl::Status& ServerCall::UnlessLeft(const absl::Status& ended) const {
+  const bool is_left = pool_.draining() && absl::IsCancelled(ended) &&
+                       cancel_->reason() == absl::StatusCode::kCancelled;
+  return is_left ? state_.RefusalStatus(RefusalReason::kShuttingDown) : ended;
 }
 
 bool ServerCall::AskForFailure(const absl::Status& status, Outcome outcome) {

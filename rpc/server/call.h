@@ -287,6 +287,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   [[gnu::noinline]] void CompleteWithParts(size_t reply_bytes);
   // A task has ended that is not the handler's, or not well.
   [[gnu::noinline]] void EndTask(const absl::Status& ended, Outcome outcome);
+  // `ended`, or a refusal if the end of a shutdown's grace has cancelled a call that has not begun.
+  const absl::Status& UnlessLeft(const absl::Status& ended) const;
   void Respond(const absl::Status& status, Outcome outcome);
   // For a call without parts.
   void RespondPlainly(const absl::Status& status, Outcome outcome);

@@ -9,12 +9,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/cord.h"
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/watched_device.h"
+#include "tests/support/moved_clock.h"
+#include "tests/support/watched.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/task.h"
 #include "verbena/transport/coro/combinators.h"
@@ -22,6 +25,19 @@
 
 namespace verbena::internal {
 namespace {
+
+// Its calls go on to their handler once they are cancelled.
+class LateInterceptor final : public ServerInterceptor {
+ public:
+  Task<absl::Status> Intercept(ServerCallView&, ServerNext next) override {
+    waiting = true;
+    (void)co_await may_go.Until(true);
+    co_return co_await next();
+  }
+
+  Watched<bool> waiting;
+  Watched<bool> may_go;
+};
 
 class DedupeTest : public CounterTest {
  protected:
@@ -262,6 +278,37 @@ TEST_F(DedupeTest, ALargePayloadIsComparedInSlicesBetweenWhichOthersRun) {
   const uint64_t before = ServersResumptions();
   ASSERT_EQ(Run(swap()), absl::OkStatus());
   EXPECT_GE(ServersResumptions() - before, kSlices - 1);
+}
+
+// Its client may repeat it elsewhere. The shutdown's last limit must not pass before the refusal
+// has left, so the server's clock stands.
+TEST_F(DedupeTest, ACallThatAShutdownCancelsBetweenSlicesIsRefused) {
+  MovedClock clock;
+  RuntimeOptions options = breaker_.Watched();
+  options.clock = &clock;
+  server_runtime_ = StartRuntime(std::move(options));
+  const auto interceptor = std::make_shared<LateInterceptor>();
+  ServeWith(service_, {.address = port_.address(), .interceptors = {interceptor}});
+  StartClient();
+  const auto swap = [this]() -> Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer,
+                                co_await channel_->AllocateBuffer(2 * kChecksumSliceBytes));
+    std::memset(buffer.data(), 'p', buffer.size());
+    co_return (co_await stub_->Swap(testing::AddRequest(), {.request_payload = std::move(buffer)}))
+        .status();
+  };
+  JoinHandle<absl::Status> call = client_runtime_->Spawn(swap());
+  EXPECT_EQ(Run(interceptor->waiting.Until(true)), absl::OkStatus());
+  clock.Stop();
+  std::thread shutdown([this] { EXPECT_TRUE(server_->Shutdown(Duration::zero()).empty()); });
+  const absl::Status status = call.Join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+  EXPECT_EQ(service_.runs, 0u);
+  clock.GoOn();
+  shutdown.join();
+  stub_.reset();
+  StopAll();
 }
 
 TEST_F(DedupeTest, APayloadThatWasWrittenInPiecesIsKept) {

@@ -69,9 +69,10 @@ class CallersMemory {
     if (gave_payload_) attempt.lent_payload = &lent_;
   }
   // Whether another attempt can have it after one that failed.
-  bool is_back() const {
-    return (!gave_payload_ || payload_.present() || lent_.present()) &&
-           (!gave_room_ || (received_.payload != nullptr && *received_.payload));
+  bool is_back() const { return payload_is_back() && room_is_back(); }
+  bool payload_is_back() const { return !gave_payload_ || payload_.present() || lent_.present(); }
+  bool room_is_back() const {
+    return !gave_room_ || (received_.payload != nullptr && *received_.payload);
   }
   // Another attempt follows.
   void TakeBack() {
@@ -329,13 +330,15 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
     }
     series.Begin();
   }
+  const bool lacked_room = series.lacked_memory() && memory.payload_is_back();
   memory.Return();
   if (options.info != nullptr) {
     *options.info = std::move(info);
     options.info->elapsed = scheduler.now() - began;
   }
   if (status.ok()) co_return status;
-  if (series.lacked_memory()) {
+  // A payload is lacking only if an interceptor destroyed the attempt.
+  if (lacked_room) {
     status = Annotate(status,
                       "no further attempt, since the server may still write to memory of the call "
                       "(response_payload_into)");

@@ -4,6 +4,7 @@
 #include "verbena/rpc/client/attempts.h"
 
 #include <chrono>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -165,6 +166,15 @@ TEST_F(RetriedCallTest, APayloadThatAServerMayStillReadIsSentAgainAndDoesNotCome
             absl::OkStatus());
   EXPECT_EQ(attempts.had_payload, (std::vector<bool>{true, true}));
   EXPECT_FALSE(back.present());
+}
+
+TEST_F(RetriedCallTest, ALostPayloadIsNotBlamedOnMemoryForTheResponse) {
+  ScriptedAttempts attempts(
+      {{.status = Unavailable(Outcome::kNotExecuted), .payload_is_dropped = true}, {}});
+  const absl::Status status = Run(attempts, kAdds, {.request_payload = Payload::Empty()});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(status.message().find("response_payload_into"), std::string_view::npos) << status;
+  EXPECT_EQ(attempts.begun, 1);
 }
 
 }  // namespace

@@ -34,8 +34,9 @@ inline absl::Status Unavailable(Outcome outcome) {
 struct ScriptedAttempt {
   Duration takes = {};  // once it has a server
   absl::Status status = {};
-  bool payload_comes_back = true;  // otherwise its server may still read it
-  Duration seeks = {};             // a server, before that
+  bool payload_comes_back = true;   // otherwise its server may still read it
+  Duration seeks = {};              // a server, before that
+  bool payload_is_dropped = false;  // as by an interceptor that destroys the attempt
 };
 
 class ScriptedAttempts final : public AttemptMaker {
@@ -53,7 +54,7 @@ class ScriptedAttempts final : public AttemptMaker {
     had_payload.push_back(options.request_payload.present());
     const absl::Status slept = co_await WithDeadline(Take(attempt, tried), options.deadline.when());
     Payload* const into = attempt.payload_comes_back ? options.returned_payload : spec.lent_payload;
-    if (into != nullptr) *into = std::move(options.request_payload);
+    if (into != nullptr && !attempt.payload_is_dropped) *into = std::move(options.request_payload);
     if (!slept.ok()) {
       ++cut_off;
       co_return WithOutcome(slept, Outcome::kMaybeExecuted);

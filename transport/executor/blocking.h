@@ -5,7 +5,9 @@
 // stay until the pool is destroyed, which must be after the executors that use it. At most
 // max_threads callables run at once. Clients (CancelScope::client()) take turns, each with its
 // oldest callable that waits; those without a client have one turn together. So a client with
-// thousands of slow callables costs each other client one turn of the threads. The queue holds
+// thousands of slow callables costs each other client one turn of the threads. A client is what it
+// says it is, and another one on each executor: a host that claims many runtime ids, or has links
+// to many executors, has as many turns, and only the bounds of its calls hold it. The queue holds
 // calls of suspended coroutines, and has no other bound than their number. Usable from any thread.
 //
 //   precondition                                how it is checked   test

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -95,6 +96,7 @@ TEST_F(MemoryWaitTest, AWaitForAShareAndOneForMemoryHaveOneLimit) {
   EXPECT_EQ(second.status.code(), absl::StatusCode::kResourceExhausted) << second.status;
   EXPECT_EQ(OutcomeOf(second.status), Outcome::kNotExecuted);
   keeping_.kept.clear();
+  StopBoth();
 }
 
 // No handler has seen it, so its client may try another server, as by a RetryPolicy's defaults.
@@ -102,7 +104,7 @@ TEST_F(MemoryWaitTest, ARequestThatWaitsAtTheEndOfAShutdownsGraceIsRefused) {
   LinkLimits limits;
   limits.memory.receive_bytes = kBudget;
   limits.leases.granted_bytes_per_client = 0;
-  server_runtime_ = StartRuntime({.limits = limits});
+  server_runtime_ = StartRuntime({.limits = limits, .clock = &clock_});
   ServeWith(keeping_, {.max_bytes_per_client = kBudget, .memory_wait = hours(2)});
   StartClient();
   keeping_.may_end = true;
@@ -111,13 +113,18 @@ TEST_F(MemoryWaitTest, ARequestThatWaitsAtTheEndOfAShutdownsGraceIsRefused) {
   Eventually([&] { return first.done.load(); }, "the server keeps all of a client's share");
   client_runtime_->Spawn(Put(*channel_, kBudget / 2, second));
   Eventually([this] { return server_->stats().calls == 2; }, "a request waits for its share");
-  EXPECT_TRUE(server_->Shutdown(Duration::zero()).empty());
+  // The link must not be closed before the refusal has left.
+  clock_.Stop();
+  std::thread shutdown([this] { EXPECT_TRUE(server_->Shutdown(Duration::zero()).empty()); });
   Eventually([&] { return second.done.load(); }, "the call ends");
+  clock_.GoOn();
+  shutdown.join();
   EXPECT_EQ(second.status.code(), absl::StatusCode::kUnavailable) << second.status;
   EXPECT_EQ(OutcomeOf(second.status), Outcome::kNotExecuted);
   EXPECT_NE(second.status.message().find("shutting down"), std::string::npos) << second.status;
   EXPECT_EQ(keeping_.begun, 1);
   keeping_.kept.clear();
+  StopBoth();
 }
 
 // The server has its answer, and waits for memory of the client's until the deadline.

@@ -239,15 +239,19 @@ TEST_F(ShutdownTest, AllExecutorsShutDownAtOnce) {
 
 TEST_F(ShutdownTest, ACallThatWaitsInFrontOfItsHandlerIsRefused) {
   const auto interceptor = std::make_shared<WaitingInterceptor>();
-  StartServer({.interceptors = {interceptor}});
+  // The link must not be closed before the refusal has left.
+  StartServer({.interceptors = {interceptor}}, {.clock = &standing_});
   StartClient();
   JoinHandle<absl::Status> call = client_runtime_->Spawn(EchoOnce(1, "x"));
   EXPECT_EQ(Run(interceptor->waiting.Until(1)), absl::OkStatus());
-  EXPECT_TRUE(server_->Shutdown(Duration::zero()).empty());
+  StartShutdown(Duration::zero());
   const absl::Status status = call.Join();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
   EXPECT_EQ(service_.echoes(), 0u);
+  standing_.Run();
+  Eventually([this] { return ended_.load(); }, "Shutdown returns");
+  EXPECT_TRUE(left_.empty());
 }
 
 TEST_F(ShutdownTest, HandlersThatListenEndWithinTheGrace) {

@@ -179,7 +179,8 @@ class ImmortalServer {
   ImmortalServer& operator=(const ImmortalServer&) = delete;
 
  private:
-  [[noreturn]] static void Supervise(const Disk& disk, uint64_t requests, int out) {
+  // An exception ends the process: GoogleTest would run it as a second test.
+  [[noreturn]] static void Supervise(const Disk& disk, uint64_t requests, int out) noexcept {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     std::mt19937 random(15);
     for (int life = 0;; ++life) {

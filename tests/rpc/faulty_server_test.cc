@@ -118,14 +118,15 @@ class Rogue {
     process_ = fork();
     ASSERT_GE(process_, 0);
     if (process_ == 0) {
-      {
+      // An exception ends the child: GoogleTest would run it as a second test.
+      [&]() noexcept {
         Faulty faulty("soft");
         const std::string& address = faulty.listener->address();
         EXPECT_EQ(write(ends[1], address.data(), address.size()),
                   static_cast<ssize_t>(address.size()));
         close(ends[1]);
         Play(faulty, script);
-      }
+      }();
       _exit(::testing::Test::HasFailure() ? 1 : 0);
     }
     close(ends[1]);

@@ -25,6 +25,7 @@
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/server_process.h"
 #include "tests/support/forbidden_call.h"
+#include "tests/support/in_a_child.h"
 #include "verbena/rpc/runtime.h"
 
 namespace verbena::internal {
@@ -151,7 +152,8 @@ Task<absl::Status> Exchange(Channel& channel) {
 }
 
 // The client's process: prints one line, the wire or what went wrong.
-[[noreturn]] void RunClient(const ProcessPair& pair, const std::string& address, int out) {
+// An exception ends it: GoogleTest would run it as a second test.
+[[noreturn]] void RunClient(const ProcessPair& pair, const std::string& address, int out) noexcept {
   std::string line = "the kernel refuses";
   if (Enter(pair.client, pair.client_cable)) {
     auto runtime = Runtime::Start({.device = pair.device()});
@@ -177,12 +179,14 @@ std::string WireBetween(const ProcessPair& pair) {
                                                   _exit(1);
                                                 options.device = pair.device();
                                               });
+  if (process.address().empty()) return "the server did not start";
+  const std::string address = pair.AddressFor(process.address());
   int fds[2];
   EXPECT_EQ(pipe(fds), 0);
   const pid_t child = fork();
   if (child == 0) {
     close(fds[0]);
-    RunClient(pair, pair.AddressFor(process.address()), fds[1]);
+    RunClient(pair, address, fds[1]);
   }
   close(fds[1]);
   std::string line;
@@ -191,6 +195,7 @@ std::string WireBetween(const ProcessPair& pair) {
     line.append(bytes, static_cast<size_t>(count));
   }
   close(fds[0]);
+  if (child < 0) return "the client did not start";  // and waitpid(-1) waits for the server
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
@@ -211,10 +216,7 @@ class NamespacesTest : public ::testing::TestWithParam<size_t> {
   static bool MayEnter(const Surrounding& where) {
     if (HasOwnNetwork(where) && !has_hub_) return false;
     const int cable = ++last_cable_;
-    const pid_t child = fork();
-    if (child == 0) _exit(Enter(where, cable) ? 0 : 1);
-    int status = 0;
-    const bool may = child > 0 && waitpid(child, &status, 0) == child && status == 0;
+    const bool may = SucceedsInAChild([&] { return Enter(where, cable); });
     if (HasOwnNetwork(where)) RemoveCable(cable);
     return may;
   }

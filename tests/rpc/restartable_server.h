@@ -102,7 +102,8 @@ class RestartableServer {
     return line;
   }
 
-  [[noreturn]] static void Serve(int commands, int answers) {
+  // An exception ends the process: GoogleTest would run it as a second test.
+  [[noreturn]] static void Serve(int commands, int answers) noexcept {
     const std::string address = ReadLine(commands);
     if (address.empty()) _exit(0);
     {

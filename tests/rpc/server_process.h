@@ -55,7 +55,9 @@ class ServerProcess {
   }
 
  private:
-  [[noreturn]] static void Serve(const std::string& address, const Prepare& prepare, int out) {
+  // An exception ends the process: GoogleTest would run it as a second test.
+  [[noreturn]] static void Serve(const std::string& address, const Prepare& prepare,
+                                 int out) noexcept {
     Service service;
     // If one host has two devices, each process takes its own.
     const char* device = std::getenv("VERBENA_PEER_DEVICE");

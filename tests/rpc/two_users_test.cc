@@ -9,6 +9,7 @@
 
 #include "tests/rpc/server_process.h"
 #include "tests/rpc/testing_service.h"
+#include "tests/support/in_a_child.h"
 
 namespace verbena {
 namespace {
@@ -16,10 +17,7 @@ namespace {
 constexpr uid_t kNobody = 65534;
 
 bool MayBecomeNobody() {
-  const pid_t child = fork();
-  if (child == 0) _exit(seteuid(kNobody) == 0 ? 0 : 1);
-  int status = 0;
-  return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+  return SucceedsInAChild([] { return seteuid(kNobody) == 0; });
 }
 
 class TwoUsersTest : public RpcTest {
@@ -72,8 +70,7 @@ TEST_F(ForkTest, ARuntimeOfTheChildReachesItsParentsServer) {
   // The parent has a thread that looks names up, and the child none.
   Channel by_name(*client_runtime_, address);
   EXPECT_TRUE(client_runtime_->BlockOn(testing::Testing::Stub(by_name).Echo({})).ok());
-  const pid_t child = fork();
-  if (child == 0) {
+  const auto echo_in_child = [&address]() noexcept {
     auto runtime = Runtime::Start({});
     if (!runtime.ok()) _exit(2);
     Channel channel(**runtime, address);
@@ -82,7 +79,9 @@ TEST_F(ForkTest, ARuntimeOfTheChildReachesItsParentsServer) {
     request.set_data("from the child");
     const absl::StatusOr<testing::EchoReply> reply = (*runtime)->BlockOn(stub.Echo(request));
     _exit(reply.ok() && reply->data() == request.data() ? 0 : 3);
-  }
+  };
+  const pid_t child = fork();
+  if (child == 0) echo_in_child();
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0) << "exit status " << WEXITSTATUS(status);

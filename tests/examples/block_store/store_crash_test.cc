@@ -99,7 +99,8 @@ class StoreCrashTest : public StoreTest {
     Reopen();
   }
 
-  [[noreturn]] void RunChild(uint32_t seed, pid_t parent) {
+  // An exception ends the child: GoogleTest would run it as a second test.
+  [[noreturn]] void RunChild(uint32_t seed, pid_t parent) noexcept {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     OpenAll();

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "tests/support/in_a_child.h"
 #include "tests/transport/soft/two_processes.h"
 
 namespace verbena::internal::soft {

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/support/in_a_child.h"
 #include "tests/transport/soft/exchanges.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/raw_shared_peer.h"

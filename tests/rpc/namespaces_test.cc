@@ -1,7 +1,7 @@
 // A server and a client in different namespaces, or under a system call filter, as in containers:
 // shared memory carries their calls and payloads if they have one network and may share memory, TCP
 // otherwise, and every byte is right. A pair whose kernel refuses a namespace is left out, and
-// counted.
+// counted. Each shard of the test has a hub of its own, so cables of two shards never meet.
 
 #include <fcntl.h>
 #include <sched.h>

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "fmt/format.h"
+#include "verbena/transport/device/device.h"
 
 namespace verbena::internal {
 namespace {
@@ -74,7 +75,7 @@ std::string WordsOfPeerGone(const std::string& peer) {
 std::string WordsOfWc(ibv_wc_status status, const std::string& peer) {
   switch (status) {
     case IBV_WC_RETRY_EXC_ERR:
-      return WordsOfPeerGone(peer);
+      return WordsOfPeerGone(peer) + ", or the network lost its packets";
     case IBV_WC_WR_FLUSH_ERR:
       return WordsOfPeerGone(peer) + ", or the device here ended the connection";
     case IBV_WC_RNR_RETRY_EXC_ERR:
@@ -152,9 +153,11 @@ absl::Status PeerGone(const std::string& peer) {
   return absl::UnavailableError(WordsOfPeerGone(peer));
 }
 
-// A device may flush what is posted to a queue pair whose peer has ended it.
-bool MayMeanPeerGone(ibv_wc_status status) {
-  return status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_WR_FLUSH_ERR;
+// A device may flush what is posted to a queue pair whose peer has ended it. On a soft device no
+// packet is lost without a peer that is.
+bool IsOrdinaryEnd(ibv_wc_status status, DeviceKind kind) {
+  if (status == IBV_WC_RETRY_EXC_ERR) return kind == DeviceKind::kSoft;
+  return status == IBV_WC_WR_FLUSH_ERR;
 }
 
 }  // namespace verbena::internal

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "verbena/transport/device/device.h"
 
 namespace verbena::internal {
 
@@ -28,8 +29,9 @@ absl::Status WcStatus(const ibv_wc& completion, const std::string& peer);
 absl::Status EndOfConnection(const ibv_wc& completion, const std::string& peer);
 // UNAVAILABLE: the same words however the end was noticed, by the stream or by the device.
 absl::Status PeerGone(const std::string& peer);
-// Whether the death of a peer may be why a completion failed.
-bool MayMeanPeerGone(ibv_wc_status status);
+// Whether a completion fails so whenever a peer ends. A device of `kind` kRdma tells RETRY_EXC also
+// of a network that drops packets: its users must see the constant.
+bool IsOrdinaryEnd(ibv_wc_status status, DeviceKind kind);
 
 }  // namespace verbena::internal
 

@@ -220,7 +220,9 @@ void LinkSender::OnCompletion(const ibv_wc& completion, uint16_t position) {
 
 void LinkSender::LogFailure(const ibv_wc& completion) {
   const std::string text(WcStatus(completion, owner_.peer()).message());
-  if (MayMeanPeerGone(completion.status)) return Log(LogLevel::kInfo, "a link ends: " + text);
+  if (IsOrdinaryEnd(completion.status, host_.device().kind())) {
+    return Log(LogLevel::kInfo, "a link ends: " + text);
+  }
   // A peer can cause these as often as it connects.
   static thread_local ThrottledLog log({.lines = 4, .interval = std::chrono::seconds(10)});
   log.Write(LogLevel::kWarning, host_.executor().now(), "a link fails: " + text);

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "verbena/transport/device/device.h"
 
 namespace verbena::internal {
 namespace {
@@ -113,10 +114,21 @@ TEST(WcStatusTest, UsersAreToldInWordsWithTheSameCodeAndWithoutAConstant) {
 TEST(WcStatusTest, ADeadPeerIsCalledSoHoweverItsEndIsNoticed) {
   ibv_wc completion{};
   completion.status = IBV_WC_RETRY_EXC_ERR;
-  EXPECT_EQ(EndOfConnection(completion, "10.0.0.7"), PeerGone("10.0.0.7"));
+  EXPECT_THAT(
+      MessageOf(EndOfConnection(completion, "10.0.0.7")),
+      AllOf(HasSubstr(MessageOf(PeerGone("10.0.0.7"))), HasSubstr("the network lost its packets")));
   completion.status = IBV_WC_WR_FLUSH_ERR;
   EXPECT_THAT(MessageOf(EndOfConnection(completion, "10.0.0.7")),
               HasSubstr(MessageOf(PeerGone("10.0.0.7"))));
+}
+
+TEST(WcStatusTest, LostPacketsAreNoOrdinaryEndOnAnRdmaDevice) {
+  for (const NamedStatus& named : kStatuses) {
+    const bool flushed = named.status == IBV_WC_WR_FLUSH_ERR;
+    const bool retried = named.status == IBV_WC_RETRY_EXC_ERR;
+    EXPECT_EQ(IsOrdinaryEnd(named.status, DeviceKind::kRdma), flushed) << named.name;
+    EXPECT_EQ(IsOrdinaryEnd(named.status, DeviceKind::kSoft), flushed || retried) << named.name;
+  }
 }
 
 TEST(WcStatusTest, OurOwnFaultsAreTellableFromThePeersAndTheWires) {

@@ -69,15 +69,16 @@ class ServerContext {
   // OK, or why cancelled() is true.
   absl::Status cancel_status() const { return cancel_.status(); }
   // Whether Server::Shutdown() has begun. The handler may go on until the grace is over.
-  bool server_leaves() const;
+  bool shutting_down() const;
   // Waits until Server::Shutdown() begins; returns the reason if the call is cancelled first. For
   // handlers that have no end of their own, as of a stream of changes: without it they take the
-  // whole grace of each shutdown, and are cancelled then. The client of a handler that ends with
-  // UNAVAILABLE calls again, elsewhere.
+  // whole grace of each shutdown, and are cancelled then. They end with UNAVAILABLE, so that their
+  // client knows to call another server.
   //
-  //   auto first = co_await WhenAny(context.ServerLeaves(), NextChange());
-  //   if (first.index() == 0) co_return absl::UnavailableError("the server shuts down");
-  Task<absl::Status> ServerLeaves();
+  //   auto first = co_await WhenAny(context.ShutdownBegins(), NextChange());
+  //   if (context.shutting_down()) co_return absl::UnavailableError("the server shuts down");
+  //   if (first.index() == 0) co_return context.cancel_status();
+  Task<absl::Status> ShutdownBegins();
   // The caller's name in logs: the address of its bootstrap connection.
   const std::string& peer() const { return *peer_; }
   const MethodDescriptor& method() const { return *method_; }

@@ -174,7 +174,7 @@ Task<absl::Status> KvService::Watch(ServerContext& context, const v1::WatchReque
     if (!found.empty()) pause = kShortestPause;
     if (seen < store_.changes().last()) continue;
     // A watch has no end of its own, and must not take the whole grace of the shutdown.
-    if (context.server_leaves()) co_return absl::UnavailableError("the server shuts down");
+    if (context.shutting_down()) co_return absl::UnavailableError("the server shuts down");
     VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(pause));
     pause = std::min(2 * pause, kLongestPause);
   }

@@ -72,10 +72,10 @@ std::optional<Outcome> ServerContext::OutcomeGiven(const absl::Status& status) c
   return std::nullopt;
 }
 
-bool ServerContext::server_leaves() const { return call_.state_.leaves().is_set(); }
+bool ServerContext::shutting_down() const { return call_.state_.shutdown_begins().is_set(); }
 
-Task<absl::Status> ServerContext::ServerLeaves() {
-  co_return co_await call_.state_.leaves().Wait();
+Task<absl::Status> ServerContext::ShutdownBegins() {
+  co_return co_await call_.state_.shutdown_begins().Wait();
 }
 
 const Metadata& ServerContext::metadata() const {

@@ -70,7 +70,7 @@ Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParame
   // OnSessionIdle() will. The session may be freed by now, and another may be at its address.
   auto found = sessions_.find(number);
   if (found != sessions_.end() && found->second->idle()) sessions_.erase(found);
-  if (sessions_.empty() && state_.leaves().is_set()) unlinked_.Set();
+  if (sessions_.empty() && state_.shutdown_begins().is_set()) unlinked_.Set();
 }
 
 Task<absl::Status> ServerShard::AcceptAs(uint64_t number, std::unique_ptr<MessageStream> stream,
@@ -85,7 +85,7 @@ Task<absl::Status> ServerShard::AcceptAs(uint64_t number, std::unique_ptr<Messag
   session->Attach(*link);
   if (closed_) {
     link->Close(absl::UnavailableError("the server shut down"));  // may end `session`
-  } else if (state_.leaves().is_set()) {
+  } else if (state_.shutdown_begins().is_set()) {
     session->SendGoAway();
   }
   co_return absl::OkStatus();
@@ -187,7 +187,7 @@ void ServerShard::OnSessionIdle(ServerSession& session) {
   if (found == sessions_.end()) return;
   finished_.push_back(std::move(found->second));
   sessions_.erase(found);
-  if (sessions_.empty() && state_.leaves().is_set()) unlinked_.Set();
+  if (sessions_.empty() && state_.shutdown_begins().is_set()) unlinked_.Set();
 }
 
 void ServerShard::ReclaimGrants(const Endpoint& endpoint) {
@@ -226,7 +226,7 @@ Task<void> ServerShard::CancelHandlers(TimePoint until) {
 }
 
 Task<void> ServerShard::Shutdown(TimePoint deadline) {
-  state_.leaves().Set();
+  state_.shutdown_begins().Set();
   for (const auto& [number, session] : sessions_) session->SendGoAway();
   // Requests may be on their way to here while the GOAWAY is on its way to their client. A client
   // that knows makes no more calls, and closes its link once it has its last response.

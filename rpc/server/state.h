@@ -84,7 +84,7 @@ class ServerState {
   const MethodTable& methods() const { return methods_; }
   const ServerLimits& limits() const { return limits_; }
   // Set when the server's shutdown begins: clients hear of it, and handlers may.
-  Event& leaves() { return leaves_; }
+  Event& shutdown_begins() { return shutdown_begins_; }
   // Null if the server's options set no bounds for it.
   Admission* admission() const { return admission_.get(); }
   // An endpoint that is in service; nullptr: none is.
@@ -157,7 +157,7 @@ class ServerState {
   const std::shared_ptr<MemoryHolders> receive_ = std::make_shared<MemoryHolders>();
   MemoryHolders send_;
   ServerShardStats counts_;
-  Event leaves_;
+  Event shutdown_begins_;
   ThrottledLog thrown_{{.lines = 1, .interval = std::chrono::seconds(10)}};
   const std::unique_ptr<Admission> admission_;
 };

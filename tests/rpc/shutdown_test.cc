@@ -31,16 +31,16 @@ class WaitingInterceptor final : public ServerInterceptor {
 };
 
 // Its calls end when the server shuts down.
-class LeavingService final : public testing::Testing::Service {
+class ListeningService final : public testing::Testing::Service {
  public:
   Task<absl::Status> Wait(ServerContext& context, const testing::WaitRequest&,
                           testing::Empty&) override {
-    EXPECT_FALSE(context.server_leaves());
+    EXPECT_FALSE(context.shutting_down());
     ++waiting;
-    VERBENA_CO_RETURN_IF_ERROR(co_await context.ServerLeaves());
-    EXPECT_TRUE(context.server_leaves());
+    VERBENA_CO_RETURN_IF_ERROR(co_await context.ShutdownBegins());
+    EXPECT_TRUE(context.shutting_down());
     EXPECT_FALSE(context.cancelled());
-    co_return co_await context.ServerLeaves();  // which passes at once
+    co_return co_await context.ShutdownBegins();  // which passes at once
   }
 
   Watched<int> waiting;
@@ -82,7 +82,7 @@ class ShutdownTest : public RpcTest {
     return false;
   }
 
-  LeavingService listening_;
+  ListeningService listening_;
   // A server's, for tests in which its limits must not pass.
   testing::FakeClock standing_;
   std::thread thread_;

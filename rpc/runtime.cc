@@ -60,7 +60,9 @@ absl::Status CheckOptions(const RuntimeOptions& options) {
   for (const int cpu : options.cpus) {
     if (cpu >= -1) continue;
     return absl::InvalidArgumentError(fmt::format(
-        "RuntimeOptions::cpus names core {}, but must name cores from 0, or -1 for none", cpu));
+        "RuntimeOptions::cpus names core {}, which does not exist: use 0 or more, or -1 for an "
+        "executor that is not pinned",
+        cpu));
   }
   if (options.reopen.first <= Duration::zero() || options.reopen.longest < options.reopen.first) {
     return absl::InvalidArgumentError(

@@ -70,21 +70,20 @@ absl::Status CheckSpec(const CallSpec& spec) {
   return CheckOptions(spec.method, spec.options);
 }
 
-// `limit` is LinkLimits::`name`.
-absl::Status CheckLimit(const char* what, uint64_t bytes, const char* name, uint64_t limit) {
-  if (bytes <= limit) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      fmt::format("{} of {} bytes; at most {} (LinkLimits::{}) travel: send it in pieces, or raise "
-                  "that on both sides",
-                  what, bytes, limit, name));
-}
-
 absl::Status CheckPayload(const char* what, uint64_t bytes, const LinkLimits& limits) {
-  return CheckLimit(what, bytes, "max_payload_bytes", limits.max_payload_bytes);
+  if (bytes <= limits.max_payload_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(fmt::format(
+      "{} of {} bytes; at most {} (LinkLimits::max_payload_bytes) travel: send parts of "
+      "it by several calls, or raise the limit on both sides",
+      what, bytes, limits.max_payload_bytes));
 }
 
 absl::Status CheckMessage(const char* what, uint64_t bytes, const LinkLimits& limits) {
-  return CheckLimit(what, bytes, "max_message_bytes", limits.max_message_bytes);
+  if (bytes <= limits.max_message_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("{} of {} bytes; at most {} (LinkLimits::max_message_bytes) travel: send large "
+                  "bytes as a payload, many parts as a stream, or raise the limit on both sides",
+                  what, bytes, limits.max_message_bytes));
 }
 
 // Whether this client takes a response that needs memory of `wanted`.
@@ -93,8 +92,8 @@ absl::Status CheckResponse(const LandingRequest& wanted, const LinkLimits& limit
   VERBENA_RETURN_IF_ERROR(CheckMessage("a reply", wanted.message_bytes, limits));
   if (wanted.payload_bytes + wanted.message_bytes <= kMaxBufferBytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      fmt::format("a reply of {} bytes with a payload of {}; together at most {} travel: send them "
-                  "in pieces",
+      fmt::format("a reply of {} bytes with a payload of {}; together at most {} travel: send "
+                  "parts of them by several calls",
                   wanted.message_bytes, wanted.payload_bytes, kMaxBufferBytes));
 }
 

@@ -120,7 +120,7 @@ absl::Status StreamCall::Refusal(const ClientSession& session, uint16_t number) 
   if (request_.size() > most) {
     return absl::ResourceExhaustedError(
         fmt::format("a request of {} bytes; at most {} (LinkLimits::max_message_bytes) travel: "
-                    "send it in pieces, or raise that on both sides",
+                    "stream many parts from the client, or raise the limit on both sides",
                     request_.size(), most));
   }
   return absl::OkStatus();

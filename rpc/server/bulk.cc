@@ -32,21 +32,20 @@ RemoteRange Within(const RemoteRange& range, uint64_t offset, uint64_t bytes) {
   return {.address = range.address + offset, .bytes = bytes, .rkey = range.rkey};
 }
 
-// `limit` is LinkLimits::`name`.
-absl::Status CheckLimit(const char* what, uint64_t bytes, const char* name, uint64_t limit) {
-  if (bytes <= limit) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      fmt::format("{} of {} bytes is over this server's LinkLimits::{} of {}: send it in pieces, "
-                  "or raise that (at most {} MiB)",
-                  what, bytes, name, limit, kMaxBufferBytes >> 20));
-}
-
 absl::Status CheckPayload(const char* what, uint64_t bytes, const LinkLimits& limits) {
-  return CheckLimit(what, bytes, "max_payload_bytes", limits.max_payload_bytes);
+  if (bytes <= limits.max_payload_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("{} of {} bytes is over this server's LinkLimits::max_payload_bytes of {}: send "
+                  "parts of it by several calls, or raise the limit on both sides (at most {} MiB)",
+                  what, bytes, limits.max_payload_bytes, kMaxBufferBytes >> 20));
 }
 
 absl::Status CheckMessage(const char* what, uint64_t bytes, const LinkLimits& limits) {
-  return CheckLimit(what, bytes, "max_message_bytes", limits.max_message_bytes);
+  if (bytes <= limits.max_message_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(fmt::format(
+      "{} of {} bytes is over this server's LinkLimits::max_message_bytes of {}: send large bytes "
+      "as a payload, many parts as a stream, or raise the limit on both sides (at most {} MiB)",
+      what, bytes, limits.max_message_bytes, kMaxBufferBytes >> 20));
 }
 
 }  // namespace
@@ -66,7 +65,7 @@ absl::Status CheckRequestSize(const RequestBulk& request, size_t context_bytes,
   if (request.payload_bytes + request.message_bytes <= kMaxBufferBytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       fmt::format("a request of {} bytes with a payload of {}; together at most {} travel: send "
-                  "them in pieces",
+                  "parts of them by several calls",
                   request.message_bytes, request.payload_bytes, kMaxBufferBytes));
 }
 

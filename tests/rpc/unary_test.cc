@@ -231,7 +231,8 @@ class LargestMessageTest : public RpcTest {
   void ExpectTooLarge(const absl::Status& status, const char* what, const char* limit) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
     const std::string message(status.message());
-    for (const char* part : {what, limit, "LinkLimits::max_message_bytes", "in pieces"}) {
+    for (const char* part : {what, limit, "LinkLimits::max_message_bytes",
+                             "many parts as a stream, or raise the limit on both sides"}) {
       EXPECT_NE(message.find(part), std::string::npos) << status;
     }
     EXPECT_EQ(EchoOf(1), absl::OkStatus());

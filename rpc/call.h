@@ -88,10 +88,10 @@ enum class Inherit : uint8_t {
 // point is a time of that clock. The default leaves it to the channel (ChannelOptions), which has
 // none unless it is given one. A value; any thread.
 //
+//   co_await stub.Read(request, {.deadline = std::chrono::milliseconds(5)});
+//
 //   precondition                                   how it is checked   test
 //   when() of one that is made from a time point   a check aborts      deadline_clock_test
-//
-//   co_await stub.Read(request, {.deadline = std::chrono::milliseconds(5)});
 class Deadline {
  public:
   constexpr Deadline() = default;
@@ -260,12 +260,12 @@ struct PayloadSlice {
 // Owns its Buffers: nobody else may change memory that a peer may still read or a device still
 // send. Move-only; one whole Buffer, the usual payload, costs no allocation. One thread.
 //
+//   Payload block = std::move(buffer);                    // all of it
+//   Payload ends; ends.Add(std::move(buffer), {{0, 4096}, {61440, 4096}});
+//
 //   precondition                            how it is checked   test
 //   slices lie within their Buffer          a check aborts      misuse_test
 //   part(index) with index < part_count()   a check aborts      misuse_test
-//
-//   Payload block = std::move(buffer);                    // all of it
-//   Payload ends; ends.Add(std::move(buffer), {{0, 4096}, {61440, 4096}});
 class Payload {
  public:
   Payload() = default;
@@ -651,14 +651,14 @@ class InPlaceCall {
 // that owns its reply gives absl::StatusOr<Reply>, one that borrows it absl::Status. Failures carry
 // an Outcome (status.h).
 //
+//   absl::StatusOr<GetReply> got = co_await stub.Get(request);
+//   auto [a, b] = co_await WhenAll(stub.Get(first), stub.Get(second));
+//   Task<absl::StatusOr<GetReply>> later = stub.Get(std::move(request));
+//
 //   precondition                                    how it is checked   test
 //   awaited once, and not after it was moved from   a check aborts      call_misuse_test
 //   a spawned call owns its messages                does not compile    lifetimes
 //   what it borrows lives until it has ended        not checked
-//
-//   absl::StatusOr<GetReply> got = co_await stub.Get(request);
-//   auto [a, b] = co_await WhenAll(stub.Get(first), stub.Get(second));
-//   Task<absl::StatusOr<GetReply>> later = stub.Get(std::move(request));
 template <typename Request, typename Reply>
 class [[nodiscard("a call begins when it is awaited: co_await it")]] UnaryCall {
   static constexpr bool kBorrowsReply = std::is_reference_v<Reply>;

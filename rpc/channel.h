@@ -10,21 +10,19 @@
 // to their end. One set takes at most three quarters of an executor's links
 // (LinkLimits::max_links); servers beyond that are not connected, and Servers() and the log say so.
 //
+//   Channel channel(*runtime, "storage-7:4000");
+//   Store::Stub store(channel);
+//   absl::StatusOr<GetReply> reply = co_await store.Get(request, {.deadline = 5ms});
+//
 //   precondition                                      how it is checked     test
-//   options of sets of servers are in range           a check aborts        balancing_health_test
-//   max_metadata_bytes is in range                    a check aborts        context_test
+//   options are in range                              a check aborts        balancing_health_test
 //   server_executor and server_key are not both set   a check aborts        connection_test
 //   no interceptor is null                            a check aborts        connection_test
-//   service_config is in range                        a check aborts        retry_test
 //   a Resolver serves one channel                     a check aborts        resolved_set_test
 //   the process is no fork of the runtime's           a check aborts        two_users_test
 //   the target is well-formed                         INVALID_ARGUMENT      target_test
 //   used on the runtime's executors                   FAILED_PRECONDITION
 //   outlives its stubs and their calls                not checked
-//
-//   Channel channel(*runtime, "storage-7:4000");
-//   Store::Stub store(channel);
-//   absl::StatusOr<GetReply> reply = co_await store.Get(request, {.deadline = 5ms});
 
 #ifndef VERBENA_RPC_CHANNEL_H_
 #define VERBENA_RPC_CHANNEL_H_

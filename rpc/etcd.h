@@ -17,15 +17,15 @@
 // nothing, otherwise kMaybeExecuted. Nothing is sent twice, but for a request that etcd refused
 // since it took the client's token no more (EtcdOptions::user).
 //
-//   precondition                                how it is checked   test
-//   EtcdOptions are complete                    INVALID_ARGUMENT    http_wire_test
-//   it outlives its Tasks and watches           not checked
-//   no request is begun after exit(), by TLS    UNAVAILABLE
-//
 //   VERBENA_CO_ASSIGN_OR_RETURN(const EtcdLease lease, co_await etcd->GrantLease(10s));
 //   EtcdTxn txn = EtcdTxn().IfModRevision("shard/epoch", seen).Put("shard/epoch", "8", lease.id);
 //   VERBENA_CO_ASSIGN_OR_RETURN(const EtcdTxnResult moved, co_await etcd->Commit(std::move(txn)));
 //   if (!moved.succeeded) …  // somebody else was first
+//
+//   precondition                                how it is checked   test
+//   EtcdOptions are complete                    INVALID_ARGUMENT    http_wire_test
+//   it outlives its Tasks and watches           not checked
+//   no request is begun after exit(), by TLS    UNAVAILABLE
 
 #ifndef VERBENA_RPC_ETCD_H_
 #define VERBENA_RPC_ETCD_H_

@@ -37,12 +37,6 @@
 // next() has ended, since the stream may be read after its end; the view is valid that long.
 // Streams that no interceptor wants to hear of pay one branch a message.
 //
-//   precondition                                   how it is checked   test
-//   none is null in ChannelOptions::interceptors   a check aborts      connection_test
-//   none is null in ServerOptions::interceptors    INVALID_ARGUMENT    unary_test
-//   next() is called at most once                  a check aborts      interceptor_test
-//   safe on several threads at once                not checked
-//
 //   class Timing final : public ClientInterceptor {
 //     Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) override {
 //       const TimePoint began = Clock::Real().Now();
@@ -51,6 +45,12 @@
 //       co_return status;
 //     }
 //   };
+//
+//   precondition                                   how it is checked   test
+//   none is null in ChannelOptions::interceptors   a check aborts      connection_test
+//   none is null in ServerOptions::interceptors    INVALID_ARGUMENT    unary_test
+//   next() is called at most once                  a check aborts      interceptor_test
+//   safe on several threads at once                not checked
 
 #ifndef VERBENA_RPC_INTERCEPTOR_H_
 #define VERBENA_RPC_INTERCEPTOR_H_

@@ -72,13 +72,6 @@ absl::StatusOr<RemoteMemory> RemoteOver(Link& link, const RemoteMemoryHandle& ha
 //
 // The loans to one peer take at most half of LeaseLimits::windows_per_link at once.
 //
-//   precondition                             how it is checked     test
-//   the memory is registered                 INVALID_ARGUMENT      remote_memory_test
-//   the memory is of the link's device       FAILED_PRECONDITION
-//   End() on its executor                    FAILED_PRECONDITION   remote_memory_lifetime_test
-//   End() of a loan, not of an empty one     FAILED_PRECONDITION   remote_memory_test
-//   the Buffer is kept until End() gave OK   not checked
-//
 // Lend() fails with INVALID_ARGUMENT if the memory cannot be lent so; FAILED_PRECONDITION for
 // memory of another device, or of this one before it failed and was opened again; UNIMPLEMENTED if
 // the device has no atomics; RESOURCE_EXHAUSTED for one loan too many, or if no window came free
@@ -89,6 +82,13 @@ absl::StatusOr<RemoteMemory> RemoteOver(Link& link, const RemoteMemoryHandle& ha
 //   *request.mutable_table() = loan.handle();
 //   VERBENA_CO_RETURN_IF_ERROR(co_await stub.Scan(request, reply));
 //   VERBENA_CO_RETURN_IF_ERROR(co_await std::move(loan).End());
+//
+//   precondition                             how it is checked     test
+//   the memory is registered                 INVALID_ARGUMENT      remote_memory_test
+//   the memory is of the link's device       FAILED_PRECONDITION
+//   End() on its executor                    FAILED_PRECONDITION   remote_memory_lifetime_test
+//   End() of a loan, not of an empty one     FAILED_PRECONDITION   remote_memory_test
+//   the Buffer is kept until End() gave OK   not checked
 class Loan {
  public:
   // Lends nothing.
@@ -155,18 +155,18 @@ class Loan {
 // device may still use the local memory: destroy its Buffer, and do not use it again. Using memory
 // after its Loan has ended costs the link under strict leases.
 //
+// READs and atomics wait while as many are outstanding as both devices can have. Operations have no
+// order among themselves unless one is awaited before the next begins.
+//
+//   VERBENA_CO_ASSIGN_OR_RETURN(RemoteMemory counters, context.Remote(request.counters()));
+//   VERBENA_CO_ASSIGN_OR_RETURN(uint64_t before, co_await counters.FetchAdd(8, 1));
+//
 //   precondition                           how it is checked     test
 //   within the memory                      OUT_OF_RANGE          remote_memory_test
 //   a use that it was lent for             INVALID_ARGUMENT      remote_memory_test
 //   on the executor of its link            FAILED_PRECONDITION   remote_memory_lifetime_test
 //   not used after its Loan has ended      the link is lost      remote_memory_lifetime_test
 //   the Buffer lives as long as the Task   not checked
-//
-// READs and atomics wait while as many are outstanding as both devices can have. Operations have no
-// order among themselves unless one is awaited before the next begins.
-//
-//   VERBENA_CO_ASSIGN_OR_RETURN(RemoteMemory counters, context.Remote(request.counters()));
-//   VERBENA_CO_ASSIGN_OR_RETURN(uint64_t before, co_await counters.FetchAdd(8, 1));
 class RemoteMemory {
  public:
   uint64_t size() const { return bytes_; }

@@ -55,11 +55,6 @@ struct ResolvedServer {
 // channel's runtime calls it, and never has two Tasks of Next() at once; the others hear of each
 // set from there. It may be destroyed on any thread, after its last Task has ended.
 //
-//   precondition                           how it is checked    test
-//   given to one channel                   a check aborts       resolved_set_test
-//   at most kMaxServers servers in a set   the set is refused   resolved_set_test
-//   texts of at most 255 bytes             the set is refused   resolved_set_test
-//
 //   class Directory final : public Resolver {
 //    public:
 //     Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() override {
@@ -70,6 +65,11 @@ struct ResolvedServer {
 //     }
 //     ...
 //   };
+//
+//   precondition                           how it is checked    test
+//   given to one channel                   a check aborts       resolved_set_test
+//   at most kMaxServers servers in a set   the set is refused   resolved_set_test
+//   texts of at most 255 bytes             the set is refused   resolved_set_test
 class Resolver {
  public:
   // The most servers in a set.

@@ -138,6 +138,11 @@ struct MemoryOptions {
 // runtime. Channels must not be used after the runtime is destroyed, but may be destroyed then. The
 // runtime is usable from any thread; what runs on its executors stays there.
 //
+// An embedding program that has an event loop asks for no threads, and drives executor(i) itself
+// (Executor::Poll, Arm and fd; examples/host_loop). Then one thread at a time uses the runtime, and
+// counts as the thread of all its executors. examples/host_loop/README.md names the threads that
+// remain.
+//
 //   precondition                                          how it is checked      test
 //   its servers are destroyed before it                   a check aborts         runtime_test
 //   ~Runtime and BlockOn() on no executor's thread        a check aborts         runtime_test
@@ -145,11 +150,6 @@ struct MemoryOptions {
 //   Spawn() of a call that owns its messages              does not compile       lifetimes
 //   options are in range                                  INVALID_ARGUMENT       runtime_test
 //   use_device, use_bootstrap and clock outlive it        not checked
-//
-// An embedding program that has an event loop asks for no threads, and drives executor(i) itself
-// (Executor::Poll, Arm and fd; examples/host_loop). Then one thread at a time uses the runtime, and
-// counts as the thread of all its executors. examples/host_loop/README.md names the threads that
-// remain.
 class Runtime {
  public:
   // INVALID_ARGUMENT: an option is out of range or contradicts another, or names a way of

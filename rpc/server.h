@@ -279,15 +279,15 @@ struct RunningHandler {
 // must be called on a thread that runs no executor. The runtime and the services must outlive the
 // server.
 //
+//   for (const RunningHandler& left : server->Shutdown(std::chrono::seconds(5))) {
+//     … left.count handlers of left.method still run …
+//   }
+//
 //   precondition                                          how it is checked      test
 //   no service is null                                    INVALID_ARGUMENT       unary_test
 //   the runtime outlives the server                       a check aborts         runtime_test
 //   the services outlive the server                       not checked
 //   Start, Shutdown, ~Server on no executor's thread      a check aborts         runtime_test
-//
-//   for (const RunningHandler& left : server->Shutdown(std::chrono::seconds(5))) {
-//     … left.count handlers of left.method still run …
-//   }
 class Server {
  public:
   // `services` are borrowed, and must outlive the server.

@@ -49,15 +49,15 @@ class StreamOf;
 // handler's Task ends. Awaits of the handler end with CANCELLED or DEADLINE_EXCEEDED by themselves
 // when the call does, so most handlers need none of this. Not for other threads.
 //
+//   VERBENA_CO_ASSIGN_OR_RETURN(Buffer data, co_await context.AllocateBuffer(request.bytes()));
+//   context.SetResponsePayload(std::move(data));
+//   co_return absl::OkStatus();
+//
 //   precondition                                        how it is checked     test
 //   one WriteResponsePayload() at a time                a check aborts        call_misuse_test
 //   a part fits response_payload_room()                 RESOURCE_EXHAUSTED    payload_test
 //   handles are of this call's link                     FAILED_PRECONDITION   remote_memory_test
 //   used until the handler's Task ends, on its thread   not checked
-//
-//   VERBENA_CO_ASSIGN_OR_RETURN(Buffer data, co_await context.AllocateBuffer(request.bytes()));
-//   context.SetResponsePayload(std::move(data));
-//   co_return absl::OkStatus();
 class ServerContext {
  public:
   // The caller's deadline by this machine's clock; not set if the caller has none. Calls that the

@@ -3,14 +3,14 @@
 // Verbena's functions return absl::Status. The outcome and the delay travel as details of the
 // Status, so they survive being passed up and annotated. Pure functions; any thread.
 //
-//   precondition                             how it is checked   test
-//   WithRetryAfter() of a delay, 0 or more   a check aborts      handlers_refusal_test
-//
 //   OutcomeOf, WithOutcome          did the call run?
 //   Annotate                        more text, and everything else as it was
 //   RetryAfterOf, WithRetryAfter    how long the caller should wait before the next attempt
 //
 //   if (!reply.ok() && OutcomeOf(reply.status()) == Outcome::kNotExecuted) Retry();
+//
+//   precondition                             how it is checked   test
+//   WithRetryAfter() of a delay, 0 or more   a check aborts      handlers_refusal_test
 
 #ifndef VERBENA_RPC_STATUS_H_
 #define VERBENA_RPC_STATUS_H_

@@ -40,14 +40,6 @@ class Channel;
 // call: the handler is cancelled, and so are awaits in other Tasks. Movable while nobody awaits it.
 // All awaits and the destruction are on one executor. A Read and a Write may be awaited at once.
 //
-//   precondition                                 how it is checked     test
-//   one Read and one Write at a time             a check aborts        call_misuse_test
-//   one Finish() at a time                       a check aborts        call_misuse_test
-//   no Read behind the end of the messages       FAILED_PRECONDITION   stream_end_test
-//   no Write behind WritesDone()                 FAILED_PRECONDITION   stream_window_test
-//   awaited and destroyed on one executor        not checked
-//   not moved while somebody awaits it           not checked
-//
 // Messages that the application does not read stay in its memory: at most 256 KiB of a stream and
 // 16 MiB of a link (no option sets these yet). Beyond that the peer's Write waits. Cancelling an
 // await of Read or Write leaves the stream as it is; cancelling Finish() ends the call.
@@ -76,6 +68,14 @@ class Channel;
 //
 //   ClientWriter<WithPayload<Part>, ImportReply> writer = stub.Import();
 //   absl::Status written = co_await writer.Write(part, buffer.view());
+//
+//   precondition                                 how it is checked     test
+//   one Read and one Write at a time             a check aborts        call_misuse_test
+//   one Finish() at a time                       a check aborts        call_misuse_test
+//   no Read behind the end of the messages       FAILED_PRECONDITION   stream_end_test
+//   no Write behind WritesDone()                 FAILED_PRECONDITION   stream_window_test
+//   awaited and destroyed on one executor        not checked
+//   not moved while somebody awaits it           not checked
 
 // Server streaming: the client sends one request, and reads replies.
 template <typename Reply>
@@ -220,11 +220,6 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
 // when the call does. A Read and a Write may be awaited at once; a check aborts if two Reads or two
 // Writes are. One thread.
 //
-//   precondition                                    how it is checked     test
-//   one Read and one Write at a time                a check aborts        call_misuse_test
-//   no Read behind the end of the messages          FAILED_PRECONDITION   stream_end_test
-//   used by the handler's Task and on its thread    not checked
-//
 // A server's Read gives an absl::StatusOr, which is OK at the end of the stream, too:
 //
 //   // BAD: stores the last chunk twice. A Read at the end is OK; only the one behind it fails.
@@ -241,6 +236,11 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
 // Read() gives payloads, and Write() takes them. The memory of payloads that were read
 // counts in the bound of their client (ServerOptions::max_bytes_per_client) until their
 // Buffers are destroyed.
+//
+//   precondition                                    how it is checked     test
+//   one Read and one Write at a time                a check aborts        call_misuse_test
+//   no Read behind the end of the messages          FAILED_PRECONDITION   stream_end_test
+//   used by the handler's Task and on its thread    not checked
 template <typename Request>
 class ServerReader {
  public:

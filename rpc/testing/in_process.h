@@ -10,12 +10,6 @@
 // alone, so tests may make several, which reach each other by their addresses. A fixture belongs to
 // one thread, which runs no executor. If the parts do not start, a check aborts and says why.
 //
-//   precondition                                how it is checked   test
-//   the options' runtime and server start       a check aborts      in_process_test
-//   fake_clock without a clock in its runtime   a check aborts      in_process_test
-//   Stop() before another Serve()               a check aborts      in_process_test
-//   Advance() only with fake_clock              a check aborts      in_process_test
-//
 // A service that needs the runtime, or several services, take an InProcessServer:
 //
 //   InProcessServer fixture({.runtime = {.executors = 2}});
@@ -24,6 +18,12 @@
 //   fixture.Serve({&service});
 //   ...
 //   fixture.Stop();   // before the service is destroyed
+//
+//   precondition                                how it is checked   test
+//   the options' runtime and server start       a check aborts      in_process_test
+//   fake_clock without a clock in its runtime   a check aborts      in_process_test
+//   Stop() before another Serve()               a check aborts      in_process_test
+//   Advance() only with fake_clock              a check aborts      in_process_test
 
 #ifndef VERBENA_RPC_TESTING_IN_PROCESS_H_
 #define VERBENA_RPC_TESTING_IN_PROCESS_H_

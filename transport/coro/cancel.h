@@ -9,13 +9,13 @@
 // place in a trace, and the client that it is done for. A new scope takes these over from its
 // parent. Calls made in a scope tell their servers the first two.
 //
+//   CancelScope scope(parent);
+//   scope.Request();   // every await below returns CANCELLED
+//
 //   precondition                                    how it is checked   test
 //   requested on the thread of its coroutines       a check aborts      one_executor_test
 //   Request() has a reason                          a check aborts      cancel_test
 //   outlives the tasks that run in it               not checked
-//
-//   CancelScope scope(parent);
-//   scope.Request();   // every await below returns CANCELLED
 
 #ifndef VERBENA_TRANSPORT_CORO_CANCEL_H_
 #define VERBENA_TRANSPORT_CORO_CANCEL_H_

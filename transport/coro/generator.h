@@ -13,13 +13,6 @@
 // CurrentContext() taken inside is valid up to the next co_yield only, because another coroutine
 // may ask for the next item. Arguments by reference must outlive the Generator.
 //
-//   precondition                              how it is checked   test
-//   not empty when it is asked                a check aborts      generator_test
-//   one coroutine at a time waits in Next()   a check aborts      generator_test
-//   not moved or destroyed meanwhile          a check aborts      generator_test
-//   all calls of Next() on one scheduler      a check aborts      generator_test
-//   arguments by reference outlive it         clang warns         lifetime_warnings
-//
 //   Generator<absl::StatusOr<Block>> Scan(Store& store, std::string prefix) {
 //     for (std::string name = prefix; store.FindNext(name);) co_yield co_await store.Read(name);
 //   }
@@ -28,6 +21,13 @@
 //   while (std::optional<absl::StatusOr<Block>> block = co_await blocks.Next()) {
 //     …
 //   }
+//
+//   precondition                              how it is checked   test
+//   not empty when it is asked                a check aborts      generator_test
+//   one coroutine at a time waits in Next()   a check aborts      generator_test
+//   not moved or destroyed meanwhile          a check aborts      generator_test
+//   all calls of Next() on one scheduler      a check aborts      generator_test
+//   arguments by reference outlive it         clang warns         lifetime_warnings
 
 #ifndef VERBENA_TRANSPORT_CORO_GENERATOR_H_
 #define VERBENA_TRANSPORT_CORO_GENERATOR_H_

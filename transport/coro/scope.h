@@ -6,12 +6,6 @@
 // still run: their Tasks are destroyed. Objects that children use must outlive the scope, so
 // declare them before it.
 //
-//   precondition                               how it is checked          test
-//   Spawn, RequestCancel on its own thread     a check aborts             one_executor_test
-//   Join() in a coroutine of its scheduler     a check aborts             one_executor_test
-//   Spawn() of a Task that has not begun       a check aborts             task_test
-//   not destroyed within one of its children   not checked
-//
 // A child's exception comes out of Join(): the first one, when all have ended; the others are
 // dropped, as are those of a scope that is never joined. The number of children is bounded by
 // whoever spawns (a Semaphore). Spawning allocates nothing in steady state.
@@ -20,6 +14,12 @@
 //   for (Replica& replica : replicas) scope.Spawn(Send(replica, block));
 //   scope.Spawn([&, id]() -> Task<> { … });   // captures live as long as the child
 //   co_await scope.Join();
+//
+//   precondition                               how it is checked          test
+//   Spawn, RequestCancel on its own thread     a check aborts             one_executor_test
+//   Join() in a coroutine of its scheduler     a check aborts             one_executor_test
+//   Spawn() of a Task that has not begun       a check aborts             task_test
+//   not destroyed within one of its children   not checked
 
 #ifndef VERBENA_TRANSPORT_CORO_SCOPE_H_
 #define VERBENA_TRANSPORT_CORO_SCOPE_H_

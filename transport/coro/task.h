@@ -15,18 +15,18 @@
 // so it is refused here. Arguments by reference must outlive the Task; clang warns when a temporary
 // cannot.
 //
+//   Task<absl::Status> Copy(Stub& from, Stub& to) {
+//     absl::StatusOr<GetReply> value = co_await from.Get(request);
+//     if (!value.ok()) co_return value.status();
+//     …
+//   }
+//
 //   precondition                                    how it is checked   test
 //   awaited or started once                         a check aborts      task_test
 //   not empty when it is awaited, started, asked    a check aborts      task_test
 //   TakeResult() once it has ended                  a check aborts      task_test
 //   destroyed on its scheduler's thread             not checked
 //   arguments by reference outlive it               clang warns         lifetime_warnings
-//
-//   Task<absl::Status> Copy(Stub& from, Stub& to) {
-//     absl::StatusOr<GetReply> value = co_await from.Get(request);
-//     if (!value.ok()) co_return value.status();
-//     …
-//   }
 
 #ifndef VERBENA_TRANSPORT_CORO_TASK_H_
 #define VERBENA_TRANSPORT_CORO_TASK_H_

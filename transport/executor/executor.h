@@ -55,14 +55,14 @@ namespace verbena {
 // lock and no system call; the device's provider may. A turn runs a bounded amount of work; the
 // rest keeps the loop awake.
 //
+//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+//                            Executor::Create({.mode = ExecutorMode::kBusy}));
+//   executor->Run();
+//
 //   precondition                                      how it is checked   test
 //   Run(), Poll() and Arm() not inside its own loop   a check aborts      host_driven_test
 //   not destroyed inside its own loop                 a check aborts      host_driven_test
 //   used on its thread, but for posting               not checked
-//
-//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
-//                            Executor::Create({.mode = ExecutorMode::kBusy}));
-//   executor->Run();
 class Executor final : public Scheduler {
  public:
   static absl::StatusOr<std::unique_ptr<Executor>> Create(ExecutorOptions options = {});

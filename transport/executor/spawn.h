@@ -316,15 +316,15 @@ namespace verbena {
 // A task that was destroyed before it ended, because its executor was, gives CANCELLED if T can
 // hold a Status. Otherwise co_await and Join() throw std::future_error (broken_promise).
 //
+//   JoinHandle<absl::StatusOr<Index>> index = runtime.Spawn(BuildIndex(store));
+//   …
+//   absl::StatusOr<Index> built = co_await std::move(index);
+//
 //   precondition                                      how it is checked   test
 //   not empty, moved from or joined when it is used   a check aborts      join_handle_test
 //   Join() on no executor's thread                    a check aborts      join_handle_test
 //   a spawned Task is not empty                       a check aborts      join_handle_test
 //   one thread at a time uses it                      not checked
-//
-//   JoinHandle<absl::StatusOr<Index>> index = runtime.Spawn(BuildIndex(store));
-//   …
-//   absl::StatusOr<Index> built = co_await std::move(index);
 template <typename T = void>
 class JoinHandle {
  public:

@@ -6,13 +6,6 @@
 // BufferPool or RegisteredMemory, which must outlive the Buffer. Memory from a pool holds whatever
 // was there before, and while pooled it is poisoned under AddressSanitizer.
 //
-//   precondition                            how it is checked   test
-//   a slice lies within size()              a check aborts      buffer_test
-//   set_size() of at most capacity()        a check aborts      buffer_test
-//   lkey() and region() only of memory      a check aborts      buffer_test
-//   its Runtime outlives it                 the log says so     runtime_test
-//   a view is not used without its memory   AddressSanitizer    buffer_pool_test
-//
 //   VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await channel.AllocateBuffer(65536));
 //   VERBENA_CO_RETURN_IF_ERROR(co_await file.Write(block.Slice(0, 4096), /*offset=*/0));
 //
@@ -20,6 +13,13 @@
 // made from the view, lives. A BufferPin keeps the memory, not the Buffer: transports hold one for
 // each operation that a device or the kernel may still carry out when the waiting Task is
 // destroyed.
+//
+//   precondition                            how it is checked   test
+//   a slice lies within size()              a check aborts      buffer_test
+//   set_size() of at most capacity()        a check aborts      buffer_test
+//   lkey() and region() only of memory      a check aborts      buffer_test
+//   its Runtime outlives it                 the log says so     runtime_test
+//   a view is not used without its memory   AddressSanitizer    buffer_pool_test
 
 #ifndef VERBENA_TRANSPORT_MEMORY_BUFFER_H_
 #define VERBENA_TRANSPORT_MEMORY_BUFFER_H_

@@ -14,15 +14,15 @@
 //
 // Programs get it from Runtime::RegisterMemory(), which registers on a control thread.
 //
+//   VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<RegisteredMemory> cache,
+//                               co_await runtime.RegisterMemory(memory, bytes));
+//   VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, cache->Wrap(offset, 4096, [=] { Unpin(offset); }));
+//
 //   precondition                           how it is checked   test
 //   with a home: destroyed on its thread   a check aborts      ring_backend_test
 //   Wrap() within the memory               OUT_OF_RANGE        buffer_test
 //   its Buffers are destroyed before it    the log says so
 //   the memory outlives it                 not checked
-//
-//   VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<RegisteredMemory> cache,
-//                               co_await runtime.RegisterMemory(memory, bytes));
-//   VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, cache->Wrap(offset, 4096, [=] { Unpin(offset); }));
 
 #ifndef VERBENA_TRANSPORT_MEMORY_REGISTERED_MEMORY_H_
 #define VERBENA_TRANSPORT_MEMORY_REGISTERED_MEMORY_H_

@@ -96,7 +96,8 @@ class Examination {
     if (absl::IsUnimplemented(device.opened)) {
       // Nothing that the machine lacks: others of its devices may do.
       Warn(fmt::format("{} cannot be used: {}", device.name, std::string(device.opened.message())),
-           "VERBENA_DEVICE=soft:tcp   (calls go over TCP)");
+           "nothing: `auto` passes it over   (only if no other device works: "
+           "VERBENA_DEVICE=soft:tcp)");
       return;
     }
     if (!device.opened.ok()) {

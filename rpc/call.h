@@ -8,7 +8,8 @@
 //   CallInfo                       a call's time, sizes and trailing metadata
 //   CallOptions                    all that a caller may say, in one aggregate
 //   MethodDescriptor               what both sides know about a method; Idempotency, Payloads,
-//   Streams UnaryCall                      one call, as a stub's method returns it
+//                                  Streams
+//   UnaryCall                      one call, as a stub's method returns it
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(GetReply reply, co_await stub.Get(request, {.deadline = 5ms}));
 

@@ -147,8 +147,8 @@ class Channel {
   // server refuses. FAILED_PRECONDITION: this thread runs no executor of the runtime. Errors of
   // Connect(), AllocateBuffer(), DeviceName() and Lend() have Outcome::kNotExecuted.
   VERBENA_CORO_WRAPPER Task<absl::Status> Connect();
-  // The same as a call with `options` connects: with their wait_for_ready it waits for a server
-  // that is down, until their deadline or that of the channel, for the server of their route_key.
+  // Connects as a call with `options` does: with their wait_for_ready it waits for a server that is
+  // down, until their deadline or that of the channel, for the server of their route_key.
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> Connect(
       const CallOptions& options);
 

@@ -25,7 +25,7 @@
 //   precondition                                how it is checked   test
 //   EtcdOptions are complete                    INVALID_ARGUMENT    http_wire_test
 //   it outlives its Tasks and watches           not checked
-//   no request is begun after exit(), by TLS    UNAVAILABLE
+//   no request is begun by TLS after exit()     UNAVAILABLE
 
 #ifndef VERBENA_RPC_ETCD_H_
 #define VERBENA_RPC_ETCD_H_

@@ -184,8 +184,8 @@ absl::StatusOr<ServiceConfig> ParseServiceConfig(std::string_view json);
 enum class Balancing : uint8_t {
   // The first server, in the order of the set, that can be reached. A later one is connected only
   // while each before it fails, or has been connecting for a quarter of a second: for a primary and
-  // its stand-ins. Calls come back to an earlier one as soon as it is ready;
-  // if one serves, only the first four that fail are tried again meanwhile.
+  // its stand-ins. Calls come back to an earlier one as soon as it is ready. While a later one
+  // serves, only the first four before it are tried again.
   kPickFirst,
   // One after another.
   kRoundRobin,

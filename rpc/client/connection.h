@@ -54,13 +54,12 @@ class ConnectionListener {
 // in the same way. If it is silent for as long as connect_timeout, the attempt ends, and the next
 // one begins with the next address.
 //
-// The next call replaces a link that was lost. While the server cannot be
-// reached, attempts back off exponentially, and calls fail at once with the last error. A server
-// that goes away gracefully says so (GOAWAY): new calls then take a new link, and the old one
-// closes when its last call has ended. A server that says GOAWAY on each link gains nothing: at
-// most kMaxDraining links drain at once, and a link that was of no use counts as a failed attempt.
-// The second link in a row that is lost before it was of use also counts as one, as with a server
-// that crashes on each first call.
+// The next call replaces a link that was lost. While the server cannot be reached, attempts back
+// off exponentially, and calls fail at once with the last error. A server that goes away gracefully
+// says so (GOAWAY): new calls then take a new link, and the old one closes when its last call has
+// ended. A server that says GOAWAY on each link gains nothing: at most kMaxDraining links drain at
+// once, and a link that was of no use counts as a failed attempt. The second link in a row that is
+// lost before it was of use also counts as one, as with a server that crashes on each first call.
 //
 // Channels share a connection and count as its users. When the last user is gone, the connection
 // closes its links, and its owner frees it once they are down. If a server left the set of a

@@ -193,15 +193,15 @@ uint64_t SubsetRank(uint64_t client, uint64_t server_hash);
 // Decides by set, policy and failures which subchannels are open: all of them, or the first that
 // can be reached (Balancing::kPickFirst), or a subset. If a client wants a single server, and that
 // one is late, the next one is opened beside it; the first of the two that is ready serves until
-// one before it is. A subset is chosen by rendezvous: each
-// client ranks the servers by hashes of its own id and of their names, and takes the first ones. So
-// the servers are covered evenly, each change of the set moves few links, and all executors of a
-// client agree. While a server of the subset cannot be reached, the next one in the ranking takes
-// its place, up to twice the size. If all of these fail and no server of the set is ready, the
-// client looks on: one that fails gives way to the next in the ranking, again and again, at growing
-// pauses. Neither a server that is ready nor one that has not failed yet ever gives way so. Once
-// one is ready, the first in the ranking are tried again beside it. No set takes more than three
-// quarters of the links that an executor may have.
+// one before it is. A subset is chosen by rendezvous: each client ranks the servers by hashes of
+// its own id and of their names, and takes the first ones. So the servers are covered evenly, each
+// change of the set moves few links, and all executors of a client agree. While a server of the
+// subset cannot be reached, the next one in the ranking takes its place, up to twice the size. If
+// all of these fail and no server of the set is ready, the client looks on: one that fails gives
+// way to the next in the ranking, again and again, at growing pauses. Neither a server that is
+// ready nor one that has not failed yet ever gives way so. Once one is ready, the first in the
+// ranking are tried again beside it. No set takes more than three quarters of the links that an
+// executor may have.
 //
 // Owned by a Balancer; on its executor's thread.
 class Subchannels {

@@ -122,8 +122,8 @@ struct LinkLimits {
   // The longest time to connect, handshake included. Must be positive.
   Duration connect_timeout = std::chrono::seconds(10);
   // The longest pause between two attempts to connect with a server that cannot be reached, give or
-  // take a fifth: 10 ms to 1 min. Pauses grow from 10 ms, each twice the one before. So a server
-  // that comes back is found within about the time that it was away, and at most within this.
+  // take a fifth: 10 ms to 1 min. Pauses grow from 10 ms, each twice the one before. A server that
+  // comes back is found after about as long as it was away, at most after this.
   Duration longest_reconnect_pause = std::chrono::seconds(2);
   BulkLimits bulk = {};
   LeaseLimits leases = {};

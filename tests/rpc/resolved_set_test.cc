@@ -135,18 +135,30 @@ TEST_F(ResolvedSetTest, TheLastGoodSetStaysWhileTheResolverFails) {
   // Each of these breaks a bound, or names a server twice.
   ResolvedServer heavy = Resolved(0);
   heavy.weight = ResolvedServer::kMaxWeight + 1;
-  ResolvedServer wordy = Resolved(0);
-  wordy.name = std::string(256, 'x');
-  std::vector<ResolvedServer> crowd(Resolver::kMaxServers + 1, Resolved(0));
-  for (size_t i = 0; i < crowd.size(); ++i) crowd[i].name = std::to_string(i);
   for (std::vector<ResolvedServer> bad :
        {std::vector<ResolvedServer>{heavy}, std::vector<ResolvedServer>{ResolvedServer{}},
-        std::vector<ResolvedServer>{wordy}, crowd,
         std::vector<ResolvedServer>{Resolved(0), Resolved(0)}}) {
     const int before = resolver_->asked;
     resolver_->Tell(*client_runtime_, std::move(bad));
     Eventually([&] { return resolver_->asked == before + 1; }, "the resolver was asked");
     EchoOften(4);
+    EXPECT_EQ(Servers().size(), 2u);
+  }
+}
+
+TEST_F(ResolvedSetTest, ASetOfTooManyServersOrWithALongTextIsRefused) {
+  StartServers(2);
+  StartResolved(ResolvedAll());
+  EchoOften(1);
+  AwaitReady(2);
+  ResolvedServer wordy = Resolved(0);
+  wordy.name = std::string(256, 'x');
+  std::vector<ResolvedServer> crowd(Resolver::kMaxServers + 1, Resolved(0));
+  for (size_t i = 0; i < crowd.size(); ++i) crowd[i].name = std::to_string(i);
+  for (std::vector<ResolvedServer> bad : {std::vector<ResolvedServer>{wordy}, crowd}) {
+    const int before = resolver_->asked;
+    resolver_->Tell(*client_runtime_, std::move(bad));
+    Eventually([&] { return resolver_->asked == before + 1; }, "the resolver was asked");
     EXPECT_EQ(Servers().size(), 2u);
   }
 }

@@ -61,7 +61,8 @@ absl::StatusOr<SharedRegion> SharedRegion::CreateWith(const std::string& name, s
   const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | memfd_flags);
   if (fd < 0) return ErrnoStatus(errno, "memfd_create");
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 || fcntl(fd, F_ADD_SEALS, kSizeSeals) != 0) {
-    absl::Status status = ErrnoStatus(errno, fmt::format("sizing and sealing a memfd of {} bytes", bytes));
+    absl::Status status =
+        ErrnoStatus(errno, fmt::format("sizing and sealing a memfd of {} bytes", bytes));
     close(fd);
     return status;
   }

@@ -34,12 +34,7 @@ absl::Status StatusOf(int error, const char* call) {
 // A child that sleeps until the object ends.
 class Sleeper {
  public:
-  Sleeper() : pid_(fork()) {
-    if (pid_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      while (true) pause();
-    }
-  }
+  Sleeper() : Sleeper(getpid()) {}
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
   ~Sleeper() {
@@ -51,6 +46,14 @@ class Sleeper {
   pid_t pid() const { return pid_; }
 
  private:
+  explicit Sleeper(pid_t parent) : pid_(fork()) {
+    if (pid_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // A parent that died before sends no signal.
+    while (getppid() == parent) pause();
+    _exit(0);
+  }
+
   const pid_t pid_;
 };
 

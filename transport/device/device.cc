@@ -64,8 +64,10 @@ absl::Status Device::FreeMemory(std::byte* memory, size_t bytes) {
   return absl::OkStatus();
 }
 
-void LogLeakedObject(const Device& device, const char* kind, const absl::Status& status) {
-  if (device.keeps_memory() && absl::IsFailedPrecondition(status)) return;
+void LogLeakedObject(const Device& device, const char* kind, const absl::Status& status,
+                     HeldBy holder) {
+  const bool by_memory = holder == HeldBy::kMemory && device.keeps_memory();
+  if (by_memory && absl::IsFailedPrecondition(status)) return;
   Log(LogLevel::kError,
       fmt::format("{}: a {} was not destroyed: {}", device.name(), kind, status.ToString()));
 }

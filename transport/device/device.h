@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -187,8 +188,13 @@ class Device {
   std::atomic<bool> keeps_memory_{false};
 };
 
+// Whether memory that the program keeps may hold an object of a kind: a region, a window or their
+// protection domain.
+enum class HeldBy { kMemory, kOthers };
+
 // Logs that an object could not be destroyed, unless kept memory is the likely reason.
-void LogLeakedObject(const Device& device, const char* kind, const absl::Status& status);
+void LogLeakedObject(const Device& device, const char* kind, const absl::Status& status,
+                     HeldBy holder);
 
 // Owners of verbs objects: each destroys its object through the Device that made it.
 //
@@ -226,10 +232,15 @@ class DeviceHandle {
     T* object = std::exchange(object_, nullptr);
     if (object == nullptr) return;
     absl::Status status = (device_->*kDestroy)(object);
-    if (!status.ok()) LogLeakedObject(*device_, "verbs object", status);
+    if (!status.ok()) LogLeakedObject(*device_, "verbs object", status, kHolder);
   }
 
  private:
+  static constexpr HeldBy kHolder =
+      std::is_same_v<T, ibv_mr> || std::is_same_v<T, ibv_mw> || std::is_same_v<T, ibv_pd>
+          ? HeldBy::kMemory
+          : HeldBy::kOthers;
+
   Device* device_ = nullptr;
   T* object_ = nullptr;
 };

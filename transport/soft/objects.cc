@@ -704,9 +704,10 @@ absl::Status SoftObjects::AwaitPeer(ibv_qp* raw) {
 
 // SoftObjects: for the fabric and the engine.
 
-size_t SoftObjects::size() {
+size_t SoftObjects::size(bool with_memory) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return pds_.size() + mrs_.size() + mws_.size() + channels_.size() + cqs_.size() + qps_.size();
+  const size_t of_memory = pds_.size() + mrs_.size() + mws_.size();
+  return (with_memory ? of_memory : 0) + channels_.size() + cqs_.size() + qps_.size();
 }
 
 bool SoftObjects::WithQp(uint32_t qpn, absl::FunctionRef<void(QueuePair&)> use) {

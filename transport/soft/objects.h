@@ -89,8 +89,9 @@ class SoftObjects final : public Engine::Client {
   absl::Status FreeShared(std::byte* memory);
   Arenas& arenas() { return arenas_; }
   CopiedBytes copied_bytes();
-  // Objects that were made and not ended.
-  size_t size();
+  // Objects that were made and not ended; without `with_memory` no regions, no windows and no
+  // protection domains.
+  size_t size(bool with_memory);
 
   // Calls `use` under the mutex, if there is a QP of that number, or a CQ of that id; else returns
   // false.

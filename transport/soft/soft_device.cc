@@ -150,8 +150,8 @@ SoftDevice::~SoftDevice() {
   parts_->fabric.Hide();
   parts_->engine.Stop();
   parts_->fabric.Leave();
-  const size_t leaked = parts_->objects.size();
-  if (leaked == 0 || keeps_memory()) return;
+  const size_t leaked = parts_->objects.size(/*with_memory=*/!keeps_memory());
+  if (leaked == 0) return;
   Log(LogLevel::kError, fmt::format("{} is destroyed with {} objects alive", name(), leaked));
 }
 

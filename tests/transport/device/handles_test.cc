@@ -104,5 +104,29 @@ TEST(DeviceHandleTest, ARefusedDestructionIsLoggedWithDeviceAndReason) {
   EXPECT_THAT(message, AllOf(HasSubstr("fake0"), HasSubstr("EBUSY")));
 }
 
+TEST(DeviceHandleTest, KeptMemoryExcusesOnlyWhatItHolds) {
+  std::string message;
+  logged = &message;
+  SetLogSink([](LogLevel, const std::string& text) { *logged += text; });
+  FakeDevice device;
+  device.destroy_status = absl::FailedPreconditionError("EBUSY");
+  device.KeepMemory();
+  ibv_mr mr{};
+  ibv_mw mw{};
+  ibv_pd pd{};
+  {
+    PdHandle domain(device, &pd);
+    MwHandle window(device, &mw);
+    MrHandle region(device, &mr);
+  }
+  EXPECT_THAT(message, IsEmpty());
+  ibv_cq cq{};
+  {
+    CqHandle owner(device, &cq);
+  }
+  SetLogSink(nullptr);
+  EXPECT_THAT(message, HasSubstr("EBUSY"));
+}
+
 }  // namespace
 }  // namespace verbena::internal

@@ -59,8 +59,8 @@ class CreditPool {
     return capacity_ / (sources_ + (is_shared ? 1 : 0)) / share.links;
   }
 
-  // Links that take part, have less than their fair share, and found the pool empty. While there
-  // are some, no other borrows beyond its own: what is given back would never reach them.
+  // Links that take part, have less than their fair share, and got nothing from the pool. While
+  // there are some, no other borrows beyond its own: what is given back would never reach them.
   bool is_short() const { return short_links_ != 0; }
   void AddShort() { ++short_links_; }
   void RemoveShort() { --short_links_; }

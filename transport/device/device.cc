@@ -65,8 +65,8 @@ absl::Status Device::FreeMemory(std::byte* memory, size_t bytes) {
 }
 
 void LogLeakedObject(const Device& device, const char* kind, const absl::Status& status,
-                     HeldBy holder) {
-  const bool by_memory = holder == HeldBy::kMemory && device.keeps_memory();
+                     Excuse excuse) {
+  const bool by_memory = excuse == Excuse::kKeptMemory && device.keeps_memory();
   if (by_memory && absl::IsFailedPrecondition(status)) return;
   Log(LogLevel::kError,
       fmt::format("{}: a {} was not destroyed: {}", device.name(), kind, status.ToString()));

@@ -188,13 +188,13 @@ class Device {
   std::atomic<bool> keeps_memory_{false};
 };
 
-// Whether memory that the program keeps may hold an object of a kind: a region, a window or their
-// protection domain.
-enum class HeldBy { kMemory, kOthers };
+// Why an object of a kind may not be destroyed without a bug of ours: memory that the program keeps
+// holds its region, windows and protection domain.
+enum class Excuse { kKeptMemory, kNone };
 
 // Logs that an object could not be destroyed, unless kept memory is the likely reason.
 void LogLeakedObject(const Device& device, const char* kind, const absl::Status& status,
-                     HeldBy holder);
+                     Excuse excuse);
 
 // Owners of verbs objects: each destroys its object through the Device that made it.
 //
@@ -232,14 +232,14 @@ class DeviceHandle {
     T* object = std::exchange(object_, nullptr);
     if (object == nullptr) return;
     absl::Status status = (device_->*kDestroy)(object);
-    if (!status.ok()) LogLeakedObject(*device_, "verbs object", status, kHolder);
+    if (!status.ok()) LogLeakedObject(*device_, "verbs object", status, kExcuse);
   }
 
  private:
-  static constexpr HeldBy kHolder =
+  static constexpr Excuse kExcuse =
       std::is_same_v<T, ibv_mr> || std::is_same_v<T, ibv_mw> || std::is_same_v<T, ibv_pd>
-          ? HeldBy::kMemory
-          : HeldBy::kOthers;
+          ? Excuse::kKeptMemory
+          : Excuse::kNone;
 
   Device* device_ = nullptr;
   T* object_ = nullptr;

@@ -29,7 +29,7 @@ class CompletionQueues::Queue final : public ReadableListener {
   ~Queue() override {
     if (cq_ == nullptr) return;
     absl::Status status = Destroy();
-    if (!status.ok()) LogLeakedObject(device_, "CQ", status, HeldBy::kOthers);
+    if (!status.ok()) LogLeakedObject(device_, "CQ", status, Excuse::kNone);
   }
 
   ibv_cq* cq() const { return cq_; }

@@ -94,7 +94,7 @@ absl::Status Arena::Free() {
 void Arena::Release() {
   if (data_ == nullptr) return;
   absl::Status freed = Free();
-  if (!freed.ok()) LogLeakedObject(*device_, "memory region", freed, HeldBy::kMemory);
+  if (!freed.ok()) LogLeakedObject(*device_, "memory region", freed, Excuse::kKeptMemory);
   data_ = nullptr;
   mr_ = nullptr;
 }

@@ -183,9 +183,9 @@ class WholeRunTest(unittest.TestCase):
         choice = argparse.Namespace(targets=[], filter=None)
         with mock.patch.object(bazel_events, "run", run):
             outcome = whole_run.run_profiles_phase(choice)
-        self.assertEqual(["bnxt.profile", "irdma.profile", "mlx5.profile", "tiny.profile"], ran)
-        self.assertEqual(["bnxt: //:a: failed", "irdma: //:a: failed", "mlx5: //:a: failed",
-                          "tiny: //:a: failed"], outcome.failures)
+        names = ["bnxt", "erdma", "hns", "irdma", "mlx5", "tiny", "x722"]
+        self.assertEqual([name + ".profile" for name in names], ran)
+        self.assertEqual([name + ": //:a: failed" for name in names], outcome.failures)
 
     def test_a_phase_says_what_building_and_what_running_took(self):
         self.assertEqual("tsan        300 s (building 200 s, running 100 s)",

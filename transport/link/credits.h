@@ -19,6 +19,7 @@
 #ifndef VERBENA_TRANSPORT_LINK_CREDITS_H_
 #define VERBENA_TRANSPORT_LINK_CREDITS_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -37,7 +38,9 @@ struct CreditShare {
 //
 // The links that hold some, or have asked for some, take part in the pool, and each has a fair
 // share: the pool is divided evenly among their source addresses, and the part of an address among
-// its links. If the pool `is_shared` with other addresses, one part more is for the next one.
+// its links, but at least one credit. If the pool `is_shared` with other addresses, one part more
+// is for the next one. With more links than credits the shares add up to more than the pool has:
+// some links stay short, and no link borrows a second credit that one of them lacks.
 class CreditPool {
  public:
   explicit CreditPool(uint32_t capacity) : free_(capacity), capacity_(capacity) {}
@@ -56,7 +59,8 @@ class CreditPool {
   }
   // The fair share of a link of `share` that takes part.
   uint32_t FairShare(const CreditShare& share, bool is_shared) const {
-    return capacity_ / (sources_ + (is_shared ? 1 : 0)) / share.links;
+    // Never 0: then nobody would lack any, and who borrowed many early would keep them.
+    return std::max(1u, capacity_ / (sources_ + (is_shared ? 1 : 0)) / share.links);
   }
 
   // Links that take part, have less than their fair share, and got nothing from the pool. While
@@ -309,7 +313,8 @@ class RecallableLink : public IntrusiveNode<RecallableLink> {
 // looked at once after each of its checks, and kRecallCandidates for one link that starves. Of the
 // busy ones, a link that lacks some of its fair share has one looked at, the one that was looked at
 // or checked longest ago. A link that lacks none has none looked at. So links that go on starving
-// share the pool out, and then recall nothing.
+// share the pool out, and then recall nothing. If there are more of them than credits, those that
+// have none still have one link looked at each time.
 //
 // Part of an Endpoint; one thread.
 class CreditIssuer {

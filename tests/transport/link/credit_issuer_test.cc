@@ -95,6 +95,7 @@ class CreditIssuerTest : public testing::Test {
 
   Work work_;
   CreditShare share_;
+  CreditShare other_;  // of another address
   std::optional<CreditIssuer> issuer_;
   std::deque<CountedLink> links_;
 };
@@ -123,12 +124,35 @@ TEST_F(CreditIssuerTest, MoreLinksThanThereAreCreditsRecallNothingInTheEnd) {
   Start(/*pool=*/128, /*links=*/1000);
   for (int round = 0; round < 8; ++round) StarveAll();
   for (int round = 0; round < 4; ++round) {
-    const Work work = StarveAll();
-    EXPECT_EQ(work.recalls, 0u);
-    EXPECT_EQ(work.looks, 0u);
+    EXPECT_EQ(StarveAll().recalls, 0u);
     CheckAll();
   }
   EXPECT_EQ(issuer_->borrowed(), 128u);
+}
+
+TEST_F(CreditIssuerTest, WithMoreLinksThanCreditsNoneKeepsTwo) {
+  constexpr uint32_t kPool = 16;
+  Start(kPool, /*links=*/2 * kPool);
+  for (int i = 0; i < 3; ++i) Starve(links_[0]);
+  ASSERT_EQ(links_[0].credits.surplus(), kPool);
+  for (int round = 0; round < 8; ++round) StarveAll();
+  for (const CountedLink& link : links_) EXPECT_LE(link.credits.surplus(), 1u);
+  EXPECT_EQ(links_[0].credits.surplus(), 1u);
+  EXPECT_EQ(issuer_->borrowed(), kPool);
+}
+
+// Links of one address, each of which lacks its credit, leave another address its part.
+TEST_F(CreditIssuerTest, ManyLinksOfOneAddressLeaveAnotherItsFairShare) {
+  constexpr uint32_t kPool = 60;
+  Start(kPool, /*links=*/10 * kPool);
+  CountedLink& alone = Add(other_);
+  for (int round = 0; round < 8; ++round) {
+    for (CountedLink& link : links_) Starve(link, /*is_shared=*/true);
+    AnswerAll();
+  }
+  EXPECT_LE(issuer_->borrowed(), kPool);
+  EXPECT_GE(alone.credits.surplus(), kPool / 4);
+  EXPECT_LE(alone.credits.surplus(), kPool / 3);
 }
 
 TEST_F(CreditIssuerTest, ABusyLinkIsAskedForWhatItHasBeyondItsFairShare) {
@@ -217,13 +241,12 @@ TEST_F(CreditIssuerTest, AQuietLinkThatIsNotAskedIsLookedAtOnceUntilItsNextCheck
 
 // By address first: three links of one have together what the only one of another has.
 TEST_F(CreditIssuerTest, TheFairShareOfALinkIsAPartOfThatOfItsAddress) {
-  CreditShare other;
   Start(/*pool=*/90, /*links=*/3);
-  CountedLink& alone = Add(other);
+  CountedLink& alone = Add(other_);
   for (CountedLink& link : links_) Starve(link, /*is_shared=*/true);
   const CreditPool& pool = issuer_->pool();
   EXPECT_EQ(pool.FairShare(share_, /*is_shared=*/true), 10u);
-  EXPECT_EQ(pool.FairShare(other, /*is_shared=*/true), 30u);
+  EXPECT_EQ(pool.FairShare(other_, /*is_shared=*/true), 30u);
   EXPECT_EQ(alone.credits.lacking(/*is_shared=*/true), 30 - alone.credits.surplus());
 }
 

@@ -149,7 +149,7 @@ uint32_t IssuedCredits::excess(bool is_shared) const {
 }
 
 uint32_t IssuedCredits::lacking(bool is_shared) const {
-  const uint32_t fair = pool_.FairShare(share_, is_shared);
+  const uint32_t fair = std::min(pool_.FairShare(share_, is_shared), max_window_ - initial_window_);
   return fair > surplus() ? fair - surplus() : 0;
 }
 

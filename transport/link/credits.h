@@ -223,8 +223,8 @@ class IssuedCredits {
   void LeavePool();
   // From the first Grow() on, until it leaves or the peer has returned all that it borrowed.
   bool takes_part() const { return takes_part_; }
-  // Credits that it has borrowed beyond its fair share, and what it lacks of that. Precondition:
-  // takes_part().
+  // Credits that it has borrowed beyond its fair share, and what it lacks of that, as far as its
+  // maximum goes. Precondition: takes_part().
   uint32_t excess(bool is_shared) const;
   uint32_t lacking(bool is_shared) const;
 

@@ -169,6 +169,13 @@ TEST_F(CreditIssuerTest, ABusyLinkIsAskedForWhatItHasBeyondItsFairShare) {
   EXPECT_EQ(links_[1].credits.surplus(), 8u);
 }
 
+TEST_F(CreditIssuerTest, ALinkLacksNoMoreThanItMayBorrow) {
+  Start(/*pool=*/2'000, /*links=*/1);
+  Starve(links_[0]);
+  ASSERT_EQ(links_[0].credits.surplus(), 4u);
+  EXPECT_EQ(links_[0].credits.lacking(/*is_shared=*/false), kMax - kInitial - 4);
+}
+
 TEST_F(CreditIssuerTest, ALinkThatNoLongerStarvesKeepsNothingFromOthers) {
   Start(/*pool=*/16, /*links=*/2);
   for (int i = 0; i < 3; ++i) Starve(links_[0]);

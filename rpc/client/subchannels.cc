@@ -466,15 +466,24 @@ void Subchannels::Open(const Subchannel* caller) {
   };
   std::array<Room, 2> rooms;
   rooms.fill({.wanted = wanted, .most = most_of_group, .serving = wanted});
+  // Servers that are ready and stay, behind the one that the loop has come to: no server before
+  // them takes their links.
+  size_t to_keep = 0;
+  std::array<size_t, 2> serving = {};
+  for (const uint32_t server : ranking_) {
+    const auto group = static_cast<size_t>(GroupOf(First(server).server()));
+    if (Serves(server) && ++serving[group] <= wanted) ++to_keep;
+  }
   size_t open = 0;
   bool refused = false;
   for (const uint32_t server : ranking_) {
     Room& room = rooms[static_cast<size_t>(GroupOf(First(server).server()))];
     const bool serves = Serves(server);
     // Only servers that are ready replace one that is.
-    const bool is_wanted = (room.wanted > 0 && room.most > 0 && !First(server).tired()) ||
-                           (serves && room.serving > 0);
-    if (!is_wanted || open >= most) {
+    const bool stays = serves && room.serving > 0;
+    const bool is_wanted = (room.wanted > 0 && room.most > 0 && !First(server).tired()) || stays;
+    if (stays && to_keep > 0) --to_keep;
+    if (!is_wanted || open + (stays ? 0 : to_keep) >= most) {
       refused |= is_wanted;
       CloseServer(server, caller, is_wanted ? Refusal(most) : absl::OkStatus());
       continue;
@@ -482,7 +491,7 @@ void Subchannels::Open(const Subchannel* caller) {
     OpenServer(server);
     ++open;
     if (room.most > 0) --room.most;
-    if (serves && room.serving > 0) --room.serving;
+    if (stays) --room.serving;
     // A server that has not failed makes one behind it superfluous.
     const bool may_serve = !Failed(server) && (wanted > 1 || !Late(server));
     if (may_serve && room.wanted > 0) --room.wanted;

@@ -201,7 +201,7 @@ uint64_t SubsetRank(uint64_t client, uint64_t server_hash);
 // way to the next in the ranking, again and again, at growing pauses. Neither a server that is
 // ready nor one that has not failed yet ever gives way so. Once one is ready, the first in the
 // ranking are tried again beside it. No set takes more than three quarters of the links that an
-// executor may have.
+// executor may have, and a server that is ready keeps its links while others are tried.
 //
 // Owned by a Balancer; on its executor's thread.
 class Subchannels {

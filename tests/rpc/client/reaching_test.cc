@@ -243,19 +243,18 @@ TEST_F(ReachingTest, PickFirstKnocksAtFewServersWhileOneServes) {
   EXPECT_EQ(Servers()[6].state, ChannelServer::State::kReady);
 }
 
-// A subset of one among ten servers.
+// A subset of a few among ten servers.
 class LookingOnTest : public ReachingTest {
  protected:
   static constexpr int kServers = 10;
 
   static std::string NameOf(int server) { return "server-" + std::to_string(server); }
-  void OpenSubset() {
+  void OpenSubset(uint32_t subset_size = 1, LinkLimits limits = {}) {
     std::string target = "static:" + NameOf(0);
     for (int i = 1; i < kServers; ++i) target += "," + NameOf(i);
     // The machine's time passes during a handshake, and by far more of the clock's.
-    LinkLimits limits;
     limits.connect_timeout = std::chrono::hours(1000);
-    Open(target, {.subset_size = 1}, limits);
+    Open(target, {.subset_size = subset_size}, limits);
   }
   // The client's order of the servers.
   Names Ranked() {
@@ -283,6 +282,28 @@ TEST_F(LookingOnTest, ASubsetReachesTheOnlyServerThatIsUpAndKeepsIt) {
   clock_.Advance(*client_runtime_, seconds(1));
   bootstrap_.TakeTried();
   // It knocks at the first ones of its order, which are to serve it.
+  const Names knocked = TriedWithin(std::chrono::minutes(1));
+  EXPECT_GE(std::count(knocked.begin(), knocked.end(), ranked[0]), 10);
+  EXPECT_GE(std::count(knocked.begin(), knocked.end(), ranked[1]), 10);
+  for (int i = 2; i < kServers; ++i) {
+    EXPECT_EQ(std::count(knocked.begin(), knocked.end(), ranked[i]), 0) << i;
+  }
+  EXPECT_EQ(client_runtime_->endpoint_stats(0).links_opened, 1u);
+  EXPECT_EQ(StartEcho().Join(), absl::OkStatus());
+}
+
+// Its links are for three servers, fewer than twice the subset: one that is ready, and two of the
+// first ones, which fail.
+TEST_F(LookingOnTest, ServersThatFailDoNotTakeTheLastLinkOfTheOneThatServes) {
+  OpenSubset(/*subset_size=*/2, {.max_links = 4});
+  const Names ranked = Ranked();
+  Serve(ranked.back());
+  JoinHandle<absl::Status> call =
+      StartEcho({.deadline = std::chrono::hours(100), .wait_for_ready = true});
+  clock_.Advance(*client_runtime_, std::chrono::minutes(1));
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+  clock_.Advance(*client_runtime_, seconds(1));
+  bootstrap_.TakeTried();
   const Names knocked = TriedWithin(std::chrono::minutes(1));
   EXPECT_GE(std::count(knocked.begin(), knocked.end(), ranked[0]), 10);
   EXPECT_GE(std::count(knocked.begin(), knocked.end(), ranked[1]), 10);

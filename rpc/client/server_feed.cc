@@ -79,6 +79,9 @@ void ServerFeed::Subscribe(const std::shared_ptr<FeedSubscriber>& subscriber, Sh
       runs = true;
     }
     if (servers_ != nullptr || !error_.ok()) Tell(subscriber);
+    if (servers_ == nullptr && !error_.ok() && runner_ != nullptr) {
+      runner_->Post([feed = shared_from_this()] { feed->pause_end_.Set(); });
+    }
   }
   if (runs && !shard.closing()) shard.tasks().Spawn(Run(shared_from_this(), shard));
 }
@@ -104,7 +107,12 @@ void ServerFeed::Refresh() {
 void ServerFeed::Stop() {
   std::lock_guard<std::mutex> lock(mutex_);
   // If the gate is closed, the resolver's Task has ended.
-  if (runner_ != nullptr) runner_->Post([feed = shared_from_this()] { feed->stop_.Set(); });
+  if (runner_ != nullptr) {
+    runner_->Post([feed = shared_from_this()] {
+      feed->stop_.Set();
+      feed->pause_end_.Set();
+    });
+  }
 }
 
 // In a Task of its own, since nobody may wait for a lookup that blocks when the channel ends.
@@ -123,7 +131,8 @@ Task<void> ServerFeed::Run(std::shared_ptr<ServerFeed> feed, Shard& shard) {
       (void)co_await WithDeadline(feed->Stopped(), kPauseOfSets);
     } else {
       feed->PublishError(servers.status());
-      (void)co_await WithDeadline(feed->Stopped(), backoff.Next());
+      (void)co_await WithDeadline(feed->PauseEnded(), backoff.Next());
+      feed->pause_end_.Reset();
     }
   }
 }
@@ -204,7 +213,8 @@ std::shared_ptr<ServerFeed> ServerFeeds::To(const std::string& target,
   }
   absl::erase_if(feeds_, [](const auto& each) { return each.second.expired(); });
   std::shared_ptr<ServerFeed> feed = Alone(make());
-  feeds_[target] = feed;
+  // Why a resolver could not be made may pass.
+  if (feed->resolves()) feeds_[target] = feed;
   return feed;
 }
 

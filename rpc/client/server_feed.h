@@ -50,11 +50,13 @@ struct FeedSubscriber {
 class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
  public:
   ServerFeed(std::string target, std::shared_ptr<Resolver> resolver);
-  // A target that does not parse: no server, and `error` is why.
+  // A target that does not parse, or has no resolver: no server, and `error` is why.
   ServerFeed(std::string target, absl::Status error);
 
   // Call this on the executor of `shard`. From now on the subscriber's listener hears of each new
   // set, and of errors while there is no set. It hears at once of the set or error that there is.
+  // If that is an error alone, the resolver's pause after it ends, so that a new channel waits for
+  // a lookup and not for the pause.
   void Subscribe(const std::shared_ptr<FeedSubscriber>& subscriber, Shard& shard);
   // The listener ends.
   void Unsubscribe(const std::shared_ptr<FeedSubscriber>& subscriber);
@@ -62,11 +64,14 @@ class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
   void Refresh();
   // Nobody needs further sets. From any thread, also after the runtime's end; once.
   void Stop();
+  // False if no resolver could be made.
+  bool resolves() const { return resolver_ != nullptr; }
 
  private:
   static Task<void> Run(std::shared_ptr<ServerFeed> feed, Shard& shard);
   Task<absl::StatusOr<ServerSet>> Next();
   Task<absl::Status> Stopped() { co_return co_await stop_.Wait(); }
+  Task<absl::Status> PauseEnded() { co_return co_await pause_end_.Wait(); }
   // Checks the set, and fills in the names.
   absl::StatusOr<ServerSet> Check(ServerSet servers) const;
   void Publish(ServerSet servers);
@@ -78,8 +83,10 @@ class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
   void Deliver(FeedSubscriber& subscriber);
 
   const std::string target_;
-  const std::shared_ptr<Resolver> resolver_;  // nullptr: the target does not parse
-  Event stop_;                                // on the executor that runs the resolver
+  const std::shared_ptr<Resolver> resolver_;  // nullptr: none could be made
+  // Both on the executor that runs the resolver.
+  Event stop_;
+  Event pause_end_;  // of the pause after an error
 
   std::mutex mutex_;
   // The rest is guarded by it.
@@ -99,7 +106,9 @@ class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
 // ended go when the next feed is made.
 class ServerFeeds {
  public:
-  // The feed of `target`: the one that others hold, or what `make` returns.
+  // The feed of `target`: the one that others hold, or what `make` returns. One without a resolver
+  // is for this caller alone, and the next one makes another. `make` runs under the mutex: it makes
+  // a resolver, and looks nothing up.
   std::shared_ptr<ServerFeed> To(const std::string& target,
                                  absl::FunctionRef<std::shared_ptr<ServerFeed>()> make);
   // A feed that nobody else gets.

@@ -107,6 +107,33 @@ TEST_F(ServerFeedTest, AChannelToASetTakesTheFeedOfItsRuntime) {
   EXPECT_FALSE(made);
 }
 
+TEST_F(ServerFeedTest, AFeedThatHasNoResolverIsNotShared) {
+  const std::shared_ptr<ServerFeed> failed = feeds_.To(
+      "set", [] { return std::make_shared<ServerFeed>("set", absl::UnavailableError("not now")); });
+  const std::shared_ptr<ServerFeed> feed = FeedOf("set");
+  EXPECT_NE(feed, failed);
+  EXPECT_EQ(made_, 1);
+  EXPECT_EQ(FeedOf("set"), feed);
+}
+
+TEST_F(ServerFeedTest, ANewChannelDoesNotWaitForThePauseAfterAnError) {
+  const std::shared_ptr<ServerFeed> feed = FeedOf("set");
+  CountingListener first;
+  CountingListener second;
+  std::shared_ptr<FeedSubscriber> one = Subscribe(*feed, first);
+  resolver_->Tell(*client_runtime_, absl::UnavailableError("not now"));
+  clock_.Advance(*client_runtime_, Duration::zero());
+  resolver_->Tell(*client_runtime_, std::vector<ResolvedServer>{{.addresses = {"server:1"}}});
+  clock_.Advance(*client_runtime_, Duration::zero());
+  EXPECT_EQ(first.servers, 0u) << "the pause";
+  std::shared_ptr<FeedSubscriber> other = Subscribe(*feed, second);
+  clock_.Advance(*client_runtime_, Duration::zero());
+  EXPECT_EQ(first.servers, 1u);
+  EXPECT_EQ(second.servers, 1u);
+  Unsubscribe(*feed, std::move(one));
+  Unsubscribe(*feed, std::move(other));
+}
+
 TEST_F(ServerFeedTest, TheResolverGoesOnWhenTheFirstChannelIsGone) {
   std::shared_ptr<ServerFeed> first = FeedOf("set");
   const std::shared_ptr<ServerFeed> second = FeedOf("set");

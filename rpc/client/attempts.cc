@@ -340,7 +340,7 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
   // A payload is lacking only if an interceptor destroyed the attempt.
   if (lacked_room) {
     status = Annotate(status,
-                      "no further attempt, since the server may still write to memory of the call "
+                      "no further attempt, since a link may still write to memory of the call "
                       "(response_payload_into)");
   }
   if (series.attempts() > 1) {

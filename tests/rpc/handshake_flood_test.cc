@@ -77,6 +77,7 @@ class FloodProcess {
   ~FloodProcess() {
     close(input_);
     close(output_);
+    if (pid_ <= 0) return;  // -1 would be every process
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }

@@ -173,20 +173,27 @@ TEST_F(ReachingTest, AServerIsReachedAtItsSecondAddressThoughTheFirstIsSilent) {
   EXPECT_EQ(call.Join(), absl::OkStatus());
 }
 
+// The machine's time passes during a handshake, and by far more of the clock's.
+constexpr auto kLong = std::chrono::hours(1000);
+
 TEST_F(ReachingTest, AnAddressThatLostTheRaceIsTriedOnceTheWinnerRefuses) {
   Serve("late");
-  Open("static:late|rude");
+  Open("static:late|rude", {}, {.connect_timeout = kLong});
   JoinHandle<absl::Status> call = StartEcho();
-  EXPECT_EQ(TriedWithin(Connection::kHeadStart), (Names{"late", "rude", "late"}));
-  EXPECT_EQ(TriedWithin(kLate), Names{});
+  Names tried = TriedWithin(Connection::kHeadStart);
+  while (!call.done()) {
+    for (std::string& each : TriedWithin(milliseconds(50))) tried.push_back(std::move(each));
+  }
+  EXPECT_EQ(tried, (Names{"late", "rude", "late"}));
   EXPECT_EQ(call.Join(), absl::OkStatus());
 }
 
 TEST_F(ReachingTest, AnAddressThatLostTheRaceDoesNotSayWhatBecameOfTheAttempt) {
-  Open("static:late-rude|silent:2");
+  Open("static:late-rude|silent:2", {}, {.connect_timeout = kLong});
   JoinHandle<absl::Status> call = StartEcho();
-  EXPECT_EQ(TriedWithin(kLate), (Names{"late-rude", "silent:2", "silent:2"}));
-  clock_.Advance(*client_runtime_, seconds(10));
+  size_t tried = TriedWithin(kLate).size();
+  while (!call.done() && tried < 3) tried += TriedWithin(seconds(1)).size();
+  clock_.Advance(*client_runtime_, kLong);
   const absl::Status status = call.Join();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_NE(status.message().find("rude"), std::string::npos) << status;
@@ -252,8 +259,7 @@ class LookingOnTest : public ReachingTest {
   void OpenSubset(uint32_t subset_size = 1, LinkLimits limits = {}) {
     std::string target = "static:" + NameOf(0);
     for (int i = 1; i < kServers; ++i) target += "," + NameOf(i);
-    // The machine's time passes during a handshake, and by far more of the clock's.
-    limits.connect_timeout = std::chrono::hours(1000);
+    limits.connect_timeout = kLong;
     Open(target, {.subset_size = subset_size}, limits);
   }
   // The client's order of the servers.

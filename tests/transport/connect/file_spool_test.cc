@@ -158,7 +158,7 @@ class KilledEnd {
   ~KilledEnd() { Kill(); }
 
   void Kill() {
-    if (pid_ == 0) return;
+    if (pid_ <= 0) return;
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
     pid_ = 0;

@@ -2,7 +2,7 @@
 // veth pair, as between a pod and its host. The namespaces of two such processes reach each other
 // through the first one, which routes.
 //
-// Cables are numbered by the test, and no number comes twice. A cable has the addresses
+// Cables are numbered by the test from 1 on, and no number comes twice. A cable has the addresses
 // 10.98.0.0 + 4 * number + 1 (its near end) and + 2 (its far end).
 
 #ifndef VERBENA_TESTS_RPC_CABLE_H_
@@ -107,11 +107,37 @@ inline bool TurnOn(int socket, const std::string& name, uint32_t address) {
 
 inline std::string NameOfCable(int cable) { return "cable" + std::to_string(cable); }
 
+// Makes a veth pair, whose far end belongs to the network of `far_process`, or, if that is 0, to
+// the same as its near end. An errno, or 0.
+inline int MakeVethPair(int netlink, const std::string& near, const std::string& far,
+                        pid_t far_process) {
+  LinkRequest make(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
+  make.Add(IFLA_IFNAME, near);
+  rtattr* const info = make.Open(IFLA_LINKINFO);
+  make.Add(IFLA_INFO_KIND, std::string("veth"));
+  rtattr* const data = make.Open(IFLA_INFO_DATA);
+  rtattr* const peer = make.Open(VETH_INFO_PEER);
+  make.AddEmptyLink();
+  make.Add(IFLA_IFNAME, far);
+  const auto pid = static_cast<uint32_t>(far_process);
+  if (pid != 0) make.Add(IFLA_NET_NS_PID, &pid, sizeof(pid));
+  make.Close(peer);
+  make.Close(data);
+  make.Close(info);
+  return make.Ask(netlink);
+}
+
 // In a new network namespace: makes it one from which cables lead, and which routes between them.
+// Its own address is that of the near end of cable 0, which leads nowhere: a device that starts
+// before the first cable is there has a name by which others reach it.
 inline bool MakeHub() {
   const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  const bool on = TurnOn(socket, "lo", 0);
+  const int netlink = ::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+  errno = MakeVethPair(netlink, NameOfCable(0), "nowhere", 0);
+  const bool on = errno == 0 && TurnOn(socket, "lo", 0) && TurnOn(socket, "nowhere", 0) &&
+                  TurnOn(socket, NameOfCable(0), NearAddress(0));
   close(socket);
+  close(netlink);
   std::ofstream forward("/proc/sys/net/ipv4/ip_forward");
   forward << 1 << std::flush;
   const bool done = on && static_cast<bool>(forward);
@@ -129,20 +155,7 @@ inline bool EnterByCable(int cable) {
     std::perror("unshare");
     return false;
   }
-  LinkRequest make(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
-  make.Add(IFLA_IFNAME, NameOfCable(cable));
-  rtattr* const info = make.Open(IFLA_LINKINFO);
-  make.Add(IFLA_INFO_KIND, std::string("veth"));
-  rtattr* const data = make.Open(IFLA_INFO_DATA);
-  rtattr* const peer = make.Open(VETH_INFO_PEER);
-  make.AddEmptyLink();
-  make.Add(IFLA_IFNAME, std::string("cable"));
-  const auto pid = static_cast<uint32_t>(getpid());
-  make.Add(IFLA_NET_NS_PID, &pid, sizeof(pid));
-  make.Close(peer);
-  make.Close(data);
-  make.Close(info);
-  errno = make.Ask(netlink);
+  errno = MakeVethPair(netlink, NameOfCable(cable), "cable", getpid());
   if (errno != 0) {
     std::perror("a veth pair");
     return false;

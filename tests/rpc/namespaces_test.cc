@@ -13,6 +13,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -208,6 +209,9 @@ class NamespacesTest : public ::testing::TestWithParam<size_t> {
   // where the kernel grants the network and then refuses what makes it work, as AppArmor does, the
   // test would be in one without a loopback.
   static void SetUpTestSuite() {
+    unsetenv("VERBENA_DEVICE");  // it would say what "auto" means
+    // The hub has many addresses: it connects to clients from others than its devices' names.
+    setenv("VERBENA_SOFT_ANY_SOURCE", "1", /*overwrite=*/1);
     may_unshare_network_ = SucceedsInAChild([] { return Unshare(CLONE_NEWNET); });
     const auto enter_hub = [] { return Unshare(CLONE_NEWNET) && MakeHub(); };
     has_hub_ = SucceedsInAChild(enter_hub) && enter_hub();

@@ -36,6 +36,12 @@ class TwoGids final : public DelegatingDevice {
     std::copy(kOther.begin(), kOther.end(), gid.raw);
     return gid;
   }
+  // The soft device has the first one alone.
+  absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) override {
+    ibv_qp_attr changed = attributes;
+    changed.ah_attr.grh.sgid_index = 0;
+    return DelegatingDevice::ModifyQp(qp, changed, mask);
+  }
 };
 
 // A client's stream from 10.0.0.9. It keeps the GID of the Hello, and gives the peer the first one,

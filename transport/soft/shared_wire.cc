@@ -200,9 +200,10 @@ void SharedWire::Read(Connection& connection) {
   absl::Status status = connection.socket->Flush().status();
   while (status.ok()) {
     auto received = connection.socket->Receive();
+    if (absl::IsUnavailable(received.status())) break;  // nothing waits
     status = received.ok() ? Handle(connection, *std::move(received)) : received.status();
   }
-  if (!absl::IsUnavailable(status)) {
+  if (!status.ok()) {
     End(connection, status);
     return;
   }

@@ -240,7 +240,7 @@ class Channel {
                                                          std::optional<uint64_t> route_key);
   internal::Balancer& BalancerOn(internal::Shard& shard);
   absl::Status CheckOneServer(const char* what) const;
-  // What a call with `options` waits for, and how long, before it has a link.
+  // LinkWish says what a call waits for, and how long, before it has a link.
   struct LinkWish {
     std::optional<uint64_t> route_key = {};
     Deadline deadline = {};

@@ -132,8 +132,8 @@ class ClientBulk final : private LeaseListener, private TransferListener {
  private:
   bool MayUseGrant() const;
   bool PayloadInFrame(const Link& link) const;
-  // Of a call that ends before its final frame: whether the server or the device may still use its
-  // memory.
+  // True if the server or the device may still use the memory of a call that ends before its final
+  // frame.
   bool MayBeInUse(bool sent) const;
   void EndSettling();
   void OnTransferPosted() override;

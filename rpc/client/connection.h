@@ -181,7 +181,7 @@ class Connection final : private ClientSession::Listener {
   static Task<absl::Status> Passed(Event& event) { co_return co_await event.Wait(); }
   // The failure of an address as calls hear of it.
   absl::Status Explained(size_t address, absl::Status failure) const;
-  // That of an attempt, of which some addresses have failed.
+  // Returns the failure of an attempt, of which some addresses have failed.
   static absl::Status TogetherOf(const std::vector<absl::Status>& failures);
   const std::string& AddressAt(size_t address) const {
     return address == 0 ? target_ : others_[address - 1];

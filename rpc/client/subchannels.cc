@@ -466,15 +466,8 @@ void Subchannels::Open(const Subchannel* caller) {
   };
   std::array<Room, 2> rooms;
   rooms.fill({.wanted = wanted, .most = most_of_group, .serving = wanted});
-  // Servers that are ready and stay, behind the one that the loop has come to: no server before
-  // them that fails takes their links. One link is left to try those before them.
-  size_t to_keep = 0;
-  std::array<size_t, 2> serving = {};
-  for (const uint32_t server : ranking_) {
-    const auto group = static_cast<size_t>(GroupOf(First(server).server()));
-    if (depends_on_failures() && Serves(server) && ++serving[group] <= wanted) ++to_keep;
-  }
-  to_keep = std::min(to_keep, std::max<size_t>(most, 2) - 1);
+  // The loop leaves links to so many behind the server that it has come to.
+  size_t to_keep = ReadyToKeep(wanted, most);
   size_t open = 0;
   bool refused = false;
   for (const uint32_t server : ranking_) {
@@ -499,6 +492,17 @@ void Subchannels::Open(const Subchannel* caller) {
   }
   if (refused && !refused_) Log(LogLevel::kWarning, std::string(Refusal(most).message()));
   refused_ = refused;
+}
+
+size_t Subchannels::ReadyToKeep(size_t wanted, size_t most) const {
+  if (!depends_on_failures()) return 0;
+  size_t to_keep = 0;
+  std::array<size_t, 2> serving = {};
+  for (const uint32_t server : ranking_) {
+    const auto group = static_cast<size_t>(GroupOf(First(server).server()));
+    if (Serves(server) && ++serving[group] <= wanted) ++to_keep;
+  }
+  return std::min(to_keep, std::max<size_t>(most, 2) - 1);
 }
 
 void Subchannels::LookOn(Group group, const Subchannel* caller, size_t room) {

@@ -247,6 +247,10 @@ class Subchannels {
   void OpenServer(size_t server);
   void CloseServer(size_t server, const Subchannel* caller, const absl::Status& refusal);
   void Rank();
+  // How many ready servers stay when only failures decide: of each group at most `wanted`. No
+  // server before them that fails takes their links, of the `most` that there are. One link is left
+  // to try those before them.
+  size_t ReadyToKeep(size_t wanted, size_t most) const;
   // If all open servers of `group` fail, and there are `room` of them or more: one of them is tired
   // from now on, or none is any more once all have been tried.
   void LookOn(Group group, const Subchannel* caller, size_t room);

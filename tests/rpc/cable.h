@@ -46,7 +46,7 @@ class LinkRequest {
     attribute->rta_len = static_cast<uint16_t>(RTA_LENGTH(bytes));
   }
   void Add(uint16_t type, const std::string& text) { Add(type, text.c_str(), text.size() + 1); }
-  // What is added until Close() lies inside.
+  // Attributes that are added until Close() lie inside the new one.
   rtattr* Open(uint16_t type) {
     auto* const attribute = reinterpret_cast<rtattr*>(bytes_ + used_);
     attribute->rta_type = type;

@@ -83,7 +83,7 @@ struct ProcessPair {
   // Processes that find out by themselves that they cannot share memory need not name TCP.
   const char* device() const { return MayShareMemory() ? "auto" : "soft:tcp"; }
   const char* wire() const { return HasOneNetwork() && MayShareMemory() ? "soft" : "tcp"; }
-  // Where the client finds a server that listens at `address`.
+  // Returns the address at which the client finds a server that listens at `address`.
   std::string AddressFor(const std::string& address) const {
     if (HasOneNetwork()) return address;
     const uint32_t host =

@@ -24,7 +24,17 @@ namespace {
 
 using Counts = std::vector<uint64_t>;
 
-using ResolvedSetTest = ServerSetTest;
+class ResolvedSetTest : public ServerSetTest {
+ protected:
+  // Two servers are in use, and stay so although the resolver gives `bad`.
+  void ExpectRefused(std::vector<ResolvedServer> bad) {
+    const int before = resolver_->asked;
+    resolver_->Tell(*client_runtime_, std::move(bad));
+    Eventually([&] { return resolver_->asked == before + 1; }, "the resolver was asked");
+    EchoOften(4);
+    EXPECT_EQ(Servers().size(), 2u);
+  }
+};
 
 // Never waits, and says another set each time.
 class BusyResolver final : public Resolver {
@@ -135,15 +145,9 @@ TEST_F(ResolvedSetTest, TheLastGoodSetStaysWhileTheResolverFails) {
   // Each of these breaks a bound, or names a server twice.
   ResolvedServer heavy = Resolved(0);
   heavy.weight = ResolvedServer::kMaxWeight + 1;
-  for (std::vector<ResolvedServer> bad :
-       {std::vector<ResolvedServer>{heavy}, std::vector<ResolvedServer>{ResolvedServer{}},
-        std::vector<ResolvedServer>{Resolved(0), Resolved(0)}}) {
-    const int before = resolver_->asked;
-    resolver_->Tell(*client_runtime_, std::move(bad));
-    Eventually([&] { return resolver_->asked == before + 1; }, "the resolver was asked");
-    EchoOften(4);
-    EXPECT_EQ(Servers().size(), 2u);
-  }
+  ExpectRefused({heavy});
+  ExpectRefused({ResolvedServer{}});
+  ExpectRefused({Resolved(0), Resolved(0)});
 }
 
 TEST_F(ResolvedSetTest, ASetOfTooManyServersOrWithALongTextIsRefused) {
@@ -155,13 +159,8 @@ TEST_F(ResolvedSetTest, ASetOfTooManyServersOrWithALongTextIsRefused) {
   wordy.name = std::string(256, 'x');
   std::vector<ResolvedServer> crowd(Resolver::kMaxServers + 1, Resolved(0));
   for (size_t i = 0; i < crowd.size(); ++i) crowd[i].name = std::to_string(i);
-  for (std::vector<ResolvedServer> bad : {std::vector<ResolvedServer>{wordy}, crowd}) {
-    const int before = resolver_->asked;
-    resolver_->Tell(*client_runtime_, std::move(bad));
-    Eventually([&] { return resolver_->asked == before + 1; }, "the resolver was asked");
-    EchoOften(4);
-    EXPECT_EQ(Servers().size(), 2u);
-  }
+  ExpectRefused({wordy});
+  ExpectRefused(crowd);
 }
 
 TEST_F(ResolvedSetTest, TheResolverHearsThatAServerCannotBeReached) {

@@ -385,7 +385,7 @@ TEST_F(RetriedPayloadTest, APayloadWhoseServerIsLostGoesWithTheSecondAttempt) {
   EXPECT_EQ(channel_->retry_stats().retries, 2u);
 }
 
-// It must be the next attempt's alone.
+// The next attempt would need that memory for itself alone.
 TEST_F(RetriedPayloadTest, ACallWhoseServerMayStillWriteToTheCallersMemorySaysSo) {
   Start();
   service_.refuse_next = false;

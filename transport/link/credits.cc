@@ -199,7 +199,7 @@ bool CreditIssuer::RecallQuiet(RecallableLink& link, bool is_shared) {
 void CreditIssuer::RecallBusy(RecallableLink& link, bool is_shared) {
   const IssuedCredits& starving = link.issued();
   if (starving.lacking(is_shared) == 0) return;
-  // It is not the one to be looked at, unless it is alone.
+  // The starving link goes last: it is looked at only if it is alone.
   link.Unlink();
   busy_.PushBack(link);
   RecallableLink* candidate = busy_.PopFront();

@@ -247,7 +247,7 @@ class IssuedCredits {
   // Credits that the peer holds unspent, as far as this side knows.
   uint32_t outstanding() const { return issued_ - returned_ - received_; }
   uint32_t window() const { return window_; }
-  // What the links to the peer's address have borrowed together.
+  // The links to the peer's address borrow together; this is their part of the pool.
   const CreditShare& share() const { return share_; }
   bool at_maximum() const { return window_ >= max_window_; }
   // The borrowed part of the window, which a recall may ask for.

@@ -62,7 +62,7 @@ class DeviceContext {
 
   Device& device() const { return device_; }
   ibv_pd* pd() const { return pd_.get(); }
-  // What links ask of the fabric.
+  // Links ask this of the fabric.
   const RdmaOptions& rdma() const { return rdma_; }
   // The completion vector of an executor, as rdma() says.
   int CompVectorOf(uint32_t executor_index) const;

@@ -37,7 +37,7 @@ class PrimaryTest : public testing::Test {
     MakePrimary(std::move(in_sync));
     scope_.Spawn(primary_->Run());
   }
-  // It notes by itself neither what its disk has nor who left the set.
+  // The primary notes by itself neither what its disk has nor who left the set.
   void MakePrimary(std::vector<std::string> in_sync) {
     directory_.now.state.in_sync = std::move(in_sync);
     term_.Renew(clock_.Now(), std::chrono::seconds(10));

@@ -114,7 +114,7 @@ class ReachingTest : public RpcTest {
           co_return (co_await stub.Echo(testing::EchoRequest(), std::move(options))).status();
         }(*stub_, std::move(options)));
   }
-  // What the client tries while so much time passes.
+  // Returns the addresses that the client tries while so much time passes.
   Names TriedWithin(Duration time) {
     clock_.Advance(*client_runtime_, time);
     return bootstrap_.TakeTried();
@@ -274,6 +274,19 @@ class LookingOnTest : public ReachingTest {
     });
     return ranked;
   }
+  // The client has one link, to a server far down its order. The first two are to serve it.
+  void ExpectItKeepsItsLinkAndKnocksAtTheFirstTwo(const Names& ranked) {
+    clock_.Advance(*client_runtime_, seconds(1));
+    bootstrap_.TakeTried();
+    const Names knocked = TriedWithin(std::chrono::minutes(1));
+    EXPECT_GE(std::count(knocked.begin(), knocked.end(), ranked[0]), 10);
+    EXPECT_GE(std::count(knocked.begin(), knocked.end(), ranked[1]), 10);
+    for (int i = 2; i < kServers; ++i) {
+      EXPECT_EQ(std::count(knocked.begin(), knocked.end(), ranked[i]), 0) << i;
+    }
+    EXPECT_EQ(client_runtime_->endpoint_stats(0).links_opened, 1u);
+    EXPECT_EQ(StartEcho().Join(), absl::OkStatus());
+  }
 };
 
 TEST_F(LookingOnTest, ASubsetReachesTheOnlyServerThatIsUpAndKeepsIt) {
@@ -285,17 +298,7 @@ TEST_F(LookingOnTest, ASubsetReachesTheOnlyServerThatIsUpAndKeepsIt) {
   const Names tried = TriedWithin(std::chrono::minutes(1));
   ASSERT_EQ(std::count(tried.begin(), tried.end(), ranked.back()), 1);
   EXPECT_EQ(call.Join(), absl::OkStatus());
-  clock_.Advance(*client_runtime_, seconds(1));
-  bootstrap_.TakeTried();
-  // It knocks at the first ones of its order, which are to serve it.
-  const Names knocked = TriedWithin(std::chrono::minutes(1));
-  EXPECT_GE(std::count(knocked.begin(), knocked.end(), ranked[0]), 10);
-  EXPECT_GE(std::count(knocked.begin(), knocked.end(), ranked[1]), 10);
-  for (int i = 2; i < kServers; ++i) {
-    EXPECT_EQ(std::count(knocked.begin(), knocked.end(), ranked[i]), 0) << i;
-  }
-  EXPECT_EQ(client_runtime_->endpoint_stats(0).links_opened, 1u);
-  EXPECT_EQ(StartEcho().Join(), absl::OkStatus());
+  ExpectItKeepsItsLinkAndKnocksAtTheFirstTwo(ranked);
 }
 
 // Its links are for three servers, fewer than twice the subset: one that is ready, and two of the
@@ -308,16 +311,7 @@ TEST_F(LookingOnTest, ServersThatFailDoNotTakeTheLastLinkOfTheOneThatServes) {
       StartEcho({.deadline = std::chrono::hours(100), .wait_for_ready = true});
   clock_.Advance(*client_runtime_, std::chrono::minutes(1));
   EXPECT_EQ(call.Join(), absl::OkStatus());
-  clock_.Advance(*client_runtime_, seconds(1));
-  bootstrap_.TakeTried();
-  const Names knocked = TriedWithin(std::chrono::minutes(1));
-  EXPECT_GE(std::count(knocked.begin(), knocked.end(), ranked[0]), 10);
-  EXPECT_GE(std::count(knocked.begin(), knocked.end(), ranked[1]), 10);
-  for (int i = 2; i < kServers; ++i) {
-    EXPECT_EQ(std::count(knocked.begin(), knocked.end(), ranked[i]), 0) << i;
-  }
-  EXPECT_EQ(client_runtime_->endpoint_stats(0).links_opened, 1u);
-  EXPECT_EQ(StartEcho().Join(), absl::OkStatus());
+  ExpectItKeepsItsLinkAndKnocksAtTheFirstTwo(ranked);
 }
 
 TEST_F(LookingOnTest, AnOutageOfAllMakesFewAttemptsAtEach) {

@@ -23,7 +23,8 @@
 namespace verbena::internal {
 namespace {
 
-// What one executor of a channel hears. On that executor; read while it is idle.
+// CountingListener notes what one executor of a channel hears. It lives on that executor, and is
+// read while that is idle.
 class CountingListener final : public FeedListener {
  public:
   void OnSet(const std::shared_ptr<const ServerSet>& set, const absl::Status&) override {

@@ -74,6 +74,19 @@ class BackPressureTest : public LinksFixture {
     }
   }
 
+  // Opens a link to a_, which borrows all of the server's pool, and one to b_.
+  void LendAllToTheFirst(uint32_t pool, Link*& first, Link*& second) {
+    StartServer(WithPool(2, pool));
+    first = Connect(client_listener_, a_);
+    second = Connect(client_listener_, b_);
+    ASSERT_NE(first, nullptr);
+    ASSERT_NE(second, nullptr);
+    Flood to_a(2000, 900);
+    to_a.Run(*first);
+    PollUntil([&] { return a_.received() == 2000; });
+    ASSERT_EQ(server().stats().credits_borrowed, pool) << "the first link was to take all";
+  }
+
   Receiver client_listener_;
   Receiver a_;
   Receiver b_;
@@ -138,15 +151,9 @@ TEST_F(BackPressureTest, StarvingLinkIsLentWhatNobodyUses) {
 
 TEST_F(BackPressureTest, LentCreditsAreRecalledFromALinkThatIsQuiet) {
   constexpr uint32_t kPool = 16;
-  StartServer(WithPool(2, kPool));
-  Link* quiet = Connect(client_listener_, a_);
-  Link* busy = Connect(client_listener_, b_);
-  ASSERT_NE(quiet, nullptr);
-  ASSERT_NE(busy, nullptr);
-  Flood to_a(2000, 900);
-  to_a.Run(*quiet);
-  PollUntil([&] { return a_.received() == 2000; });
-  ASSERT_EQ(server().stats().credits_borrowed, kPool) << "the first link was to take all";
+  Link* quiet = nullptr;
+  Link* busy = nullptr;
+  ASSERT_NO_FATAL_FAILURE(LendAllToTheFirst(kPool, quiet, busy));
   PassLivenessChecks();
 
   Flood to_b(2000, 900);
@@ -164,15 +171,9 @@ TEST_F(BackPressureTest, LentCreditsAreRecalledFromALinkThatIsQuiet) {
 TEST_F(BackPressureTest, ABusyLinkKeepsItsFairShareOfWhatWasLent) {
   constexpr uint32_t kPool = 16;
   clock().Stop();
-  StartServer(WithPool(2, kPool));
-  Link* first = Connect(client_listener_, a_);
-  Link* second = Connect(client_listener_, b_);
-  ASSERT_NE(first, nullptr);
-  ASSERT_NE(second, nullptr);
-  Flood to_a(2000, 900);
-  to_a.Run(*first);
-  PollUntil([&] { return a_.received() == 2000; });
-  ASSERT_EQ(server().stats().credits_borrowed, kPool) << "the first link was to take all";
+  Link* first = nullptr;
+  Link* second = nullptr;
+  ASSERT_NO_FATAL_FAILURE(LendAllToTheFirst(kPool, first, second));
 
   Flood to_b(2000, 900);
   to_b.Run(*second);

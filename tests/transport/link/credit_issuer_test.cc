@@ -17,7 +17,7 @@ namespace {
 constexpr uint32_t kInitial = 4;
 constexpr uint32_t kMax = 512;
 
-// What a link that starves makes its issuer do.
+// Work counts what a link that starves makes its issuer do.
 struct Work {
   const RecallableLink* starving = nullptr;
   uint32_t looks = 0;  // at other links

@@ -117,7 +117,7 @@ class LinksFixture : public testing::Test {
   // The options of the device that both endpoints are on.
   virtual SoftDeviceOptions device_options() const { return {}; }
 
-  // What both endpoints' links ask of the fabric.
+  // The links of both endpoints ask this of the fabric.
   virtual RdmaOptions rdma_options() const { return {}; }
 
   // Whether a thread reads the device's asynchronous events.

@@ -36,7 +36,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// What the start says of `options`.
+// Returns how the start refuses `options`.
 std::string Refusal(const RdmaOptions& options) {
   const std::unique_ptr<SoftDevice> device = *SoftDevice::Create({});
   const absl::Status status =
@@ -117,7 +117,7 @@ class RdmaOptionsTest : public LinksFixture {
   }
   RdmaOptions rdma_options() const override { return options_; }
 
-  // Of the client and the server.
+  // Both the client and the server must have moved with the class.
   void ExpectClassOfBoth() {
     const std::vector<ibv_qp_attr> moves = recording_->MovesTo(IBV_QPS_RTR);
     EXPECT_THAT(moves, SizeIs(2));

@@ -1,5 +1,5 @@
-// What probing a device finds, and which devices it refuses. A soft device, with a profile or with
-// another post_send, stands for the hardware.
+// Probing finds what a device can do, and refuses some devices. A soft device, with a profile or
+// with another post_send, stands for the hardware.
 
 #include <infiniband/verbs.h>
 

@@ -25,7 +25,7 @@ int g_comp_vector = -1;  // of the last CQ
 uint32_t g_gid_index = 0;
 bool g_has_gid = true;
 
-// What a device of libibverbs consists of.
+// FakeNic holds the parts of a device of libibverbs.
 struct FakeNic {
   ibv_device device = {};
   ibv_context context = {};

@@ -11,6 +11,7 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/call/sizes.h"
 #include "verbena/rpc/client/bulk.h"
 #include "verbena/rpc/client/dedupe.h"
 #include "verbena/rpc/client/landings.h"
@@ -70,31 +71,12 @@ absl::Status CheckSpec(const CallSpec& spec) {
   return CheckOptions(spec.method, spec.options);
 }
 
-absl::Status CheckPayload(const char* what, uint64_t bytes, const LinkLimits& limits) {
-  if (bytes <= limits.max_payload_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(fmt::format(
-      "{} of {} bytes; at most {} (LinkLimits::max_payload_bytes) travel: send parts of "
-      "it by several calls, or raise the limit on both sides",
-      what, bytes, limits.max_payload_bytes));
-}
-
-absl::Status CheckMessage(const char* what, uint64_t bytes, const LinkLimits& limits) {
-  if (bytes <= limits.max_message_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      fmt::format("{} of {} bytes; at most {} (LinkLimits::max_message_bytes) travel: send large "
-                  "bytes as a payload, many parts as a stream, or raise the limit on both sides",
-                  what, bytes, limits.max_message_bytes));
-}
-
 // Whether this client takes a response that needs memory of `wanted`.
 absl::Status CheckResponse(const LandingRequest& wanted, const LinkLimits& limits) {
-  VERBENA_RETURN_IF_ERROR(CheckPayload("a response's payload", wanted.payload_bytes, limits));
-  VERBENA_RETURN_IF_ERROR(CheckMessage("a reply", wanted.message_bytes, limits));
-  if (wanted.payload_bytes + wanted.message_bytes <= kMaxBufferBytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      fmt::format("a reply of {} bytes with a payload of {}; together at most {} travel: send "
-                  "parts of them by several calls",
-                  wanted.message_bytes, wanted.payload_bytes, kMaxBufferBytes));
+  VERBENA_RETURN_IF_ERROR(
+      CheckPayloadSize("a response's payload", wanted.payload_bytes, "client", limits));
+  VERBENA_RETURN_IF_ERROR(CheckMessageSize("a reply", wanted.message_bytes, "client", limits));
+  return CheckTogether("a reply", wanted.message_bytes, wanted.payload_bytes);
 }
 
 Task<absl::Status> FreeLeases(Link& link, uint32_t count) {
@@ -179,10 +161,11 @@ absl::Status TakeFromCaller(CallSpec& spec, ClientBulk& bulk, size_t message_byt
   if (!bulk.landing) bulk.response_room = options.max_response_payload;
   bulk.frame_message_bytes = BytesInFrame(bulk, message_bytes, spec.context);
   const LinkLimits& limits = session.endpoint().limits();
-  VERBENA_RETURN_IF_ERROR(CheckPayload("a request payload", bulk.payload.size(), limits));
-  VERBENA_RETURN_IF_ERROR(CheckMessage("a request", message_bytes, limits));
-  return CheckPayload("a response payload (max_response_payload)", options.max_response_payload,
-                      limits);
+  VERBENA_RETURN_IF_ERROR(
+      CheckPayloadSize("a request payload", bulk.payload.size(), "client", limits));
+  VERBENA_RETURN_IF_ERROR(CheckMessageSize("a request", message_bytes, "client", limits));
+  return CheckPayloadSize("a response payload (max_response_payload)", options.max_response_payload,
+                          "client", limits);
 }
 
 // Whether the call must wait for memory or leases before it can begin.

@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/sizes.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/client/call.h"
 #include "verbena/rpc/client/full_call.h"
@@ -116,14 +117,7 @@ absl::Status StreamCall::Refusal(const ClientSession& session, uint16_t number) 
   if (deadline_.is_set() && deadline_.when() <= started_) {
     return absl::DeadlineExceededError("the deadline passed before the call began");
   }
-  const size_t most = session.endpoint().limits().max_message_bytes;
-  if (request_.size() > most) {
-    return absl::ResourceExhaustedError(
-        fmt::format("a request of {} bytes; at most {} (LinkLimits::max_message_bytes) travel: "
-                    "stream many parts from the client, or raise the limit on both sides",
-                    request_.size(), most));
-  }
-  return absl::OkStatus();
+  return CheckMessageSize("a request", request_.size(), "client", session.endpoint().limits());
 }
 
 void StreamCall::EndUnbegun(absl::Status status) {

@@ -12,6 +12,7 @@
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/call/sizes.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/server/response_memory.h"
 #include "verbena/rpc/server/server_client.h"
@@ -32,22 +33,6 @@ RemoteRange Within(const RemoteRange& range, uint64_t offset, uint64_t bytes) {
   return {.address = range.address + offset, .bytes = bytes, .rkey = range.rkey};
 }
 
-absl::Status CheckPayload(const char* what, uint64_t bytes, const LinkLimits& limits) {
-  if (bytes <= limits.max_payload_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      fmt::format("{} of {} bytes is over this server's LinkLimits::max_payload_bytes of {}: send "
-                  "parts of it by several calls, or raise the limit on both sides (at most {} MiB)",
-                  what, bytes, limits.max_payload_bytes, kMaxBufferBytes >> 20));
-}
-
-absl::Status CheckMessage(const char* what, uint64_t bytes, const LinkLimits& limits) {
-  if (bytes <= limits.max_message_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(fmt::format(
-      "{} of {} bytes is over this server's LinkLimits::max_message_bytes of {}: send large bytes "
-      "as a payload, many parts as a stream, or raise the limit on both sides (at most {} MiB)",
-      what, bytes, limits.max_message_bytes, kMaxBufferBytes >> 20));
-}
-
 }  // namespace
 
 absl::StatusOr<Link*> ServedCall::OpenLink() const {
@@ -58,15 +43,12 @@ absl::StatusOr<Link*> ServedCall::OpenLink() const {
 
 absl::Status CheckRequestSize(const RequestBulk& request, size_t context_bytes,
                               const LinkLimits& limits) {
-  VERBENA_RETURN_IF_ERROR(CheckPayload("a request's payload", request.payload_bytes, limits));
+  VERBENA_RETURN_IF_ERROR(
+      CheckPayloadSize("a request's payload", request.payload_bytes, "server", limits));
   // A block that is longer than what it lies in is refused before.
   const uint64_t message = request.message_bytes - context_bytes;
-  VERBENA_RETURN_IF_ERROR(CheckMessage("a request", message, limits));
-  if (request.payload_bytes + request.message_bytes <= kMaxBufferBytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      fmt::format("a request of {} bytes with a payload of {}; together at most {} travel: send "
-                  "parts of them by several calls",
-                  request.message_bytes, request.payload_bytes, kMaxBufferBytes));
+  VERBENA_RETURN_IF_ERROR(CheckMessageSize("a request", message, "server", limits));
+  return CheckTogether("a request", request.message_bytes, request.payload_bytes);
 }
 
 void FetchedRequest::Begin(UsedGrant landing, const char* in_frame) {
@@ -328,7 +310,7 @@ absl::Status WrittenResponse::Plan(const MethodDescriptor& method, size_t reply_
                     method.full_name));
   }
   VERBENA_RETURN_IF_ERROR(
-      CheckPayload("a response payload", payload_bytes_, link->endpoint().limits()));
+      CheckPayloadSize("a response payload", payload_bytes_, "server", link->endpoint().limits()));
   for (size_t i = 0; i < payload_.part_count(); ++i) {
     if (payload_.part(i).empty()) continue;
     VERBENA_RETURN_IF_ERROR(CheckMemory(payload_.part(i), *link));
@@ -343,7 +325,8 @@ absl::Status WrittenResponse::Plan(const MethodDescriptor& method, size_t reply_
   asks_payload_ = !in_frame_ && payload_bytes_ > call_.header.landing.bytes;
   const size_t prefix = context_bytes + (has_payload_ ? prefix_bytes() : 0);
   if (prefix + reply_bytes > link->max_body_bytes()) {
-    VERBENA_RETURN_IF_ERROR(CheckMessage("a reply", reply_bytes, link->endpoint().limits()));
+    VERBENA_RETURN_IF_ERROR(
+        CheckMessageSize("a reply", reply_bytes, "server", link->endpoint().limits()));
     message_bytes_ = reply_bytes;
   }
   return absl::OkStatus();
@@ -361,7 +344,7 @@ bool WrittenResponse::FitsFrame(const Link& link, size_t context_bytes) const {
 absl::Status WrittenResponse::PlanFailure(size_t body_bytes) {
   VERBENA_ASSIGN_OR_RETURN(Link * link, call_.OpenLink());
   VERBENA_RETURN_IF_ERROR(
-      CheckMessage("a failure's Status", body_bytes, link->endpoint().limits()));
+      CheckMessageSize("a failure's Status", body_bytes, "server", link->endpoint().limits()));
   if (body_bytes > kMaxFailureBytes) {
     return absl::ResourceExhaustedError(fmt::format(
         "a failure's Status of {} bytes; at most {} travel", body_bytes, kMaxFailureBytes));

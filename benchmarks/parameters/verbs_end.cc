@@ -25,7 +25,7 @@ void MustBeZero(int error, const char* what) {
 
 internal::PortAddress AddressOf(internal::Device& device) {
   const internal::DevicePort port = device.default_port();
-  return Must(ReadPortAddress(device, port), "ibv_query_port and ibv_query_gid");
+  return Must(ReadPortAddress(device, port, {}), "ibv_query_port and ibv_query_gid");
 }
 
 }  // namespace
@@ -106,7 +106,7 @@ void VerbsEnd::ConnectTo(const VerbsEnd& peer) {
                                        .gid = there.gid,
                                        .lid = there.lid,
                                        .mtu = there.path_mtu};
-    Must(ConnectLinkQp(device_, qps_[i].get(), here, 0, remote), "ibv_modify_qp to RTS");
+    Must(ConnectLinkQp(device_, qps_[i].get(), here, 0, remote, {}), "ibv_modify_qp to RTS");
   }
   remote_address_ = reinterpret_cast<uintptr_t>(peer.landing_);
   remote_key_ = peer.mr_->rkey;

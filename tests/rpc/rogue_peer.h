@@ -143,7 +143,7 @@ class RoguePeer {
     receives_ = *ReceiveRing::Create(*device_, pd_.get(), 64, /*spare=*/0, limits_.eager_bytes);
     receives_->set_needed(64);
     if (receives) EXPECT_EQ(receives_->Post(), absl::OkStatus());
-    address_ = *ReadPortAddress(*device_, device_->default_port());
+    address_ = *ReadPortAddress(*device_, device_->default_port(), {});
     qp_ = *CreateLinkQp(*device_, pd_.get(), cq_.get(), receives_->srq(), limits_, 0, address_);
     posted_ = *Arena::Create(*device_, pd_.get(), kPostedBytes, 0);
   }
@@ -287,7 +287,7 @@ class RoguePeer {
   }
 
   absl::Status ConnectQp(const LinkParameters& peer) {
-    return ConnectLinkQp(*device_, qp_.get(), address_, 0, RemoteQpOf(peer));
+    return ConnectLinkQp(*device_, qp_.get(), address_, 0, RemoteQpOf(peer), {});
   }
 
   Task<absl::Status> Offer(std::string address, bool confirms) {

@@ -55,7 +55,7 @@ RemoteQp RemoteQpOf(const LinkParameters& peer);
 // Reads the attributes of the port. UNAVAILABLE when it is not active. INVALID_ARGUMENT: its table
 // of P_Keys has no RdmaOptions::pkey_index.
 absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wanted,
-                                            const RdmaOptions& options = {});
+                                            const RdmaOptions& options);
 
 // A queue pair in INIT, on `cq` in both directions and on `srq`; with a receive queue of its own if
 // `srq` is null.
@@ -65,20 +65,20 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
 
 // Takes it from INIT to RTR: it receives from `remote`, and sends nothing yet.
 absl::Status MakeQpReceive(Device& device, ibv_qp* qp, const PortAddress& local,
-                           const RemoteQp& remote, const RdmaOptions& options = {});
+                           const RemoteQp& remote, const RdmaOptions& options);
 // Takes it from RTR to RTS. `local_psn` is what the peer was told, `peer_reads` what it serves.
 absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t peer_reads,
-                        const RdmaOptions& options = {});
+                        const RdmaOptions& options);
 // Both.
 absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
-                           const RemoteQp& remote, const RdmaOptions& options = {});
+                           const RemoteQp& remote, const RdmaOptions& options);
 
 // The same with the path that the connection manager knows, after its AwaitPeer(). Values that
 // links set themselves (limits.h), and options that are not 0, take precedence over the manager's.
 // Nothing is left to do on iWARP.
 absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& local,
                               const RemoteQp& remote, QpConnection& connection,
-                              const RdmaOptions& options = {});
+                              const RdmaOptions& options);
 
 // READs and atomics that this side starts at once, when the peer serves `peer_reads`.
 uint8_t ReadsStarted(const Device& device, uint8_t peer_reads);

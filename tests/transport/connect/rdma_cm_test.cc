@@ -46,7 +46,7 @@ class RdmaCmTest : public ::testing::Test {
     ASSERT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
     const DevicePort port = device_->default_port();
-    address_ = *ReadPortAddress(*device_, port);
+    address_ = *ReadPortAddress(*device_, port, {});
     pd_ = PdHandle(*device_, *device_->AllocPd());
     cq_ = CqHandle(*device_, *device_->CreateCq(256, nullptr, nullptr));
     ibv_srq_init_attr srq{};
@@ -106,7 +106,7 @@ class RdmaCmTest : public ::testing::Test {
       absl::Status status = co_await connection->AwaitPeer();
       if (!status.ok()) co_return status;
       status = ConnectManagedQp(*device_, qp->get(), address_,
-                                {.mtu = address_.path_mtu, .max_reads = kReads}, *connection);
+                                {.mtu = address_.path_mtu, .max_reads = kReads}, *connection, {});
       if (!status.ok()) co_return status;
       status = connection->Confirm();
       if (!status.ok()) co_return status;

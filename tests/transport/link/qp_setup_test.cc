@@ -46,9 +46,9 @@ class DeviceWithLid final : public FakeDevice {
 
 TEST(QpSetupTest, TheSoftDeviceWithALidIsTheOneOverTcp) {
   DeviceWithLid shared_memory(0);
-  EXPECT_EQ(ReadPortAddress(shared_memory, {})->kind, LinkKind::kSoft);
+  EXPECT_EQ(ReadPortAddress(shared_memory, {}, {})->kind, LinkKind::kSoft);
   DeviceWithLid tcp(4791);
-  const absl::StatusOr<PortAddress> address = ReadPortAddress(tcp, {});
+  const absl::StatusOr<PortAddress> address = ReadPortAddress(tcp, {}, {});
   ASSERT_TRUE(address.ok()) << address.status();
   EXPECT_EQ(address->kind, LinkKind::kTcp);
   EXPECT_EQ(address->lid, 4791) << "the port that the handshake announces";

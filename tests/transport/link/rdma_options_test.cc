@@ -209,7 +209,7 @@ class KeepingDevice final : public FakeDevice {
 TEST(ManagedPathTest, StaysAsTheManagerSaysWhereTheOptionsAreZero) {
   KeepingDevice device;
   ManagersPath path;
-  ASSERT_TRUE(ConnectManagedQp(device, nullptr, {}, {}, path).ok());
+  ASSERT_TRUE(ConnectManagedQp(device, nullptr, {}, {}, path, {}).ok());
   EXPECT_EQ(device.ready_to_receive.ah_attr.sl, 5);
   EXPECT_EQ(device.ready_to_receive.ah_attr.grh.traffic_class, 32);
   EXPECT_EQ(device.ready_to_receive.ah_attr.grh.flow_label, 99u);
@@ -219,9 +219,9 @@ TEST(ManagedPathTest, HasTheSmallerPathMtuOfBothSides) {
   KeepingDevice device;
   ManagersPath path;
   const PortAddress local = {.path_mtu = IBV_MTU_2048};
-  ASSERT_TRUE(ConnectManagedQp(device, nullptr, local, {.mtu = IBV_MTU_4096}, path).ok());
+  ASSERT_TRUE(ConnectManagedQp(device, nullptr, local, {.mtu = IBV_MTU_4096}, path, {}).ok());
   EXPECT_EQ(device.ready_to_receive.path_mtu, IBV_MTU_2048);
-  ASSERT_TRUE(ConnectManagedQp(device, nullptr, local, {.mtu = IBV_MTU_1024}, path).ok());
+  ASSERT_TRUE(ConnectManagedQp(device, nullptr, local, {.mtu = IBV_MTU_1024}, path, {}).ok());
   EXPECT_EQ(device.ready_to_receive.path_mtu, IBV_MTU_1024);
 }
 

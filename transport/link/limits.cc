@@ -27,6 +27,34 @@ absl::Status NotPositive(const char* name, Duration value) {
       fmt::format("LinkLimits::{} is {} ns, but must be positive", name, Nanoseconds(value)));
 }
 
+absl::Status CheckDurations(const LinkLimits& limits) {
+  if (limits.ping_interval <= Duration::zero()) {
+    return NotPositive("ping_interval", limits.ping_interval);
+  }
+  if (limits.connect_timeout <= Duration::zero()) {
+    return NotPositive("connect_timeout", limits.connect_timeout);
+  }
+  if (limits.longest_reconnect_pause < std::chrono::milliseconds(10) ||
+      limits.longest_reconnect_pause > std::chrono::minutes(1)) {
+    return absl::InvalidArgumentError(
+        fmt::format("LinkLimits::longest_reconnect_pause is {} ns, but must be in [10 ms, 1 min]",
+                    Nanoseconds(limits.longest_reconnect_pause)));
+  }
+  if (limits.idle_timeout < Duration::zero()) {
+    return absl::InvalidArgumentError(
+        fmt::format("LinkLimits::idle_timeout is {} ns, but must not be negative; 0 is for never",
+                    Nanoseconds(limits.idle_timeout)));
+  }
+  if (limits.keep_alive_interval != Duration::zero() &&
+      limits.keep_alive_interval < limits.ping_interval) {
+    return absl::InvalidArgumentError(
+        fmt::format("LinkLimits::keep_alive_interval is {} ns, but must be 0, which is off, or at "
+                    "least ping_interval ({} ns)",
+                    Nanoseconds(limits.keep_alive_interval), Nanoseconds(limits.ping_interval)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckRanges(const LinkLimits& limits) {
   if (limits.max_links < 1 || limits.max_links > 65536) {
     return OutOfRange("max_links", limits.max_links, 1, 65536);
@@ -56,30 +84,7 @@ absl::Status CheckRanges(const LinkLimits& limits) {
     return OutOfRange("receives_per_link", limits.receives_per_link, kMinReceivesPerLink,
                       kMaxWindow);
   }
-  if (limits.ping_interval <= Duration::zero()) {
-    return NotPositive("ping_interval", limits.ping_interval);
-  }
-  if (limits.connect_timeout <= Duration::zero()) {
-    return NotPositive("connect_timeout", limits.connect_timeout);
-  }
-  if (limits.longest_reconnect_pause < std::chrono::milliseconds(10) ||
-      limits.longest_reconnect_pause > std::chrono::minutes(1)) {
-    return absl::InvalidArgumentError(
-        fmt::format("LinkLimits::longest_reconnect_pause is {} ns, but must be in [10 ms, 1 min]",
-                    Nanoseconds(limits.longest_reconnect_pause)));
-  }
-  if (limits.idle_timeout < Duration::zero()) {
-    return absl::InvalidArgumentError(
-        fmt::format("LinkLimits::idle_timeout is {} ns, but must not be negative; 0 is for never",
-                    Nanoseconds(limits.idle_timeout)));
-  }
-  if (limits.keep_alive_interval != Duration::zero() &&
-      limits.keep_alive_interval < limits.ping_interval) {
-    return absl::InvalidArgumentError(
-        fmt::format("LinkLimits::keep_alive_interval is {} ns, but must be 0, which is off, or at "
-                    "least ping_interval ({} ns)",
-                    Nanoseconds(limits.keep_alive_interval), Nanoseconds(limits.ping_interval)));
-  }
+  VERBENA_RETURN_IF_ERROR(CheckDurations(limits));
   if (limits.bulk.slice_bytes != 0 &&
       (limits.bulk.slice_bytes < 4096 || limits.bulk.slice_bytes > (1u << 30))) {
     return OutOfRange("bulk.slice_bytes", limits.bulk.slice_bytes, 4096, 1u << 30);

@@ -44,8 +44,8 @@ namespace verbena {
 // Without any policy, too, a unary call is made once more if its link is lost before the request
 // has left, as while it waits for room: no server has seen it. It goes over the next link, or to
 // another server of a set. This takes no token and counts as no attempt, and interceptors do not
-// see it. Such a call fails nevertheless if it must stay with its server. Streams are not made
-// again.
+// see it. Such a call fails nevertheless if it must stay with its server, or if the lost link may
+// still open its response_payload_into, which a frame cannot bring. Streams are not made again.
 
 // RetryPolicy: one attempt after another. A further attempt follows if the last one failed with a
 // code of retryable_codes or passed attempt_timeout, a further attempt cannot run a mutation twice,

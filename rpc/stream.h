@@ -217,8 +217,7 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
 //
 // The handler of a streaming method gets one, which is valid until the handler's Task ends. The
 // status of that Task ends the stream. Awaits end with CANCELLED or DEADLINE_EXCEEDED by themselves
-// when the call does. A Read and a Write may be awaited at once; a check aborts if two Reads or two
-// Writes are. One thread.
+// when the call does. A Read and a Write may be awaited at once. One thread.
 //
 // A server's Read gives an absl::StatusOr, which is OK at the end of the stream, too:
 //

@@ -340,8 +340,9 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
   // A payload is lacking only if an interceptor destroyed the attempt.
   if (lacked_room) {
     status = Annotate(status,
-                      "no further attempt, since a link may still write to memory of the call "
-                      "(response_payload_into)");
+                      "no further attempt, since a lost link may still write to "
+                      "response_payload_into; with max_response_payload each attempt has memory of "
+                      "its own");
   }
   if (series.attempts() > 1) {
     status = Annotate(status, fmt::format("after {} attempts", series.attempts()));

@@ -69,7 +69,8 @@ inline bool HasPayloads(const MethodDescriptor& method, const CallOptions& optio
 // the caller its buffers back, once each.
 //
 // If the link is lost before the request has left, the call is made once more, over the connection
-// that CallSpec::route_again finds: no server has seen it.
+// that CallSpec::route_again finds: no server has seen it. It is not made again if the lost link
+// may still open the caller's memory for the response.
 //
 // The call waits if memory or windows are short: for memory at most kMaxMemoryWait, for windows
 // until its deadline. INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the method,

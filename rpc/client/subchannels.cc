@@ -444,8 +444,8 @@ void Subchannels::Open(const Subchannel* caller) {
   const size_t wanted = is_first                  ? 1
                         : setup_.subset_size != 0 ? setup_.subset_size
                                                   : ranking_.size();
-  // Servers that fail stay open, and as many others take their place. A client that reaches nobody
-  // does not knock at the whole set.
+  // Servers that fail stay open, and as many others take their place. A subset has at most so many
+  // open at once that nobody reaches: LookOn() goes through the others one by one.
   const size_t most_of_group = !is_first               ? 2 * wanted
                                : AnyReady() != nullptr ? kKnocked
                                                        : ranking_.size();

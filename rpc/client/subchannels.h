@@ -91,8 +91,8 @@ class SubchannelOwner {
 // Owned by a Balancer; on its executor's thread.
 class Subchannel final : private ConnectionListener, private TaskListener {
  public:
-  // (start)
-  static constexpr Duration kPatience = std::chrono::milliseconds(250);
+  // As between two addresses of one server. (start)
+  static constexpr Duration kPatience = Connection::kHeadStart;
 
   // `id` is the owner's name for it. `executor` is 0 for the first connection to the server, and
   // counts further ones.

@@ -200,8 +200,8 @@ absl::Status ServerSession::StartGuarded(const FrameHeader& frame, const char* b
   if (bulk != nullptr) {
     const RequestBulk& request = bulk->request;
     offer.pinned_bytes = request.payload_bytes + request.message_bytes;
-    // The call refuses it as soon as it begins. It must not be told to come back later, for the
-    // bytes that others have here.
+    // Such a call fails as soon as it begins. So its bytes do not count: a refusal because of bytes
+    // would tell the client to come back later.
     const size_t block =
         context != nullptr && context->header.travels ? context->header.block_bytes : 0;
     if (!CheckRequestSize(request, block, link_->endpoint().limits()).ok()) offer.pinned_bytes = 0;

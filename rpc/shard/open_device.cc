@@ -57,8 +57,8 @@ absl::StatusOr<Devices> OpenSoft(const std::string& name) {
     absl::StatusOr<std::unique_ptr<SoftDevice>> device = SoftDevice::Create({});
     if (!device.ok()) {
       return absl::Status(device.status().code(),
-                          fmt::format("the device soft (VERBENA_DEVICE=soft:tcp needs no shared "
-                                      "memory): {}",
+                          fmt::format("the device soft (soft:tcp needs no shared memory: set "
+                                      "RuntimeOptions::device or VERBENA_DEVICE=soft:tcp): {}",
                                       std::string(device.status().message())));
     }
     devices.push_back(*std::move(device));

@@ -96,8 +96,7 @@ class Examination {
     if (absl::IsUnimplemented(device.opened)) {
       // Nothing that the machine lacks: others of its devices may do.
       Warn(fmt::format("{} cannot be used: {}", device.name, std::string(device.opened.message())),
-           "nothing: `auto` passes it over   (only if no other device works: "
-           "VERBENA_DEVICE=soft:tcp)");
+           "nothing: `auto` passes it over");
       return;
     }
     if (!device.opened.ok()) {

@@ -188,8 +188,9 @@ class Device {
   std::atomic<bool> keeps_memory_{false};
 };
 
-// Why an object of a kind may not be destroyed without a bug of ours: memory that the program keeps
-// holds its region, windows and protection domain.
+// Whether memory that the program keeps (Device::keeps_memory()) may be the reason that an object
+// of this kind cannot be destroyed. Such memory holds its region, its windows and its protection
+// domain. For any other object a failure is a bug of ours.
 enum class Excuse { kKeptMemory, kNone };
 
 // Logs that an object could not be destroyed, unless kept memory is the likely reason.

@@ -119,7 +119,8 @@ struct LinkLimits {
   // next call, and devices between the two keep the path. Either side may do so; it does not keep
   // an idle link from closing. 0, the default: off. Otherwise at least ping_interval.
   Duration keep_alive_interval = std::chrono::seconds(0);
-  // The longest time to connect, handshake included. Must be positive.
+  // The longest time until an address of a server answers, and as long again for the handshake. A
+  // client that tries several devices allows each of them both. Must be positive.
   Duration connect_timeout = std::chrono::seconds(10);
   // The longest pause between two attempts to connect with a server that cannot be reached, give or
   // take a fifth: 10 ms to 1 min. Pauses grow from 10 ms, each twice the one before. A server that
@@ -130,6 +131,7 @@ struct LinkLimits {
   // Payload memory of one executor on one device.
   MemoryBudgets memory = {};
   // The largest payload of one call in one direction, and of one message of a stream: 1 to 64 MiB.
+  // A payload and a message of a call that does not fit a frame have 64 MiB together.
   size_t max_payload_bytes = size_t{64} << 20;
   // The largest message, apart from its payload: eager_bytes to 64 MiB. A larger one fails its call
   // or its Write at this side, and from a peer its call or its stream, with RESOURCE_EXHAUSTED; the

@@ -1,8 +1,9 @@
 // RdmaOptions: how the links of a program's RDMA devices use the fabric.
 //
 // A value, for RuntimeOptions::rdma. All links of all RDMA devices of the runtime have the same.
-// Each side sets what it sends, so give both sides the same values. The soft device has no fabric
-// and ignores them.
+// Each side sets what it sends, so give both sides the same values, except pkey_index (the host's
+// own table), path_mtu (one side is enough) and comp_vectors. The soft device has no fabric and
+// ignores them.
 //
 //   Runtime::Start({.rdma = {.traffic_class = 106}});  // DSCP 26, ECN-capable
 
@@ -16,7 +17,7 @@
 
 namespace verbena {
 
-// The names are those of the fields of ibv_qp_attr. A value out of its range fails
+// The names are those of verbs' fields. A value out of its range fails
 // Runtime::Start() with INVALID_ARGUMENT. docs/devices.md ("The fabric") says how to choose.
 struct RdmaOptions {
   // The byte of each packet by which RoCE v2 networks tell classes: 0 to 255, which is DSCP × 4

@@ -253,14 +253,14 @@ LeaseList ClientBulk::Abandon(ClientSession& session, bool sent) {
   lost_ = MayBeInUse(sent);
   LeaseList leases = std::exchange(leases_, {});
   grant_.reset();
-  for (Lease* lease : leases) {
-    if (sent) {
-      link.AbandonLease(*lease);
-    } else {
-      link.EndLease(*lease, nullptr);
-    }
+  if (sent) {
+    for (Lease* lease : leases) link.AbandonLease(*lease);
+    return leases;
   }
-  return sent ? std::move(leases) : LeaseList();
+  bool all_over = true;
+  for (Lease* lease : leases) all_over &= link.EndLease(*lease, nullptr);
+  landing_lost_ = landing_leased_ && !all_over;
+  return {};
 }
 
 void ClientBulk::OnLinkDown(bool sent) {

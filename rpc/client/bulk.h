@@ -112,7 +112,8 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   // they no longer can.
   bool lost() const { return lost_; }
   // The same of `landing` after a request that had not left. Its server has not heard of the lease,
-  // but the key opens the memory until the link's queue pair is drained.
+  // but the key opens the memory until the device has invalidated it, or the queue pair of a lost
+  // link is drained.
   bool landing_lost() const { return landing_lost_; }
 
   // Call it once settled, with the response. DATA_LOSS if other bytes arrived than were sent.

@@ -87,6 +87,8 @@ class WaitingRequestsTest : public RpcTest {
 
   Task<absl::Status> Calls(const std::function<void()>& meanwhile) {
     TaskScope scope(client_runtime_->executor(0));
+    TaskScope last(client_runtime_->executor(0));
+    last_ = &last;
     // So that all are sent in their order, whatever they wait for otherwise.
     if (last_is_deduplicated_) VERBENA_CO_RETURN_IF_ERROR(co_await channel_->Connect());
     if (last_has_room_) {
@@ -96,7 +98,7 @@ class WaitingRequestsTest : public RpcTest {
     for (uint32_t i = 0; i < kCalls; ++i) {
       const size_t bytes = !has_lease_ ? kLarge : i == kLast ? kLeased : kWhole;
       requests_[i].set_data(std::string(bytes, 'r'));
-      scope.Spawn([this, i]() -> Task<void> {
+      (i == kLast ? last : scope).Spawn([this, i]() -> Task<void> {
         if (i == kLast && last_is_deduplicated_) {
           testing::AddRequest request;
           request.set_filler(std::string(kLarge, 'r'));
@@ -124,6 +126,7 @@ class WaitingRequestsTest : public RpcTest {
     }
     meanwhile();
     waiting_ = true;
+    co_await last.Join();
     co_await scope.Join();
     retries_ = channel_->retry_stats().retries;
     if (another_) co_return co_await EchoOnce(0, "");
@@ -137,6 +140,7 @@ class WaitingRequestsTest : public RpcTest {
   bool has_lease_ = false;             // the call that waits, behind others of kWhole
   bool last_is_deduplicated_ = false;  // an Add()
   bool last_has_room_ = false;         // a Get() into leased memory of its caller's
+  TaskScope* last_ = nullptr;          // the scope of the last call, while there are calls
   Buffer room_;
   bool room_came_back_ = false;
   uint64_t retries_ = 0;  // by policies
@@ -197,6 +201,21 @@ TEST_F(WaitingRequestsTest, AResponsesMemoryThatItsLinkMayStillOpenDoesNotComeBa
   EXPECT_EQ(ended_[kLast].code(), absl::StatusCode::kUnavailable) << ended_[kLast];
   EXPECT_EQ(OutcomeOf(ended_[kLast]), Outcome::kNotExecuted);
   EXPECT_FALSE(room_came_back_);
+}
+
+// The window is bound, though no SEND has told the peer of its key.
+TEST_F(WaitingRequestsTest, NorDoesThatOfACallGivenUpWhileItsLinkStaysOpen) {
+  has_lease_ = last_has_room_ = true;
+  bool is_strict = false;
+  MakeCalls([](RoguePeer&) {},
+            [&] {
+              const Endpoint* endpoint = *client_runtime_->shard(0).EndpointOn(0);
+              is_strict = endpoint->limits().leases.level == LeaseLevel::kStrict;
+              last_->RequestCancel();
+            });
+  EXPECT_EQ(ended_[kLast].code(), absl::StatusCode::kCancelled) << ended_[kLast];
+  EXPECT_EQ(OutcomeOf(ended_[kLast]), Outcome::kNotExecuted);
+  EXPECT_EQ(room_came_back_, !is_strict) << "without windows a lease is a promise";
 }
 
 TEST_F(WaitingRequestsTest, ARequestThatChangesWhileItWaitsFailsItsCallAlone) {

@@ -166,6 +166,12 @@ uint32_t LeaseRequests::Prepare(uint32_t slots) {
   return prepared_;
 }
 
+bool LeaseRequests::Unbind(const MemoryWindow& window) {
+  return std::erase_if(bindings_, [&window](const Binding& binding) {
+           return binding.window == &window;
+         }) != 0;
+}
+
 bool LeaseRequests::Placed(uint32_t last_position) {
   const uint32_t count = prepared_ - prepared_bindings_;
   for (uint32_t i = 0; i < count; ++i) {
@@ -292,15 +298,18 @@ absl::StatusOr<Lease*> LeaseTable::Open(const BufferView& view, LeaseAccess acce
   return &lease;
 }
 
-void LeaseTable::End(Lease& lease, LeaseListener* listener) {
+bool LeaseTable::End(Lease& lease, LeaseListener* listener) {
   VERBENA_CHECK(!lease.ended_) << "a lease is ended twice, key " << lease.terms_.rkey;
   lease.ended_ = true;
   lease.listener_ = listener;
-  if (lease.window_ == nullptr || lease.invalidated_) {
+  const bool is_over =
+      lease.window_ == nullptr || lease.invalidated_ || requests_.Unbind(*lease.window_);
+  if (is_over) {
     Release(lease);
   } else {
     requests_.Invalidate(lease);
   }
+  return is_over;
 }
 
 void LeaseTable::Abandon(Lease& lease, TimePoint now) {

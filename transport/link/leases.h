@@ -153,6 +153,8 @@ class LeaseRequests {
   void Bind(MemoryWindow& window, const ibv_mw_bind_info& binding) {
     bindings_.push_back({&window, binding});
   }
+  // Takes back a binding that is not posted yet. False if there is none.
+  bool Unbind(const MemoryWindow& window);
   // A later chain invalidates the lease's key. Completed() then hands the lease out.
   void Invalidate(Lease& lease) { invalidations_.push_back(&lease); }
 
@@ -243,9 +245,10 @@ class LeaseTable {
   // Check(); RESOURCE_EXHAUSTED while too much is in quarantine, or for one loan too many.
   absl::StatusOr<Lease*> Open(const BufferView& view, LeaseAccess access,
                               LeaseUse use = LeaseUse::kCall);
-  // The peer says that it is done with the lease. The listener, who may be null, hears when that is
-  // proven: before this returns if nothing is left to do.
-  void End(Lease& lease, LeaseListener* listener);
+  // The peer says that it is done with the lease, or has never heard of it. The listener, who may
+  // be null, hears when that is proven: before this returns, which is then true, if nothing is left
+  // to do, as if the window was never bound.
+  bool End(Lease& lease, LeaseListener* listener);
   // The listener of End() is gone.
   static void Forget(Lease& lease) { lease.listener_ = nullptr; }
   // From `now` on, nobody waits for the peer's word any more. End() is still called when that word

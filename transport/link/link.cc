@@ -170,11 +170,12 @@ absl::StatusOr<Lease*> Link::OpenLease(const BufferView& view, LeaseAccess acces
   return lease;
 }
 
-void Link::EndLease(Lease& lease, LeaseListener* listener) {
+bool Link::EndLease(Lease& lease, LeaseListener* listener) {
   VERBENA_CHECK(open()) << "the end of a lease of " << peer() << ", state " << state_;
-  sender_.leases().End(lease, listener);
+  const bool is_over = sender_.leases().End(lease, listener);
   if (leases().work_due()) sender_.ScheduleFlush();
   sender_.WakeLeaseWaiters();
+  return is_over;
 }
 
 void Link::AbandonLease(Lease& lease) {

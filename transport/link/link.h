@@ -284,9 +284,9 @@ class Link final : public LinkSender::Owner {
   // Precondition: open().
   absl::StatusOr<Lease*> OpenLease(const BufferView& view, LeaseAccess access,
                                    LeaseUse use = LeaseUse::kCall);
-  // The peer has said that it is done with the lease; `listener` hears when that is proven.
-  // Precondition: open().
-  void EndLease(Lease& lease, LeaseListener* listener);
+  // The peer has said that it is done with the lease, or has never heard of it; `listener` hears
+  // when its end is proven. Returns whether that is so already. Precondition: open().
+  bool EndLease(Lease& lease, LeaseListener* listener);
   // Nobody waits for the peer's word any more. EndLease() is still called when it comes.
   void AbandonLease(Lease& lease);
   uint32_t free_leases() const { return sender_.free_leases(); }

@@ -52,6 +52,13 @@ class LeasesTest : public LinksFixture {
     return **lease;
   }
 
+  // Its binding is posted.
+  Lease& BoundLease() {
+    Lease& lease = OpenedLease();
+    PollUntil([&] { return link_->leases().bindings_due() == 0; });
+    return lease;
+  }
+
   Receiver ignored_;
   Receiver ignored_too_;
   CountingListener listener_;
@@ -84,7 +91,7 @@ TEST_F(LeasesTest, KeysAreUsedUpAndWindowsAreMadeAnew) {
   StartWith(LeaseLevel::kStrict, kWindows);
   std::map<uint32_t, int> last_use;
   for (int i = 1; i <= kWindows * 600; ++i) {
-    Lease& lease = OpenedLease();
+    Lease& lease = BoundLease();
     // A window has 256 keys, and windows are used in turn.
     const auto [used, is_new] = last_use.try_emplace(lease.terms().rkey, i);
     if (!is_new) ASSERT_GT(i - std::exchange(used->second, i), kWindows * 200) << "too early";
@@ -93,6 +100,23 @@ TEST_F(LeasesTest, KeysAreUsedUpAndWindowsAreMadeAnew) {
     PollUntil([&] { return listener_.ended == i; });
     ASSERT_TRUE(link_->open());
   }
+}
+
+// As of a call that is refused before it leaves: nobody can have opened the memory.
+TEST_F(LeasesTest, ALeaseWhoseWindowIsNotYetBoundEndsAtOnce) {
+  StartWith(LeaseLevel::kStrict);
+  Lease& bound = BoundLease();
+  const uint64_t doorbells = link_->stats().doorbells;
+  Lease& first = OpenedLease();
+  Lease& second = OpenedLease();
+  EXPECT_TRUE(link_->EndLease(first, &listener_));
+  EXPECT_EQ(listener_.ended, 1);
+  EXPECT_EQ(link_->stats().doorbells, doorbells);
+  EXPECT_FALSE(link_->EndLease(bound, &listener_));
+  PollUntil([&] { return listener_.ended == 2; });
+  EXPECT_FALSE(link_->EndLease(second, &listener_)) << "its binding has left";
+  PollUntil([&] { return listener_.ended == 3; });
+  EXPECT_TRUE(link_->open());
 }
 
 TEST_F(LeasesTest, NoMoreAreGrantedThanThereAreWindows) {
@@ -171,9 +195,11 @@ TEST_F(LeasesTest, ALeaseThatThePeerHasEndedCostsNoLinkWhileItIsInvalidated) {
                    {.level = LeaseLevel::kStrict, .grace = std::chrono::seconds(1)});
   table.Refill(AllocateWindows(device(), device_context().pd(), 1));
   Lease& lease = **table.Open(buffer_.view(), LeaseAccess::kRead);
+  ASSERT_EQ(table.Prepare(1), 1u);
+  table.Posted();
   const TimePoint start{};
   table.Abandon(lease, start);
-  table.End(lease, &listener_);
+  EXPECT_FALSE(table.End(lease, &listener_));
   EXPECT_EQ(table.CheckGrace(start + std::chrono::seconds(9)), absl::OkStatus());
   EXPECT_EQ(listener_.ended, 0);
   (void)table.TakeAll();
@@ -183,9 +209,7 @@ TEST_F(LeasesTest, ALeaseThatThePeerHasEndedCostsNoLinkWhileItIsInvalidated) {
 TEST_F(LeasesTest, ABindingSaysNothingOfTheInvalidationWhoseRequestItReuses) {
   StartWith(LeaseLevel::kStrict);
   for (int i = 1; i <= 3; ++i) {
-    const uint64_t doorbells = link_->stats().doorbells;
-    Lease& lease = OpenedLease();
-    PollUntil([&] { return link_->stats().doorbells > doorbells || !link_->open(); });
+    Lease& lease = BoundLease();
     ASSERT_TRUE(link_->open());
     link_->EndLease(lease, &listener_);
     PollUntil([&] { return listener_.ended == i; });
@@ -228,7 +252,7 @@ TEST_F(LeasesTest, MemoryThatIsNotRegisteredForItIsRefused) {
 
 TEST_F(LeasesTest, ALostLinkTellsAndKeepsTheMemoryUntilItsQueuePairIsGone) {
   StartWith(LeaseLevel::kStrict);
-  Lease& ending = OpenedLease();
+  Lease& ending = BoundLease();
   (void)OpenedLease();  // whose holder forgets it
   link_->EndLease(ending, &listener_);
   link_->Close(absl::UnavailableError("the test ends it"));

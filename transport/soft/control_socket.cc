@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -24,8 +23,6 @@ namespace {
 
 // More than a peer that is merely slow ever owes.
 constexpr size_t kMaxWaiting = 4096;
-// How long a connection may wait for room in the backlog of a peer that does not accept.
-constexpr timeval kConnectPatience{.tv_sec = 0, .tv_usec = 200'000};
 
 // An abstract name: no file, and gone with its last socket.
 socklen_t NameOf(const DeviceAddress& device, sockaddr_un& address) {
@@ -59,15 +56,16 @@ absl::StatusOr<UniqueFd> ControlSocket::Listen(const DeviceAddress& device) {
 }
 
 absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Connect(const DeviceAddress& device) {
-  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  // Otherwise whoever listens under the name, and does not accept, would hold the caller up.
+  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return ErrnoStatus(errno, "a socket to another soft device");
-  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &kConnectPatience, sizeof(kConnectPatience));
   sockaddr_un address;
   const socklen_t bytes = NameOf(device, address);
-  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0) {
-    return absl::UnavailableError(ErrnoStatus(errno, "connecting to a soft device").message());
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), bytes) == 0) {
+    return Adopt(std::move(fd));
   }
-  return Adopt(std::move(fd));
+  if (errno == EAGAIN) return absl::AbortedError("the backlog of the soft device is full");
+  return absl::UnavailableError(ErrnoStatus(errno, "connecting to a soft device").message());
 }
 
 absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Accept(int listener) {

@@ -79,7 +79,8 @@ class ControlSocket {
 
   // Listens under a name made of `address`.
   static absl::StatusOr<UniqueFd> Listen(const DeviceAddress& address);
-  // UNAVAILABLE when nobody listens under `address`.
+  // Never waits. UNAVAILABLE when nobody listens under `address`, ABORTED while the backlog there
+  // is full, PERMISSION_DENIED when another user's process listens.
   static absl::StatusOr<std::unique_ptr<ControlSocket>> Connect(const DeviceAddress& address);
   // The next connection of a listening socket; UNAVAILABLE when there is none, RESOURCE_EXHAUSTED
   // when there are no descriptors, CANCELLED when it has ended, PERMISSION_DENIED when it is

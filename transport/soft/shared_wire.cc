@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "fmt/format.h"
@@ -17,6 +19,10 @@ namespace verbena::internal::soft {
 namespace {
 
 constexpr size_t kMaxConnections = 4096;
+// A peer accepts 32 connections in a turn of its engine, and 100 ms later if it has no descriptors.
+// (start)
+constexpr Duration kBusyDelay = std::chrono::milliseconds(20);
+constexpr Duration kBusyPatience = std::chrono::milliseconds(200);
 
 // The mapped memory of a Peer in another process.
 struct MappedShare {
@@ -48,10 +54,17 @@ void SharedWire::CloseLane(const DeviceAddress& address, uint64_t lane) {
   closings_.push_back({address, lane});
 }
 
+TimePoint SharedWire::next() const {
+  TimePoint next = listener_->retry();
+  for (const BusyPeer& busy : busy_) next = std::min(next, busy.next);
+  return next;
+}
+
 bool SharedWire::Serve(TimePoint now) {
   now_ = now;
+  TryBusyPeers();
   TakeRequests();
-  if (now >= next()) AcceptSome(now);
+  if (now >= listener_->retry()) AcceptSome(now);
   epoll_event events[32];
   const int count = epoll_wait(epoll_.get(), events, 32, 0);
   for (int i = 0; i < count; ++i) {
@@ -74,7 +87,9 @@ void SharedWire::TakeRequests() {
     requests.swap(requests_);
     closings.swap(closings_);
   }
-  for (const ConnectRequest& request : requests) StartRequest(request);
+  for (const ConnectRequest& request : requests) {
+    StartRequest(request, SaturatingAdd(now_, kBusyPatience));
+  }
   TellOfArenas();
   for (const Closing& closing : closings) {
     Connection* connection = Outbound(closing.address);
@@ -123,10 +138,22 @@ absl::Status SharedWire::SendArena(Connection& connection,
       {arena->region.fd()}, arena);
 }
 
-void SharedWire::StartRequest(const ConnectRequest& request) {
+void SharedWire::StartRequest(const ConnectRequest& request, TimePoint until) {
+  const auto busy = std::ranges::find(busy_, request.address, &BusyPeer::address);
+  if (busy != busy_.end()) {
+    busy->requests.push_back(request);
+    return;
+  }
   Connection* connection = Outbound(request.address);
   if (connection == nullptr) {
     auto socket = ControlSocket::Connect(request.address);
+    if (absl::IsAborted(socket.status())) {
+      if (now_ < until && busy_.size() < kMaxBusyPeers) {
+        busy_.push_back({request.address, SaturatingAdd(now_, kBusyDelay), until, {request}});
+        return;
+      }
+      socket = absl::UnavailableError(socket.status().message());
+    }
     if (!socket.ok()) {
       log_.Write(LogLevel::kInfo, now_,
                  fmt::format("{}: no soft device of this host answers under {}: {}", state_.name(),
@@ -148,6 +175,17 @@ void SharedWire::StartRequest(const ConnectRequest& request) {
     connection->unsent.push_back(request);
   } else if (absl::Status status = SendResolve(*connection, request); !status.ok()) {
     End(*connection, status);
+  }
+}
+
+void SharedWire::TryBusyPeers() {
+  const auto due =
+      std::ranges::partition(busy_, [this](const BusyPeer& busy) { return now_ < busy.next; });
+  const std::vector<BusyPeer> again(std::make_move_iterator(due.begin()),
+                                    std::make_move_iterator(due.end()));
+  busy_.erase(due.begin(), due.end());
+  for (const BusyPeer& busy : again) {
+    for (const ConnectRequest& request : busy.requests) StartRequest(request, busy.until);
   }
 }
 
@@ -187,7 +225,8 @@ void SharedWire::AcceptSome(TimePoint now) {
     absl::Status status = SendHello(*connection);
     if (!status.ok()) End(*connection, status);
   }
-  epoll_event event{.events = next() == kNever ? uint32_t{EPOLLIN} : 0, .data = {.ptr = nullptr}};
+  epoll_event event{.events = listener_->retry() == kNever ? uint32_t{EPOLLIN} : 0,
+                    .data = {.ptr = nullptr}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_->fd(), &event);
 }
 

@@ -10,11 +10,16 @@
 // waits for the peer's. Until that comes the peer, which may be stopped, may go on with a copy that
 // it has begun, or begin one.
 //
+// Nobody proves the name that he listens under, and any process may choose which name we are to
+// reach. So the wire never waits for a peer that does not accept: it tries a few times more, while
+// the engine does its other work.
+//
 // Runs on the engine's thread; Connect and CloseLane may be called from any.
 
 #ifndef VERBENA_TRANSPORT_SOFT_SHARED_WIRE_H_
 #define VERBENA_TRANSPORT_SOFT_SHARED_WIRE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -35,6 +40,9 @@ namespace verbena::internal::soft {
 
 class SharedWire final : public Engine::Wire {
  public:
+  // Peers whose backlog is full, and to which we try to connect again. (start)
+  static constexpr size_t kMaxBusyPeers = 64;
+
   // Both outlive it.
   SharedWire(SoftState& state, WireHost& host) : state_(state), host_(host) {}
   SharedWire(const SharedWire&) = delete;
@@ -57,7 +65,7 @@ class SharedWire final : public Engine::Wire {
 
   // When Serve has something to do although fd() may not be readable; kNever: when fd() is
   // readable.
-  TimePoint next() const override { return listener_->retry(); }
+  TimePoint next() const override;
 
   // One turn. True when something happened.
   bool Serve(TimePoint now) override;
@@ -74,6 +82,13 @@ class SharedWire final : public Engine::Wire {
     std::vector<ConnectRequest> unsent;                      // wait for its HELLO
     std::unordered_map<uint64_t, ConnectRequest> resolving;  // wait for kResolved
   };
+  // A peer whose backlog is full.
+  struct BusyPeer {
+    DeviceAddress address;
+    TimePoint next;   // when to connect again
+    TimePoint until;  // the last attempt is at this time or later
+    std::vector<ConnectRequest> requests;
+  };
   struct Closing {
     DeviceAddress address;
     uint64_t lane;
@@ -82,7 +97,9 @@ class SharedWire final : public Engine::Wire {
   void TakeRequests();
   void TellOfArenas();
   absl::Status SendArena(Connection& connection, const std::shared_ptr<const SharedArena>& arena);
-  void StartRequest(const ConnectRequest& request);
+  // Connects if there is no connection yet. Until `until` it tries again if the peer is busy.
+  void StartRequest(const ConnectRequest& request, TimePoint until);
+  void TryBusyPeers();
   Connection* Outbound(const DeviceAddress& address);
   Connection* Add(std::unique_ptr<ControlSocket> socket);
   void Watch(Connection& connection);
@@ -108,6 +125,7 @@ class SharedWire final : public Engine::Wire {
   ThrottledLog log_{{}};  // of peers that come, go and fail
   uint64_t next_request_ = 1;
   std::vector<std::unique_ptr<Connection>> connections_;
+  std::vector<BusyPeer> busy_;  // at most kMaxBusyPeers, each address once
 
   std::mutex requests_mutex_;
   std::vector<ConnectRequest> requests_;

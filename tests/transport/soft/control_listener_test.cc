@@ -1,6 +1,7 @@
 // A device takes connections of other processes a few at a time, says little of those that it
 // refuses, and waits, without spinning, for descriptors that it lacks. It says what is wrong with a
-// process of another revision, and with its own lack of descriptors.
+// process of another revision, and with its own lack of descriptors. Who connects to one never
+// waits.
 
 #include "verbena/transport/soft/control_socket.h"
 
@@ -13,6 +14,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -142,6 +144,28 @@ TEST_F(ControlListenerTest, WithoutDescriptorsItAsksToBeLeftAloneAndServesOnceTh
   EXPECT_NE(lines[0].find("EMFILE"), std::string::npos) << lines[0];
   EXPECT_EQ(listener_->Accept(4096, listener_->retry()).size(), 1u);
   EXPECT_EQ(listener_->retry(), kNever);
+}
+
+// How often this thread has given its core up, to wait.
+int64_t Waits() {
+  rusage usage{};
+  EXPECT_EQ(getrusage(RUSAGE_THREAD, &usage), 0);
+  return usage.ru_nvcsw;
+}
+
+TEST_F(ControlListenerTest, WhoConnectsDoesNotWaitForRoomInTheBacklog) {
+  const DeviceAddress address{.gid = NewGid(/*predictable=*/false)};
+  const UniqueFd listener = ControlSocket::Listen(address).value();
+  ASSERT_EQ(listen(listener.get(), 0), 0);
+  const auto first = ControlSocket::Connect(address).value();
+  // Several calls: the thread may wait for the allocator in one of them.
+  bool waited = true;
+  for (int i = 0; i < 10 && waited; ++i) {
+    const int64_t before = Waits();
+    EXPECT_EQ(ControlSocket::Connect(address).status().code(), absl::StatusCode::kAborted);
+    waited = Waits() != before;
+  }
+  EXPECT_FALSE(waited);
 }
 
 // A process that has connected to the listener, and our end of its connection.

@@ -1,0 +1,156 @@
+// The shared-memory wire, turn by turn: a peer that does not accept holds up nobody, and is tried a
+// few times more.
+
+#include "verbena/transport/soft/shared_wire.h"
+
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gtest/gtest.h"
+#include "tests/support/manual_clock.h"
+#include "tests/transport/soft/raw_shared_peer.h"
+#include "verbena/transport/base/process.h"
+#include "verbena/transport/soft/address.h"
+#include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/engine.h"
+#include "verbena/transport/soft/options.h"
+#include "verbena/transport/soft/state.h"
+#include "verbena/transport/soft/wire.h"
+
+namespace verbena::internal::soft {
+namespace {
+
+// A device without queue pairs, which counts what the wire tells it.
+class CountingHost final : public WireHost {
+ public:
+  std::optional<uint64_t> SendCqOf(uint32_t) override { return std::nullopt; }
+  NewLane FinishConnect(const ConnectRequest&, const std::shared_ptr<Peer>&, uint64_t) override {
+    return {};
+  }
+  void FailLane(const Peer&, uint64_t) override {}
+  void ConnectByTcp(const ConnectRequest&, const absl::Status& why) override {
+    by_tcp.push_back(why);
+  }
+  std::optional<uint64_t> ReceiveCqOf(uint32_t) override { return std::nullopt; }
+  bool AcceptLane(std::shared_ptr<Peer>, uint32_t, uint64_t, uint64_t,
+                  std::shared_ptr<LaneMemory>) override {
+    return false;
+  }
+  void RemoveLane(const Peer&, uint64_t) override {}
+  bool HasCq(uint64_t) override { return false; }
+  absl::StatusOr<std::shared_ptr<LanePair>> OpenLanePair(uint64_t, uint64_t, std::shared_ptr<Peer>,
+                                                         UniqueFd, const LaneGeometry&,
+                                                         const std::shared_ptr<const void>&,
+                                                         int) override {
+    return absl::UnimplementedError("there is no TCP here");
+  }
+  void ServePairs(uint64_t) override {}
+  void SweepLanes() override {}
+  std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> added) override { return added; }
+  void LosePeer(const Peer&) override {}
+  void ReleaseArena(Peer&, uint32_t) override {}
+  std::vector<std::shared_ptr<const SharedArena>> SharedArenas() override { return {}; }
+
+  std::vector<absl::Status> by_tcp;  // why: of each request that shared memory does not serve
+};
+
+// The test is the engine: it calls Serve().
+class SharedWireTest : public testing::Test {
+ protected:
+  SharedWireTest() { EXPECT_TRUE(wire_.Start().ok()); }
+
+  void Serve() { wire_.Serve(clock_.Now()); }
+  // A turn at the time that the wire asks for.
+  void ServeNext() {
+    ASSERT_NE(wire_.next(), kNever);
+    clock_.Advance(wire_.next() - clock_.Now());
+    Serve();
+  }
+
+  ManualClock clock_;
+  Engine engine_{clock_, /*threaded=*/true, std::chrono::milliseconds(5)};  // its doorbell alone
+  SoftState state_{{.name = "soft9", .clock = &clock_, .profile = SoftProfile()},
+                   DeviceShare::Create(/*shared=*/true).value(),
+                   {.gid = NewGid(/*predictable=*/false)},
+                   /*guid=*/1,
+                   engine_};
+  CountingHost host_;
+  SharedWire wire_{state_, host_};
+  RawSharedPeer peer_{state_.address()};
+};
+
+// Listens under a name, and has no room for one more connection until one is accepted.
+class FullName {
+ public:
+  explicit FullName(const DeviceAddress& address)
+      : listener_(ControlSocket::Listen(address).value()) {
+    EXPECT_EQ(listen(listener_.get(), 0), 0);
+    first_ = ControlSocket::Connect(address).value();
+  }
+  absl::StatusOr<std::unique_ptr<ControlSocket>> Accept() {
+    return ControlSocket::Accept(listener_.get());
+  }
+
+ private:
+  UniqueFd listener_;
+  std::unique_ptr<ControlSocket> first_;
+};
+
+TEST_F(SharedWireTest, APeerThatIsBusyIsReachedOnceItHasRoom) {
+  FullName busy(peer_.address());
+  for (const uint32_t qpn : {1u, 2u}) wire_.Connect({.qpn = qpn, .address = peer_.address()});
+  Serve();
+  ServeNext();
+  EXPECT_TRUE(host_.by_tcp.empty());
+  ASSERT_TRUE(busy.Accept().ok());
+  ServeNext();
+  EXPECT_EQ(wire_.next(), kNever);
+  const auto socket = busy.Accept();
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  peer_.SayHello(**socket);
+  Serve();
+  std::vector<uint32_t> heard;
+  for (auto received = (*socket)->Receive(); received.ok(); received = (*socket)->Receive()) {
+    heard.push_back(received->message.kind);
+  }
+  EXPECT_EQ(heard, (std::vector<uint32_t>{ControlMessage::kHello, ControlMessage::kResolve,
+                                          ControlMessage::kResolve}));
+  EXPECT_TRUE(host_.by_tcp.empty());
+}
+
+TEST_F(SharedWireTest, APeerThatStaysBusyIsGivenUpForEachQueuePair) {
+  const FullName busy(peer_.address());
+  for (const uint32_t qpn : {1u, 2u}) wire_.Connect({.qpn = qpn, .address = peer_.address()});
+  Serve();
+  for (int i = 0; i < 100 && host_.by_tcp.empty(); ++i) ServeNext();
+  ASSERT_EQ(host_.by_tcp.size(), 2u);
+  for (const absl::Status& why : host_.by_tcp) {
+    EXPECT_TRUE(absl::IsUnavailable(why)) << why;
+    EXPECT_NE(why.message().find("backlog"), std::string::npos) << why;
+  }
+  EXPECT_EQ(wire_.next(), kNever);
+}
+
+TEST_F(SharedWireTest, AFewBusyPeersAreTriedAgainAndNoMore) {
+  std::vector<std::unique_ptr<FullName>> names;
+  for (size_t i = 0; i <= SharedWire::kMaxBusyPeers; ++i) {
+    const DeviceAddress address{.gid = NewGid(/*predictable=*/false)};
+    names.push_back(std::make_unique<FullName>(address));
+    wire_.Connect({.qpn = 1, .address = address});
+  }
+  Serve();
+  EXPECT_EQ(host_.by_tcp.size(), 1u);
+}
+
+}  // namespace
+}  // namespace verbena::internal::soft

@@ -202,8 +202,8 @@ void ControlSocket::EndSending() {
   shutdown(fd_.get(), SHUT_WR);
 }
 
-bool ControlSocket::PeerHasEnded() {
-  while (true) {
+bool ControlSocket::PeerHasEnded(size_t messages) {
+  for (size_t i = 0; i < messages; ++i) {
     // Without a place for descriptors, the kernel drops them.
     std::byte dropped[sizeof(ControlMessage)];
     const ssize_t bytes = recv(fd_.get(), dropped, sizeof(dropped), MSG_DONTWAIT);

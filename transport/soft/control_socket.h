@@ -108,8 +108,9 @@ class ControlSocket {
 
   // Nothing more is sent: the peer reads what was, and then that we have ended.
   void EndSending();
-  // Drops what the peer still says. True once it has ended, too, or its process has.
-  bool PeerHasEnded();
+  // Drops what the peer still says, at most `messages` of it. True once it has ended, too, or its
+  // process has.
+  bool PeerHasEnded(size_t messages);
 
  private:
   struct Outgoing {

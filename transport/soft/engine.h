@@ -15,6 +15,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -46,6 +47,10 @@ class Engine {
   // A wire's control connections. Called by the engine alone.
   class Wire {
    public:
+    // Messages of one connection in one turn. So a peer that never stops talking gets its turns as
+    // others do. (start)
+    static constexpr size_t kMessagesAtOnce = 64;
+
     // One turn. True when something happened.
     virtual bool Serve(TimePoint now) = 0;
     // Readable when Serve has something to do.

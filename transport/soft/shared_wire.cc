@@ -237,18 +237,25 @@ void SharedWire::Read(Connection& connection) {
     return;
   }
   absl::Status status = connection.socket->Flush().status();
-  while (status.ok()) {
+  // What is left, epoll names again.
+  bool waits = true;
+  for (size_t i = 0; i < kMessagesAtOnce && waits && status.ok(); ++i) {
     auto received = connection.socket->Receive();
-    if (absl::IsUnavailable(received.status())) break;  // nothing waits
-    status = received.ok() ? Handle(connection, *std::move(received)) : received.status();
+    waits = !absl::IsUnavailable(received.status());
+    if (received.ok()) {
+      status = Handle(connection, *std::move(received));
+    } else if (waits) {
+      status = received.status();
+    }
   }
   if (!status.ok()) {
     End(connection, status);
     return;
   }
-  // The pidfd of a process that ended, while a child of it still holds the socket.
+  // The pidfd of a process that ended, while a child of it still holds the socket. What it said
+  // before counts.
   pollfd ended{.fd = connection.socket->pid_fd(), .events = POLLIN, .revents = 0};
-  if (ended.fd >= 0 && poll(&ended, 1, 0) == 1) {
+  if (!waits && ended.fd >= 0 && poll(&ended, 1, 0) == 1) {
     End(connection, absl::AbortedError("the process of the other soft device ended"));
     return;
   }
@@ -439,7 +446,7 @@ void SharedWire::EndSending(Connection& connection, const absl::Status& reason) 
 
 void SharedWire::AwaitEnd(Connection& connection) {
   // Nobody copies on behalf of a connection without a peer.
-  if (connection.peer != nullptr && !connection.socket->PeerHasEnded()) return;
+  if (connection.peer != nullptr && !connection.socket->PeerHasEnded(kMessagesAtOnce)) return;
   connection.closed = true;
   // By hand: a child of this process may hold copies of the descriptors, which would keep them
   // watched.

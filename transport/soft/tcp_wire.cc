@@ -72,8 +72,6 @@ constexpr Duration kGreetingPatience = std::chrono::seconds(5);
 // Without descriptors: long enough not to spin, short for who connects.
 constexpr Duration kAcceptDelay = std::chrono::milliseconds(100);
 constexpr size_t kAcceptsAtOnce = 32;
-// Greetings and control messages of one connection in one turn.
-constexpr size_t kMessagesAtOnce = 64;
 // Control messages that a peer does not read, beyond what its socket holds: over 1,600. (start)
 constexpr size_t kMaxOutgoing = 64u << 10;
 
@@ -952,7 +950,7 @@ absl::Status TcpWire::Dialed(TcpWireConnection& connection) {
 }
 
 absl::Status TcpWire::Read(TcpWireConnection& connection) {
-  // A peer that never stops talking gets its turns as others do: epoll names it again.
+  // What is left, epoll names again.
   size_t messages = 0;
   while (!connection.over && messages < kMessagesAtOnce) {
     // No byte more than that: what follows the greeting of a lane connection is for its LanePair.

@@ -1,5 +1,5 @@
 // The shared-memory wire, turn by turn: a peer that does not accept holds up nobody, and is tried a
-// few times more.
+// few times more. A peer that says much is heard a little at a time, and to the end.
 
 #include "verbena/transport/soft/shared_wire.h"
 
@@ -19,11 +19,13 @@
 #include "gtest/gtest.h"
 #include "tests/support/manual_clock.h"
 #include "tests/transport/soft/raw_shared_peer.h"
+#include "tests/transport/soft/two_processes.h"
 #include "verbena/transport/base/process.h"
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/options.h"
+#include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/state.h"
 #include "verbena/transport/soft/wire.h"
 
@@ -46,7 +48,7 @@ class CountingHost final : public WireHost {
                   std::shared_ptr<LaneMemory>) override {
     return false;
   }
-  void RemoveLane(const Peer&, uint64_t) override {}
+  void RemoveLane(const Peer&, uint64_t) override { ++lanes_removed; }
   bool HasCq(uint64_t) override { return false; }
   absl::StatusOr<std::shared_ptr<LanePair>> OpenLanePair(uint64_t, uint64_t, std::shared_ptr<Peer>,
                                                          UniqueFd, const LaneGeometry&,
@@ -56,11 +58,14 @@ class CountingHost final : public WireHost {
   }
   void ServePairs(uint64_t) override {}
   void SweepLanes() override {}
-  std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> added) override { return added; }
-  void LosePeer(const Peer&) override {}
+  std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> added) override { return peer = added; }
+  void LosePeer(const Peer&) override { ++peers_lost; }
   void ReleaseArena(Peer&, uint32_t) override {}
   std::vector<std::shared_ptr<const SharedArena>> SharedArenas() override { return {}; }
 
+  int lanes_removed = 0;
+  int peers_lost = 0;
+  std::shared_ptr<Peer> peer;        // the latest
   std::vector<absl::Status> by_tcp;  // why: of each request that shared memory does not serve
 };
 
@@ -75,6 +80,17 @@ class SharedWireTest : public testing::Test {
     ASSERT_NE(wire_.next(), kNever);
     clock_.Advance(wire_.next() - clock_.Now());
     Serve();
+  }
+
+  // A connection of the peer, which the device has greeted.
+  std::unique_ptr<ControlSocket> Greet() {
+    auto socket = ControlSocket::Connect(state_.address()).value();
+    peer_.SayHello(*socket);
+    Serve();
+    Serve();
+    EXPECT_NE(host_.peer, nullptr);
+    EXPECT_EQ(socket->Receive().value().message.kind, ControlMessage::kHello);
+    return socket;
   }
 
   ManualClock clock_;
@@ -150,6 +166,65 @@ TEST_F(SharedWireTest, AFewBusyPeersAreTriedAgainAndNoMore) {
   }
   Serve();
   EXPECT_EQ(host_.by_tcp.size(), 1u);
+}
+
+constexpr size_t kAtOnce = Engine::Wire::kMessagesAtOnce;
+
+void SendMany(ControlSocket& socket, const ControlMessage& message, size_t count) {
+  for (size_t i = 0; i < count; ++i) ASSERT_TRUE(socket.Send(message).ok());
+  ASSERT_FALSE(socket.has_waiting());
+}
+
+size_t Answers(ControlSocket& socket) {
+  size_t count = 0;
+  while (socket.Receive().ok()) ++count;
+  return count;
+}
+
+TEST_F(SharedWireTest, ATurnAnswersAFewMessagesOfAPeerAndTheNextOneTheOthers) {
+  const std::unique_ptr<ControlSocket> socket = Greet();
+  SendMany(*socket, {.kind = ControlMessage::kResolve}, kAtOnce + 5);
+  Serve();
+  EXPECT_EQ(Answers(*socket), kAtOnce);
+  Serve();
+  EXPECT_EQ(Answers(*socket), 5u);
+}
+
+TEST_F(SharedWireTest, ATurnDropsAFewMessagesOfAPeerThatWasGivenUp) {
+  std::unique_ptr<ControlSocket> socket = Greet();
+  RawSharedPeer::BreakProtocol(*socket);
+  SendMany(*socket, {.kind = ControlMessage::kResolve}, kAtOnce + 5);
+  socket.reset();
+  Serve();
+  EXPECT_EQ(host_.peers_lost, 1);
+  EXPECT_FALSE(host_.peer->gone());
+  Serve();
+  EXPECT_TRUE(host_.peer->gone());
+}
+
+TEST_F(SharedWireTest, AllThatAProcessSaidBeforeItsEndIsHeard) {
+  Child child([this](Side& side) {
+    auto socket = ControlSocket::Connect(state_.address()).value();
+    peer_.SayHello(*socket);
+    side.Signal();
+    side.Await();
+    // What it leaves unread would be an error for the other side, ahead of its last words.
+    (void)socket->Receive().value();
+    SendMany(*socket, {.kind = ControlMessage::kCloseLane}, kAtOnce + 5);
+    side.Signal();
+    side.Await();
+  });
+  Side side = child.side();
+  side.Await();
+  Serve();
+  Serve();
+  ASSERT_NE(host_.peer, nullptr);
+  side.Signal();
+  side.Await();
+  child.Kill();
+  for (int turn = 0; turn < 2; ++turn) Serve();
+  EXPECT_EQ(host_.lanes_removed, static_cast<int>(kAtOnce) + 5);
+  EXPECT_EQ(host_.peers_lost, 1);
 }
 
 }  // namespace

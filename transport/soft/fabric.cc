@@ -287,7 +287,8 @@ SoftFabric::NewLane SoftFabric::MakeLane(CompletionQueue& cq, const std::shared_
       peer->in_process() ? SharedRegion::Anonymous(BytesOf(geometry))
                          : SharedRegion::Create("verbena-lane", BytesOf(geometry));
   if (!region.ok()) {
-    Log(LogLevel::kError,
+    no_memory_.Write(
+        LogLevel::kError, state_.Now(),
         fmt::format("{} has no memory for a lane: {}", state_.name(), region.status().ToString()));
     return {};
   }

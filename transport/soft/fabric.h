@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/base/process.h"
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/engine.h"
@@ -106,7 +107,8 @@ class SoftFabric final : public WireHost, public SoftObjects::Connector {
   SoftState& state_;
   SoftObjects& objects_;
   std::atomic<uint64_t> next_lane_id_{1};
-  std::mutex peers_mutex_;                                // a leaf
+  ThrottledLog no_memory_{{}};  // for lanes: each queue pair that a peer asks for may need one
+  std::mutex peers_mutex_;      // a leaf
   std::map<DeviceAddress, std::shared_ptr<Peer>> peers_;  // none behind TCP
   std::unique_ptr<SharedWire> wire_;  // null: there is no wire over shared memory
   std::unique_ptr<TcpWire> tcp_;      // null: there is no TCP wire

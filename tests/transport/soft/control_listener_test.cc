@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -23,9 +24,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "fmt/format.h"
 #include "tests/support/manual_clock.h"
 #include "tests/transport/base/captured_log.h"
+#include "tests/transport/soft/qp_end.h"
+#include "tests/transport/soft/raw_shared_peer.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/soft_device.h"
 
@@ -247,6 +252,57 @@ TEST(SharedWireTest, ADeviceWithoutDescriptorsTriesAgainAfterAWhileAndNotAtEachT
   clock.Advance(milliseconds(100));
   caller.AwaitHello();
   EXPECT_TRUE(log.Take().empty());
+}
+
+// The next message of that kind.
+ControlMessage AwaitMessage(ControlSocket& socket, uint32_t kind) {
+  for (;;) {
+    const auto received = socket.Receive();
+    if (received.ok() && received->message.kind == kind) return received->message;
+    if (!received.ok() && !absl::IsUnavailable(received.status())) {
+      ADD_FAILURE() << received.status();
+      return {};
+    }
+    std::this_thread::yield();
+  }
+}
+
+TEST(SharedWireTest, ADeviceWithoutDescriptorsSaysLittleOfTheLanesThatItCannotMake) {
+  CapturedLog log;
+  ManualClock clock;
+  const auto device = *SoftDevice::Create({.name = "soft8", .clock = &clock});
+  QpEnd endpoint(*device, {});
+  RawSharedPeer peer({.gid = endpoint.gid()});
+  const UniqueFd listener = ControlSocket::Listen(peer.address()).value();
+  std::vector<QpHandle> qps(12);
+  for (QpHandle& qp : qps) {
+    qp = endpoint.AddQp();
+    ASSERT_TRUE(endpoint.ToInit(qp.get()).ok());
+    ASSERT_TRUE(endpoint.ToRtr(qp.get(), peer.address().gid, RawSharedPeer::kQpn).ok());
+  }
+  absl::StatusOr<std::unique_ptr<ControlSocket>> socket = absl::UnavailableError("");
+  while (absl::IsUnavailable(socket.status())) socket = ControlSocket::Accept(listener.get());
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  peer.SayHello(**socket);
+  std::vector<uint64_t> requests;
+  for (size_t i = 0; i < qps.size(); ++i) {
+    requests.push_back(AwaitMessage(**socket, ControlMessage::kResolve).request);
+  }
+  {
+    const NoDescriptors none;
+    for (const uint64_t request : requests) {
+      const ControlMessage found{
+          .kind = ControlMessage::kResolved, .request = request, .receive_cq = 1, .found = 1};
+      ASSERT_TRUE((*socket)->Send(found).ok());
+    }
+    for (const QpHandle& qp : qps) EXPECT_EQ(device->AwaitPeer(qp.get()), absl::OkStatus());
+  }
+  const std::vector<std::string> lines = log.Take();
+  const auto said = std::ranges::count_if(lines, [](const std::string& line) {
+    return line.find("soft8 has no memory for a lane") != std::string::npos;
+  });
+  EXPECT_GE(said, 1);
+  EXPECT_LE(said, 4);
 }
 
 }  // namespace

@@ -718,7 +718,12 @@ void SendQueue::Refused(const RefusedFragment& refusal, CompletionWriter& writer
   const bool launching = launch_offset_ != 0;
   const uint32_t in_ring = launched_ + (launching ? 1 : 0);
   while (index != in_ring && !Contains(index, refusal.position)) ++index;
-  if (index == in_ring || qp_.current_state() == IBV_QPS_ERR) return;
+  if (index == in_ring) return;
+  if (qp_.current_state() == IBV_QPS_ERR) {
+    // To be flushed. No other answer comes that ForgetReads would have to expect.
+    At(index).state = State::kTakenBack;
+    return;
+  }
   if (refusal.reason == NakReason::kNoReceive || refusal.reason == NakReason::kNotReady) {
     BackOff(index, refusal, writer);
   } else {

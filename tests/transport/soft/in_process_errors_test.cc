@@ -120,6 +120,35 @@ TEST_F(InProcessTest, AReadThatCannotBeStoredLeavesNoDataToTheNextConnection) {
   munmap(memory, kBytes);
 }
 
+// The half that receives has failed the queue pair, and the other half has not heard of it.
+TEST_F(InProcessTest, AReadThatIsRefusedBeforeItIsFlushedTakesNoDataFromTheNextConnection) {
+  VERBENA_SKIP_OVER_TCP("a poll flushes the queue pair before it takes the refusal");
+  direct_copies_ = false;
+  MakeConnected({.separate_cqs = true});
+  const auto read = [&](uint64_t wr_id) {
+    return a_->PostOneSided(IBV_WR_RDMA_READ, wr_id, a_->ReceiveSge(0, 100),
+                            reinterpret_cast<uint64_t>(b_->receive_buffer()), b_->mr()->rkey);
+  };
+  ASSERT_EQ(a_->PostReceive(1, a_->ReceiveSge(0, 1)), 0);
+  ASSERT_EQ(b_->SendText(2, "too long"), 0);
+  ASSERT_EQ(read(3), 0);
+  b_->ToState(IBV_QPS_ERR);
+  Poll(b_->cq());
+  std::vector<ibv_wc> done = Poll(a_->cq());
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, IBV_WC_LOC_LEN_ERR);
+  a_->ToState(IBV_QPS_ERR);
+  a_->ToState(IBV_QPS_RESET);
+  b_->ToState(IBV_QPS_RESET);
+  Connect(*a_, *b_);
+  ASSERT_EQ(read(4), 0);
+  Poll(b_->cq());
+  done = Poll(a_->send_cq());
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].wr_id, 4u);
+  EXPECT_EQ(done[0].status, IBV_WC_SUCCESS);
+}
+
 TEST_F(InProcessTest, ErrorStateFlushesBothQueuesInOrder) {
   MakeConnected();
   for (uint64_t i = 10; i < 13; ++i) ASSERT_EQ(a_->PostReceive(i, a_->ReceiveSge(0, 100)), 0);

@@ -370,6 +370,8 @@ void SendQueue::Complete(uint64_t consumed, CompletionWriter& writer) {
   for (; done_ != launched_; ++done_) {
     const Wqe& wqe = At(done_);
     if (wqe.end > consumed || (NeedsAnswer(wqe) && wqe.state != State::kAnswered)) break;
+    // The target consumed it, too, but executed nothing.
+    if (wqe.state == State::kTakenBack) break;
     rnr_retries_ = 0;
     not_ready_since_ = {};
     if ((wqe.flags & IBV_SEND_SIGNALED) != 0) AddCompletion(done_, IBV_WC_SUCCESS, writer);
@@ -720,7 +722,8 @@ void SendQueue::Refused(const RefusedFragment& refusal, CompletionWriter& writer
   while (index != in_ring && !Contains(index, refusal.position)) ++index;
   if (index == in_ring) return;
   if (qp_.current_state() == IBV_QPS_ERR) {
-    // To be flushed. No other answer comes that ForgetReads would have to expect.
+    // To be flushed. It has not succeeded, and no other answer comes that ForgetReads would have to
+    // expect.
     At(index).state = State::kTakenBack;
     return;
   }

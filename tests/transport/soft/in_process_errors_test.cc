@@ -149,6 +149,24 @@ TEST_F(InProcessTest, AReadThatIsRefusedBeforeItIsFlushedTakesNoDataFromTheNextC
   EXPECT_EQ(done[0].status, IBV_WC_SUCCESS);
 }
 
+TEST_F(InProcessTest, ASendThatIsRefusedBeforeItIsFlushedDoesNotSucceed) {
+  VERBENA_SKIP_OVER_TCP("a poll flushes the queue pair before it takes the refusal");
+  MakeConnected({.separate_cqs = true});
+  ASSERT_EQ(a_->PostReceive(1, a_->ReceiveSge(0, 1)), 0);
+  ASSERT_EQ(b_->SendText(2, "too long"), 0);
+  ASSERT_EQ(a_->SendText(3, "x"), 0);
+  b_->ToState(IBV_QPS_ERR);
+  Poll(b_->cq());
+  std::vector<ibv_wc> done = Poll(a_->cq());
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, IBV_WC_LOC_LEN_ERR);
+  a_->ToState(IBV_QPS_ERR);
+  done = Poll(a_->send_cq());
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].wr_id, 3u);
+  EXPECT_EQ(done[0].status, IBV_WC_WR_FLUSH_ERR);
+}
+
 TEST_F(InProcessTest, ErrorStateFlushesBothQueuesInOrder) {
   MakeConnected();
   for (uint64_t i = 10; i < 13; ++i) ASSERT_EQ(a_->PostReceive(i, a_->ReceiveSge(0, 100)), 0);

@@ -98,7 +98,8 @@ bool OutLane::TakeProgress(CompletionWriter& writer) {
   // In this order: whatever was refused before `consumed` rose is in the answer ring by now.
   const uint64_t consumed = header().consumed.load(std::memory_order_acquire);
   if (!TakeAnswers(writer) ||
-      consumed - requests_.released() > requests_.position() - requests_.released()) {
+      consumed - requests_.released() > requests_.position() - requests_.released() ||
+      PassedOverRead(consumed)) {
     return false;
   }
   while (watched_head_ != watched_tail_) {
@@ -172,6 +173,14 @@ LaneUser* OutLane::FindUser(uint32_t qpn) {
 std::vector<OutLane::ForgottenRead>::iterator OutLane::FindForgotten(uint32_t qpn) {
   return std::find_if(forgotten_reads_.begin(), forgotten_reads_.end(),
                       [&](const ForgottenRead& read) { return read.qpn == qpn; });
+}
+
+bool OutLane::PassedOverRead(uint64_t consumed) const {
+  // A target consumes a READ once it has begun to answer it, and later requests once all of its
+  // answer is published. So the answer of one READ may be on its way.
+  const auto unanswered = std::ranges::count_if(
+      forgotten_reads_, [&](const ForgottenRead& read) { return read.end <= consumed; });
+  return unanswered > 1;
 }
 
 LaneUser* OutLane::FindReader(uint32_t qpn) {

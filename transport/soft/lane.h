@@ -244,7 +244,8 @@ class OutLane {
   // Counts READs and atomics that were launched and are not over.
   void CountUnanswered(int change) { unanswered_ += change; }
   // QP `qpn` gives up the READ or atomic in lines [start, end) of the ring, before it was answered
-  // in full. Its answer concerns no later operation of the QP, whose PSNs may begin anew.
+  // in full. Its answer concerns no later operation of the QP, whose PSNs may begin anew. A target
+  // that goes on without answering it fails the lane.
   void ForgetRead(uint32_t qpn, uint64_t start, uint64_t end) {
     forgotten_reads_.push_back({.qpn = qpn, .start = start, .end = end});
   }
@@ -293,11 +294,15 @@ class OutLane {
   }
   // Every QP of this lane fails.
   void Fail(CompletionWriter& writer);
-  // Takes answers and completes what was consumed. False: the target's counters make no sense.
+  // Takes answers and completes what was consumed. False: the target's counters make no sense, or
+  // it withholds answers.
   bool TakeProgress(CompletionWriter& writer);
   bool TakeAnswers(CompletionWriter& writer);
   bool TakeAnswer(const MessageHeader& header, CompletionWriter& writer);
   std::vector<ForgottenRead>::iterator FindForgotten(uint32_t qpn);
+  // Whether the target has consumed requests behind a READ that was given up, and has not answered
+  // it. All answers that came before `consumed` are taken.
+  bool PassedOverRead(uint64_t consumed) const;
   bool has_waiters() const { return !room_waiters_.empty() || !consumed_waiters_.empty(); }
   void RelaunchWaiting(CompletionWriter& writer);
   void GiveRoom(CompletionWriter& writer);
@@ -313,7 +318,8 @@ class OutLane {
   RingReader answers_;
   uint64_t answers_seen_ = 0;
   int unanswered_ = 0;
-  // In the order of the ring. Each waits for its answer, so the rings bound them.
+  // Those of one QP are in the order of the ring. Each waits for its answer. The target has
+  // consumed one of them at most (PassedOverRead), so the lines of the request ring bound them.
   std::vector<ForgottenRead> forgotten_reads_;
   // Signalled messages in ring order. Twice as many as the ring has lines: it cannot overflow.
   std::vector<Watched> watched_;

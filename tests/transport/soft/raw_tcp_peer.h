@@ -158,6 +158,14 @@ class RawTcpPeer {
 
   // Connects the endpoint's QP to our kQpn, and returns the lanes of both, which are up.
   RawSocket ConnectLanes(QpEnd& endpoint) {
+    Reconnect(endpoint);
+    const TcpControl dial = Hear();
+    EXPECT_EQ(dial.kind, TcpControl::Kind::kDial);
+    return Lanes(dial.sender_cq);
+  }
+
+  // Connects the endpoint's QP to our kQpn. Over lanes that are up, if there are any.
+  void Reconnect(QpEnd& endpoint) {
     EXPECT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
     EXPECT_TRUE(endpoint.ToRtr(endpoint.qp(), address_.gid, kQpn, address_.lid).ok());
     EXPECT_TRUE(endpoint.ToRts(endpoint.qp()).ok());
@@ -168,9 +176,6 @@ class RawTcpPeer {
                      .found = true,
                      .request = resolve.request,
                      .receiver_cq = kCq}));
-    const TcpControl dial = Hear();
-    EXPECT_EQ(dial.kind, TcpControl::Kind::kDial);
-    return Lanes(dial.sender_cq);
   }
 
  private:

@@ -60,6 +60,27 @@ class TcpHostileTest : public testing::Test {
                      std::as_bytes(std::span(text)));
   }
 
+  // A READ of the victim, from memory that only its peer knows.
+  int PostRead() {
+    return victim_->PostOneSided(IBV_WR_RDMA_READ, 1, victim_->ReceiveSge(0, 8), 0x1000, 7);
+  }
+  // Waits for requests of the victim, of `lines` lines.
+  void HearRequests(RawSocket& lanes, uint64_t lines) {
+    uint64_t heard = 0;
+    while (heard < lines && !HasFailure()) heard += HearChunk(lanes).chunk.request_lines;
+    ASSERT_EQ(heard, lines);
+  }
+  // Tells the victim that its requests up to `position` are consumed, and waits until it knows: it
+  // refuses a request that comes with the news.
+  void ConsumeRequests(RawSocket& lanes, uint64_t position) {
+    ASSERT_TRUE(lanes.Send(ChunkOf({.consumed = position}, MessageOf({.opcode = Opcode::kSend,
+                                                                      .flags = kFirst | kLast,
+                                                                      .destination = 0xabcdef,
+                                                                      .source = RawTcpPeer::kQpn},
+                                                                     {}))));
+    EXPECT_EQ(ReasonOfRefusal(lanes), NakReason::kUnreachable);
+  }
+
   std::unique_ptr<SoftDevice> device_ = SoftDevice::Create(Tcp()).value();
   std::unique_ptr<SoftDevice> other_ = SoftDevice::Create(Tcp()).value();
   std::unique_ptr<QpEnd> victim_;
@@ -212,6 +233,41 @@ TEST_F(TcpHostileTest, AnswersThatNobodyAskedForBreakTheConnection) {
   RawSocket lanes = peer.Lanes(peer.CqOf(victim_->qp()->qp_num));
   const auto header = Encode(TcpChunk{.answer_lines = 1});
   ASSERT_TRUE(lanes.Send(header));
+  EXPECT_TRUE(lanes.IsClosed());
+  ExpectOthersUnharmed();
+}
+
+// Otherwise it could have the device remember ever more of them.
+TEST_F(TcpHostileTest, TargetThatPassesOverAReadThatWasGivenUpLosesItsConnection) {
+  RawTcpPeer peer(*device_);
+  RawSocket lanes = peer.ConnectLanes(*victim_);
+  ASSERT_EQ(PostRead(), 0);
+  ASSERT_EQ(PostRead(), 0);
+  HearRequests(lanes, 2);
+  victim_->ToState(IBV_QPS_ERR);
+  // The answer to the first one may be on its way.
+  ConsumeRequests(lanes, 1);
+  ASSERT_TRUE(lanes.Send(Encode(TcpChunk{.consumed = 2})));
+  EXPECT_TRUE(lanes.IsClosed());
+  ExpectOthersUnharmed();
+}
+
+// Each READ is consumed while it is wanted, and given up later.
+TEST_F(TcpHostileTest, TargetThatNeverAnswersReadsLosesItsConnection) {
+  RawTcpPeer peer(*device_);
+  RawSocket lanes = peer.ConnectLanes(*victim_);
+  for (uint64_t read = 1; read <= 2; ++read) {
+    ASSERT_EQ(PostRead(), 0);
+    HearRequests(lanes, 1);
+    ConsumeRequests(lanes, read);
+    ASSERT_FALSE(HasFailure());
+    victim_->ToState(IBV_QPS_ERR);
+    victim_->ToState(IBV_QPS_RESET);
+    peer.Reconnect(*victim_);
+  }
+  ASSERT_EQ(PostRead(), 0);
+  HearRequests(lanes, 1);
+  ASSERT_TRUE(lanes.Send(Encode(TcpChunk{.consumed = 3})));
   EXPECT_TRUE(lanes.IsClosed());
   ExpectOthersUnharmed();
 }

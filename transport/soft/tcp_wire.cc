@@ -81,6 +81,8 @@ size_t MaxSilent() {
   return std::clamp<size_t>(limit.rlim_cur / 8, 1, TcpWire::kMaxSilent);
 }
 
+absl::Status NobodyWaits() { return absl::CancelledError("nobody waits for it any more"); }
+
 // Connections that the kernel keeps for us until we accept them.
 constexpr int kBacklog = 256;
 
@@ -320,10 +322,29 @@ void TcpWire::ForgetRequest(const ConnectRequest& request) {
   std::erase_if(session->waiting, [&](const ConnectRequest& one) {
     return one.qpn == request.qpn && one.remote_qpn == request.remote_qpn;
   });
+  if (!session->waiting.empty()) return;
   // A peer that has our greeting may take the session for its own.
   const TcpWireConnection* dial = Find(session->dialing);
-  if (!session->waiting.empty() || (dial != nullptr && dial->phase != Phase::kDialing)) return;
-  EndSession(request.address, absl::CancelledError("nobody waits for it any more"));
+  if (dial != nullptr && dial->phase != Phase::kDialing) {
+    KeepUnwanted(*dial);
+    return;
+  }
+  EndSession(request.address, NobodyWaits());
+}
+
+void TcpWire::KeepUnwanted(const TcpWireConnection& dial) {
+  unwanted_.Forget([&](uint64_t id) {
+    const TcpWireConnection* one = Find(id);
+    if (one == nullptr || one == &dial || one->phase != Phase::kGreeting) return true;
+    const TcpSession* session = FindSession(one->address);
+    return session == nullptr || !session->waiting.empty();
+  });
+  if (unwanted_.size() >= kMaxUnwanted) {
+    const uint64_t oldest = unwanted_.TakeOldestOfMost(dial.address.ip());
+    const DeviceAddress silent = Find(oldest)->address;
+    EndSession(silent, NobodyWaits());
+  }
+  unwanted_.Add(dial.id, dial.address.ip());
 }
 
 void TcpWire::Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs) {
@@ -372,6 +393,10 @@ void TcpWire::OnDialFailed(TcpWireConnection& connection) {
     // A firewall may forbid our direction alone: the peer, which wants to reach us too, may dial.
     session->dialing = 0;
     if (connection.probe) return;
+    if (session->waiting.empty()) {
+      EndSession(connection.address, NobodyWaits());
+      return;
+    }
     session->deadline = SaturatingAdd(now_, kPeersTurn);
     Until(session->deadline);
   }
@@ -1029,7 +1054,8 @@ absl::Status TcpWire::OnAnswer(TcpWireConnection& connection, const TcpGreeting&
   if (session == nullptr) return absl::AbortedError("nobody wants it any more");
   if (connection.probe) return OnProbed(*session, connection, greeting);
   if (greeting.verdict == TcpGreeting::Verdict::kDuplicate &&
-      connection.kind == TcpGreeting::Kind::kControl && session->control == 0) {
+      connection.kind == TcpGreeting::Kind::kControl && session->control == 0 &&
+      !session->waiting.empty()) {
     // The peer's own dial goes first: it is on its way.
     session->dialing = 0;
     session->deadline = SaturatingAdd(now_, kGreetingPatience);

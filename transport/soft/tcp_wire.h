@@ -189,9 +189,10 @@ struct TcpSession {
   std::map<CqPair, Lanes> lanes;
 };
 
-// TcpSilent: the sockets that a listener has accepted and that have not greeted, by source.
+// TcpSilent: sockets on which the other side's greeting has not come, by source: those that a
+// listener has accepted, or those that were dialed for somebody who is gone.
 //
-// The listener's owner bounds it (TcpWire::kMaxSilent, CmAcceptor::kMostSilent). For one more
+// Its owner bounds it (TcpWire::kMaxSilent, kMaxUnwanted, CmAcceptor::kMostSilent). For one more
 // socket, the oldest of the source that has most of them makes way, and the owner closes it. So
 // whoever opens many pushes out its own. Not synchronized.
 class TcpSilent {
@@ -238,6 +239,10 @@ class TcpWire final : public Engine::Wire {
   // Sockets that were accepted and have not greeted; at most an eighth of RLIMIT_NOFILE. For one
   // more, the oldest makes way of the source that has most of them.
   static constexpr size_t kMaxSilent = 256;
+  // Dials that have greeted, and that no queue pair waits for any more: the peer may still take the
+  // session for its own. They hold a share of the address that was dialed, which a client chose. So
+  // for one more, one makes way, by the same rule. (start)
+  static constexpr size_t kMaxUnwanted = 32;
   // Queue pair numbers that a peer was asked for, and did not find in time.
   static constexpr size_t kMaxUnanswered = 1024;
   static constexpr size_t kMaxSessions = 4096;
@@ -301,6 +306,8 @@ class TcpWire final : public Engine::Wire {
   // Agreements with peers.
   void StartRequest(const ConnectRequest& request);
   void ForgetRequest(const ConnectRequest& request);
+  // Keeps a dial that has greeted, and that nobody waits for any more.
+  void KeepUnwanted(const TcpWireConnection& dial);
   TcpSession& AddSession(const DeviceAddress& address, TcpShares::Share share);
   void Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs);
   absl::Status AcceptControl(TcpWireConnection& connection, const TcpGreeting& greeting);
@@ -349,7 +356,8 @@ class TcpWire final : public Engine::Wire {
   TimePoint accept_again_ = kNever;  // while there are no descriptors
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, std::unique_ptr<TcpWireConnection>> connections_;
-  TcpSilent silent_;  // may name sockets that have greeted
+  TcpSilent silent_;    // may name sockets that have greeted
+  TcpSilent unwanted_;  // likewise, and dials that somebody waits for again
   std::map<DeviceAddress, std::unique_ptr<TcpSession>> sessions_;
   std::vector<std::unique_ptr<TcpWireConnection>> over_;  // until the end of the turn
   TcpShares shares_;

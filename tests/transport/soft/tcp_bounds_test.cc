@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -310,6 +311,10 @@ TEST_F(TcpBoundsTest, DeviceThatClaimsTheGidOfAnotherHostIsRefused) {
 // A device of the test's own, at a port where it really listens.
 class Owner {
  public:
+  // `address`: "" for every address of this host.
+  explicit Owner(const std::string& address = "127.0.0.1")
+      : listener_(ListenTcp(address, 0).value()) {}
+
   uint16_t lid() const { return listener_.address.lid; }
   bool IsDialed() {
     pollfd dialed{.fd = listener_.socket.get(), .events = POLLIN, .revents = 0};
@@ -323,7 +328,7 @@ class Owner {
   }
 
  private:
-  TcpWireListener listener_ = ListenTcp("127.0.0.1", 0).value();
+  TcpWireListener listener_;
 };
 
 TcpGreeting GreetingOn(int fd) {
@@ -337,6 +342,80 @@ TcpGreeting GreetingOn(int fd) {
 void AnswerOn(int fd, const TcpGreeting& greeting) {
   const auto bytes = Encode(greeting);
   EXPECT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+}
+
+// A client may claim addresses where somebody listens, whoever it is. No time passes.
+class TcpUnwantedTest : public TcpBoundsTest {
+ protected:
+  // Has the device greet under one address after the other, for queue pairs that are gone before
+  // `answer` is called.
+  void DialForNobody(const std::function<void()>& answer) {
+    for (rlim_t i = 1; i <= kDescriptors; ++i) {
+      {
+        const QpHandle qp = end_->AddQp();
+        const ibv_gid claimed = MappedGidOf(("127.0.1." + std::to_string(i)).c_str());
+        ASSERT_TRUE(end_->ToInit(qp.get()).ok());
+        ASSERT_TRUE(end_->ToRtr(qp.get(), claimed, RawTcpPeer::kQpn, everywhere_.lid()).ok());
+        Step();
+      }
+      Step();
+      answer();
+      Step();
+    }
+  }
+
+  // More than it takes to hold all connections.
+  static constexpr rlim_t kDescriptors = 160;
+  DescriptorLimit limit_{kDescriptors};
+  Owner everywhere_{""};
+};
+
+TEST_F(TcpUnwantedTest, AddressesThatDoNotAnswerTakeFewConnections) {
+  Make();
+  DialForNobody([] {});
+  EXPECT_TRUE(everywhere_.IsDialed());
+  EXPECT_EQ(Open(kModest, 1).verdict, Verdict::kAccepted);
+}
+
+TEST_F(TcpUnwantedTest, AddressesThatCloseTakeNothing) {
+  Make();
+  DialForNobody([&] { GreetingOn(everywhere_.Accept().get()); });
+  EXPECT_EQ(Open(kModest, 1).verdict, Verdict::kAccepted);
+}
+
+TEST_F(TcpUnwantedTest, AddressesThatSayThatTheyDialTakeNothing) {
+  Make();
+  DialForNobody([&] {
+    const UniqueFd socket = everywhere_.Accept();
+    GreetingOn(socket.get());
+    AnswerOn(socket.get(), {.verdict = Verdict::kDuplicate, .sender = NameOf(1), .session = 0});
+  });
+  EXPECT_EQ(Open(kModest, 1).verdict, Verdict::kAccepted);
+}
+
+// It had the greeting before the queue pair was gone.
+TEST_F(TcpBoundsTest, PeerThatAnswersWhenNobodyWaitsAnyMoreHasASession) {
+  Make();
+  Owner peer;
+  {
+    const QpHandle qp = end_->AddQp();
+    ASSERT_TRUE(end_->ToInit(qp.get()).ok());
+    ASSERT_TRUE(end_->ToRtr(qp.get(), end_->gid(), RawTcpPeer::kQpn, peer.lid()).ok());
+    Step();
+  }
+  Step();
+  const UniqueFd socket = peer.Accept();
+  GreetingOn(socket.get());
+  AnswerOn(socket.get(), {.sender = NameOf(peer.lid()), .session = 88});
+  Step();
+  const auto resolve =
+      Encode(TcpControl{.kind = Kind::kResolve, .qpn = end_->qp()->qp_num, .request = 7});
+  EXPECT_EQ(send(socket.get(), resolve.data(), resolve.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(resolve.size()));
+  Step();
+  std::array<std::byte, TcpControl::kBytes> answer{};
+  EXPECT_EQ(recv(socket.get(), answer.data(), answer.size(), MSG_DONTWAIT),
+            static_cast<ssize_t>(answer.size()));
 }
 
 TEST_F(TcpBoundsTest, NameGoesToTheDeviceThatListensUnderIt) {

@@ -21,20 +21,24 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/connect_race.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/resolved_endpoints.h"
 #include "verbena/transport/connect/tcp_stream.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/mailbox.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
 
-// TcpConnector: one attempt to reach a target: resolve, then connect to one address after another.
+// TcpConnector: one attempt to reach a target: resolve, then connect to the first address that
+// answers.
 //
 // Shared by its handlers on the IoThread and by the coroutine that waits for the outcome, which may
 // go away at any time: a connection that nobody wants any more is closed.
@@ -42,7 +46,9 @@ class TcpConnector final : public IoObject, public std::enable_shared_from_this<
  public:
   using Outcome = Mailbox<std::unique_ptr<MessageStream>>;
 
-  TcpConnector(std::shared_ptr<IoThread> io, NameLookups& lookups, HostPort target);
+  // `patience`: how long the coroutine waits at most.
+  TcpConnector(std::shared_ptr<IoThread> io, NameLookups& lookups, HostPort target,
+               Duration patience);
 
   // For the executor. The outcome gets one stream, or ends with the reason why there is none.
   std::shared_ptr<Outcome> Start();
@@ -54,21 +60,19 @@ class TcpConnector final : public IoObject, public std::enable_shared_from_this<
   // All of these on the thread.
   void Resolve();
   void OnResolved(const NameAnswer& answer);
-  void ConnectNext();
-  void OnConnected(const boost::system::error_code& error);
+  void Connect(std::vector<boost::asio::ip::tcp::endpoint> addresses);
+  void OnConnected(absl::StatusOr<ConnectRace::Winner> winner);
   void Fail(const absl::Status& why);
   std::string What() const;
 
   const std::shared_ptr<IoThread> io_;
   NameLookups& lookups_;
   const HostPort target_;
+  const Duration patience_;
   const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
 
   // The rest belongs to the thread.
-  boost::asio::ip::tcp::socket socket_;
-  std::vector<boost::asio::ip::tcp::endpoint> addresses_;
-  size_t next_ = 0;
-  absl::Status last_error_;
+  std::shared_ptr<ConnectRace> race_;  // null until the addresses are known
   bool ended_ = false;
 };
 
@@ -170,8 +174,9 @@ Task<StreamOr> ConnectTo(std::shared_ptr<internal::IoThread> io, internal::NameL
   if (parsed.port == 0) {
     co_return absl::InvalidArgumentError(fmt::format("cannot connect to port 0 of {}", target));
   }
-  auto connector =
-      std::make_shared<internal::TcpConnector>(std::move(io), lookups, std::move(parsed));
+  const TaskContext context = co_await CurrentContext();
+  auto connector = std::make_shared<internal::TcpConnector>(
+      std::move(io), lookups, std::move(parsed), context.deadline() - context.scheduler->now());
   GiveUpOnExit give_up(connector);
   co_return co_await connector->Start()->Pop();
 }
@@ -267,8 +272,9 @@ Task<StreamOr> AcceptFrom(std::shared_ptr<TcpAcceptor> acceptor) {
 
 }  // namespace
 
-TcpConnector::TcpConnector(std::shared_ptr<IoThread> io, NameLookups& lookups, HostPort target)
-    : io_(std::move(io)), lookups_(lookups), target_(std::move(target)), socket_(io_->context()) {}
+TcpConnector::TcpConnector(std::shared_ptr<IoThread> io, NameLookups& lookups, HostPort target,
+                           Duration patience)
+    : io_(std::move(io)), lookups_(lookups), target_(std::move(target)), patience_(patience) {}
 
 std::shared_ptr<TcpConnector::Outcome> TcpConnector::Start() {
   const bool posted = io_->Post([self = shared_from_this()] {
@@ -288,10 +294,7 @@ void TcpConnector::CloseOnThread() { Fail(absl::CancelledError("the connection w
 void TcpConnector::Resolve() {
   error_code not_numeric;
   const asio::ip::address address = asio::ip::make_address(target_.host, not_numeric);
-  if (!not_numeric) {
-    addresses_.emplace_back(address, target_.port);
-    return ConnectNext();
-  }
+  if (!not_numeric) return Connect({tcp::endpoint(address, target_.port)});
   // The lookup may last longer than anybody wants its answer, and comes back to this thread.
   lookups_.Start(target_.host, [io = io_, weak = weak_from_this()](const NameAnswer& answer) {
     io->Post([weak, answer] {
@@ -306,55 +309,29 @@ void TcpConnector::OnResolved(const NameAnswer& answer) {
     return Fail(
         absl::UnavailableError(fmt::format("cannot resolve \"{}\": {}", target_.host, answer.why)));
   }
-  addresses_ = EndpointsOf(answer, target_.port);
-  ConnectNext();
+  Connect(EndpointsOf(answer, target_.port));
 }
 
-void TcpConnector::ConnectNext() {
-  while (next_ < addresses_.size()) {
-    const tcp::endpoint& address = addresses_[next_++];
-    UniqueFd fd = OpenTcpSocket(address.protocol().family());
-    if (!fd) {
-      last_error_ = SocketStatus(errno, What());
-      continue;
-    }
-    DetectDeadHost(fd.get());
-    error_code error;
-    socket_.assign(address.protocol(), fd.get(), error);
-    if (error) {
-      last_error_ = SocketStatus(error.value(), What());
-      continue;
-    }
-    fd.Release();
-    return socket_.async_connect(address, [self = shared_from_this()](const error_code& error) {
-      self->OnConnected(error);
-    });
-  }
-  Fail(last_error_);
+void TcpConnector::Connect(std::vector<tcp::endpoint> addresses) {
+  race_ = std::make_shared<ConnectRace>(io_->context(), std::move(addresses), patience_);
+  race_->Start(What(), [weak = weak_from_this()](absl::StatusOr<ConnectRace::Winner> winner) {
+    if (const auto self = weak.lock()) self->OnConnected(std::move(winner));
+  });
 }
 
-void TcpConnector::OnConnected(const error_code& error) {
-  if (ended_) return;
-  if (error) {
-    last_error_ = SocketStatus(error.value(), What());
-    error_code ignored;
-    socket_.close(ignored);
-    return ConnectNext();
-  }
+void TcpConnector::OnConnected(absl::StatusOr<ConnectRace::Winner> winner) {
+  if (!winner.ok()) return Fail(winner.status());
   ended_ = true;
-  VERBENA_CHECK(next_ > 0 && next_ <= addresses_.size())
-      << next_ << " of " << addresses_.size() << " addresses were tried";
-  const tcp::endpoint& peer = addresses_[next_ - 1];
+  const tcp::endpoint& peer = winner->address;
   outcome_->Push(std::make_unique<TcpStream>(TcpConnection::Adopt(
-      io_, std::move(socket_), FormatHostPort(peer.address().to_string(), peer.port()))));
+      io_, std::move(winner->socket), FormatHostPort(peer.address().to_string(), peer.port()))));
   io_->Unregister(shared_from_this());
 }
 
 void TcpConnector::Fail(const absl::Status& why) {
   if (std::exchange(ended_, true)) return;
   outcome_->Finish(why);
-  error_code ignored;
-  socket_.close(ignored);
+  if (race_ != nullptr) race_->Close();
   io_->Unregister(shared_from_this());
 }
 

@@ -44,8 +44,10 @@ class TcpBootstrap final : public Bootstrap {
   static absl::StatusOr<std::unique_ptr<TcpBootstrap>> Create(internal::NameLookups& lookups);
   ~TcpBootstrap() override;
 
-  // Tries each address that the host has, in the resolver's order. INVALID_ARGUMENT if `target` is
-  // no address. Takes as long as TCP does: put a deadline around it.
+  // Tries each address that the host has, in the resolver's order, and takes the first that
+  // answers: each begins 250 ms after the one before, or earlier for a short deadline.
+  // INVALID_ARGUMENT if `target` is no address. Takes as long as TCP does: put a deadline around
+  // it.
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override;
   // A host name is resolved before this returns; 0.0.0.0 and [::] listen everywhere, the latter for
   // IPv4 too.

@@ -15,7 +15,6 @@
 #include <boost/beast/http/field.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/write.hpp>
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -32,9 +31,11 @@
 #include "fmt/format.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/connect/connect_race.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/resolved_endpoints.h"
 
@@ -282,7 +283,8 @@ std::shared_ptr<HttpCall> MakeHttpCall(std::shared_ptr<IoThread> io,
                                                    std::move(request));
 }
 
-absl::StatusOr<std::unique_ptr<EtcdWire>> StartHttpWire(const EtcdOptions& options) {
+absl::StatusOr<std::unique_ptr<EtcdWire>> StartHttpWire(const EtcdOptions& options,
+                                                        NameLookups& lookups) {
   if (options.endpoints.empty() || options.endpoints.size() > EtcdClient::kMaxEndpoints) {
     return absl::InvalidArgumentError(
         fmt::format("EtcdOptions::endpoints has {} entries, but must have 1 to {}",
@@ -309,7 +311,7 @@ absl::StatusOr<std::unique_ptr<EtcdWire>> StartHttpWire(const EtcdOptions& optio
   VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<IoThread> io, SharedThread::Instance().Get());
   return std::make_unique<HttpWire>(
       options, std::move(io),
-      std::make_shared<EtcdEndpoints>(std::move(hosts), options.timeout, std::move(tls)));
+      std::make_shared<EtcdEndpoints>(std::move(hosts), options.timeout, std::move(tls), lookups));
 }
 
 HttpCall::HttpCall(std::shared_ptr<IoThread> io, std::shared_ptr<EtcdEndpoints> endpoints,
@@ -340,21 +342,17 @@ void HttpCall::CloseOnThread() {
 std::string HttpCall::endpoint() const { return FormatHostPort(host().host, host().port); }
 
 void HttpCall::Attempt() {
-  way_ = {};
   const uint64_t attempt = ++attempt_;
-  StartTimer(endpoints_->timeout() / endpoints_->size());
+  StartTimer(patience());
   Resolve(attempt);
 }
 
 void HttpCall::Resolve(uint64_t attempt) {
   Error not_numeric;
   const asio::ip::address address = asio::ip::make_address(host().host, not_numeric);
-  if (!not_numeric) {
-    way_.addresses.emplace_back(address, host().port);
-    return ConnectNext(attempt);
-  }
+  if (!not_numeric) return Connect({tcp::endpoint(address, host().port)});
   // The lookup may last longer than the attempt, and comes back to this thread.
-  NameLookups::System().Start(
+  endpoints_->lookups().Start(
       host().host, [io = io_, weak = weak_from_this(), attempt](const NameAnswer& answer) {
         io->Post([weak, attempt, answer] {
           if (const auto self = weak.lock()) self->OnResolved(attempt, answer);
@@ -365,44 +363,22 @@ void HttpCall::Resolve(uint64_t attempt) {
 void HttpCall::OnResolved(uint64_t attempt, const NameAnswer& answer) {
   if (!is_current(attempt)) return;
   if (!answer.status().ok()) return AttemptFailed("cannot resolve its name: " + answer.why);
-  way_.addresses = EndpointsOf(answer, host().port);
-  ConnectNext(attempt);
+  Connect(EndpointsOf(answer, host().port));
 }
 
-void HttpCall::ConnectNext(uint64_t attempt) {
-  while (way_.next_address < way_.addresses.size()) {
-    const tcp::endpoint& address = way_.addresses[way_.next_address++];
-    UniqueFd fd = OpenTcpSocket(address.protocol().family());
-    if (!fd) {
-      last_error_ = std::string(SocketStatus(errno, "connect").message());
-      continue;
-    }
-    DetectDeadHost(fd.get());
-    auto socket = std::make_shared<tcp::socket>(io_->context());
-    Error error;
-    socket->assign(address.protocol(), fd.get(), error);
-    if (error) {
-      last_error_ = error.message();
-      continue;
-    }
-    fd.Release();
-    way_.socket = socket;
-    return socket->async_connect(address,
-                                 [self = shared_from_this(), socket, attempt](const Error& error) {
-                                   if (!self->is_current(attempt)) return;
-                                   self->way_.socket = nullptr;
-                                   if (!error) return self->Adopt(std::move(*socket));
-                                   self->last_error_ = "cannot connect: " + error.message();
-                                   self->ConnectNext(attempt);
-                                 });
-  }
-  AttemptFailed(last_error_);
+void HttpCall::Connect(std::vector<tcp::endpoint> addresses) {
+  race_ = std::make_shared<ConnectRace>(io_->context(), std::move(addresses), patience());
+  race_->Start("cannot connect",
+               [weak = weak_from_this()](absl::StatusOr<ConnectRace::Winner> winner) {
+                 const auto self = weak.lock();
+                 if (self == nullptr) return;
+                 if (winner.ok()) return self->Adopt(std::move(winner->socket));
+                 self->AttemptFailed(std::string(winner.status().message()));
+               });
 }
 
 void HttpCall::LeaveWay() {
-  Error ignored;
-  if (way_.socket != nullptr) way_.socket->close(ignored);
-  way_ = {};
+  if (race_ != nullptr) race_->Close();
 }
 
 void HttpCall::OnReady(uint64_t attempt, const Error& error) {

@@ -29,6 +29,7 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/socket.h"
+#include "verbena/transport/connect/connect_race.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/coro/mailbox.h"
 
@@ -81,8 +82,10 @@ class EtcdWire {
 // StartHttpWire: the way to etcd over HTTP/1.1, in the clear or over TLS. Asio, Beast and OpenSSL
 // stay inside.
 
-// Checks the options and reads the files; connects nothing.
-absl::StatusOr<std::unique_ptr<EtcdWire>> StartHttpWire(const EtcdOptions& options);
+// Checks the options and reads the files; connects nothing. `lookups` outlives the wire; tests
+// bring their own.
+absl::StatusOr<std::unique_ptr<EtcdWire>> StartHttpWire(
+    const EtcdOptions& options, NameLookups& lookups = NameLookups::System());
 
 // EtcdEndpoints: the members of one etcd, and which of them to ask first.
 //
@@ -91,12 +94,13 @@ class EtcdEndpoints {
  public:
   // `tls` is nullptr for connections in the clear. At least one host.
   EtcdEndpoints(std::vector<HostPort> hosts, Duration timeout,
-                std::shared_ptr<boost::asio::ssl::context> tls)
-      : hosts_(std::move(hosts)), timeout_(timeout), tls_(std::move(tls)) {}
+                std::shared_ptr<boost::asio::ssl::context> tls, NameLookups& lookups)
+      : hosts_(std::move(hosts)), timeout_(timeout), lookups_(lookups), tls_(std::move(tls)) {}
 
   size_t size() const { return hosts_.size(); }
   const HostPort& host(size_t index) const { return hosts_[index]; }
   Duration timeout() const { return timeout_; }
+  NameLookups& lookups() const { return lookups_; }
   // For handshakes, which do not change it. nullptr: connections are in the clear.
   std::shared_ptr<boost::asio::ssl::context> tls() const {
     std::lock_guard lock(mutex_);
@@ -118,6 +122,7 @@ class EtcdEndpoints {
  private:
   const std::vector<HostPort> hosts_;
   const Duration timeout_;
+  NameLookups& lookups_;
   mutable std::mutex mutex_;
   std::shared_ptr<boost::asio::ssl::context> tls_;  // under mutex_
   std::atomic<size_t> first_ = 0;
@@ -178,17 +183,11 @@ class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> 
   boost::beast::flat_buffer buffer_;
 
  private:
-  // How an attempt gets to its endpoint.
-  struct Way {
-    std::vector<boost::asio::ip::tcp::endpoint> addresses;
-    size_t next_address = 0;
-    std::shared_ptr<boost::asio::ip::tcp::socket> socket;  // that connects
-  };
-
   void Attempt();
   void Resolve(uint64_t attempt);
   void OnResolved(uint64_t attempt, const NameAnswer& answer);
-  void ConnectNext(uint64_t attempt);
+  // To the first of the endpoint's addresses that answers.
+  void Connect(std::vector<boost::asio::ip::tcp::endpoint> addresses);
   // Ends the attempt's connect: the kernel would go on for minutes.
   void LeaveWay();
   // The endpoint cannot be reached: on to the next one.
@@ -203,14 +202,16 @@ class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> 
   // After `patience`, calls AttemptFailed(), or Fail() if the request was sent, unless the timer is
   // stopped before.
   void StartTimer(Duration patience);
+  // How long an attempt may take to connect.
+  Duration patience() const { return endpoints_->timeout() / endpoints_->size(); }
   std::string endpoint() const;
 
   const EtcdRequest request_;
   const std::shared_ptr<Mailbox<EtcdAnswer>> answers_ = std::make_shared<Mailbox<EtcdAnswer>>();
-  std::atomic<size_t> untaken_ = 0;  // bytes of answers
-  std::atomic<size_t> asked_ = 0;    // the endpoint
-  size_t tried_ = 0;                 // endpoints
-  Way way_;
+  std::atomic<size_t> untaken_ = 0;    // bytes of answers
+  std::atomic<size_t> asked_ = 0;      // the endpoint
+  size_t tried_ = 0;                   // endpoints
+  std::shared_ptr<ConnectRace> race_;  // of the last attempt that had addresses
   std::string last_error_;
   boost::asio::steady_timer timer_;
   size_t searched_ = 0;  // bytes of a watch's unfinished line; slow ones are not searched again

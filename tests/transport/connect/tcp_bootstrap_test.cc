@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/support/full_listener.h"
 #include "tests/support/held_port.h"
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/connect/raw_peer.h"
@@ -37,6 +38,7 @@
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/combinators.h"
+#include "verbena/transport/coro/context.h"
 
 namespace verbena::internal {
 namespace {
@@ -317,6 +319,50 @@ TEST_F(TcpBootstrapTest, ANameWhoseLookupHangsStopsNoOther) {
   }
   *answers = true;
   answers->notify_all();
+}
+
+// A name whose addresses are silent, but for the last one, where somebody listens.
+class MostlySilentNameTest : public TcpBootstrapTest {
+ protected:
+  explicit MostlySilentNameTest(size_t silent = 1) {
+    const HostPort at = *ParseHostPort(listener_->address());
+    silent_.emplace("127.0.0.2", at.port);
+    answer_.addresses.assign(silent, SocketAddress(*ParseIp("127.0.0.2"), 0));
+    answer_.addresses.emplace_back(*ParseIp("127.0.0.1"), 0);
+    target_ = FormatHostPort("storage", at.port);
+  }
+
+  VERBENA_CORO_WRAPPER Task<StreamOr> Connect(Duration limit) {
+    return WithDeadline(connecting_->Connect(target_), limit);
+  }
+
+ private:
+  std::optional<FullListener> silent_;
+  std::string target_;
+  NameAnswer answer_;
+  NameLookups lookups_{[this](const std::string&) { return answer_; }};
+  const std::unique_ptr<TcpBootstrap> connecting_ = *TcpBootstrap::Create(lookups_);
+};
+
+TEST_F(MostlySilentNameTest, ASilentAddressOfANameHidesNoOther) {
+  // The kernel tries the silent one for 25 s, and a client waits for 10 s.
+  const StreamOr stream = scheduler_.Run(Connect(std::chrono::seconds(10)));
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  EXPECT_EQ((*stream)->peer(), listener_->address());
+}
+
+// Far more of them than are tried within a minute, each for 250 ms.
+class ManySilentAddressesTest : public MostlySilentNameTest {
+ protected:
+  ManySilentAddressesTest() : MostlySilentNameTest(300) {}
+};
+
+TEST_F(ManySilentAddressesTest, AllAddressesOfANameShareAShortDeadline) {
+  // Its time does not come to the deadline.
+  WaitingScheduler standing(WaitingScheduler::Time::kStanding);
+  const StreamOr stream = standing.Run(Connect(std::chrono::milliseconds(1)));
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  EXPECT_EQ((*stream)->peer(), listener_->address());
 }
 
 TEST_F(TcpBootstrapTest, RefusedConnectionNamesTargetAndErrno) {

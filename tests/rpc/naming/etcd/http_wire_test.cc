@@ -2,9 +2,7 @@
 // whether a request may have reached etcd, and takes bounded memory whatever a server sends.
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <openssl/ssl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -26,11 +24,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/rpc/naming/etcd/canned_server.h"
+#include "tests/support/full_listener.h"
 #include "tests/support/held_port.h"
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "verbena/rpc/etcd.h"
+#include "verbena/rpc/naming/etcd/http.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/name_lookup.h"
+#include "verbena/transport/base/socket.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
@@ -171,32 +173,29 @@ TEST_F(HttpWireTest, AnEndpointThatDoesNotAnswerIsLeftForAnother) {
   EXPECT_TRUE(left) << first << ", then " << second;
 }
 
-// A listener whose queue is full, so that the kernel lets others connect in vain.
-class FullListener {
- public:
-  FullListener() : first_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    EXPECT_EQ(listen(port_.fd(), 0), 0);
-    sockaddr_in where{};
-    socklen_t bytes = sizeof(where);
-    auto* const address = reinterpret_cast<sockaddr*>(&where);
-    EXPECT_EQ(getsockname(port_.fd(), address, &bytes), 0);
-    EXPECT_EQ(connect(first_, address, bytes), 0);
-  }
-  ~FullListener() { close(first_); }
-  FullListener(const FullListener&) = delete;
-  FullListener& operator=(const FullListener&) = delete;
-
-  std::string address() const { return port_.address(); }
-
- private:
-  const HeldPort port_;
-  const int first_;
-};
-
 // The descriptors of this process.
 ptrdiff_t OpenDescriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
                        std::filesystem::directory_iterator());
+}
+
+TEST_F(HttpWireTest, ASilentAddressOfAnEndpointHidesNoOther) {
+  CannedServer server([](CannedServer::Connection& connection, const std::string&) {
+    connection.Answer(kEmptyRange);
+  });
+  const HostPort at = *ParseHostPort(server.address());
+  const FullListener silent("127.0.0.2", at.port);
+  NameLookups lookups([&at](const std::string&) {
+    return NameAnswer{.addresses = {SocketAddress(*ParseIp("127.0.0.2"), 0),
+                                    SocketAddress(*ParseIp(at.host), 0)}};
+  });
+  // The kernel tries the silent one for 25 s.
+  const EtcdOptions options{.endpoints = {FormatHostPort("etcd", at.port)}, .timeout = seconds(10)};
+  auto wire = StartHttpWire(options, lookups);
+  ASSERT_TRUE(wire.ok()) << wire.status();
+  EtcdClient client(*std::move(wire), options);
+  const absl::Status answered = Await(client.Get("a")).status();
+  EXPECT_TRUE(answered.ok()) << answered;
 }
 
 TEST_F(HttpWireTest, AnAttemptThatIsGivenUpConnectsNoMore) {

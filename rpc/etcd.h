@@ -7,7 +7,8 @@
 // others link neither.
 //
 // Any thread may share a client; it must outlive its Tasks and watches. Tasks may be awaited on any
-// executor. All clients of a process share one thread, which starts with the first one and stays.
+// executor. All clients of a process share one thread, which starts with the first one and stays,
+// and one that reads files and large answers, which starts when it is needed.
 // If one of them uses TLS, the thread stands still as soon as exit() begins, since OpenSSL then
 // frees its memory. A request that begins later fails with UNAVAILABLE, and one that is under way
 // never ends by itself. Each request has a connection of its own: it tries the endpoints one after

@@ -24,6 +24,19 @@ namespace {
 using internal::EtcdAnswer;
 using internal::EtcdExchange;
 
+// The thread that reads small files and large answers for all clients. The threads of RunBlocking()
+// may be busy for long with what servers do for their clients, and a lease that waited for them
+// would end. Never destroyed.
+BlockingPool& Reader() {
+  static BlockingPool& reader = *new BlockingPool(1);
+  return reader;
+}
+
+template <typename Read>
+VERBENA_CORO_WRAPPER auto ReadElsewhere(Read read) {
+  return internal::RunBlockingOn(Reader(), std::move(read));
+}
+
 // Larger answers take an executor milliseconds to read.
 constexpr size_t kReadHere = size_t{64} << 10;
 
@@ -83,7 +96,7 @@ Task<absl::StatusOr<Result>> Decoded(const std::string& text,
     co_return result;
   }
   try {
-    co_await RunBlocking(read);
+    co_await ReadElsewhere(read);
   } catch (const std::system_error&) {
     // There is no other thread.
     read();
@@ -213,7 +226,7 @@ Task<absl::StatusOr<Result>> EtcdClient::Ask(const char* path, std::string body,
 
 Task<absl::Status> EtcdClient::LogIn() {
   const absl::StatusOr<std::string> password =
-      co_await RunBlocking([this] { return ReadPassword(password_file_); });
+      co_await ReadElsewhere([this] { return ReadPassword(password_file_); });
   // The request that waits for this has not been sent.
   VERBENA_CO_RETURN_IF_ERROR(WithOutcome(password.status(), Outcome::kNotExecuted));
   absl::StatusOr<std::string> token = co_await AskOnce(
@@ -239,7 +252,7 @@ Task<absl::StatusOr<Result>> EtcdClient::AskOnce(
   const absl::StatusOr<EtcdAnswer> taken = co_await Take(*exchange, path);
   if (absl::IsUnavailable(taken.status()) && wire_->has_files()) {
     // A certificate may have run out, here or there, while its successor lies in the file already.
-    (void)co_await RunBlocking([this] { return wire_->ReadFiles(); });
+    (void)co_await ReadElsewhere([this] { return wire_->ReadFiles(); });
   }
   VERBENA_CO_RETURN_IF_ERROR(taken.status());
   const EtcdAnswer& answer = *taken;

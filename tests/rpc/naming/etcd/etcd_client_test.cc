@@ -1,23 +1,32 @@
 // A client of etcd says truly whether a transaction may have run, whatever etcd answers, and logs
-// in when it must.
+// in when it must. What it reads waits for no other work that blocks.
 
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <latch>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "tests/rpc/naming/etcd/fake_etcd.h"
 #include "tests/support/forbidden_call.h"
 #include "tests/transport/connect/waiting_scheduler.h"
+#include "tests/transport/coro/started.h"
 #include "verbena/rpc/etcd.h"
+#include "verbena/rpc/naming/etcd/http.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/executor/blocking.h"
 
 namespace verbena::internal {
 namespace {
@@ -138,6 +147,68 @@ TEST_F(EtcdLoginTest, AWrongPasswordIsToldAndNotRepeated) {
   EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted);
   EXPECT_EQ(etcd_.Count("/v3/auth/authenticate"), 1);
   EXPECT_EQ(etcd_.Count("/v3/kv/range"), 0);
+}
+
+// Takes all threads of RunBlocking(), as slow disks do.
+class AllThreads {
+ public:
+  explicit AllThreads(Scheduler& scheduler) {
+    for (int i = 0; i < BlockingPool::kDefaultThreads; ++i) {
+      taken_.push_back(
+          std::make_unique<Started<void>>(scheduler, RunBlocking([this] { free_.wait(); })));
+    }
+  }
+  ~AllThreads() { free_.count_down(); }
+  AllThreads(const AllThreads&) = delete;
+  AllThreads& operator=(const AllThreads&) = delete;
+
+ private:
+  std::latch free_{1};
+  std::vector<std::unique_ptr<Started<void>>> taken_;
+};
+
+TEST_F(EtcdLoginTest, ALoginWaitsForNoThreadOfRunBlocking) {
+  const AllThreads taken(scheduler_);
+  EXPECT_EQ(Get(), absl::OkStatus());
+  EXPECT_EQ(etcd_.logins, 1);
+}
+
+TEST_F(EtcdLoginTest, ALargeAnswerWaitsForNoThreadOfRunBlocking) {
+  EXPECT_EQ(Get(), absl::OkStatus());
+  const AllThreads taken(scheduler_);
+  etcd_.Put("a", std::string(70'000, 'x'));
+  EXPECT_EQ(Get(), absl::OkStatus());
+}
+
+// A way to etcd that depends on files.
+class WireWithFiles final : public EtcdWire {
+ public:
+  WireWithFiles(FakeEtcd& etcd, std::atomic<int>& times_read)
+      : wire_(etcd.Wire()), times_read_(times_read) {}
+
+ private:
+  std::unique_ptr<EtcdExchange> Post(EtcdRequest request) override {
+    return wire_->Post(std::move(request));
+  }
+  bool has_files() const override { return true; }
+  absl::Status ReadFiles() override {
+    ++times_read_;
+    return absl::OkStatus();
+  }
+
+  const std::unique_ptr<EtcdWire> wire_;
+  std::atomic<int>& times_read_;
+};
+
+TEST(EtcdFilesTest, CertificatesWaitForNoThreadOfRunBlocking) {
+  WaitingScheduler scheduler(WaitingScheduler::Time::kStanding);
+  FakeEtcd etcd;
+  etcd.gone = true;
+  std::atomic<int> times_read = 0;
+  EtcdClient client(std::make_unique<WireWithFiles>(etcd, times_read));
+  const AllThreads taken(scheduler);
+  EXPECT_TRUE(absl::IsUnavailable(scheduler.Run(client.Get("a")).status()));
+  EXPECT_EQ(times_read, 1);
 }
 
 TEST_F(EtcdLoginTest, AnEtcdThatDemandsNoLoginIsAsked) {

@@ -41,40 +41,35 @@ uint32_t SendCredits::GiveBackWithin(uint32_t limit) {
   const uint32_t wanted = limit - returned_;
   // A greater difference has wrapped around: a recall that has been answered already.
   if (wanted > kMaxWindow) return 0;
-  const uint32_t count = std::min(wanted, available());
+  const uint32_t spare = available() > 0 ? available() - 1 : 0;
+  const uint32_t count = std::min(wanted, spare);
   returned_ += count;
   return count;
 }
 
-void CreditRecall::Begin(const Counts& counts, uint32_t asked) {
-  VERBENA_DCHECK(asked <= counts.surplus)
-      << "a recall of " << asked << " of " << counts.surplus << " borrowed credits";
-  *this = {};
-  open_ = true;
-  asked_ = asked;
-  returned_before_ = counts.returned;
-  received_before_ = counts.received;
+void CreditRecall::Begin(uint32_t asked) {
+  missing_ = asked;
+  answerable_ = std::max(answerable_, asked);
+  checks_ = 0;
+  checks_unsent_ = 0;
 }
 
-bool CreditRecall::IsAnswered(const Counts& counts) const {
-  const uint32_t returned = counts.returned - returned_before_;
-  const uint32_t received = counts.received - received_before_;
-  return returned + received >= (returned != 0 ? asked_ : counts.window);
+uint32_t CreditRecall::Answer(uint32_t count) {
+  const uint32_t asked_for = std::min(count, answerable_);
+  answerable_ -= asked_for;
+  return asked_for;
 }
 
-absl::Status CreditRecall::Check(const Counts& counts, bool is_due) {
-  Update(counts);
-  if (!open_) return absl::OkStatus();
+absl::Status CreditRecall::Check(bool is_due) {
   if (is_due) {
     if (++checks_unsent_ <= kMaxUnsentRecalls) return absl::OkStatus();
     return absl::ResourceExhaustedError(fmt::format(
-        "the peer issued no credit for the RECALL of {} that it borrowed, for {} checks", asked_,
+        "the peer issued no credit for the RECALL of {} that it borrowed, for {} checks", missing_,
         checks_unsent_));
   }
   if (++checks_ <= kMaxUnansweredRecalls) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      fmt::format("the peer was asked for credits {} checks ago, and keeps {} that it borrowed",
-                  checks_, counts.surplus));
+  return absl::ResourceExhaustedError(fmt::format(
+      "the peer was asked for credits {} checks ago, and keeps {} of them", checks_, missing_));
 }
 
 IssuedCredits::IssuedCredits(CreditPool& pool, CreditShare& share, uint32_t initial_window,
@@ -105,21 +100,37 @@ absl::Status IssuedCredits::SentBeyondReserve() const {
                   kReserveCredits, reserve_seen_, reserve_advertised_));
 }
 
-absl::Status IssuedCredits::TakeBack(uint32_t count) {
-  if (count > outstanding() || count > surplus()) {
-    return absl::InvalidArgumentError(
-        fmt::format("the peer returns {} credits, but holds {}, of which {} are borrowed", count,
-                    outstanding(), surplus()));
+absl::Status IssuedCredits::CountReturned(uint32_t count) {
+  const uint32_t holds = outstanding();
+  const uint32_t unasked = count - recall_.Answer(count);
+  // What is missing is for the recall alone.
+  if (count > holds || unasked > surplus() - recall_.missing()) {
+    return absl::InvalidArgumentError(fmt::format(
+        "the peer returns {} credits, but holds {}, of which {} are borrowed, and was not asked "
+        "for {}",
+        count, holds, surplus(), unasked));
   }
   returned_ += count;
-  window_ -= count;
-  if (recalled()) recall_.Update(counts());
-  pool_.GiveBack(count, share_);
-  if (surplus() == 0) LeavePool();
+  NarrowWindow(unasked);
   return absl::OkStatus();
 }
 
+uint32_t IssuedCredits::TakeUnissued(uint32_t most) {
+  const uint32_t count = std::min(most, window_ - outstanding());
+  NarrowWindow(count);
+  return count;
+}
+
+void IssuedCredits::NarrowWindow(uint32_t count) {
+  // A link that has borrowed nothing yet may take part.
+  if (count == 0) return;
+  window_ -= count;
+  pool_.GiveBack(count, share_);
+  if (surplus() == 0) LeavePool();
+}
+
 uint32_t IssuedCredits::Grow(bool is_shared) {
+  VERBENA_DCHECK(!recalled()) << "credits for a peer that is asked for " << recall_.missing();
   if (!takes_part_) {
     takes_part_ = true;
     pool_.Join(share_);
@@ -139,8 +150,10 @@ void IssuedCredits::NoteChecked(bool heard) {
 }
 
 void IssuedCredits::Recall(uint32_t count) {
-  recall_.Begin(counts(), count);
+  VERBENA_DCHECK(count <= surplus())
+      << "a recall of " << count << " of " << surplus() << " borrowed credits";
   SetShort(false);
+  recall_.Begin(count - TakeUnissued(count));
 }
 
 uint32_t IssuedCredits::excess(bool is_shared) const {

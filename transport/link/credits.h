@@ -23,6 +23,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/link/limits.h"
 
@@ -119,9 +120,10 @@ class SendCredits {
     return OnHeader(issued_ + grown, reserve_seen_);
   }
 
-  // Answers a recall: returns unspent credits, as long as the sum of all that were ever returned
-  // stays within `limit`, modulo 2^32. So recalls that were sent before the answer to an earlier
-  // one came do not add up. The next header tells the peer. Returns how many.
+  // Answers a recall: returns unspent credits but one, as long as the sum of all that were ever
+  // returned stays within `limit`, modulo 2^32. So recalls that were sent before the answer to an
+  // earlier one came do not add up. The next header tells the peer, and the credit that is kept
+  // lets it leave: the peer may issue none until it comes. Returns how many.
   uint32_t GiveBackWithin(uint32_t limit);
 
   // For the header's credits_returned.
@@ -137,55 +139,54 @@ class SendCredits {
   uint16_t reserve_seen_ = 0;
 };
 
-// CreditRecall: one link's request that its peer return credits that it borrowed, and whether the
-// peer has answered.
+// CreditRecall: what one link's peer is asked to return of the credits that it borrowed.
 //
-// The peer has answered once the credits that it returned and the SENDs that it made since add up
-// to what it was asked for. If it returned nothing, it has answered once it has sent a whole
-// window: it had none to spare. A peer that does neither within kMaxUnansweredRecalls liveness
-// checks loses its link.
+// This side issues nothing while the recall is open. So credits that were asked for are free when
+// the peer returns them, and also when it spends them: a busy peer that returns none keeps none.
+// One that frees too few within kMaxUnansweredRecalls liveness checks loses its link.
+//
+// The peer's SENDs may have freed enough before its answer comes. So the recall counts how many
+// credits the peer may still return for this and earlier recalls. These do not narrow its window
+// again: this side issues them anew.
 //
 // Part of an IssuedCredits, which counts the credits; on its link's executor's thread.
 //
-//   recall.Begin(counts, asked);
-//   recall.Update(counts);  // the peer has returned some: open() may be false now
-//   absl::Status status = recall.Check(counts, is_due);  // at each liveness check
+//   recall.Begin(asked);
+//   count -= recall.Answer(count);  // the peer has returned `count`: the rest it was not asked for
+//   recall.Free(freed);             // open() may be false now
+//   absl::Status status = recall.Check(is_due);  // at each liveness check
 class CreditRecall {
  public:
-  // The credits of the link, as IssuedCredits counts them. The first two wrap around.
-  struct Counts {
-    uint32_t returned;  // by the peer
-    uint32_t received;  // SENDs of the peer that spent one
-    uint32_t window;
-    uint32_t surplus;  // the borrowed part of the window
-  };
-
-  // The peer is asked for `asked` credits, the surplus at most, from now until open() is false
-  // again. A recall that is open begins anew.
-  void Begin(const Counts& counts, uint32_t asked);
-  bool open() const { return open_; }
-  // How many credits the peer may return in all, modulo 2^32.
-  uint32_t limit() const { return returned_before_ + asked_; }
-  // Call when the peer has returned credits while open().
-  void Update(const Counts& counts) { open_ = !IsAnswered(counts); }
-  // Updates, at each liveness check while open(). RESOURCE_EXHAUSTED after kMaxUnansweredRecalls
-  // checks without an answer, or after kMaxUnsentRecalls checks that found the RECALL still due
-  // (`is_due`), because the peer issues no credits.
-  absl::Status Check(const Counts& counts, bool is_due);
+  // The peer is asked for `asked` credits, from now until open() is false again. A recall that is
+  // open begins anew.
+  void Begin(uint32_t asked);
+  bool open() const { return missing_ != 0; }
+  // Credits that the peer is asked for, and that are not free yet.
+  uint32_t missing() const { return missing_; }
+  // `count` more are free. Precondition: no more than missing().
+  void Free(uint32_t count) { missing_ -= count; }
+  // The peer has returned `count` credits. Returns how many of them it was asked for, at any time.
+  uint32_t Answer(uint32_t count);
+  // At each liveness check while open(). RESOURCE_EXHAUSTED after kMaxUnansweredRecalls checks, or
+  // after kMaxUnsentRecalls checks that found the RECALL still due (`is_due`), because the peer
+  // issues no credits.
+  absl::Status Check(bool is_due);
 
  private:
-  bool IsAnswered(const Counts& counts) const;
-
-  bool open_ = false;
+  uint32_t missing_ = 0;
+  // What an honest peer may still return: the most that a RECALL allowed, less what it returned
+  // since. At least missing_, and at most what it once had borrowed.
+  uint32_t answerable_ = 0;
   uint32_t checks_ = 0;
   uint32_t checks_unsent_ = 0;
-  uint32_t asked_ = 0;
-  uint32_t returned_before_ = 0;
-  uint32_t received_before_ = 0;
 };
 
 // Counts the SENDs that the peer may still make to this side. Its initial window is its own; what
 // it has beyond comes from `pool`, and goes back there in the destructor at the latest.
+//
+// The window is what the peer holds, outstanding(), and what this side has yet to issue. While the
+// peer is asked for credits, each that it does not hold goes back to the pool, so the window is
+// never wider than outstanding().
 class IssuedCredits {
  public:
   // `share` belongs to the peer's address. It and `pool` outlive this object.
@@ -207,21 +208,25 @@ class IssuedCredits {
     }
     return absl::OkStatus();
   }
-  // The header's credits_returned, which count as free from now on. INVALID_ARGUMENT if the peer
-  // returns more than it holds.
+  // The header's credits_returned. Those that the peer was not asked for narrow the window.
+  // INVALID_ARGUMENT if the peer returns more than it holds, or was asked for and has borrowed.
   absl::Status OnReturned(uint32_t returned) {
-    return returned == returned_ ? absl::OkStatus() : TakeBack(returned - returned_);
+    return returned == returned_ ? absl::OkStatus() : CountReturned(returned - returned_);
   }
+  // Call while recalled(), when the counters of a SEND are counted: takes back what the peer holds
+  // no more, of what it was asked for. recalled() may be false afterwards.
+  void SettleRecall() { recall_.Free(TakeUnissued(recall_.missing())); }
 
   // Takes part in the pool from now on. Doubles the window, as far as the pool and the maximum go;
   // up to its fair share only, while the pool is_short(). Returns by how much it grew.
+  // Precondition: not recalled().
   uint32_t Grow(bool is_shared);
   // A liveness check has found whether the peer sent since the last one. A link that did not, and
   // has borrowed nothing, takes part in the pool no more.
   void NoteChecked(bool heard);
   // The link is lost: it takes part no more. What it borrowed goes back in the destructor.
   void LeavePool();
-  // From the first Grow() on, until it leaves or the peer has returned all that it borrowed.
+  // From the first Grow() on, until it leaves or all that the peer borrowed is back in the pool.
   bool takes_part() const { return takes_part_; }
   // Credits that it has borrowed beyond its fair share, and what it lacks of that, as far as its
   // maximum goes. Precondition: takes_part().
@@ -230,7 +235,12 @@ class IssuedCredits {
 
   // Raises what the peer may send to the full window; the next header carries total(). Call after
   // the receives have been reposted.
-  void Refill() { issued_ += window_ - outstanding(); }
+  void Refill() {
+    VERBENA_DCHECK(!recalled() || window_ == outstanding())
+        << "SettleRecall() was not called: " << window_ - outstanding()
+        << " credits that the peer is asked for would be issued anew";
+    issued_ += window_ - outstanding();
+  }
   uint32_t total() const { return issued_; }
   uint16_t reserve_seen() const { return reserve_seen_; }
 
@@ -253,20 +263,24 @@ class IssuedCredits {
   // The borrowed part of the window, which a recall may ask for.
   uint32_t surplus() const { return window_ - initial_window_; }
 
-  // The peer is asked for `count` credits, the surplus at most, from now until recalled() is false
-  // again. Call CheckRecall() at each liveness check until then (CreditRecall::Check()).
+  // Takes `count` credits back, the surplus at most: at once what is not issued. The peer is asked
+  // for the others until recalled() is false, which it may be at once. Until then call
+  // SettleRecall() after each SEND, and CheckRecall() at each liveness check.
   void Recall(uint32_t count);
-  // For the RECALL frame of the last recall: how many credits the peer may return in all.
-  uint32_t recall_limit() const { return recall_.limit(); }
+  // For a RECALL frame that leaves now: how many credits the peer may return in all, modulo 2^32.
+  uint32_t recall_limit() const { return returned_ + recall_.missing(); }
   bool recalled() const { return recall_.open(); }
-  absl::Status CheckRecall(bool is_due) { return recall_.Check(counts(), is_due); }
+  absl::Status CheckRecall(bool is_due) { return recall_.Check(is_due); }
 
  private:
   absl::Status SentWithoutCredit() const;
   [[gnu::cold, gnu::noinline]] absl::Status SentBeyondReserve() const;
-  absl::Status TakeBack(uint32_t count);
+  absl::Status CountReturned(uint32_t count);
+  // Narrows the window by what the peer does not hold of it, but by `most` at most, which the
+  // surplus covers. Returns by how much.
+  uint32_t TakeUnissued(uint32_t most);
+  void NarrowWindow(uint32_t count);
   void SetShort(bool is_short);
-  CreditRecall::Counts counts() const { return {returned_, received_, window_, surplus()}; }
 
   CreditPool& pool_;
   CreditShare& share_;
@@ -291,7 +305,7 @@ class IssuedCredits {
 class RecallableLink : public IntrusiveNode<RecallableLink> {
  public:
   virtual IssuedCredits& issued() = 0;
-  // Asks the peer to return `count` credits of those beyond its initial window.
+  // IssuedCredits::Recall(). The peer is asked by a RECALL.
   virtual void Recall(uint32_t count) = 0;
   // Whether a SEND has come since the last liveness check.
   virtual bool heard() const = 0;
@@ -303,11 +317,11 @@ class RecallableLink : public IntrusiveNode<RecallableLink> {
 // CreditIssuer: issues credits of an endpoint's pool over its busy links, and recalls them.
 //
 // A link that starves borrows what is free. If nothing is, peers of others are asked for credits
-// (RECALL); the answers make them free for links that starve later. First come links that were
-// quiet at their last liveness check and still are, up to kRecallsAtOnce: these are asked for all
-// that they borrowed. If there are none, one busy link is asked for what it has beyond its fair
-// share, if the link that starves has less than its own. A source that holds fewer credits than the
-// starving one is spared.
+// (RECALL), and are issued none until they have returned or spent as many. These are free for links
+// that starve later. First come links that were quiet at their last liveness check and still are,
+// up to kRecallsAtOnce: these are asked for all that they borrowed. If there are none, one busy
+// link is asked for what it has beyond its fair share, if the link that starves has less than its
+// own. A source that holds fewer credits than the starving one is spared.
 //
 // With a thousand links that starve, each look at another link is a cache miss. So a quiet link is
 // looked at once after each of its checks, and kRecallCandidates for one link that starves. Of the
@@ -329,7 +343,7 @@ class CreditIssuer {
   // its maximum, gets nothing, and no other link is asked for it. `is_shared`: links to other
   // source addresses want some, too.
   bool Grow(RecallableLink& link, bool is_shared);
-  // The peer of `link`, which is open, has answered a recall, and may be asked again.
+  // A recall of `link`, which is open, has ended: its peer may be asked again.
   void NoteRecallAnswered(RecallableLink& link);
   // A liveness check of `link`, which is linked(), has found whether a SEND came since the check
   // before: it is busy or quiet until the next one.

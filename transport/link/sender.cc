@@ -168,7 +168,14 @@ void LinkSender::StopHolding() {
   ScheduleFlush();
 }
 
+void LinkSender::SettleRecall() {
+  issued_.SettleRecall();
+  if (!issued_.recalled()) NoteRecallAnswered();
+}
+
 void LinkSender::NoteRecallAnswered() {
+  // The credits are back though the RECALL has not left: the peer is to return no others.
+  control_.recall = false;
   // A link that is lost is in no list of the issuer.
   if (open()) host_.credit_issuer().NoteRecallAnswered(owner_);
 }
@@ -186,9 +193,10 @@ absl::Status LinkSender::OnControlFrame(const FrameHeader& frame) {
   }
   ++control_.count;
   if (frame.kind == FrameKind::kPing) control_.pong = true;
-  if (frame.kind == FrameKind::kRecall) credits_.GiveBackWithin(frame.argument);
-  // The answer must travel now, since the credits count as free only when it has.
-  if (frame.kind == FrameKind::kRecall) control_.answer = true;
+  // An answer must travel now, since the credits count as free only when it has.
+  if (frame.kind == FrameKind::kRecall && credits_.GiveBackWithin(frame.argument) != 0) {
+    control_.answer = true;
+  }
   if (frame.kind != FrameKind::kPong) ScheduleFlush();
   return absl::OkStatus();
 }
@@ -249,6 +257,7 @@ void LinkSender::CompletedUnposted(uint16_t position) {
 void LinkSender::Recall(uint32_t count) {
   VERBENA_DCHECK(open()) << "a lost link is asked for credits";
   issued_.Recall(count);
+  if (!issued_.recalled()) return NoteRecallAnswered();
   control_.recall = true;
   ScheduleFlush();
 }
@@ -256,9 +265,7 @@ void LinkSender::Recall(uint32_t count) {
 absl::Status LinkSender::CheckRecall() {
   if (!issued_.recalled()) return absl::OkStatus();
   if (control_.recall && OthersHoldBuffers()) return absl::OkStatus();
-  absl::Status status = issued_.CheckRecall(control_.recall);
-  if (status.ok() && !issued_.recalled()) NoteRecallAnswered();
-  return status;
+  return issued_.CheckRecall(control_.recall);
 }
 
 // Control frames pass frames that wait, and those that find no room stay due: they come before

@@ -125,11 +125,11 @@ class LinkSender final : private FlushHook, private RoomWaiter {
       VERBENA_RETURN_IF_ERROR(
           credits_.OnCompactHeader(static_cast<uint16_t>(header.credits_issued)));
     } else {
-      const bool recalled = issued_.recalled();
       VERBENA_RETURN_IF_ERROR(issued_.OnReturned(header.credits_returned));
-      if (recalled && !issued_.recalled()) NoteRecallAnswered();
       VERBENA_RETURN_IF_ERROR(credits_.OnHeader(header.credits_issued, header.reserve_seen));
     }
+    if (issued_.recalled()) [[unlikely]]
+      SettleRecall();
     if ((header.flags & kSendStarved) != 0) GrowPeersWindow();
     return absl::OkStatus();
   }
@@ -153,10 +153,11 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   }
   // Whether a PING is held up here because other links hold all send buffers.
   bool ping_is_held_up() const { return control_.ping && OthersHoldBuffers(); }
-  // Asks the peer to return `count` credits of those beyond its initial window.
+  // Takes back `count` credits of those beyond the peer's initial window, and asks the peer for
+  // those that it holds.
   void Recall(uint32_t count);
-  // At each liveness check: whether a peer that was asked for credits has answered. A failed Status
-  // closes the link.
+  // At each liveness check: whether a peer that was asked for credits may keep them until the next
+  // one. A failed Status closes the link.
   absl::Status CheckRecall();
   // Control frames that have travelled, in both directions.
   uint64_t control_count() const { return control_.count; }
@@ -203,6 +204,7 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   void OnRoom() override;
   void StartFlush();
   void StopHolding();
+  [[gnu::cold, gnu::noinline]] void SettleRecall();
   void NoteRecallAnswered();
   void GrowPeersWindow();
 

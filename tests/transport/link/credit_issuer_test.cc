@@ -1,5 +1,6 @@
 // Many links that starve share the pool out once. Then nothing is recalled, and no link is looked
-// at for another. Quiet links return all that they borrowed, each looked at once after a check.
+// at for another. Quiet links return all that they borrowed, each looked at once after a check. A
+// busy link that returns nothing still ends at its fair share.
 
 #include <gtest/gtest.h>
 
@@ -65,8 +66,20 @@ class CreditIssuerTest : public testing::Test {
   // The peer of `link`, which is recalled, returns all that it was asked for.
   void Answer(CountedLink& link) {
     ASSERT_TRUE(link.credits.OnReturned(link.credits.recall_limit()).ok());
+    link.credits.SettleRecall();
     ASSERT_FALSE(link.credits.recalled());
     issuer_->NoteRecallAnswered(link);
+  }
+  // The peer of `link` sends, and returns nothing.
+  void Send(CountedLink& link, uint32_t sends) {
+    for (uint32_t i = 0; i < sends; ++i) {
+      ASSERT_TRUE(link.credits.OnSend(/*spends_reserve=*/false).ok());
+      if (link.credits.recalled()) {
+        link.credits.SettleRecall();
+        if (!link.credits.recalled()) issuer_->NoteRecallAnswered(link);
+      }
+      link.credits.Refill();
+    }
   }
   void AnswerAll() {
     for (CountedLink& link : links_) {
@@ -167,6 +180,44 @@ TEST_F(CreditIssuerTest, ABusyLinkIsAskedForWhatItHasBeyondItsFairShare) {
   Starve(links_[1]);
   Starve(links_[1]);
   EXPECT_EQ(links_[1].credits.surplus(), 8u);
+}
+
+// As a server with the default limits has it: four busy links of the first client have the whole
+// pool, and return nothing.
+TEST_F(CreditIssuerTest, AnAddressThatReturnsNothingKeepsItsFairShareAndNoMore) {
+  constexpr uint32_t kPool = 4 * (kMax - kInitial);
+  Start(kPool, /*links=*/4);
+  for (CountedLink& link : links_) {
+    while (!link.credits.at_maximum()) Starve(link);
+  }
+  ASSERT_EQ(share_.borrowed, kPool);
+  CountedLink& late = Add(other_);
+  for (int round = 0; round < 64; ++round) {
+    Starve(late, /*is_shared=*/true);
+    for (CountedLink& link : links_) Send(link, /*sends=*/kMax);
+  }
+  EXPECT_TRUE(late.credits.at_maximum());
+  const uint32_t fair = issuer_->pool().FairShare(share_, /*is_shared=*/true);
+  int at_fair_share = 0;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_GE(links_[i].credits.surplus(), fair);
+    EXPECT_FALSE(links_[i].credits.recalled());
+    if (links_[i].credits.surplus() == fair) ++at_fair_share;
+  }
+  EXPECT_GE(at_fair_share, 3);
+  EXPECT_EQ(issuer_->borrowed(), share_.borrowed + other_.borrowed);
+}
+
+TEST_F(CreditIssuerTest, ALinkWhosePeerReturnedNothingMayBeAskedAgain) {
+  Start(/*pool=*/60, /*links=*/1);
+  while (issuer_->borrowed() < 60) Starve(links_[0]);
+  CountedLink& second = Add(other_);
+  EXPECT_EQ(Starve(second, /*is_shared=*/true).recalls, 1u);
+  EXPECT_FALSE(links_[0].linked());
+  Send(links_[0], links_[0].credits.window());
+  EXPECT_TRUE(links_[0].linked());
+  EXPECT_EQ(links_[0].credits.surplus(), 20u);
+  EXPECT_EQ(issuer_->borrowed(), 20u);
 }
 
 TEST_F(CreditIssuerTest, ALinkLacksNoMoreThanItMayBorrow) {

@@ -1,5 +1,5 @@
-// A recall ends when the peer has returned what it borrowed, or shows that it has none to spare. A
-// peer that does neither gets a number of checks, and no more.
+// A recall is open until as many credits are free as were asked for. It tells credits that the peer
+// was asked for from others. A peer that keeps some gets a number of checks, and no more.
 
 #include "verbena/transport/link/credits.h"
 
@@ -12,51 +12,50 @@
 namespace verbena::internal {
 namespace {
 
-// A link whose peer borrowed 8 credits beyond a window of 8. Both counters are about to wrap
-// around.
 class CreditRecallTest : public testing::Test {
  protected:
-  CreditRecallTest() { recall_.Begin(counts_, counts_.surplus); }
+  CreditRecallTest() { recall_.Begin(8); }
 
-  void Return(uint32_t count) {
-    counts_.returned += count;
-    counts_.window -= count;
-    counts_.surplus -= count;
-    recall_.Update(counts_);
-  }
-  void Receive(uint32_t sends) { counts_.received += sends; }
-  absl::Status Check(bool is_due = false) { return recall_.Check(counts_, is_due); }
+  absl::Status Check(bool is_due = false) { return recall_.Check(is_due); }
 
-  CreditRecall::Counts counts_ = {
-      .returned = 0xfffffffe, .received = 0xfffffffd, .window = 16, .surplus = 8};
   CreditRecall recall_;
 };
 
 TEST_F(CreditRecallTest, IsNotOpenBeforeItBegins) { EXPECT_FALSE(CreditRecall().open()); }
 
-TEST_F(CreditRecallTest, EndsWhenAllThatWasAskedForIsReturned) {
+TEST_F(CreditRecallTest, EndsWhenAllThatWasAskedForIsFree) {
   EXPECT_TRUE(recall_.open());
-  Return(7);
+  recall_.Free(7);
+  EXPECT_EQ(recall_.missing(), 1u);
   EXPECT_TRUE(recall_.open());
-  Return(1);
+  recall_.Free(1);
   EXPECT_FALSE(recall_.open());
 }
 
-TEST_F(CreditRecallTest, CountsSendsOnTheirWayOnlyBesideCreditsThatAreReturned) {
-  Receive(7);
-  EXPECT_EQ(Check(), absl::OkStatus());
-  EXPECT_TRUE(recall_.open());
-  Return(1);
+TEST_F(CreditRecallTest, IsNotOpenIfNothingIsAskedFor) {
+  recall_.Begin(0);
   EXPECT_FALSE(recall_.open());
 }
 
-TEST_F(CreditRecallTest, EndsWhenThePeerHasSentAsMuchAsItMayHold) {
-  Receive(15);
-  EXPECT_EQ(Check(), absl::OkStatus());
-  EXPECT_TRUE(recall_.open());
-  Receive(1);
-  EXPECT_EQ(Check(), absl::OkStatus());
-  EXPECT_FALSE(recall_.open());
+TEST_F(CreditRecallTest, TellsWhichReturnsWereAskedFor) {
+  EXPECT_EQ(recall_.Answer(5), 5u);
+  EXPECT_EQ(recall_.Answer(5), 3u);
+  EXPECT_EQ(recall_.Answer(5), 0u);
+}
+
+TEST_F(CreditRecallTest, ExpectsALateAnswerAfterItsEnd) {
+  recall_.Free(8);
+  EXPECT_EQ(recall_.Answer(9), 8u);
+}
+
+// A RECALL's limit counts all that was ever returned.
+TEST_F(CreditRecallTest, TwoRecallsAllowTheGreaterOfBoth) {
+  recall_.Free(8);
+  recall_.Begin(3);
+  EXPECT_EQ(recall_.Answer(1), 1u);
+  recall_.Free(3);
+  recall_.Begin(6);
+  EXPECT_EQ(recall_.Answer(9), 7u);
 }
 
 TEST_F(CreditRecallTest, FailsAfterAFewChecksWithoutAnAnswer) {
@@ -64,15 +63,6 @@ TEST_F(CreditRecallTest, FailsAfterAFewChecksWithoutAnAnswer) {
   const absl::Status status = Check();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_TRUE(recall_.open());
-}
-
-TEST_F(CreditRecallTest, AsksForAPartOfWhatThePeerBorrowed) {
-  recall_.Begin(counts_, 3);
-  EXPECT_EQ(recall_.limit(), 1u) << "three more than were returned, modulo 2^32";
-  Return(2);
-  EXPECT_TRUE(recall_.open());
-  Return(1);
-  EXPECT_FALSE(recall_.open());
 }
 
 // A RECALL that could not be sent yet is no fault of the answer.
@@ -86,18 +76,12 @@ TEST_F(CreditRecallTest, CountsChecksBeforeTheRecallWasSentForThemselves) {
 TEST_F(CreditRecallTest, JudgesASecondRecallByItself) {
   for (uint32_t i = 0; i < kMaxUnsentRecalls; ++i) EXPECT_EQ(Check(true), absl::OkStatus());
   for (uint32_t i = 0; i < kMaxUnansweredRecalls; ++i) EXPECT_EQ(Check(), absl::OkStatus());
-  Return(8);
+  recall_.Free(8);
   ASSERT_FALSE(recall_.open());
-  counts_.window += 4;
-  counts_.surplus += 4;
-  recall_.Begin(counts_, counts_.surplus);
+  recall_.Begin(4);
   EXPECT_TRUE(recall_.open());
   EXPECT_EQ(Check(true), absl::OkStatus());
   EXPECT_EQ(Check(), absl::OkStatus());
-  Return(3);
-  EXPECT_TRUE(recall_.open());
-  Return(1);
-  EXPECT_FALSE(recall_.open());
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ TEST_F(CreditShareTest, TheOnlyAddressBorrowsMoreThanHalf) {
 }
 
 // The pool is empty when the second address comes. A link that sends all the time may have nothing
-// to return when it is asked, and is asked again after the next liveness check.
+// to return when it is asked: its SENDs free the credits.
 TEST_F(CreditShareTest, AnAddressThatComesLaterGetsCreditsOfTheFirst) {
   for (int i = 0; i < 4; ++i) ASSERT_NE(FloodFrom("rack-7", kWithoutEnd), nullptr);
   PollUntil([&] { return client().stats().credits_borrowed == kPool; });

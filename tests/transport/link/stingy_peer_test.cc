@@ -1,4 +1,5 @@
-// A peer that keeps credits to itself loses its link, and others get the credits that it borrowed.
+// A quiet peer that keeps credits to itself loses its link, and others get the credits that it
+// borrowed. A busy one loses the credits.
 //
 // The peer is an honest one whose headers are falsified on their way into the send queue.
 
@@ -104,6 +105,28 @@ class UncheckedStingyPeerTest : public StingyPeerTest {
   // No check of the endpoint's makes a link send.
   Duration ping_interval() const override { return std::chrono::hours(1); }
 };
+
+// Each SEND of the first link spends a credit, and it is issued no other.
+TEST_F(UncheckedStingyPeerTest, ABusyPeerThatIgnoresRecallsEndsAtItsFairShare) {
+  Link* keeper = Connect(other_listener_, a_);
+  ASSERT_NE(keeper, nullptr);
+  Link& keeper_end = ***accepted();
+  Link* starving = Connect(client_listener_, b_);
+  ASSERT_NE(starving, nullptr);
+  Link& starving_end = ***accepted();
+  claims = {.qpn = keeper->qpn(), .returns_nothing = true};
+  Flood to_a(~uint32_t{0}, 900);
+  to_a.Run(*keeper);
+  PollUntil([&] { return server().stats().credits_borrowed == kPool; });
+
+  Flood to_b(~uint32_t{0}, 900);
+  to_b.Run(*starving);
+  EXPECT_TRUE(DoneInTime([&] { return starving_end.issued().surplus() == kPool / 2; }));
+  EXPECT_EQ(keeper_end.issued().surplus(), kPool / 2);
+  const uint32_t so_far = a_.received();
+  EXPECT_TRUE(DoneInTime([&] { return a_.received() > so_far + 1000; })) << "it goes on";
+  EXPECT_TRUE(a_.reason().ok()) << a_.reason();
+}
 
 TEST_F(UncheckedStingyPeerTest, APongThatFoundNoCreditLeavesWhenThePeerIssuesOne) {
   Link* link = Connect(client_listener_, a_);

@@ -224,9 +224,12 @@ void Endpoint::OnReceive(const ibv_wc& completion, uint32_t buffer) {
     return;
   }
   Link* link = links_.FindQpn(completion.qp_num);
-  if (link == nullptr || completion.status != IBV_WC_SUCCESS) {
-    // A receive that a dying queue pair took from the shared queue: only its buffer is wanted back.
-    if (link == nullptr) ++stats_.stale_completions;
+  if (link == nullptr) {
+    ++stats_.stale_completions;
+  } else if (completion.status != IBV_WC_SUCCESS) {
+    // If the link has ended, this is a receive that its dying queue pair took from the shared
+    // queue: only its buffer is wanted back.
+    link->OnFailedReceive(completion);
   } else if (link->open()) {
     const bool invalidates = (completion.wc_flags & IBV_WC_WITH_INV) != 0;
     link->OnSend(queues_.receives().data(buffer), completion.byte_len,
@@ -258,7 +261,8 @@ void Endpoint::OnLinkReceive(const ibv_wc& completion, const WrId& id) {
   }
   receives->Release(id.slot);
   const bool goes_on = link != nullptr && (link->open() || link->state() == LinkState::kConnecting);
-  if (!goes_on || completion.status != IBV_WC_SUCCESS) return;
+  if (!goes_on) return;
+  if (completion.status != IBV_WC_SUCCESS) return link->OnFailedReceive(completion);
   if (absl::Status posted = receives->Repost(key.slot); !posted.ok()) link->Close(posted);
 }
 

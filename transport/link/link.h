@@ -350,6 +350,7 @@ class Link final : public LinkSender::Owner {
 
   // `invalidated` is the key that the SEND ended, 0 for none.
   void OnSend(const char* bytes, size_t size, uint32_t invalidated);
+  void OnFailedReceive(const ibv_wc& completion) { sender_.OnFailedReceive(completion); }
   void OnSendCompletion(const ibv_wc& completion, uint16_t position) {
     sender_.OnCompletion(completion, position);
   }

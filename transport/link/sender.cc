@@ -213,17 +213,22 @@ void LinkSender::OnCompletion(const ibv_wc& completion, uint16_t position) {
     OnLateCompletion(completion);
     return;
   }
-  if (completion.status != IBV_WC_SUCCESS) {
-    LogFailure(completion);
-    owner_.Close(EndOfConnection(completion, owner_.peer()));
-    return;
-  }
+  if (completion.status != IBV_WC_SUCCESS) return EndLink(completion);
   transfers_.Completed(queue_.slots().completed());
   leases_.Completed(queue_.slots().completed());
   if (!open()) return;
   WakeWriters();
   if (!lease_waiters_.empty()) WakeLeaseWaiters();
   if (transfers_.CanGo() || leases_.work_due() || lacks_room_) ScheduleFlush();
+}
+
+void LinkSender::OnFailedReceive(const ibv_wc& completion) {
+  if (open()) EndLink(completion);
+}
+
+void LinkSender::EndLink(const ibv_wc& completion) {
+  LogFailure(completion);
+  owner_.Close(EndOfConnection(completion, owner_.peer()));
 }
 
 void LinkSender::LogFailure(const ibv_wc& completion) {

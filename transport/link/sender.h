@@ -143,6 +143,9 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   }
   // `position` is that of the WR that has ended, and with it all earlier ones.
   void OnCompletion(const ibv_wc& completion, uint16_t position);
+  // A receive of the link has failed, so its queue pair is in ERR. Where no SEND is under way, or
+  // the device flushes none, nothing else says so.
+  void OnFailedReceive(const ibv_wc& completion);
 
   // --- control frames
 
@@ -253,7 +256,9 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   bool Ring(WrChain& ready);
   [[gnu::cold, gnu::noinline]] void PostFailed(int error);
   // Names the constant of verbs, which users are not told.
-  [[gnu::cold, gnu::noinline]] void LogFailure(const ibv_wc& completion);
+  // A WR of the link has failed, and with it the queue pair.
+  [[gnu::cold, gnu::noinline]] void EndLink(const ibv_wc& completion);
+  void LogFailure(const ibv_wc& completion);
   // A completion when the link is no longer open.
   [[gnu::cold, gnu::noinline]] void OnLateCompletion(const ibv_wc& completion);
   [[gnu::cold, gnu::noinline]] void CompletedUnposted(uint16_t position);

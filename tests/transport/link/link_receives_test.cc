@@ -188,6 +188,20 @@ TEST_F(LinkReceivesTest, EachBufferComesBackWhenItsLinkEnds) {
   EXPECT_EQ(server().stats().receives_lost, 0u);
 }
 
+// No SEND is under way, and no time passes in which a PING could find out.
+TEST_F(LinkReceivesTest, AFlushedReceiveEndsTheLinkOfAQueuePairThatFailed) {
+  Link* link = Connect(client_listener_, a_);
+  ASSERT_NE(link, nullptr);
+  PollUntil([&] { return !executor().Poll(); });
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_ERR;
+  ASSERT_TRUE(device().ModifyQp(link->qp().get(), attributes, IBV_QP_STATE).ok());
+  EXPECT_TRUE(DoneInTime([&] { return !link->open(); }));
+  EXPECT_THAT(std::string(client_listener_.reason().message()),
+              HasSubstr("the device here ended the connection"));
+  WaitUntilNoLinks();
+}
+
 TEST_F(LinkReceivesTest, ReceivesThatADeviceDropsWithAQueuePairAreFreeAgain) {
   context().ops.poll_cq = PollWithoutFlushes;
   for (uint32_t round = 0; round < 2 * kLinks; ++round) {

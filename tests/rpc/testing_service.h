@@ -121,6 +121,12 @@ class TestingService final : public testing::Testing::Service {
 
 class RpcTest : public RuntimePair {
  protected:
+  // Handlers may run to the end of their server, which must come before that of service_.
+  ~RpcTest() override {
+    stub_.reset();
+    StopAll();
+  }
+
   void StartServer(ServerOptions options = {}, RuntimeOptions runtime = {}) {
     server_runtime_ = StartRuntime(std::move(runtime));
     Serve(std::move(options));

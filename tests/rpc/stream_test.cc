@@ -134,6 +134,8 @@ TEST_F(StreamTest, AMessageHasFourMiBAtMostByDefault) {
   };
   const absl::Status refused = Run(count());
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_NE(refused.message().find("the client's LinkLimits::max_message_bytes"), std::string::npos)
+      << "the server refuses it, too: " << refused;
   EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted);
 }
 

@@ -1,6 +1,6 @@
 // FullListener: an address of this host that is silent: whoever connects to it gets no answer.
 //
-// It listens, and its queue is full, so the kernel drops further attempts to connect.
+// The queue of this listener is full, so the kernel drops further attempts to connect.
 //
 //   FullListener silent("127.0.0.2", port);
 

@@ -78,7 +78,7 @@ ConnectRace::Socket ConnectRace::Open(const tcp::endpoint& address) {
 
 void ConnectRace::OnConnected(const Socket& socket, const tcp::endpoint& address,
                               const error_code& error) {
-  // It was given up meanwhile.
+  // Somebody has given this socket up meanwhile.
   if (std::erase(connecting_, socket) == 0) return;
   if (!error) return End(Winner{.socket = std::move(*socket), .address = address});
   error_ = error.value();
@@ -103,7 +103,7 @@ void ConnectRace::StartTimer() {
 }
 
 void ConnectRace::End(absl::StatusOr<Winner> result) {
-  // What it calls may drop the last reference of the owner's.
+  // `done` may drop the owner's reference, which may be the last other one.
   const auto self = shared_from_this();
   const Done done = std::exchange(done_, nullptr);
   Close();

@@ -103,7 +103,7 @@ absl::Status IssuedCredits::SentBeyondReserve() const {
 absl::Status IssuedCredits::CountReturned(uint32_t count) {
   const uint32_t holds = outstanding();
   const uint32_t unasked = count - recall_.Answer(count);
-  // What is missing is for the recall alone.
+  // The recall alone may take the credits that it misses.
   if (count > holds || unasked > surplus() - recall_.missing()) {
     return absl::InvalidArgumentError(fmt::format(
         "the peer returns {} credits, but holds {}, of which {} are borrowed, and was not asked "

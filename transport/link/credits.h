@@ -174,8 +174,8 @@ class CreditRecall {
 
  private:
   uint32_t missing_ = 0;
-  // What an honest peer may still return: the most that a RECALL allowed, less what it returned
-  // since. At least missing_, and at most what it once had borrowed.
+  // An honest peer may still return so many: the most that a RECALL allowed, less what the peer has
+  // returned since. At least missing_, and at most what the peer once had borrowed.
   uint32_t answerable_ = 0;
   uint32_t checks_ = 0;
   uint32_t checks_unsent_ = 0;

@@ -318,8 +318,8 @@ class OutLane {
   RingReader answers_;
   uint64_t answers_seen_ = 0;
   int unanswered_ = 0;
-  // Those of one QP are in the order of the ring. Each waits for its answer. The target has
-  // consumed one of them at most (PassedOverRead), so the lines of the request ring bound them.
+  // The READs of one QP are in the order of the ring. Each waits for its answer. The target has
+  // consumed one of all at most (PassedOverRead), so the lines of the request ring bound them.
   std::vector<ForgottenRead> forgotten_reads_;
   // Signalled messages in ring order. Twice as many as the ring has lines: it cannot overflow.
   std::vector<Watched> watched_;

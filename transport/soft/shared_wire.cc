@@ -237,7 +237,7 @@ void SharedWire::Read(Connection& connection) {
     return;
   }
   absl::Status status = connection.socket->Flush().status();
-  // What is left, epoll names again.
+  // Epoll names the connection again if messages are left.
   bool waits = true;
   for (size_t i = 0; i < kMessagesAtOnce && waits && status.ok(); ++i) {
     auto received = connection.socket->Receive();

@@ -975,7 +975,7 @@ absl::Status TcpWire::Dialed(TcpWireConnection& connection) {
 }
 
 absl::Status TcpWire::Read(TcpWireConnection& connection) {
-  // What is left, epoll names again.
+  // Epoll names the connection again if messages are left.
   size_t messages = 0;
   while (!connection.over && messages < kMessagesAtOnce) {
     // No byte more than that: what follows the greeting of a lane connection is for its LanePair.

@@ -208,7 +208,7 @@ TEST_F(SharedWireTest, AllThatAProcessSaidBeforeItsEndIsHeard) {
     peer_.SayHello(*socket);
     side.Signal();
     side.Await();
-    // What it leaves unread would be an error for the other side, ahead of its last words.
+    // A message that the child left unread would fail the other side ahead of its last words.
     (void)socket->Receive().value();
     SendMany(*socket, {.kind = ControlMessage::kCloseLane}, kAtOnce + 5);
     side.Signal();

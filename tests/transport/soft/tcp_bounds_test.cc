@@ -65,6 +65,17 @@ class TcpBoundsTest : public testing::Test {
   void Step() {
     for (int i = 0; i < 8; ++i) device_->Step();
   }
+  // The device's session on `fd` is open: it answers what a peer asks.
+  void ExpectAnswers(int fd) {
+    const auto resolve =
+        Encode(TcpControl{.kind = Kind::kResolve, .qpn = end_->qp()->qp_num, .request = 7});
+    EXPECT_EQ(send(fd, resolve.data(), resolve.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(resolve.size()));
+    Step();
+    std::array<std::byte, TcpControl::kBytes> answer{};
+    EXPECT_EQ(recv(fd, answer.data(), answer.size(), MSG_DONTWAIT),
+              static_cast<ssize_t>(answer.size()));
+  }
   // Lets the device answer.
   template <size_t kBytes>
   std::array<std::byte, kBytes> Receive(RawSocket& socket) {
@@ -393,7 +404,7 @@ TEST_F(TcpUnwantedTest, AddressesThatSayThatTheyDialTakeNothing) {
   EXPECT_EQ(Open(kModest, 1).verdict, Verdict::kAccepted);
 }
 
-// It had the greeting before the queue pair was gone.
+// The peer had the greeting before the queue pair was gone.
 TEST_F(TcpBoundsTest, PeerThatAnswersWhenNobodyWaitsAnyMoreHasASession) {
   Make();
   Owner peer;
@@ -408,14 +419,7 @@ TEST_F(TcpBoundsTest, PeerThatAnswersWhenNobodyWaitsAnyMoreHasASession) {
   GreetingOn(socket.get());
   AnswerOn(socket.get(), {.sender = NameOf(peer.lid()), .session = 88});
   Step();
-  const auto resolve =
-      Encode(TcpControl{.kind = Kind::kResolve, .qpn = end_->qp()->qp_num, .request = 7});
-  EXPECT_EQ(send(socket.get(), resolve.data(), resolve.size(), MSG_NOSIGNAL),
-            static_cast<ssize_t>(resolve.size()));
-  Step();
-  std::array<std::byte, TcpControl::kBytes> answer{};
-  EXPECT_EQ(recv(socket.get(), answer.data(), answer.size(), MSG_DONTWAIT),
-            static_cast<ssize_t>(answer.size()));
+  ExpectAnswers(socket.get());
 }
 
 TEST_F(TcpBoundsTest, NameGoesToTheDeviceThatListensUnderIt) {
@@ -435,14 +439,7 @@ TEST_F(TcpBoundsTest, NameGoesToTheDeviceThatListensUnderIt) {
   AnswerOn(socket.get(), {.sender = NameOf(owner.lid()), .session = 88});
   EXPECT_TRUE(IsClosed(squatter.control));
   // The session is the owner's.
-  const auto resolve =
-      Encode(TcpControl{.kind = Kind::kResolve, .qpn = end_->qp()->qp_num, .request = 7});
-  EXPECT_EQ(send(socket.get(), resolve.data(), resolve.size(), MSG_NOSIGNAL),
-            static_cast<ssize_t>(resolve.size()));
-  Step();
-  std::array<std::byte, TcpControl::kBytes> answer{};
-  EXPECT_EQ(recv(socket.get(), answer.data(), answer.size(), MSG_DONTWAIT),
-            static_cast<ssize_t>(answer.size()));
+  ExpectAnswers(socket.get());
 }
 
 TEST_F(TcpBoundsTest, DeviceThatListensThereUnderAnotherNameEndsNoSession) {

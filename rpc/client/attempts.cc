@@ -145,7 +145,6 @@ class Hedges {
     return begun_ > 0 && !attempts_[begun_ - 1].ended && tried_.times_found() == found_before_;
   }
   bool may_begin() const { return may_begin_ && begun_ < policy_.max_attempts; }
-  Task<absl::Status> Changed() { co_return co_await changed_.Wait(); }
 
   const TaskContext context_;
   AttemptMaker& maker_;
@@ -247,7 +246,7 @@ Task<void> Hedges::Race() {
     }
     if (running_ == 0) break;
     changed_.Reset();
-    (void)co_await WithDeadline(Changed(), may_begin() ? next : kNever);
+    (void)co_await WithDeadline(WaitFor(changed_), may_begin() ? next : kNever);
   }
   running.RequestCancel();
   co_await running.Join();

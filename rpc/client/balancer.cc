@@ -212,7 +212,7 @@ Task<absl::StatusOr<ConnectionUse>> Balancer::AwaitPick(std::optional<uint64_t> 
     const bool waits = wait_for_ready && Connection::MayPass(obstacle);
     if (!obstacle.ok() && !waits) co_return obstacle;
     Event& event = wait_for_ready ? may_pick_late_ : may_pick_;
-    const absl::Status changed = co_await WithDeadline(Changed(event), deadline.when());
+    const absl::Status changed = co_await WithDeadline(WaitFor(event), deadline.when());
     // A channel may be gone when a wait that was cut off goes on, and its balancer with it.
     if (absl::IsDeadlineExceeded(changed)) {
       const absl::Status last = latest->value_or(obstacle);

@@ -93,7 +93,6 @@ class Balancer final : public ConnectionChoice,
   void TellWatchers();
   // All of them, and the watchers.
   void TellWaiters();
-  static Task<absl::Status> Changed(Event& event) { co_return co_await event.Wait(); }
   // The reason why no server is ready; OK while an attempt may yet succeed. It is found out once
   // after each change.
   const absl::Status& Obstacle();

@@ -280,7 +280,7 @@ Task<std::optional<Connection::OpenedAddress>> Connection::OpenInTurn(AddressRac
                                                                       size_t place) {
   if (place > 0) {
     const TimePoint latest = SaturatingAdd(race.begun, race.head_start * static_cast<int>(place));
-    const absl::Status turn = co_await WithDeadline(Passed(race.turns[place]), latest);
+    const absl::Status turn = co_await WithDeadline(WaitFor(race.turns[place]), latest);
     if (absl::IsCancelled(turn)) co_return std::nullopt;
   }
   const size_t address = race.addresses[place];

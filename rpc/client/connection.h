@@ -178,7 +178,6 @@ class Connection final : private ClientSession::Listener {
                                              std::vector<absl::Status>& failures);
   // One of them, the `place`-th.
   Task<std::optional<OpenedAddress>> OpenInTurn(AddressRace& race, size_t place);
-  static Task<absl::Status> Passed(Event& event) { co_return co_await event.Wait(); }
   // The failure of an address as calls hear of it.
   absl::Status Explained(size_t address, absl::Status failure) const;
   // Returns the failure of an attempt, of which some addresses have failed.

@@ -119,7 +119,7 @@ void ServerFeed::Stop() {
 Task<void> ServerFeed::Run(std::shared_ptr<ServerFeed> feed, Shard& shard) {
   Backoff backoff(kFirstPause, kLongestPause);
   while (!feed->stop_.is_set() && !shard.closing()) {
-    auto next = co_await WhenAny(feed->Next(), feed->Stopped());
+    auto next = co_await WhenAny(feed->Next(), WaitFor(feed->stop_));
     if (next.index() != 0 || shard.closing()) break;
     absl::StatusOr<ServerSet> servers = std::move(std::get<0>(next));
     if (servers.ok()) servers = feed->Check(*std::move(servers));
@@ -128,10 +128,10 @@ Task<void> ServerFeed::Run(std::shared_ptr<ServerFeed> feed, Shard& shard) {
       feed->Publish(*std::move(servers));
       // A resolver that never waits keeps no executor busy. It says the newest set when it is asked
       // again.
-      (void)co_await WithDeadline(feed->Stopped(), kPauseOfSets);
+      (void)co_await WithDeadline(WaitFor(feed->stop_), kPauseOfSets);
     } else {
       feed->PublishError(servers.status());
-      (void)co_await WithDeadline(feed->PauseEnded(), backoff.Next());
+      (void)co_await WithDeadline(WaitFor(feed->pause_end_), backoff.Next());
       feed->pause_end_.Reset();
     }
   }

@@ -55,8 +55,9 @@ class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
 
   // Call this on the executor of `shard`. From now on the subscriber's listener hears of each new
   // set, and of errors while there is no set. It hears at once of the set or error that there is.
-  // If that is an error alone, the resolver's pause after it ends, so that a new channel waits for
-  // a lookup and not for the pause.
+  // If that is an error alone, the pause after it ends, so that a new channel waits for a lookup
+  // and not for the pause. The error is told all the same: the resolver may pause by itself, or
+  // say nothing until its source changes.
   void Subscribe(const std::shared_ptr<FeedSubscriber>& subscriber, Shard& shard);
   // The listener ends.
   void Unsubscribe(const std::shared_ptr<FeedSubscriber>& subscriber);
@@ -70,8 +71,6 @@ class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
  private:
   static Task<void> Run(std::shared_ptr<ServerFeed> feed, Shard& shard);
   Task<absl::StatusOr<ServerSet>> Next();
-  Task<absl::Status> Stopped() { co_return co_await stop_.Wait(); }
-  Task<absl::Status> PauseEnded() { co_return co_await pause_end_.Wait(); }
   // Checks the set, and fills in the names.
   absl::StatusOr<ServerSet> Check(ServerSet servers) const;
   void Publish(ServerSet servers);

@@ -203,7 +203,7 @@ Task<absl::Status> PeriodicLook::Due() {
   // Not `asked_` at once: a server that is down asks at each attempt.
   VERBENA_CO_RETURN_IF_ERROR(co_await SleepUntil(earliest_));
   if (!asked_.is_set() && scheduler.now() < due_) {
-    const absl::Status asked = co_await WithDeadline(Asked(), due_);
+    const absl::Status asked = co_await WithDeadline(WaitFor(asked_), due_);
     if (!asked.ok() && scheduler.now() < due_) co_return asked;
   }
   // Nobody has asked for a whole period.

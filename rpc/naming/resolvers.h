@@ -62,7 +62,6 @@ class PeriodicLook {
   void NoteLook(TimePoint now);
 
  private:
-  Task<absl::Status> Asked() { co_return co_await asked_.Wait(); }
   void PlanNext(TimePoint now);
 
   Backoff periods_;

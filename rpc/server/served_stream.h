@@ -96,7 +96,7 @@ class ServedStream final : private StreamReceiver::Listener {
       // The link outlives its calls' Tasks.
       context_link_->BeginWait();
       absl::Cleanup end_wait = [link = context_link_] { link->EndWait(); };
-      VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(Arrival(context_arrived_), limit));
+      VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(WaitFor(context_arrived_), limit));
     }
     VERBENA_CO_RETURN_IF_ERROR(context_->kept());
     std::string block = context_->bytes();
@@ -147,7 +147,6 @@ class ServedStream final : private StreamReceiver::Listener {
     if (context_->complete()) context_arrived_.Set();
     return absl::OkStatus();
   }
-  static Task<absl::Status> Arrival(Event& event) { co_return co_await event.Wait(); }
 
   RequestBuffers buffers_;
   StreamReceiver receiver_{*this};

@@ -120,6 +120,11 @@ class Event {
   internal::OneExecutor home_;
 };
 
+// Event::Wait() as a Task, for what takes Tasks. `event` must outlive it.
+//
+//   absl::Status in_time = co_await WithDeadline(WaitFor(drained), std::chrono::seconds(1));
+inline Task<absl::Status> WaitFor(Event& event) { co_return co_await event.Wait(); }
+
 // Semaphore: a number of permits, handed out first come, first served.
 //
 // A waiter that asks for many permits is not overtaken by later waiters that ask for few. Release()

@@ -17,8 +17,6 @@
 namespace verbena::internal {
 namespace {
 
-Task<absl::Status> WaitFor(Event& event) { co_return co_await event.Wait(); }
-
 // The queue pair's number is reused late, and its first packet number is random.
 uint64_t IdentityOf(uint32_t qpn, uint32_t psn) { return uint64_t{qpn} << 24 | psn; }
 

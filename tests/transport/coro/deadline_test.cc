@@ -23,10 +23,9 @@ Task<absl::StatusOr<int>> Get(Event& event) {
   if (!waited.ok()) co_return waited;
   co_return 7;
 }
-Task<absl::Status> Wait(Event& event) { co_return co_await event.Wait(); }
 Task<absl::Status> IgnoreFirst(Event& event, Event& cleaned) {
   (co_await event.Wait()).IgnoreError();
-  co_return co_await Wait(cleaned).In(nullptr);
+  co_return co_await WaitFor(cleaned).In(nullptr);
 }
 
 class DeadlineTest : public testing::Test {
@@ -47,7 +46,7 @@ TEST_F(DeadlineTest, ResultInTimePassesThroughAndTheTimerStops) {
 
 TEST_F(DeadlineTest, ExpiryEndsTheAwaitInFlightWithItsReason) {
   Started after(scheduler_, WithDeadline(Get(event_), 5ms));
-  Started at(scheduler_, WithDeadline(Wait(event_), scheduler_.now() + 5ms));
+  Started at(scheduler_, WithDeadline(WaitFor(event_), scheduler_.now() + 5ms));
   scheduler_.AdvanceBy(5ms - 1ns);
   EXPECT_FALSE(after.done());
   EXPECT_FALSE(at.done());
@@ -67,7 +66,7 @@ TEST_F(DeadlineTest, TaskThatIgnoresTheDeadlineIsAwaitedAndItsResultCounts) {
 }
 
 TEST_F(DeadlineTest, PastDeadlineStillRunsTheTask) {
-  Started waiting(scheduler_, WithDeadline(Wait(event_), scheduler_.now() - 1ms));
+  Started waiting(scheduler_, WithDeadline(WaitFor(event_), scheduler_.now() - 1ms));
   ASSERT_TRUE(waiting.done());
   EXPECT_EQ(waiting.result().code(), StatusCode::kDeadlineExceeded);
   auto no_await = []() -> Task<absl::Status> { co_return absl::OkStatus(); };
@@ -75,14 +74,14 @@ TEST_F(DeadlineTest, PastDeadlineStillRunsTheTask) {
 }
 
 TEST_F(DeadlineTest, NeverSetsNoTimer) {
-  Started forever(scheduler_, WithDeadline(Wait(event_), kNever));
-  Started overflowing(scheduler_, WithDeadline(Wait(event_), Duration::max()));
+  Started forever(scheduler_, WithDeadline(WaitFor(event_), kNever));
+  Started overflowing(scheduler_, WithDeadline(WaitFor(event_), Duration::max()));
   EXPECT_EQ(scheduler_.timer_count(), 0u);
 }
 
 TEST_F(DeadlineTest, EarliestOfNestedDeadlinesHolds) {
-  Started outer_first(scheduler_, WithDeadline(WithDeadline(Wait(event_), 9ms), 3ms));
-  Started inner_first(scheduler_, WithDeadline(WithDeadline(Wait(event_), 3ms), 9ms));
+  Started outer_first(scheduler_, WithDeadline(WithDeadline(WaitFor(event_), 9ms), 3ms));
+  Started inner_first(scheduler_, WithDeadline(WithDeadline(WaitFor(event_), 3ms), 9ms));
   scheduler_.AdvanceBy(3ms);
   EXPECT_EQ(outer_first.result().code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(inner_first.result().code(), StatusCode::kDeadlineExceeded);
@@ -91,7 +90,7 @@ TEST_F(DeadlineTest, EarliestOfNestedDeadlinesHolds) {
 
 TEST_F(DeadlineTest, CancellationFromOutsideKeepsItsOwnReason) {
   CancelScope scope;
-  Started limited(scheduler_, WithDeadline(Wait(event_), 5ms), &scope);
+  Started limited(scheduler_, WithDeadline(WaitFor(event_), 5ms), &scope);
   scope.Request();
   scheduler_.RunUntilIdle();
   EXPECT_EQ(limited.result().code(), StatusCode::kCancelled);
@@ -100,7 +99,7 @@ TEST_F(DeadlineTest, CancellationFromOutsideKeepsItsOwnReason) {
 
 TEST_F(DeadlineTest, ExpiryDoesNotReachTheAwaitingCoroutine) {
   auto caller = [](Event& event) -> Task<absl::Status> {
-    absl::Status limited = co_await WithDeadline(Wait(event), 5ms);
+    absl::Status limited = co_await WithDeadline(WaitFor(event), 5ms);
     if (limited.code() != StatusCode::kDeadlineExceeded) co_return limited;
     event.Set();
     co_return co_await event.Wait();
@@ -110,7 +109,7 @@ TEST_F(DeadlineTest, ExpiryDoesNotReachTheAwaitingCoroutine) {
 
 TEST_F(DeadlineTest, AbandonedDeadlineStopsItsTimer) {
   CancelScope scope;
-  Started limited(scheduler_, WithDeadline(Wait(event_), 5ms), &scope);
+  Started limited(scheduler_, WithDeadline(WaitFor(event_), 5ms), &scope);
   limited.Abandon();
   EXPECT_EQ(scheduler_.timer_count(), 0u);
   event_.Set();

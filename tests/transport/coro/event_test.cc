@@ -15,8 +15,6 @@ namespace {
 
 using absl::StatusCode;
 
-Task<absl::Status> WaitFor(Event& event) { co_return co_await event.Wait(); }
-
 TEST(EventTest, SetWakesEveryWaiterThroughTheScheduler) {
   ManualScheduler scheduler;
   Event event;

@@ -19,7 +19,6 @@ namespace {
 
 Task<absl::Status> Lock(Mutex& mutex) { co_return (co_await mutex.Lock()).status(); }
 Task<absl::Status> Acquire(Semaphore& semaphore) { co_return co_await semaphore.Acquire(); }
-Task<absl::Status> Wait(Event& event) { co_return co_await event.Wait(); }
 Task<absl::Status> Push(Queue<int>& queue) { co_return co_await queue.Push(1); }
 Task<absl::Status> Pop(Queue<int>& queue) { co_return (co_await queue.Pop()).status(); }
 
@@ -51,8 +50,8 @@ TEST_F(OneExecutorDeathTest, AwaitsOnTwoExecutorsAbort) {
   EXPECT_DEATH((void)other_.Run(Acquire(semaphore)), "is awaited on two executors");
   Event event;
   event.Set();
-  EXPECT_TRUE(home_.Run(Wait(event)).ok());
-  EXPECT_DEATH((void)other_.Run(Wait(event)), "an Event is awaited on two executors");
+  EXPECT_TRUE(home_.Run(WaitFor(event)).ok());
+  EXPECT_DEATH((void)other_.Run(WaitFor(event)), "an Event is awaited on two executors");
   Queue<int> queue(2);
   EXPECT_TRUE(home_.Run(Push(queue)).ok());
   EXPECT_DEATH((void)other_.Run(Pop(queue)), "a Queue is awaited on two executors");
@@ -70,7 +69,7 @@ TEST(OneExecutorTest, AnObjectServesTheNextExecutorOnceItsFirstIsGone) {
 
 TEST_F(OneExecutorDeathTest, WakingACoroutineOfAnotherExecutorAborts) {
   Event event;
-  Started waiting(home_, Wait(event));
+  Started waiting(home_, WaitFor(event));
   EXPECT_DEATH(other_.Run(Inside([&] { event.Set(); })),
                "an Event (is used on two executors|wakes a coroutine of another executor)");
   Semaphore none(0);
@@ -88,7 +87,7 @@ TEST_F(OneExecutorDeathTest, WakingACoroutineOfAnotherExecutorAborts) {
 
 TEST_F(OneExecutorDeathTest, WakingFromAThreadWithoutALoopAbortsWhileTheLoopRuns) {
   Event event;
-  Started waiting(home_, Wait(event));
+  Started waiting(home_, WaitFor(event));
   EXPECT_DEATH(home_.Run(Beside([&] { event.Set(); })),
                "an Event wakes a coroutine of another executor");
   event.Set();  // nobody is inside the loop: this thread may be its thread
@@ -99,7 +98,7 @@ TEST_F(OneExecutorDeathTest, WakingFromAThreadWithoutALoopAbortsWhileTheLoopRuns
 TEST_F(OneExecutorDeathTest, CancellingACoroutineOfAnotherExecutorAborts) {
   CancelScope scope;
   Event event;
-  Started waiting(home_, Wait(event), &scope);
+  Started waiting(home_, WaitFor(event), &scope);
   EXPECT_DEATH(other_.Run(Inside([&] { scope.Request(); })),
                "a CancelScope was requested on another thread");
   EXPECT_DEATH(home_.Run(Beside([&] { scope.Request(); })),

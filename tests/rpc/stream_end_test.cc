@@ -79,6 +79,24 @@ TEST_F(StreamTest, AReadBehindTheEndFails) {
   for (const bool waits : {true, false}) EXPECT_EQ(Run(run(waits)), absl::OkStatus());
 }
 
+TEST_F(StreamTest, AReadThatWaitedForTheEndToldOfItToo) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    ClientReaderWriter<Item, Item> stream = stub_->Echo();
+    EXPECT_EQ(co_await stream.Write(ItemOf(1, 10)), absl::OkStatus());
+    EXPECT_TRUE((co_await stream.Read()).has_value());
+    Item item;
+    // The Read waits before the server hears that there is no more to echo.
+    const auto [read, done] = co_await WhenAll(stream.TryRead(item), stream.WritesDone());
+    EXPECT_EQ(done, absl::OkStatus());
+    EXPECT_FALSE(read.value());
+    const absl::Status behind = (co_await stream.TryRead(item)).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(behind)) << behind;
+    co_return co_await stream.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
 TEST_F(StreamTest, FinishDropsWhatWasNotRead) {
   Start();
   auto run = [&]() -> Task<absl::Status> {

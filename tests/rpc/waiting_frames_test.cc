@@ -90,7 +90,9 @@ class WaitingRequestsTest : public RpcTest {
     TaskScope last(client_runtime_->executor(0));
     last_ = &last;
     // So that all are sent in their order, whatever they wait for otherwise.
-    if (last_is_deduplicated_) VERBENA_CO_RETURN_IF_ERROR(co_await channel_->Connect());
+    if (last_is_deduplicated_ || connects_first_) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await channel_->Connect());
+    }
     if (last_has_room_) {
       VERBENA_CO_RETURN_IF_ERROR(co_await channel_->Connect());
       VERBENA_CO_ASSIGN_OR_RETURN(room_, co_await channel_->AllocateBuffer(kLeased));
@@ -136,6 +138,7 @@ class WaitingRequestsTest : public RpcTest {
   std::unique_ptr<Runtime> rogue_runtime_;
   std::unique_ptr<MessageListener> listener_;
   ServiceConfig config_;
+  bool connects_first_ = false;        // so that the calls are plain ones
   bool has_metadata_ = false;          // the calls
   bool has_lease_ = false;             // the call that waits, behind others of kWhole
   bool last_is_deduplicated_ = false;  // an Add()
@@ -159,12 +162,15 @@ TEST_F(WaitingRequestsTest, AResponseToARequestThatStillWaitsEndsTheLink) {
 }
 
 TEST_F(WaitingRequestsTest, ARequestThatHasNotLeftIsSentOnceMoreIfItsLinkIsLost) {
-  for (const bool has_metadata : {false, true}) {
-    SCOPED_TRACE(has_metadata);
-    has_metadata_ = has_metadata;
-    MakeCalls([&](RoguePeer& rogue) { (void)AnswerTooEarly(rogue); }, [] {});
-    EXPECT_EQ(ended_[kLast], absl::OkStatus());
-    EXPECT_EQ(OutcomeOf(ended_[0]), Outcome::kMaybeExecuted) << "it has left";
+  for (const bool connects_first : {false, true}) {
+    for (const bool has_metadata : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << connects_first << ' ' << has_metadata);
+      connects_first_ = connects_first;
+      has_metadata_ = has_metadata;
+      MakeCalls([&](RoguePeer& rogue) { (void)AnswerTooEarly(rogue); }, [] {});
+      EXPECT_EQ(ended_[kLast], absl::OkStatus());
+      EXPECT_EQ(OutcomeOf(ended_[0]), Outcome::kMaybeExecuted) << "it has left";
+    }
   }
 }
 

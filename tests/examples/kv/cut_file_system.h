@@ -81,7 +81,9 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
   rocksdb::IOStatus GetChildren(const std::string& name, const rocksdb::IOOptions& options,
                                 std::vector<std::string>* names,
                                 rocksdb::IODebugContext* context) override {
-    if (name == unreadable_) return rocksdb::IOStatus::IOError("EIO");
+    if (name == unreadable_ || std::exchange(listing_fails_, false)) {
+      return rocksdb::IOStatus::IOError("EIO");
+    }
     return FileSystemWrapper::GetChildren(name, options, names, context);
   }
   rocksdb::IOStatus FileExists(const std::string& name, const rocksdb::IOOptions& options,
@@ -137,6 +139,8 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
   // The disk fails when it looks for the file `name`, reads it, or lists that directory; for none
   // if that is empty.
   void SetUnreadable(const std::string& name) { unreadable_ = name; }
+  // The disk fails the next time that a directory is listed, and works again.
+  void FailNextListing() { listing_fails_ = true; }
   // Whether syncs of the log fail. What they were for is in the file all the same.
   void SetSyncsFail(bool fail) { syncs_fail_ = fail; }
   // Whether the disk is full: no file grows.
@@ -317,6 +321,7 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
   std::atomic<bool> syncs_fail_{false};
   // Set while no database is open.
   std::string unreadable_;
+  bool listing_fails_ = false;
   std::atomic<uint64_t> log_syncs_{0};
   int failures_ = 0;
 };

@@ -19,7 +19,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "examples/kv/rocks_status.h"
 #include "examples/kv/store.h"
+#include "rocksdb/status.h"
 #include "tests/examples/kv/rocks_fixture.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
@@ -287,6 +289,14 @@ TEST_F(RocksStoreTest, AMissingListOfFilesIsToldWithItsDirectory) {
   EXPECT_THAT(std::string(damaged.message()), HasSubstr(path_));
 }
 
+// NOT_FOUND says of a key that it has no value.
+TEST(RocksStatusTest, AFileThatIsMissingIsLostDataAndNoMissingKey) {
+  const absl::Status status =
+      StatusOfRocks(rocksdb::Status::PathNotFound("000007.sst"), "read a key", "/data");
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("000007.sst"), HasSubstr("/data")));
+}
+
 // RocksDB would make a new database there, and remove what its list of files does not name.
 TEST_F(RocksStoreTest, FilesOfEntriesWithoutTheirListAreDataLossAndStay) {
   Reopen();
@@ -311,6 +321,21 @@ TEST_F(RocksStoreTest, FilesOfEntriesWithoutTheirListAreDataLossAndStay) {
     Reopen();
     EXPECT_EQ(Get("key").value_or("none"), "v");
   }
+}
+
+TEST_F(RocksStoreTest, ADirectoryThatTheDiskDoesNotListIsNotEmpty) {
+  Reopen();
+  ASSERT_TRUE(Put("key", "v").ok());
+  store_.reset();
+  const std::string aside = directory_ + "/CURRENT";
+  std::filesystem::rename(path_ + "/CURRENT", aside);
+  std::filesystem::remove(path_ + "/SYNCED");
+  files_->FailNextListing();
+  const absl::Status refused = OpenAt(path_).status();
+  EXPECT_FALSE(refused.ok());
+  std::filesystem::rename(aside, path_ + "/CURRENT");
+  Reopen();
+  EXPECT_EQ(Get("key").value_or("none"), "v");
 }
 
 TEST_F(RocksStoreTest, AStoreWhoseFirstOpeningEndedEarlyIsMadeAgain) {

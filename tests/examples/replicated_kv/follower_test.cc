@@ -114,13 +114,15 @@ class LossyBackup final : public v1::Replication::Service {
   bool is_ready = false;  // it has all entries
 };
 
-// Grants each change, and notes the sets, and whether the backup was ready when it joined.
+// Grants each change, and notes the sets, and whether the backup was ready at the first change and
+// when it joined.
 class NotingDirectory final : public ShardDirectory {
  public:
   NotingDirectory(verbena::Event& joined, const bool& is_ready)
       : joined_(joined), is_ready_(is_ready) {}
 
   Task<absl::StatusOr<SeenState>> Replace(SeenState seen, ShardState next, int64_t) override {
+    if (sets.empty()) was_ready_at_first = is_ready_;
     sets.push_back(next.in_sync);
     if (IsInSync(next, "s2") && !joined_.is_set()) {
       was_ready = is_ready_;
@@ -132,6 +134,7 @@ class NotingDirectory final : public ShardDirectory {
   }
 
   std::vector<std::vector<std::string>> sets;
+  bool was_ready_at_first = false;
   bool was_ready = false;
 
  private:
@@ -209,6 +212,7 @@ TEST_F(LossTest, ABackupThatLostCommittedEntriesLeavesTheSetUntilItHasThem) {
   const absl::Status joined = backup_.Run(Lead());
   ASSERT_TRUE(joined.ok()) << joined;
   EXPECT_EQ(directory_.sets.front(), (std::vector<std::string>{"s1"}));
+  EXPECT_FALSE(directory_.was_ready_at_first) << "it left for its silence, after it had them";
   EXPECT_TRUE(directory_.was_ready);
 }
 

@@ -218,6 +218,8 @@ class SwitchTest(unittest.TestCase):
         self.assertEqual("{f(); g();} {}", self.in_body("f(); g();\nh();", "f(); g();", ""))
         self.assertEqual("{f();} {}",
                          self.in_body("switch (a) { case 1: f(); break; }", "f();", ""))
+        self.assertEqual("{switch (a) { case 1: f(); }} {switch (a) { case 1: case 2: f(); }}",
+                         self.in_body("switch (a) { case 1: f(); }", "f();", "case 2: f();"))
         self.assertEqual("{f();} {}", self.in_body("auto g = [&] { f(); };", "f();", ""))
         self.assertEqual("{f();} {}", self.in_body("try { f(); } catch (...) { g(); }", "f();", ""))
 

@@ -293,7 +293,10 @@ def _statements(right, faulty, opener, first, behind):
     if right.text(begin) in ("case", "default"):
         return None
     for end in (least, closer):
-        if faulty.boundaries(begin, end + longer) is None:
+        faulty_bounds = faulty.boundaries(begin, end + longer)
+        # A label in a branch would be there whatever the switch says.
+        if faulty_bounds is None or any(faulty.text(bound) in ("case", "default")
+                                        for bound in faulty_bounds[:-1]):
             continue
         declares = _declares(right, begin, end) or _declares(faulty, begin, end + longer)
         if end == closer or not declares:

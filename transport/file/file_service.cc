@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <functional>
 #include <utility>
@@ -125,6 +126,8 @@ FileOperation& FileService::Take() {
 }
 
 void FileService::Recycle(FileOperation& operation) {
+  VERBENA_DCHECK(std::find(left_.begin(), left_.end(), &operation) == left_.end())
+      << "memory is refused for an operation that has ended";
   // These two go last, because the last reference closes the file, and the last pin may wake
   // coroutines that wait for memory.
   FileReference file = std::move(operation.request.file);

@@ -413,6 +413,12 @@ class VerdictTest(unittest.TestCase):
             self.assertFalse(caught)
             self.assertIn("does not pass without the fault", words)
 
+    def test_a_build_that_has_the_fault_does_not_tell_how_it_is_without(self):
+        build = self.Build({0: ("failed", self.ONE), "*Works": ("failed", self.ONE)})
+        self.assertFalse(mutants.passes_without(build, self.FAULT))
+        self.assertTrue(mutants.verdict(build, self.FAULT, 0, passes=True)[0])
+        self.assertFalse(mutants.verdict(build, self.FAULT, 0, passes=False)[0])
+
 
 if __name__ == "__main__":
     case_report.main()

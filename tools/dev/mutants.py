@@ -110,8 +110,15 @@ class Build:
             return status, bazel_events.cases_of(target, report)
 
 
-def verdict(build, fault, planted):
-    """(whether the fault is caught, in words)."""
+def passes_without(build, fault):
+    """Whether the fault's case passes in a build that has none."""
+    status, cases = build.run(fault.test, fault.case)
+    return status == "passed" and bool(cases.passed)
+
+
+def verdict(build, fault, planted, passes=None):
+    """(whether the fault is caught, in words). `passes`: what passes_without() said, if `build`
+    has the fault for good."""
     start = time.monotonic()
     words = f"{fault.test} {fault.case}"
     status, _ = build.run(fault.test, fault.case, planted)
@@ -119,8 +126,7 @@ def verdict(build, fault, planted):
         return False, f"not caught by {words}"
     # A case that fails on a busy machine, takes longer than a run may, or is not there, would seem
     # to catch it.
-    without, cases = build.run(fault.test, fault.case)
-    if without != "passed" or not cases.passed:
+    if not (passes_without(build, fault) if passes is None else passes):
         return False, (f"{words} does not pass without the fault; run: "
                        f"GTEST_FILTER='{fault.case}' {build.program(fault.test)}")
     return True, f"caught by {words} ({status}), {time.monotonic() - start:.0f} s"
@@ -158,17 +164,17 @@ def run(tree, every, faults, report):
                     for its in by_test.values() for fault in its if fault.name not in alone]
         for fault, result in verdicts:
             report.add(fault, *result.result())
-    for its in by_test.values():
-        for fault in its:
-            if fault.name in alone:
-                tree.plant(fault)
-                single = Build(tree, [fault.test])
-                if fault.test in single.unbuilt:
-                    report.add(fault, False,
-                               f"{fault.test} does not build with the fault: see above")
-                else:
-                    report.add(fault, *verdict(single, fault, 0))
-                tree.update(every)
+    singles = [fault for its in by_test.values() for fault in its if fault.name in alone]
+    # Now: the builds that follow have the same programs.
+    passes = {fault.name: passes_without(build, fault) for fault in singles}
+    for fault in singles:
+        tree.plant(fault)
+        single = Build(tree, [fault.test])
+        if fault.test in single.unbuilt:
+            report.add(fault, False, f"{fault.test} does not build with the fault: see above")
+        else:
+            report.add(fault, *verdict(single, fault, 0, passes[fault.name]))
+        tree.update(every)
 
 
 def main():

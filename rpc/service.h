@@ -203,12 +203,13 @@ struct ServerMethod {
 
 namespace internal {
 
-template <auto method>
+// `Method` is the type of `method`, by which gcc tells the specializations apart.
+template <typename Method, Method method>
 struct Handler;
 
 template <typename S, typename Request, typename Reply,
           Task<absl::Status> (S::*method)(ServerContext&, const Request&, Reply&)>
-struct Handler<method> {
+struct Handler<Task<absl::Status> (S::*)(ServerContext&, const Request&, Reply&), method> {
   VERBENA_CORO_WRAPPER static Task<absl::Status> Invoke(
       Service& service, ServerContext& context, const google::protobuf::MessageLite& request,
       google::protobuf::MessageLite& reply) {
@@ -234,7 +235,8 @@ inline Task<absl::Status> RunStreamHandler(ServerContext& context, Task<absl::St
 
 template <typename S, typename Request, typename Reply,
           Task<absl::Status> (S::*method)(ServerContext&, const Request&, ServerWriter<Reply>&)>
-struct Handler<method> {
+struct Handler<Task<absl::Status> (S::*)(ServerContext&, const Request&, ServerWriter<Reply>&),
+               method> {
   static Task<absl::Status> Invoke(Service& service, ServerContext& context,
                                    const google::protobuf::MessageLite& request,
                                    google::protobuf::MessageLite& /*reply*/) {
@@ -252,7 +254,7 @@ struct Handler<method> {
 
 template <typename S, typename Request, typename Reply,
           Task<absl::Status> (S::*method)(ServerContext&, ServerReader<Request>&, Reply&)>
-struct Handler<method> {
+struct Handler<Task<absl::Status> (S::*)(ServerContext&, ServerReader<Request>&, Reply&), method> {
   static Task<absl::Status> Invoke(Service& service, ServerContext& context,
                                    const google::protobuf::MessageLite& /*request*/,
                                    google::protobuf::MessageLite& reply) {
@@ -269,7 +271,8 @@ struct Handler<method> {
 
 template <typename S, typename Request, typename Reply,
           Task<absl::Status> (S::*method)(ServerContext&, ServerReaderWriter<Request, Reply>&)>
-struct Handler<method> {
+struct Handler<Task<absl::Status> (S::*)(ServerContext&, ServerReaderWriter<Request, Reply>&),
+               method> {
   static Task<absl::Status> Invoke(Service& service, ServerContext& context,
                                    const google::protobuf::MessageLite& /*request*/,
                                    google::protobuf::MessageLite& /*reply*/) {
@@ -288,7 +291,7 @@ struct Handler<method> {
 // The entry of a generated service's table for `&Service::Method`.
 template <auto method>
 ServerMethod ServerMethodFor(const MethodDescriptor& descriptor) {
-  return Handler<method>::For(descriptor);
+  return Handler<decltype(method), method>::For(descriptor);
 }
 
 }  // namespace internal

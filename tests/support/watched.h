@@ -56,7 +56,7 @@ class Watched {
   Task<absl::Status> Until(Condition holds) {
     Scheduler& home = *(co_await CurrentContext()).scheduler;
     for (;;) {
-      const Place place(*this, home);
+      const Place place{*this, home};
       if (place.Enter(holds)) co_return absl::OkStatus();
       if (absl::Status waited = co_await place.woken(); !waited.ok()) co_return waited;
     }

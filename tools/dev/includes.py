@@ -6,20 +6,29 @@ import re
 import bazel_events
 
 
+def _named(text):
+    return [name[len("verbena/"):] if name.startswith("verbena/") else name
+            for name in re.findall(r'^#include "([^"]+)"', text, re.MULTILINE)]
+
+
 @functools.lru_cache(maxsize=None)
 def _direct(name):
     path = bazel_events.TOP / name
-    if not path.is_file():
-        return ()
-    found = re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE)
-    return tuple(include[len("verbena/"):] if include.startswith("verbena/") else include
-                 for include in found)
+    return tuple(_named(path.read_text())) if path.is_file() else ()
 
 
 def closure(name):
     """`name` and every file of ours that it includes, directly or not."""
+    return _closure([name])
+
+
+def closure_of(text):
+    """Every file of ours that a source with this text includes, directly or not."""
+    return _closure(_named(text))
+
+
+def _closure(waiting):
     seen = set()
-    waiting = [name]
     while waiting:
         each = waiting.pop()
         if each not in seen and (bazel_events.TOP / each).is_file():

@@ -50,7 +50,9 @@ def arguments():
                "  codespell\n"
                "           misspelt words in documents and sources; .codespellrc names exceptions\n"
                "  build    layering_check and parse_headers, by building every target; part of tidy\n"
-               "  tidy     clang-tidy-19 with .clang-tidy; what was clean is remembered by content")
+               "  tidy     clang-tidy-19 with .clang-tidy; what was clean is remembered by content\n"
+               "  portable\n"
+               "           gcc 12 parses all sources, though it may not run them; likewise remembered")
     parser.add_argument("--only", metavar="CHECK[,CHECK]",
                         default=",".join(CHECKS), help="only these checks")
     parser.add_argument("--changed", action="store_true",
@@ -58,7 +60,7 @@ def arguments():
     parser.add_argument("files", nargs="*", help="look only at these files")
     options = parser.parse_args()
     options.only = options.only.split(",")
-    if "tidy" in options.only:
+    if {"tidy", "portable"} & set(options.only):
         options.only.append("build")  # generated headers must be there
     for name in options.files:
         if not pathlib.Path(name).is_file():
@@ -157,9 +159,15 @@ def compile_commands():
         # Sources that must not compile are no subject for clang-tidy.
         if "-verify" in " ".join(compiler_arguments):
             continue
-        if source.endswith(".cc") and not source.startswith("bazel-out/"):
-            commands.setdefault(source, tidy_arguments(compiler_arguments[1:]))
+        if source.endswith(".cc"):
+            commands.setdefault(source, compiler_arguments[1:])
     return commands
+
+
+def execution_root():
+    return pathlib.Path(subprocess.run(
+        [bazel_events.BAZEL, "info", "execution_root"], cwd=TOP, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, check=True).stdout.strip())
 
 
 def tidy_arguments(compiler_arguments):
@@ -177,46 +185,79 @@ def tidy_arguments(compiler_arguments):
     return [each for each in kept if each not in ("-Xclang", "-fno-cxx-modules")]
 
 
-def tidy_key(name, command):
-    """A digest of all that clang-tidy's findings depend on: file, our includes, flags, checks."""
-    digest = hashlib.sha256(repr(command).encode())
-    for path in [".clang-tidy", *sorted(includes.closure(name))]:
-        digest.update(path.encode() + b"\0" + (TOP / path).read_bytes())
-    return digest.hexdigest()
+def portable_arguments(compiler_arguments):
+    """Of a compile's arguments those that gcc understands alike: where headers are, and macros."""
+    kept = ["-std=c++20", "-fsyntax-only", "-w", "-DVERBENA_SYNTAX_ONLY"]
+    takes_next = False
+    for argument in compiler_arguments:
+        if takes_next or argument.startswith(("-I", "-D", "-iquote", "-isystem")):
+            takes_next = argument in ("-I", "-D", "-iquote", "-isystem")
+            kept.append(argument)
+    return kept
 
 
-def check_tidy(files):
-    commands = compile_commands()
-    root = subprocess.run([bazel_events.BAZEL, "info", "execution_root"], cwd=TOP, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                          check=True).stdout.strip()
+def look_at_compiled(sources_of, command, root):
+    """Runs `command(name)` in `root` for each source that is not known to be clean. `sources_of`:
+    to each the names of the files that the findings depend on, besides the command."""
     CACHE.mkdir(parents=True, exist_ok=True)
     told = set()
 
     def tell(text):
-        # Printed at once, because a first run takes an hour. Printed once only, because a finding
-        # in a header comes again with each file that includes it.
+        # Printed at once, because a first run takes long. Printed once only, because a finding in
+        # a header comes again with each file that includes it.
         if text not in told:
             told.add(text)
             print(text, flush=True)
 
-    def findings(name):
-        clean = CACHE / tidy_key(name, commands[name])
+    def look(name):
+        digest = hashlib.sha256(repr(command(name)).encode())
+        for path in sorted(sources_of[name]):
+            there = TOP / path if (TOP / path).is_file() else root / path
+            digest.update(path.encode() + b"\0" + there.read_bytes())
+        clean = CACHE / digest.hexdigest()
         if clean.exists():
             return
-        result = subprocess.run(
-            ["clang-tidy-19", "--quiet", f"--config-file={TOP / '.clang-tidy'}",
-             f"--checks={NOT_IN_TESTS if name.startswith('tests/') else ''}", name, "--",
-             *commands[name]],
-            cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        result = subprocess.run(command(name), cwd=root, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, check=False)
         if result.returncode == 0:
             clean.touch()
             return
-        tell(result.stdout.strip().replace(root + "/", "") or result.stderr.strip())
+        tell(result.stdout.strip().replace(f"{root}/", "") or result.stderr.strip())
 
-    # A changed header is checked through the files that include it.
-    in_parallel(findings, sorted(name for name in commands if includes.closure(name) & set(files)))
+    in_parallel(look, sorted(sources_of))
     return told
+
+
+def check_tidy(files):
+    commands = compile_commands()
+    # A changed header is checked through the files that include it.
+    sources_of = {name: includes.closure(name) | {".clang-tidy"} for name in commands
+                  if includes.closure(name) & set(files)}
+
+    def command(name):
+        return ["clang-tidy-19", "--quiet", f"--config-file={TOP / '.clang-tidy'}",
+                f"--checks={NOT_IN_TESTS if name.startswith('tests/') else ''}", name, "--",
+                *tidy_arguments(commands[name])]
+
+    return look_at_compiled(sources_of, command, execution_root())
+
+
+def check_portable(files):
+    commands = compile_commands()
+    root = execution_root()
+    sources_of = {}
+    for name in commands:
+        if name.startswith("bazel-out/"):  # generated
+            needed = includes.closure_of((root / name).read_text())
+        else:
+            needed = includes.closure(name)
+        if needed & set(files):
+            sources_of[name] = needed | {name}
+
+    def command(name):
+        return ["g++-12", *portable_arguments(commands[name]), name]
+
+    return look_at_compiled(sources_of, command, root)
 
 
 def is_shell(name):
@@ -268,6 +309,7 @@ CHECKS = {
     "codespell": check_codespell,
     "build": check_build,
     "tidy": check_tidy,
+    "portable": check_portable,
 }
 
 
@@ -280,7 +322,7 @@ def main():
             continue
         print(f"== {check}", flush=True)
         found = CHECKS[check](files)
-        if check != "tidy":  # which has printed its own
+        if check not in ("tidy", "portable"):  # which have printed their own
             for message in found:
                 print(message)
         print(f"== {check}: {len(found) or 'nothing'} found", flush=True)

@@ -47,7 +47,7 @@
 #include "verbena/transport/coro/frame_pool.h"
 #include "verbena/transport/coro/scheduler.h"
 
-#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13 && !defined(VERBENA_SYNTAX_ONLY)
 #error "Verbena needs clang 17 or newer, or gcc 13 or newer: older gcc miscompiles coroutines."
 #endif
 
@@ -172,6 +172,30 @@ class ForeignAwaiter final {
   ForeignReturn* way_home_ = nullptr;
 };
 
+#if !defined(__clang__)
+// OwnAwaiter: the await of one of our own awaitables in a coroutine that gcc compiles, which would
+// copy what await_transform() returns by reference. Lives in the coroutine's frame.
+template <typename Awaitable>
+class OwnAwaiter final {
+ public:
+  explicit OwnAwaiter(Awaitable&& awaitable)
+      : awaiter_(GetAwaiter(std::forward<Awaitable>(awaitable))) {}
+  OwnAwaiter(const OwnAwaiter&) = delete;
+  OwnAwaiter& operator=(const OwnAwaiter&) = delete;
+
+  bool await_ready() { return awaiter_.await_ready(); }
+  template <typename Promise>
+  auto await_suspend(std::coroutine_handle<Promise> coroutine) {
+    return awaiter_.await_suspend(coroutine);
+  }
+  decltype(auto) await_resume() { return awaiter_.await_resume(); }
+
+ private:
+  // As in ForeignAwaiter.
+  decltype(GetAwaiter(std::declval<Awaitable>())) awaiter_;
+};
+#endif
+
 }  // namespace verbena::internal
 
 namespace verbena {
@@ -238,10 +262,17 @@ class PromiseBase : public ReadyNode {
   FinalAwaiter final_suspend() const noexcept { return {}; }
 
   // Our own awaitables bring a Task back to its scheduler themselves.
+#if defined(__clang__)
   template <typename Awaitable>
   static Awaitable&& await_transform(Awaitable&& awaitable) noexcept {
     return static_cast<Awaitable&&>(awaitable);
   }
+#else
+  template <typename Awaitable>
+  static OwnAwaiter<Awaitable> await_transform(Awaitable&& awaitable) {
+    return OwnAwaiter<Awaitable>(std::forward<Awaitable>(awaitable));
+  }
+#endif
   template <ForeignAwaitable Awaitable>
   static ForeignAwaiter<Awaitable> await_transform(Awaitable&& awaitable) {
     return ForeignAwaiter<Awaitable>(std::forward<Awaitable>(awaitable));

@@ -116,9 +116,9 @@ class Primary {
   std::deque<std::shared_ptr<const v1::Entry>> uncommitted_;
   // The newest entry of uncommitted_ for each key.
   absl::flat_hash_map<std::string, std::shared_ptr<const v1::Entry>> newest_;
-  // AwaitCommitted() waits with an Event of its own, which lies in its coroutine's frame, and stands
-  // here by the sequence that it waits for until it is woken. One Event for all would resume each
-  // waiter at every step.
+  // AwaitCommitted() waits with an Event of its own, which lies in its coroutine's frame, and
+  // stands here by the sequence that it waits for until it is woken. One Event for all would resume
+  // each waiter at every step.
   std::multimap<uint64_t, verbena::Event*> waiting_;
 };
 

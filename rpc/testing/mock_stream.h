@@ -202,8 +202,8 @@ class PlayedMessages<WithPayload<Message>> {
       absl::StatusOr<Buffer> memory = co_await memory_->AllocateBuffer(payload.size());
       if (!memory.ok()) {
         // A cancelled Read ends alone.
-        const CancelScope* scope = (co_await CurrentContext()).cancel;
-        if (scope != nullptr && scope->requested()) co_return false;
+        const TaskContext context = co_await CurrentContext();
+        if (context.cancel != nullptr && context.cancel->requested()) co_return false;
         status_ = memory.status();
         next_ = messages_.size();
         co_return false;

@@ -35,6 +35,7 @@ using namespace std::chrono_literals;
 using verbena::Annotate;
 using verbena::Balancing;
 using verbena::CallInfo;
+using verbena::CallOptions;
 using verbena::Channel;
 using verbena::Generator;
 using verbena::HedgingPolicy;
@@ -81,8 +82,8 @@ Task<absl::StatusOr<uint64_t>> SizeFor(Channel& channel, std::string name, std::
   v1::StatRequest request;
   request.set_name(std::move(name));
   CallInfo info;
-  absl::StatusOr<v1::StatReply> reply = co_await blocks.Stat(
-      request, {.deadline = 1s, .info = &info, .metadata = {{"tenant", tenant}}});
+  CallOptions options{.deadline = 1s, .info = &info, .metadata = {{"tenant", tenant}}};
+  absl::StatusOr<v1::StatReply> reply = co_await blocks.Stat(request, std::move(options));
   if (std::optional<std::string_view> owner = info.trailing_metadata.Get("owner")) {
     EXPECT_EQ(*owner, tenant);
   }
@@ -338,7 +339,7 @@ TEST_F(GuideTest, AChannelMakesFurtherAttemptsByItself) {
   ASSERT_EQ(runtime_->BlockOn(WriteBlock(retried, "a", "sixteen bytes...")), absl::OkStatus());
   EXPECT_EQ(*runtime_->BlockOn(SizeOf(retried, "a")), 16u);
   EXPECT_EQ(retried.retry_stats().calls, 2u);
-  EXPECT_THAT(ConfigOfFile("{\"methodConfigs\": []}").status().message(),
+  EXPECT_THAT(std::string(ConfigOfFile("{\"methodConfigs\": []}").status().message()),
               testing::StartsWith("1:2: the key \"methodConfigs\" is not known"));
 }
 

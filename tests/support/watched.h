@@ -54,9 +54,9 @@ class Watched {
   // Waits until `holds` says yes of the value. Returns OK, or the reason if the scope is cancelled.
   template <std::predicate<T> Condition>
   Task<absl::Status> Until(Condition holds) {
-    Scheduler& home = *(co_await CurrentContext()).scheduler;
+    const TaskContext context = co_await CurrentContext();
     for (;;) {
-      const Place place{*this, home};
+      const Place place{*this, *context.scheduler};
       if (place.Enter(holds)) co_return absl::OkStatus();
       if (absl::Status waited = co_await place.woken(); !waited.ok()) co_return waited;
     }

@@ -48,7 +48,9 @@ class CrashWriter {
 
   // Writes until a call fails.
   verbena::Task<void> Run(std::atomic<uint64_t>& acknowledged) {
-    while ((co_await WriteOnce()).ok()) {
+    for (;;) {
+      const absl::Status written = co_await WriteOnce();
+      if (!written.ok()) co_return;
       ++acknowledged;
       acknowledged.notify_all();
     }

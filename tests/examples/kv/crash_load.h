@@ -64,7 +64,8 @@ class CrashWriter {
     for (;;) {
       const size_t index = first_ + random_() % kKeysOfWriter;
       const uint64_t number = ++keys_[index].sent;
-      if (!(co_await target_.Put(index, number)).ok()) co_return;
+      const absl::Status put = co_await target_.Put(index, number);
+      if (!put.ok()) co_return;
       keys_[index].acknowledged = number;
       if constexpr (requires { target_.OnAcknowledged(); }) target_.OnAcknowledged();
     }

@@ -116,7 +116,8 @@ Task<absl::Status> LockForEach(World& world, std::shared_ptr<int> token) {
     co_return co_await LockAndYield(world, token);
   };
   // NOLINTEND(cppcoreguidelines-avoid-capturing-lambda-coroutines)
-  VERBENA_CO_RETURN_IF_ERROR(co_await ForEach(std::vector<absl::StatusOr<int>>{1, 2, 3}, 2, lock));
+  std::vector<absl::StatusOr<int>> items{1, 2, 3};
+  VERBENA_CO_RETURN_IF_ERROR(co_await ForEach(std::move(items), 2, lock));
   co_return co_await ForEach(Scan(world, token), 2, lock);
 }
 

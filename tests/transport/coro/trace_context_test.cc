@@ -129,7 +129,8 @@ TEST_F(AmbientTest, TasksThatATaskAwaitsHaveItsTrace) {
     EXPECT_EQ(*b, kParent);
     auto first = co_await WhenAny(TraceHere(), TraceHere());
     EXPECT_EQ(*std::get<0>(first), kParent);
-    co_return co_await ForEach(std::vector<int>{1, 2}, 2, [](int) -> Task<absl::Status> {
+    std::vector<int> items{1, 2};
+    co_return co_await ForEach(std::move(items), 2, [](int) -> Task<absl::Status> {
       EXPECT_EQ(*co_await TraceHere(), kParent);
       co_return absl::OkStatus();
     });

@@ -22,6 +22,10 @@ absl::Status CheckBootstrapMessage(size_t bytes) {
                   kMaxBootstrapMessageBytes));
 }
 
+absl::Status internal::ClosedHere() {
+  return absl::CancelledError("the connection was closed on this side");
+}
+
 absl::StatusOr<StaticAddresses> ParseStaticAddresses(const std::string& text) {
   StaticAddresses addresses;
   std::istringstream lines(text);

@@ -30,6 +30,13 @@ inline constexpr size_t kMaxBootstrapMessageBytes = 64 * 1024;
 // kMaxBootstrapMessageBytes.
 absl::Status CheckBootstrapMessage(size_t bytes);
 
+namespace internal {
+
+// What the awaits of a stream return that this side has closed.
+VERBENA_EXPORT absl::Status ClosedHere();
+
+}  // namespace internal
+
 class MessageStream {
  public:
   // Closes it; awaits in flight must have ended or been abandoned.

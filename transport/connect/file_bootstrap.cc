@@ -431,8 +431,6 @@ void Remove(const std::string& directory) {
   fs::remove_all(directory, ignored);
 }
 
-absl::Status ClosedHere() { return absl::CancelledError("the connection was closed on this side"); }
-
 Task<absl::Status> SendOn(std::shared_ptr<FileConnection> connection, std::string message) {
   VERBENA_CO_ASSIGN_OR_RETURN(auto sent, connection->StartSend(std::move(message)));
   co_return (co_await sent->Pop()).status();

@@ -54,7 +54,7 @@ CmEvent Copy(const rdma_cm_event& event) {
   return copy;
 }
 
-constexpr uint32_t kMagic = 0x4d435256;  // "VRCM" in little-endian order
+constexpr uint32_t kRdmaCmMagic = 0x4d435256;  // "VRCM" in little-endian order
 constexpr uint8_t kVersion = 1;
 constexpr size_t kTokenOffset = 8;
 
@@ -72,7 +72,7 @@ uint64_t Read(std::string_view bytes, size_t offset, int size) {
 }
 
 bool IsOurs(std::string_view bytes, size_t size) {
-  return bytes.size() >= size && Read(bytes, 0, 4) == kMagic && Read(bytes, 4, 1) == kVersion;
+  return bytes.size() >= size && Read(bytes, 0, 4) == kRdmaCmMagic && Read(bytes, 4, 1) == kVersion;
 }
 
 std::string ErrnoText(int error) { return std::generic_category().message(error); }
@@ -331,7 +331,7 @@ bool CmChannel::ReadAll() {
 
 std::string EncodeConnectData(uint64_t token) {
   std::string bytes;
-  Append(bytes, kMagic, 4);
+  Append(bytes, kRdmaCmMagic, 4);
   Append(bytes, kVersion, 1);
   Append(bytes, 0, 3);
   Append(bytes, token, 8);
@@ -361,7 +361,7 @@ const char* RejectReasonText(RejectReason reason) {
 
 std::string EncodeRejectData(RejectReason reason) {
   std::string bytes;
-  Append(bytes, kMagic, 4);
+  Append(bytes, kRdmaCmMagic, 4);
   Append(bytes, kVersion, 1);
   Append(bytes, static_cast<uint8_t>(reason), 1);
   Append(bytes, 0, 2);

@@ -45,8 +45,6 @@ std::string OwnAddress(const asio::ip::tcp::socket& socket) {
   return error ? "" : here.address().to_string();
 }
 
-absl::Status ClosedHere() { return absl::CancelledError("the connection was closed on this side"); }
-
 absl::Status ReadStatus(const error_code& error, const std::string& peer) {
   if (error == asio::error::operation_aborted) return ClosedHere();
   if (error != asio::error::eof) return SocketStatus(error.value(), "receive from " + peer);

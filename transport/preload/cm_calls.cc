@@ -23,7 +23,7 @@ namespace verbena::internal::preload {
 namespace {
 
 constexpr int kEndpointTimeoutMs = 2000;
-constexpr uint16_t kDefaultPkey = 0xffff;
+constexpr uint16_t kPathPkey = 0xffff;
 
 // Binds the id's socket to `address`, whose port may be 0, and stores what it is bound to. Under
 // the lock. 0 or an errno.
@@ -352,7 +352,7 @@ int rdma_resolve_route(rdma_cm_id* visible, int /*timeout_ms*/) {
     // The peer's side is not known before it answers.
     std::memcpy(guarded.path.sgid.raw, own.gid.data(), own.gid.size());
     guarded.path.slid = htons(own.lid);
-    guarded.path.pkey = htons(kDefaultPkey);
+    guarded.path.pkey = htons(kPathPkey);
     guarded.path.mtu = own.mtu;
     guarded.path.reversible = 1;
     guarded.path.numb_path = 1;

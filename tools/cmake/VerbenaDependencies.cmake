@@ -1,0 +1,72 @@
+# The libraries that Verbena is built with, all from packages. What a user of the headers compiles
+# and links with is in VERBENA_PUBLIC_LIBRARIES, what the library alone needs in
+# VERBENA_PRIVATE_LIBRARIES.
+
+# Ends the configuration unless `found` is true.
+function(verbena_need found what package)
+  if(NOT found)
+    message(FATAL_ERROR
+      "Verbena needs ${what}, which is not there. On Debian: apt-get install ${package}. "
+      "docs/install.md names the packages of other systems.")
+  endif()
+endfunction()
+
+# Makes the imported target `target` of a library without a CMake package.
+function(verbena_import target library header package)
+  if(TARGET ${target})
+    return()
+  endif()
+  string(MAKE_C_IDENTIFIER "VERBENA_${library}" name)
+  find_library(${name}_LIBRARY ${library})
+  find_path(${name}_INCLUDE_DIR ${header})
+  mark_as_advanced(${name}_LIBRARY ${name}_INCLUDE_DIR)
+  if(NOT ${name}_LIBRARY OR NOT ${name}_INCLUDE_DIR)
+    verbena_need(FALSE "lib${library} with ${header}" ${package})
+  endif()
+  add_library(${target} UNKNOWN IMPORTED)
+  set_target_properties(${target} PROPERTIES
+    IMPORTED_LOCATION "${${name}_LIBRARY}"
+    INTERFACE_INCLUDE_DIRECTORIES "${${name}_INCLUDE_DIR}")
+endfunction()
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+# A project that brings Abseil, protobuf or fmt itself has their targets already.
+if(NOT TARGET absl::status)
+  find_package(absl QUIET)
+  verbena_need("${absl_FOUND}" "Abseil" libabsl-dev)
+endif()
+if(NOT TARGET protobuf::libprotobuf)
+  find_package(Protobuf 3.21 QUIET)
+  verbena_need("${Protobuf_FOUND}" "protobuf 3.21 with protoc" "libprotobuf-dev protobuf-compiler")
+endif()
+if(NOT TARGET fmt::fmt)
+  find_package(fmt QUIET)
+  verbena_need("${fmt_FOUND}" "fmt" libfmt-dev)
+endif()
+
+find_path(VERBENA_BOOST_INCLUDE_DIR boost/json/src.hpp)
+mark_as_advanced(VERBENA_BOOST_INCLUDE_DIR)
+verbena_need("${VERBENA_BOOST_INCLUDE_DIR}" "Boost's headers (Asio, Beast, JSON)" libboost1.81-dev)
+add_library(verbena_boost INTERFACE)
+target_include_directories(verbena_boost SYSTEM INTERFACE "${VERBENA_BOOST_INCLUDE_DIR}")
+
+verbena_import(Verbena::ibverbs ibverbs infiniband/verbs.h libibverbs-dev)
+verbena_import(Verbena::rdmacm rdmacm rdma/rdma_cma.h librdmacm-dev)
+verbena_import(Verbena::uring uring liburing.h liburing-dev)
+verbena_import(Verbena::isal isal isa-l/crc.h libisal-dev)
+if(VERBENA_ETCD)
+  find_package(OpenSSL QUIET)
+  verbena_need("${OPENSSL_FOUND}" "OpenSSL (or -DVERBENA_ETCD=OFF)" libssl-dev)
+endif()
+
+# The parts of Abseil that headers and sources name.
+set(VERBENA_ABSL
+    absl::any_invocable absl::btree absl::cleanup absl::cord absl::core_headers absl::flat_hash_map
+    absl::flat_hash_set absl::function_ref absl::hash absl::inlined_vector absl::node_hash_map
+    absl::span absl::status absl::statusor absl::strings)
+set(VERBENA_PUBLIC_LIBRARIES ${VERBENA_ABSL} protobuf::libprotobuf Threads::Threads)
+set(VERBENA_PRIVATE_LIBRARIES
+    fmt::fmt "$<BUILD_INTERFACE:verbena_boost>" Verbena::ibverbs Verbena::rdmacm Verbena::uring
+    Verbena::isal ${CMAKE_DL_LIBS})

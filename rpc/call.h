@@ -39,6 +39,7 @@
 #include "google/protobuf/message_lite.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
@@ -153,7 +154,7 @@ class Deadline {
 //   co_await stub.Get(request, {.metadata = {{"tenant", "blue"}, {"token-bin", token}}});
 //
 //   if (std::optional<std::string_view> tenant = context.metadata().Get("tenant")) …
-class Metadata {
+class VERBENA_EXPORT Metadata {
  public:
   // A key and its value.
   using Entry = std::pair<std::string_view, std::string_view>;
@@ -212,7 +213,7 @@ class Metadata {
   std::unique_ptr<Rep> rep_;  // null: nothing was added
 };
 
-class Metadata::Iterator {
+class VERBENA_EXPORT Metadata::Iterator {
  public:
   using iterator_category = std::forward_iterator_tag;
   using value_type = Entry;
@@ -472,7 +473,7 @@ constexpr uint64_t MethodId(std::string_view full_name) {
 
 // A descriptor's number in this process, from 1, given when it is first asked for. With it as the
 // index of an array, a link finds the method's number on the wire. A copy has a number of its own.
-class MethodIndex {
+class VERBENA_EXPORT MethodIndex {
  public:
   constexpr MethodIndex() = default;
   constexpr MethodIndex(const MethodIndex&) {}
@@ -574,7 +575,7 @@ PayloadSink SinkOf(WithPayload<Message>& reply) {
 
 // The part of a UnaryCall that is the same for all messages: the channel, the method, the options,
 // and once the call has begun, the call itself, whose type no user sees.
-class InPlaceCall {
+class VERBENA_EXPORT InPlaceCall {
  public:
   // Takes `options` before it returns. `channel` and `method` are borrowed until the call ends.
   InPlaceCall(Channel& channel, const MethodDescriptor& method, CallOptions&& options);
@@ -749,7 +750,7 @@ class [[nodiscard("a call begins when it is awaited: co_await it")]] UnaryCall {
 namespace internal {
 
 // The entries of a Metadata as bytes, and back. Pure functions.
-class MetadataCodec {
+class VERBENA_EXPORT MetadataCodec {
  public:
   // The entries in the form in which they travel, bytes() long.
   static std::string_view EntriesOf(const Metadata& metadata) {

@@ -42,6 +42,7 @@
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/resolver.h"
 #include "verbena/rpc/runtime.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -108,7 +109,7 @@ struct ChannelOptions {
   ServiceConfig service_config = {};
 };
 
-class Channel {
+class VERBENA_EXPORT Channel {
  public:
   // `target` is one of these. `address` stands for host:port ("storage-7:4000", "[::1]:4000"), or
   // for whatever RuntimeOptions::use_bootstrap takes.

@@ -31,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/call.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {
@@ -49,7 +50,7 @@ class DedupeClient;
 //   one request for all attempts   INVALID_ARGUMENT    dedupe_test
 //   the method is deduplicated     INVALID_ARGUMENT    dedupe_test
 //   outlives its attempts          not checked
-class DedupeToken {
+class VERBENA_EXPORT DedupeToken {
  public:
   DedupeToken() = default;
   DedupeToken(const DedupeToken&) = delete;

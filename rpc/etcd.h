@@ -43,6 +43,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {
@@ -100,7 +101,7 @@ struct EtcdLease {
 };
 
 // A transaction: if all conditions hold, etcd makes all changes, otherwise none. A value.
-class EtcdTxn {
+class VERBENA_EXPORT EtcdTxn {
  public:
   EtcdTxn& IfAbsent(std::string key);
   EtcdTxn& IfModRevision(std::string key, int64_t revision);
@@ -155,7 +156,7 @@ struct EtcdChanges {
 
 // A watch over keys, on a connection of its own to a member that has a leader. One coroutine at a
 // time. Destroying it, on any thread, ends the watch.
-class EtcdWatch {
+class VERBENA_EXPORT EtcdWatch {
  public:
   ~EtcdWatch();
   EtcdWatch(const EtcdWatch&) = delete;
@@ -181,7 +182,7 @@ class EtcdWatch {
 
 // A client of one etcd. The top of this header says how long it must live, on which threads it may
 // be used, and how its requests fail.
-class EtcdClient {
+class VERBENA_EXPORT EtcdClient {
  public:
   // Bytes that an answer, or one message of a watch, may have. A larger one fails the request.
   static constexpr size_t kMaxAnswerBytes = size_t{4} << 20;

@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/remote_memory.pb.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/lease_access.h"         // IWYU pragma: export
 #include "verbena/transport/memory/buffer.h"             // IWYU pragma: export
@@ -46,12 +47,13 @@ struct RemoteRange;
 
 // Lend() of channels and of handlers' contexts, over `link`. `deadline` bounds the wait for a
 // window, too.
-VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<Loan>> LendOver(
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS VERBENA_EXPORT Task<absl::StatusOr<Loan>> LendOver(
     Link& link, BufferView view, LeaseAccess access, TimePoint deadline);
 
 // The memory of `link`'s peer that `handle` names. INVALID_ARGUMENT for a handle that names
 // nothing, FAILED_PRECONDITION for one of another link.
-absl::StatusOr<RemoteMemory> RemoteOver(Link& link, const RemoteMemoryHandle& handle);
+VERBENA_EXPORT absl::StatusOr<RemoteMemory> RemoteOver(Link& link,
+                                                       const RemoteMemoryHandle& handle);
 }  // namespace internal
 
 // Loan: memory that the application lends to the other end of one link, for one-sided access.
@@ -89,7 +91,7 @@ absl::StatusOr<RemoteMemory> RemoteOver(Link& link, const RemoteMemoryHandle& ha
 //   End() on its executor                    FAILED_PRECONDITION   remote_memory_lifetime_test
 //   End() of a loan, not of an empty one     FAILED_PRECONDITION   remote_memory_test
 //   the Buffer is kept until End() gave OK   not checked
-class Loan {
+class VERBENA_EXPORT Loan {
  public:
   // Lends nothing.
   Loan() = default;
@@ -120,7 +122,7 @@ class Loan {
   void Drop();
 
   // The link over which it was lent.
-  struct LentOver {
+  struct VERBENA_EXPORT LentOver {
     // nullptr once the link is lost. Call it on the link's executor.
     internal::Link* Open() const;
 
@@ -167,7 +169,7 @@ class Loan {
 //   on the executor of its link            FAILED_PRECONDITION   remote_memory_lifetime_test
 //   not used after its Loan has ended      the link is lost      remote_memory_lifetime_test
 //   the Buffer lives as long as the Task   not checked
-class RemoteMemory {
+class VERBENA_EXPORT RemoteMemory {
  public:
   uint64_t size() const { return bytes_; }
   LeaseAccess access() const { return access_; }

@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/resolver.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 
 namespace verbena {
 
@@ -175,7 +176,7 @@ struct ServiceConfig {
 // attempts count as 5, and initialBackoff is at most maxBackoff. A hedgingPolicy without
 // hedgingDelay begins all attempts at once; one without nonFatalStatusCodes lets any failure end
 // the call.
-absl::StatusOr<ServiceConfig> ParseServiceConfig(std::string_view json);
+VERBENA_EXPORT absl::StatusOr<ServiceConfig> ParseServiceConfig(std::string_view json);
 
 // Balancing: how a channel to a set of servers chooses the server of a call.
 //
@@ -266,7 +267,7 @@ struct ChannelServer {
 namespace internal {
 
 // INVALID_ARGUMENT if a field is out of its range; the message names the field and the range.
-absl::Status CheckServiceConfig(const ServiceConfig& config);
+VERBENA_EXPORT absl::Status CheckServiceConfig(const ServiceConfig& config);
 
 }  // namespace internal
 }  // namespace verbena

@@ -29,6 +29,7 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/connect/bootstrap.h"        // IWYU pragma: export
 #include "verbena/transport/connect/file_bootstrap.h"   // IWYU pragma: export
 #include "verbena/transport/connect/local_bootstrap.h"  // IWYU pragma: export
@@ -150,7 +151,7 @@ struct MemoryOptions {
 //   Spawn() of a call that owns its messages              does not compile       lifetimes
 //   options are in range                                  INVALID_ARGUMENT       runtime_test
 //   use_device, use_bootstrap and clock outlive it        not checked
-class Runtime {
+class VERBENA_EXPORT Runtime {
  public:
   // INVALID_ARGUMENT: an option is out of range or contradicts another, or names a way of
   // connecting that does not exist, or `device` names an address that this host does not have.

@@ -29,6 +29,7 @@
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/service.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 
 namespace verbena {
 
@@ -288,7 +289,7 @@ struct RunningHandler {
 //   the runtime outlives the server                       a check aborts         runtime_test
 //   the services outlive the server                       not checked
 //   Start, Shutdown, ~Server on no executor's thread      a check aborts         runtime_test
-class Server {
+class VERBENA_EXPORT Server {
  public:
   // `services` are borrowed, and must outlive the server.
   //   ALREADY_EXISTS: a service is given twice, or two methods have the same id.

@@ -29,6 +29,7 @@
 #include "verbena/rpc/memory.h"
 #include "verbena/rpc/stream.h"
 #include "verbena/rpc/stream/awaits.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/trace.h"
@@ -58,7 +59,7 @@ class StreamOf;
 //   a part fits response_payload_room()                 RESOURCE_EXHAUSTED    payload_test
 //   handles are of this call's link                     FAILED_PRECONDITION   remote_memory_test
 //   used until the handler's Task ends, on its thread   not checked
-class ServerContext {
+class VERBENA_EXPORT ServerContext {
  public:
   // The caller's deadline by this machine's clock; not set if the caller has none. Calls that the
   // handler makes have it by themselves, unless CallOptions::inherit says otherwise.

@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 
 namespace verbena {
 
@@ -38,34 +39,34 @@ enum class Outcome : uint8_t {
 
 // The outcome of a Status that a call returned. kMaybeExecuted if the Status carries none, since
 // nothing is known.
-Outcome OutcomeOf(const absl::Status& status);
+VERBENA_EXPORT Outcome OutcomeOf(const absl::Status& status);
 
 // `status` with `outcome` attached. OK stays OK. For the calling side, as in a wrapper or a test:
 // if a handler returns this Status, its caller still hears kExecuted, unless the handler calls
 // ServerContext::NotExecuted() or MaybeExecuted().
-absl::Status WithOutcome(absl::Status status, Outcome outcome);
+VERBENA_EXPORT absl::Status WithOutcome(absl::Status status, Outcome outcome);
 
 // "not_executed", "executed" or "maybe_executed".
-const char* OutcomeName(Outcome outcome);
+VERBENA_EXPORT const char* OutcomeName(Outcome outcome);
 
 // `status` with the message "<what>: <message>", and with its code and details. OK stays OK. A new
 // Status built from code and message alone would lose the Outcome, by which callers decide about
 // retries, and the details of the peer.
 //
 //   if (!status.ok()) return Annotate(status, "Write of volume 'db'");
-absl::Status Annotate(const absl::Status& status, std::string_view what);
+VERBENA_EXPORT absl::Status Annotate(const absl::Status& status, std::string_view what);
 
 // `status` which also says that its caller should wait for `delay` before the next attempt. The
 // delay is rounded up to microseconds, and replaces any that `status` had. OK stays OK. A check
 // aborts if `delay` is negative.
 //
 //   co_return context.NotExecuted(WithRetryAfter(absl::UnavailableError("rebuilding"), 50ms));
-absl::Status WithRetryAfter(absl::Status status, Duration delay);
+VERBENA_EXPORT absl::Status WithRetryAfter(absl::Status status, Duration delay);
 
 // The delay that `status` asks for. None if it asks for none, or a peer sent one that is no number.
 //
 //   if (auto delay = RetryAfterOf(status)) co_await Sleep(*delay);
-std::optional<Duration> RetryAfterOf(const absl::Status& status);
+VERBENA_EXPORT std::optional<Duration> RetryAfterOf(const absl::Status& status);
 
 }  // namespace verbena
 

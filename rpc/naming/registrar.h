@@ -18,6 +18,7 @@
 #include "verbena/rpc/naming/target.h"
 #include "verbena/rpc/resolver.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
@@ -33,7 +34,7 @@ struct ServerEntry {
 
 // INVALID_ARGUMENT: the entry breaks a rule for names, addresses, zones or weights; the message
 // says which.
-absl::Status CheckServerEntry(const ServerEntry& entry);
+VERBENA_EXPORT absl::Status CheckServerEntry(const ServerEntry& entry);
 
 // Keeps one server's entry in a directory. Its Tasks run on one executor.
 class Registrar {
@@ -54,7 +55,7 @@ class Registrar {
 //
 // //rpc knows etcd:// targets, but does not link the client of etcd. //rpc:etcd links it, and
 // enters itself here before main() (rpc/naming/etcd/directory.cc). Any thread.
-class Directory {
+class VERBENA_EXPORT Directory {
  public:
   virtual ~Directory() = default;
   virtual std::shared_ptr<Resolver> MakeResolver(EtcdTarget target) const = 0;
@@ -79,8 +80,8 @@ struct RegisteredServer {
 // nullptr: the options have no target. INVALID_ARGUMENT: an option is out of its range, the target
 // is none of a directory, or no client could use the address. FAILED_PRECONDITION: the program does
 // not link the directory.
-absl::StatusOr<std::unique_ptr<Registrar>> MakeRegistrar(const RegistrationOptions& options,
-                                                         RegisteredServer server);
+VERBENA_EXPORT absl::StatusOr<std::unique_ptr<Registrar>> MakeRegistrar(
+    const RegistrationOptions& options, RegisteredServer server);
 
 }  // namespace verbena::internal
 

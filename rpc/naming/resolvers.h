@@ -20,6 +20,7 @@
 #include "verbena/rpc/naming/target.h"
 #include "verbena/rpc/resolver.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/coro/sync.h"
@@ -29,10 +30,10 @@ namespace verbena::internal {
 
 // The resolver of a target, which is no PlainTarget. FAILED_PRECONDITION: the program does not link
 // the target's directory.
-absl::StatusOr<std::shared_ptr<Resolver>> MakeResolver(Target target);
+VERBENA_EXPORT absl::StatusOr<std::shared_ptr<Resolver>> MakeResolver(Target target);
 
 // A set that never changes.
-class StaticResolver final : public Resolver {
+class VERBENA_EXPORT StaticResolver final : public Resolver {
  public:
   explicit StaticResolver(std::vector<ResolvedServer> servers) : servers_(std::move(servers)) {}
   Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() override;
@@ -48,7 +49,7 @@ class StaticResolver final : public Resolver {
 // look that was asked for comes about a second after the last one. While the asking goes on and
 // looks find nothing new, it comes later and later, up to a period after the last one: a server
 // that is down for long is no reason to look more often.
-class PeriodicLook {
+class VERBENA_EXPORT PeriodicLook {
  public:
   // The period doubles from `first` to `longest`. `random` outlives it.
   PeriodicLook(Duration first, Duration longest, Random& random = Random::Real());
@@ -74,7 +75,7 @@ class PeriodicLook {
 // Each address of a name is a server, but for those to which this host has no route, and those of
 // the family that has fewer: hosts with both an IPv4 and an IPv6 address would be two servers. A
 // lookup that failed is repeated soon, as if asked for.
-class DnsResolver final : public Resolver {
+class VERBENA_EXPORT DnsResolver final : public Resolver {
  public:
   // `lookups` outlives it.
   explicit DnsResolver(DnsTarget target, NameLookups& lookups = NameLookups::System())
@@ -93,7 +94,7 @@ class DnsResolver final : public Resolver {
   PeriodicLook look_{kPeriod, kPeriod};
 };
 
-class FileResolver final : public Resolver {
+class VERBENA_EXPORT FileResolver final : public Resolver {
  public:
   explicit FileResolver(std::string path) : path_(std::move(path)) {}
   // Returns only what differs from the set before.
@@ -121,8 +122,8 @@ class FileResolver final : public Resolver {
 // name the file and the line, up to three of them, and show at most 100 bytes of each text.
 
 // INVALID_ARGUMENT also for a list without a server: a file that is being written may be empty.
-absl::StatusOr<std::vector<ResolvedServer>> ParseServerList(std::string_view path,
-                                                            std::string_view text);
+VERBENA_EXPORT absl::StatusOr<std::vector<ResolvedServer>> ParseServerList(std::string_view path,
+                                                                           std::string_view text);
 
 }  // namespace verbena::internal
 

@@ -22,6 +22,7 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/rpc/resolver.h"
+#include "verbena/transport/base/export.h"
 
 namespace verbena::internal {
 
@@ -54,11 +55,12 @@ struct EtcdTarget {
 
 using Target = std::variant<PlainTarget, StaticTarget, DnsTarget, FileTarget, EtcdTarget>;
 
-absl::StatusOr<Target> ParseTarget(std::string_view text);
+VERBENA_EXPORT absl::StatusOr<Target> ParseTarget(std::string_view text);
 
 // The addresses of one server: "a:4000" or "a:4000|b:4000". Errors begin with "position N: ", where
 // N counts from `text`'s first character, which is number `first`.
-absl::StatusOr<std::vector<std::string>> ParseAddresses(std::string_view text, size_t first);
+VERBENA_EXPORT absl::StatusOr<std::vector<std::string>> ParseAddresses(std::string_view text,
+                                                                       size_t first);
 
 }  // namespace verbena::internal
 

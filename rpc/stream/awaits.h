@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
@@ -61,7 +62,7 @@ BorrowedPayload PayloadOf(const WithPayload<Message>& message) {
 
 // co_await gives absl::StatusOr<bool>: true when a message was read, false at the end of the
 // stream.
-class [[nodiscard]] StreamRead final : public Suspension {
+class [[nodiscard]] VERBENA_EXPORT StreamRead final : public Suspension {
  public:
   using value_type = absl::StatusOr<bool>;
 
@@ -105,11 +106,12 @@ class [[nodiscard]] StreamRead final : public Suspension {
 
 // Reads a message that may have a payload: co_await gives what StreamRead does. The sink's memory
 // is used again if it is large enough.
-Task<absl::StatusOr<bool>> ReadWithPayload(StreamReceiver& receiver,
-                                           google::protobuf::MessageLite& into, PayloadSink sink);
+VERBENA_EXPORT Task<absl::StatusOr<bool>> ReadWithPayload(StreamReceiver& receiver,
+                                                          google::protobuf::MessageLite& into,
+                                                          PayloadSink sink);
 
 // co_await gives absl::Status: OK when the message is on its way.
-class [[nodiscard]] StreamWrite final : public Suspension {
+class [[nodiscard]] VERBENA_EXPORT StreamWrite final : public Suspension {
  public:
   using value_type = absl::Status;
 
@@ -155,7 +157,7 @@ class ChannelStream;
 
 // One reference to a ChannelStream, which lives until its last reference is gone. So a coroutine
 // that waits for the stream's end may outlive the stream's owner. One thread.
-class StreamRef {
+class VERBENA_EXPORT StreamRef {
  public:
   explicit StreamRef(ChannelStream& stream);
   StreamRef(const StreamRef& other) : StreamRef(*other.stream_) {}
@@ -171,7 +173,7 @@ class StreamRef {
 };
 
 // The owner of a ChannelStream, whose destruction abandons the call.
-class StreamHandle {
+class VERBENA_EXPORT StreamHandle {
  public:
   // `request` is serialized before this returns; for a method whose client sends a stream, it is
   // any message of the request's type. `reply` is any message of the reply's type.
@@ -182,17 +184,17 @@ class StreamHandle {
   ChannelStream& operator*() const { return *stream_; }
 
  private:
-  struct Deleter {
+  struct VERBENA_EXPORT Deleter {
     void operator()(ChannelStream* stream) const;
   };
   std::unique_ptr<ChannelStream, Deleter> stream_;
 };
 
-StreamReceiver& ReceiverOf(ChannelStream& stream);
-StreamSender& SenderOf(ChannelStream& stream);
+VERBENA_EXPORT StreamReceiver& ReceiverOf(ChannelStream& stream);
+VERBENA_EXPORT StreamSender& SenderOf(ChannelStream& stream);
 
 // The base of the awaits that may have to begin their stream first.
-class BeginsStream {
+class VERBENA_EXPORT BeginsStream {
  protected:
   explicit BeginsStream(ChannelStream& stream) : stream_(stream) {}
 
@@ -206,7 +208,7 @@ class BeginsStream {
 };
 
 // co_await gives bool: whether `into` holds a message now.
-class [[nodiscard]] ClientRead : private BeginsStream {
+class [[nodiscard]] VERBENA_EXPORT ClientRead : private BeginsStream {
  public:
   using value_type = bool;
 
@@ -243,7 +245,7 @@ class [[nodiscard]] ClientRead : private BeginsStream {
 };
 
 // co_await gives absl::Status.
-class [[nodiscard]] ClientWrite : private BeginsStream {
+class [[nodiscard]] VERBENA_EXPORT ClientWrite : private BeginsStream {
  public:
   using value_type = absl::Status;
 
@@ -318,7 +320,8 @@ class [[nodiscard]] ClientReadMessage {
 };
 
 // The Task gives whether `into` and the sink hold a message and its payload now.
-Task<bool> ReadWithPayload(StreamRef stream, google::protobuf::MessageLite& into, PayloadSink sink);
+VERBENA_EXPORT Task<bool> ReadWithPayload(StreamRef stream, google::protobuf::MessageLite& into,
+                                          PayloadSink sink);
 
 template <typename Message>
 Task<std::optional<Message>> NextWithPayload(StreamRef stream) {
@@ -329,8 +332,9 @@ Task<std::optional<Message>> NextWithPayload(StreamRef stream) {
 
 // Reads as ReadWithPayload() does, but gives an error if the stream broke, or the await was
 // cancelled.
-Task<absl::StatusOr<bool>> TryRead(StreamRef stream, google::protobuf::MessageLite& into,
-                                   PayloadSink sink);
+VERBENA_EXPORT Task<absl::StatusOr<bool>> TryRead(StreamRef stream,
+                                                  google::protobuf::MessageLite& into,
+                                                  PayloadSink sink);
 
 // Read() and Read(into) of the streams that a client reads. A WithPayload takes a coroutine, which
 // may wait for memory.
@@ -351,10 +355,11 @@ VERBENA_CORO_WRAPPER Task<bool> ReadInto(ChannelStream& stream, WithPayload<Mess
 }
 
 // WritesDone() and Finish() of a client's three kinds of stream.
-Task<absl::Status> EndWrites(StreamRef stream);
-Task<absl::Status> FinishStream(StreamRef stream);
+VERBENA_EXPORT Task<absl::Status> EndWrites(StreamRef stream);
+VERBENA_EXPORT Task<absl::Status> FinishStream(StreamRef stream);
 // FinishStream(), which also parses the reply.
-Task<absl::Status> FinishWithReply(StreamRef stream, google::protobuf::MessageLite& reply);
+VERBENA_EXPORT Task<absl::Status> FinishWithReply(StreamRef stream,
+                                                  google::protobuf::MessageLite& reply);
 
 template <typename Reply>
 Task<absl::StatusOr<Reply>> FinishWithReply(StreamRef stream) {
@@ -364,7 +369,7 @@ Task<absl::StatusOr<Reply>> FinishWithReply(StreamRef stream) {
 }
 
 // The handler's halves of its call's stream. Precondition: the call has a stream.
-class StreamOf {
+class VERBENA_EXPORT StreamOf {
  public:
   static StreamReceiver& Receiver(ServerContext& context);
   static StreamSender& Sender(ServerContext& context);

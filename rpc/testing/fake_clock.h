@@ -17,10 +17,11 @@
 
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/task.h"
+#include "verbena/transport/base/export.h"
 
 namespace verbena::testing {
 
-class FakeClock final : public Clock {
+class VERBENA_EXPORT FakeClock final : public Clock {
  public:
   TimePoint Now() override;
 

@@ -25,6 +25,7 @@
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
+#include "verbena/transport/base/export.h"
 
 namespace verbena::testing {
 
@@ -51,7 +52,7 @@ struct Fault {
   Outcome outcome = Outcome::kNotExecuted;
 };
 
-class FaultInjector final : public ClientInterceptor {
+class VERBENA_EXPORT FaultInjector final : public ClientInterceptor {
  public:
   // If several faults of a call are due, the one that was added first happens.
   void Add(Fault fault);

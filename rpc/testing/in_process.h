@@ -39,6 +39,7 @@
 #include "verbena/rpc/service.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/testing/fake_clock.h"
+#include "verbena/transport/base/export.h"
 
 namespace verbena::testing {
 
@@ -53,7 +54,7 @@ struct InProcessOptions {
   bool fake_clock = false;
 };
 
-class InProcessServer {
+class VERBENA_EXPORT InProcessServer {
  public:
   // Starts the runtime.
   explicit InProcessServer(InProcessOptions options = {});

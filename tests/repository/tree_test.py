@@ -14,7 +14,7 @@ MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|home|root|Users|mnt)/[.\w]")
 UNFINISHED = re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X])\b")
 DOWNLOADS = re.compile(r"\bhttps?:[/]/")
 # A class or enumeration of a namespace, but no template and no declaration without a body.
-_ATTRIBUTES = r"(?:\[\[.*?\]\] |alignas\(.*?\) )*"
+_ATTRIBUTES = r"(?:\[\[.*?\]\] |alignas\(.*?\) |VERBENA_EXPORT )*"
 CLASS = re.compile(rf"(?<!>\n)^(?:class|struct|enum class) {_ATTRIBUTES}(\w+)(?: final)?(?: :.*| \{{.*)?(?<!;)$",
                    re.MULTILINE)
 # Switches and doors that only tests use, among them a hook that is a variable of the program. Text

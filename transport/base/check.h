@@ -25,6 +25,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "verbena/transport/base/export.h"
+
 // 1 if VERBENA_DCHECK checks, otherwise 0.
 #ifndef VERBENA_DCHECK_IS_ON
 #if !defined(NDEBUG) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -44,7 +46,7 @@ namespace verbena::internal {
 // The report of one check that failed. It is not an object of the function that checks, and takes
 // what it prints by value: so that function keeps nothing in memory for it, and needs no stack
 // protector for a check that holds.
-class CheckFailure {
+class VERBENA_EXPORT CheckFailure {
  public:
   // Never freed: the process ends with it.
   [[gnu::cold, gnu::noinline]] static CheckFailure& Begin(const char* file, int line,

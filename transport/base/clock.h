@@ -15,6 +15,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "verbena/transport/base/export.h"
+
 namespace verbena {
 
 using Duration = std::chrono::nanoseconds;
@@ -61,7 +63,7 @@ constexpr Duration SaturatingCast(std::chrono::duration<Rep, Period> duration) {
 
 }  // namespace internal
 
-class Clock {
+class VERBENA_EXPORT Clock {
  public:
   virtual ~Clock() = default;
   virtual TimePoint Now() = 0;

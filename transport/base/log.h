@@ -13,6 +13,8 @@
 #include <mutex>
 #include <string>
 
+#include "verbena/transport/base/export.h"
+
 namespace verbena {
 
 enum class LogLevel { kInfo, kWarning, kError };
@@ -22,11 +24,11 @@ using LogSink = void (*)(LogLevel level, const std::string& message);
 
 // nullptr restores the default sink, which prints kWarning and worse (all, when VERBENA_LOG=info is
 // set).
-void SetLogSink(LogSink sink);
+VERBENA_EXPORT void SetLogSink(LogSink sink);
 
 // From any thread. An exception of the sink is dropped: no operation may fail because of its log
 // line.
-void Log(LogLevel level, const std::string& message) noexcept;
+VERBENA_EXPORT void Log(LogLevel level, const std::string& message) noexcept;
 
 }  // namespace verbena
 
@@ -40,7 +42,7 @@ namespace verbena::internal {
 //
 //   ThrottledLog refusals({.lines = 4});
 //   refusals.Write(LogLevel::kWarning, executor.now(), fmt::format("{} is refused: …", peer));
-class ThrottledLog {
+class VERBENA_EXPORT ThrottledLog {
  public:
   using Time = std::chrono::time_point<std::chrono::steady_clock, std::chrono::nanoseconds>;
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/base/socket.h"
 
 namespace verbena::internal {
@@ -34,7 +35,7 @@ struct NameAnswer {
 //   NameLookups::System().Start("storage-7", [mailbox](const NameAnswer& answer) {
 //     mailbox->Push(answer);
 //   });
-class NameLookups {
+class VERBENA_EXPORT NameLookups {
  public:
   static constexpr int kMostThreads = 8;  // (start)
 

@@ -11,6 +11,7 @@
 
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 
 namespace verbena::internal {
 
@@ -20,7 +21,7 @@ namespace verbena::internal {
 //
 //   SeededRandom random(seed);               // the same numbers every time
 //   Duration jitter = base * random.Below(100) / 100;
-class Random {
+class VERBENA_EXPORT Random {
  public:
   virtual ~Random() = default;
 
@@ -35,7 +36,7 @@ class Random {
 };
 
 // SplitMix64: equal seeds give equal sequences, on every machine. One thread.
-class SeededRandom final : public Random {
+class VERBENA_EXPORT SeededRandom final : public Random {
  public:
   explicit SeededRandom(uint64_t seed) : state_(seed) {}
   uint64_t Next() override;

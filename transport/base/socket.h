@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/base/process.h"
 
 namespace verbena::internal {
@@ -25,25 +26,25 @@ namespace verbena::internal {
 using IpAddress = std::array<uint8_t, 16>;
 
 // None if `text` is no numeric address, or one with an interface behind it.
-std::optional<IpAddress> ParseIp(const std::string& text);
+VERBENA_EXPORT std::optional<IpAddress> ParseIp(const std::string& text);
 // As people write it: 10.0.0.7, 2001:db8::7.
-std::string FormatIp(const IpAddress& ip);
+VERBENA_EXPORT std::string FormatIp(const IpAddress& ip);
 
-bool IsIpv4(const IpAddress& ip);
+VERBENA_EXPORT bool IsIpv4(const IpAddress& ip);
 // 127.0.0.0/8 and ::1.
-bool IsLoopback(const IpAddress& ip);
+VERBENA_EXPORT bool IsLoopback(const IpAddress& ip);
 // fe80::/10
-bool IsLinkLocal(const IpAddress& ip);
+VERBENA_EXPORT bool IsLinkLocal(const IpAddress& ip);
 // 0.0.0.0 and ::.
-bool IsWildcard(const IpAddress& ip);
+VERBENA_EXPORT bool IsWildcard(const IpAddress& ip);
 
 // The first address of the range that bounds count as one host, which may use every address in it:
 // an IPv4 address alone, or the /64 of an IPv6 address.
-IpAddress RangeOf(const IpAddress& ip);
+VERBENA_EXPORT IpAddress RangeOf(const IpAddress& ip);
 
 // The addresses of this host's interfaces, in the kernel's order. `reachable`: only those that mean
 // something on other hosts, of interfaces that are up; neither loopback nor link-local.
-std::vector<IpAddress> HostAddresses(bool reachable);
+VERBENA_EXPORT std::vector<IpAddress> HostAddresses(bool reachable);
 
 // HostPort: "storage-7:4000", "127.0.0.1:4000" or "[::1]:4000", taken apart.
 struct HostPort {
@@ -52,17 +53,17 @@ struct HostPort {
 };
 
 // INVALID_ARGUMENT names the text and what is wrong with it.
-absl::StatusOr<HostPort> ParseHostPort(const std::string& text);
+VERBENA_EXPORT absl::StatusOr<HostPort> ParseHostPort(const std::string& text);
 
 // The reverse: an IPv6 address gets its brackets.
-std::string FormatHostPort(const std::string& host, uint16_t port);
+VERBENA_EXPORT std::string FormatHostPort(const std::string& host, uint16_t port);
 
 // The source that servers count a peer "host:port" under: RangeOf its address, as in "10.0.0.7" or
 // "2001:db8:1:2::/64". `peer` itself if it has no IP address.
-std::string SourceOf(const std::string& peer);
+VERBENA_EXPORT std::string SourceOf(const std::string& peer);
 
 // SocketAddress: an IPv4 or IPv6 address and a port, as the kernel takes them. A value.
-class SocketAddress {
+class VERBENA_EXPORT SocketAddress {
  public:
   SocketAddress() = default;
   // IPv4 if `ip` is mapped.
@@ -97,7 +98,7 @@ class SocketAddress {
 // A peer may claim any name. The address that its packets come from is proven, unless somebody on
 // the way forges packets. So bounds count by this address, and claims are compared with it. A
 // value.
-struct TcpSource {
+struct VERBENA_EXPORT TcpSource {
   IpAddress address{};
   bool this_host = false;  // the connection does not leave this host
 
@@ -109,19 +110,19 @@ struct TcpSource {
 };
 
 // None if there is none to be had; errno then says why.
-UniqueFd OpenTcpSocket(int family);
+VERBENA_EXPORT UniqueFd OpenTcpSocket(int family);
 
 struct SocketBinding {
   bool reuse = true;          // also a port of a process that has just ended
   bool both_families = true;  // an IPv6 wildcard takes IPv4 connections, too
 };
 // For a socket that is to listen. False, with errno, if the address is not to be had.
-bool BindTcpSocket(int fd, const SocketAddress& at, SocketBinding options = {});
+VERBENA_EXPORT bool BindTcpSocket(int fd, const SocketAddress& at, SocketBinding options = {});
 
 // Begins to connect. 0: the socket becomes writable when that is over, and ConnectResult() then
 // returns 0 or the errno. Otherwise the errno of an attempt that has failed at once.
-int StartConnect(int fd, const SocketAddress& to);
-int ConnectResult(int fd);
+VERBENA_EXPORT int StartConnect(int fd, const SocketAddress& to);
+VERBENA_EXPORT int ConnectResult(int fd);
 
 struct AcceptedSocket {
   UniqueFd fd;
@@ -130,7 +131,7 @@ struct AcceptedSocket {
 // Takes the next connection of a TCP or Unix socket. UNAVAILABLE: none waits. CANCELLED: it was
 // gone again before it could be taken; take the next. RESOURCE_EXHAUSTED, whose message begins with
 // `what`: descriptors or memory are out, or the socket accepts nothing now; try again later.
-absl::StatusOr<AcceptedSocket> AcceptSocket(int listener, const std::string& what);
+VERBENA_EXPORT absl::StatusOr<AcceptedSocket> AcceptSocket(int listener, const std::string& what);
 
 // How long a host may say nothing before its connection ends.
 struct AllowedSilence {
@@ -139,11 +140,11 @@ struct AllowedSilence {
   int interval_seconds = 5;  // between two of them
   int limit_seconds = 25;    // also of data that is not acknowledged; 0: as the kernel has it
 };
-void DetectDeadHost(int fd, AllowedSilence limits = {});
+VERBENA_EXPORT void DetectDeadHost(int fd, AllowedSilence limits = {});
 
 // The message is `what` with the errno's description and name. UNAVAILABLE if another attempt may
 // go better.
-absl::Status SocketStatus(int error, const std::string& what);
+VERBENA_EXPORT absl::Status SocketStatus(int error, const std::string& what);
 
 }  // namespace verbena::internal
 

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {
@@ -28,7 +29,7 @@ inline constexpr size_t kMaxBootstrapMessageBytes = 64 * 1024;
 
 // For implementations of MessageStream: INVALID_ARGUMENT if `bytes` is more than
 // kMaxBootstrapMessageBytes.
-absl::Status CheckBootstrapMessage(size_t bytes);
+VERBENA_EXPORT absl::Status CheckBootstrapMessage(size_t bytes);
 
 namespace internal {
 
@@ -92,7 +93,7 @@ using StaticAddresses = std::map<std::string, std::string>;
 
 // Each line has a name and an address, separated by blanks; '#' begins a comment. INVALID_ARGUMENT
 // names the line that has another form, or that repeats a name.
-absl::StatusOr<StaticAddresses> ParseStaticAddresses(const std::string& text);
+VERBENA_EXPORT absl::StatusOr<StaticAddresses> ParseStaticAddresses(const std::string& text);
 
 // StaticBootstrap: peers by fixed names, from a table that the program or its configuration has.
 //
@@ -105,7 +106,7 @@ absl::StatusOr<StaticAddresses> ParseStaticAddresses(const std::string& text);
 //       "storage-7  10.0.0.7:4000\n"));
 //   StaticBootstrap bootstrap(*tcp, addresses);
 //   Runtime::Start({.use_bootstrap = &bootstrap});   // Channel(*runtime, "storage-7")
-class StaticBootstrap final : public Bootstrap {
+class VERBENA_EXPORT StaticBootstrap final : public Bootstrap {
  public:
   StaticBootstrap(Bootstrap& below, StaticAddresses addresses);
 

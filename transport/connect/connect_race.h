@@ -23,10 +23,11 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 
 namespace verbena::internal {
 
-class ConnectRace final : public std::enable_shared_from_this<ConnectRace> {
+class VERBENA_EXPORT ConnectRace final : public std::enable_shared_from_this<ConnectRace> {
  public:
   struct Winner {
     boost::asio::ip::tcp::socket socket;  // connected

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/connect/bootstrap.h"
 
 namespace verbena::internal {
@@ -41,7 +42,7 @@ namespace verbena {
 //   VERBENA_ASSIGN_OR_RETURN(auto bootstrap, FileBootstrap::Create("/shared/job-17"));
 //   Runtime::Start({.use_bootstrap = bootstrap.get()});
 //   Server::Start(*runtime, {&store}, {.address = "store-0"});   // and Channel(runtime, "store-0")
-class FileBootstrap final : public Bootstrap {
+class VERBENA_EXPORT FileBootstrap final : public Bootstrap {
  public:
   // NOT_FOUND or PERMISSION_DENIED if `directory` is not there, or this process may not write to
   // it.
@@ -74,7 +75,7 @@ namespace verbena::internal {
 // lockd) carries it between hosts. IsHeld() takes no lock, and so is in nobody's way. Any thread.
 //
 //   VERBENA_ASSIGN_OR_RETURN(FileLock alive, FileLock::Take(directory + "/alive"));
-class FileLock {
+class VERBENA_EXPORT FileLock {
  public:
   // Creates the file if it is not there. ALREADY_EXISTS when somebody holds it.
   static absl::StatusOr<FileLock> Take(const std::string& path);
@@ -113,7 +114,7 @@ inline constexpr uint64_t kFileUnreadMessages = 64;
 // The listener's and the connection's directory must belong to this user and be writable for nobody
 // else, and messages must be regular files. So another user of the host can neither read a
 // handshake nor hold up the thread.
-class FileSpool {
+class VERBENA_EXPORT FileSpool {
  public:
   // The client's end: a new connection in the directory of a listener. UNAVAILABLE when nobody
   // listens there.
@@ -153,17 +154,17 @@ class FileSpool {
 
 // PERMISSION_DENIED unless `path` is a directory (not a link to one) of this user's, to which
 // nobody else may write.
-absl::Status CheckPrivateDirectory(const std::string& path);
+VERBENA_EXPORT absl::Status CheckPrivateDirectory(const std::string& path);
 
 // Connections in a listener's directory that no server end has taken yet, in the order of their
 // names.
-std::vector<std::string> UnclaimedConnections(const std::string& listener);
+VERBENA_EXPORT std::vector<std::string> UnclaimedConnections(const std::string& listener);
 
 // Removes the connections of which neither end lives.
-void SweepConnections(const std::string& listener);
+VERBENA_EXPORT void SweepConnections(const std::string& listener);
 
 // The lock that the listener holds.
-std::string ListenerLockPath(const std::string& listener);
+VERBENA_EXPORT std::string ListenerLockPath(const std::string& listener);
 
 }  // namespace verbena::internal
 

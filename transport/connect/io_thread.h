@@ -18,6 +18,8 @@
 
 #include "absl/status/statusor.h"
 
+#include "verbena/transport/base/export.h"
+
 namespace verbena::internal {
 
 // An object that must be closed before the thread can end. The thread shares the ownership while
@@ -39,7 +41,7 @@ class IoObject {
 //
 // Post() is for any thread; Register() and Unregister() for handlers; Stop() and Park() for
 // the owner, on another thread.
-class IoThread {
+class VERBENA_EXPORT IoThread {
  public:
   static absl::StatusOr<std::shared_ptr<IoThread>> Start();
   ~IoThread();

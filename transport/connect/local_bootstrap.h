@@ -20,6 +20,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/task.h"
 
@@ -31,7 +32,7 @@ class LocalNames;
 
 // The names in use. Safe from any thread. Bootstraps, listeners and streams share the names, and
 // may outlive this object.
-class LocalNetwork {
+class VERBENA_EXPORT LocalNetwork {
  public:
   static constexpr size_t kStreamMessages = 64;
   static constexpr size_t kBacklog = 128;
@@ -47,7 +48,7 @@ class LocalNetwork {
 };
 
 // One program's access to a network. Safe from any thread; what it made may outlive it.
-class LocalBootstrap final : public Bootstrap {
+class VERBENA_EXPORT LocalBootstrap final : public Bootstrap {
  public:
   // `name` is how peers see this side in MessageStream::peer().
   explicit LocalBootstrap(LocalNetwork& network, std::string name = "local");

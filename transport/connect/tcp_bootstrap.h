@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/task.h"
 
@@ -36,7 +37,7 @@ namespace verbena {
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<TcpBootstrap> bootstrap, TcpBootstrap::Create());
 //   auto stream = co_await bootstrap->Connect("storage-7:4000");
-class TcpBootstrap final : public Bootstrap {
+class VERBENA_EXPORT TcpBootstrap final : public Bootstrap {
  public:
   // RESOURCE_EXHAUSTED when there is no thread or descriptor to be had.
   static absl::StatusOr<std::unique_ptr<TcpBootstrap>> Create();

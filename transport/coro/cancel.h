@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/trace.h"
 
@@ -41,11 +42,11 @@ class CancelNode : public IntrusiveNode<CancelNode> {
 };
 
 // The Status of an await that ended by cancellation.
-absl::Status CancelStatus(absl::StatusCode reason);
+VERBENA_EXPORT absl::Status CancelStatus(absl::StatusCode reason);
 
 }  // namespace internal
 
-class CancelScope final : public internal::CancelNode {
+class VERBENA_EXPORT CancelScope final : public internal::CancelNode {
  public:
   explicit CancelScope(CancelScope* parent = nullptr);
   ~CancelScope() override = default;

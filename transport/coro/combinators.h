@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
@@ -59,7 +60,7 @@ namespace verbena::internal {
 //       });
 
 // One ForEach under way: the Tasks that run, and the first failure. Lives in the frame of ForEach.
-class ForEachRun {
+class VERBENA_EXPORT ForEachRun {
  public:
   ForEachRun(const TaskContext& context, size_t concurrency);
 

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
@@ -79,7 +80,7 @@ concept CarriesStatus = kCarriesStatus<T>;
 namespace verbena {
 
 // A cancel scope with an alarm. Lives in the frame of the coroutine that set it; one thread.
-class DeadlineScope final : private internal::Timer {
+class VERBENA_EXPORT DeadlineScope final : private internal::Timer {
  public:
   DeadlineScope(const TaskContext& context, TimePoint deadline);
   DeadlineScope(const DeadlineScope&) = delete;

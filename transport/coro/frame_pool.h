@@ -12,19 +12,21 @@
 
 #include <cstddef>
 
+#include "verbena/transport/base/export.h"
+
 namespace verbena::internal {
 
 // The alignment of AllocateFrame().
 inline constexpr size_t kCoroutineFrameAlignment = 16;
 
 // Never returns null: the process ends when memory is out.
-void* AllocateFrame(size_t bytes) noexcept;
+VERBENA_EXPORT void* AllocateFrame(size_t bytes) noexcept;
 // From any thread. `bytes` is what the frame was allocated with.
-void FreeFrame(void* frame, size_t bytes) noexcept;
+VERBENA_EXPORT void FreeFrame(void* frame, size_t bytes) noexcept;
 
 // For frames that hold over-aligned variables. They come from the heap, and are never pooled.
-void* AllocateAlignedFrame(size_t bytes, size_t alignment) noexcept;
-void FreeAlignedFrame(void* frame, size_t bytes, size_t alignment) noexcept;
+VERBENA_EXPORT void* AllocateAlignedFrame(size_t bytes, size_t alignment) noexcept;
+VERBENA_EXPORT void FreeAlignedFrame(void* frame, size_t bytes, size_t alignment) noexcept;
 
 }  // namespace verbena::internal
 

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
@@ -35,7 +36,8 @@ namespace verbena::internal {
 //
 // Arm(), Disarm() and OnWake() belong to the scheduler's thread, Wake() to any. Nothing fails. A
 // scheduler that ends without running its inbox leaks what was posted to it.
-class RemoteWake final : public InboxItem, public std::enable_shared_from_this<RemoteWake> {
+class VERBENA_EXPORT RemoteWake final : public InboxItem,
+                                        public std::enable_shared_from_this<RemoteWake> {
  public:
   class Waiter {
    public:

@@ -24,13 +24,14 @@
 #include "absl/status/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
 
-class Quota {
+class VERBENA_EXPORT Quota {
  public:
   // For errors: who holds it, in the plural, and what the user can do, as a sentence without its
   // full stop.
@@ -101,7 +102,7 @@ class Quota {
 //
 // A hold may want more than a quota's limit: then it takes all of that quota. Move-only; on the
 // quota's thread.
-class [[nodiscard]] QuotaHold {
+class [[nodiscard]] VERBENA_EXPORT QuotaHold {
  public:
   // Waits for the next quota. co_await gives absl::Status: the reason if the coroutine's scope is
   // cancelled. Then the hold has what it had before.

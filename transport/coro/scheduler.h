@@ -13,6 +13,7 @@
 
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/base/list.h"
 
 namespace verbena {
@@ -48,7 +49,7 @@ class InboxItem {
 
 }  // namespace internal
 
-class Scheduler {
+class VERBENA_EXPORT Scheduler {
  public:
   Scheduler();
   Scheduler(const Scheduler&) = delete;
@@ -112,7 +113,7 @@ class Scheduler {
   virtual TimePoint ReadClock() const { return TimePoint{}; }
 
   // Makes a scheduler Current() for a scope; scopes nest.
-  class CurrentScope {
+  class VERBENA_EXPORT CurrentScope {
    public:
     explicit CurrentScope(Scheduler& scheduler);
     ~CurrentScope();

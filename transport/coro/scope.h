@@ -33,6 +33,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
@@ -41,7 +42,7 @@
 
 namespace verbena {
 
-class TaskScope {
+class VERBENA_EXPORT TaskScope {
  public:
   class Joiner;
 
@@ -87,8 +88,9 @@ class TaskScope {
 };
 
 // The await of Join(). Unlike other awaits it hands a cancellation on instead of ending.
-class [[nodiscard]] TaskScope::Joiner final : public internal::CancelNode,
-                                              public internal::IntrusiveNode<Joiner> {
+class [[nodiscard]] VERBENA_EXPORT TaskScope::Joiner final
+    : public internal::CancelNode,
+      public internal::IntrusiveNode<Joiner> {
  public:
   explicit Joiner(TaskScope& scope) : scope_(scope) {}
   ~Joiner() override = default;

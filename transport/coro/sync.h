@@ -28,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -39,7 +40,7 @@ namespace verbena::internal {
 //
 // Part of that object. The first coroutine that awaits the object sets it, and it holds until that
 // executor is destroyed. Costs an await two loads and a compare.
-class OneExecutor {
+class VERBENA_EXPORT OneExecutor {
  public:
   // A coroutine awaits the object, which is `what`: aborts if it is of another executor.
   void OnAwait(const PromiseBase& promise, const char* what) {
@@ -138,15 +139,15 @@ inline Task<absl::Status> WaitFor(Event& event) { co_return co_await event.Wait(
 //   Semaphore reads(64);
 //   VERBENA_CO_RETURN_IF_ERROR(co_await reads.Acquire());
 //   SemaphoreHold hold(reads);   // releases, also when the Task is destroyed
-class Semaphore {
+class VERBENA_EXPORT Semaphore {
  public:
   explicit Semaphore(size_t permits) : available_(permits) {}
   ~Semaphore() {
     VERBENA_CHECK(waiters_.empty()) << "a Semaphore was destroyed while somebody waits";
   }
 
-  class [[nodiscard]] Awaiter final : public internal::Suspension,
-                                      public internal::IntrusiveNode<Awaiter> {
+  class [[nodiscard]] VERBENA_EXPORT Awaiter final : public internal::Suspension,
+                                                     public internal::IntrusiveNode<Awaiter> {
    public:
     Awaiter(Semaphore& semaphore, size_t permits) : semaphore_(semaphore), permits_(permits) {}
     ~Awaiter() override;

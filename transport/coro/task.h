@@ -43,6 +43,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/frame_pool.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -67,7 +68,7 @@
 namespace verbena::internal {
 
 // The way home of one foreign await. Shared by the awaiter and the bridge; the last deletes it.
-class ForeignReturn final : private InboxItem {
+class VERBENA_EXPORT ForeignReturn final : private InboxItem {
  public:
   ForeignReturn(Scheduler& home, ReadyNode& waiting) : home_(home), waiting_(&waiting) {}
 
@@ -96,7 +97,7 @@ class ForeignReturn final : private InboxItem {
 };
 
 // A coroutine whose handle a foreign awaitable resumes. It destroys itself after that.
-std::coroutine_handle<> MakeForeignBridge(ForeignReturn& way_home);
+VERBENA_EXPORT std::coroutine_handle<> MakeForeignBridge(ForeignReturn& way_home);
 
 template <typename Awaitable>
 decltype(auto) GetAwaiter(Awaitable&& awaitable) {

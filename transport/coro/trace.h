@@ -20,9 +20,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "verbena/transport/base/export.h"
+
 namespace verbena {
 
-struct TraceContext {
+struct VERBENA_EXPORT TraceContext {
   static constexpr uint8_t kSampled = 1;
   static constexpr size_t kTraceparentBytes = 55;
   static constexpr size_t kMaxStateBytes = 512;
@@ -59,7 +61,7 @@ namespace verbena::internal {
 
 // A counted reference to a TraceContext, or none. The references to one TraceContext belong to one
 // thread.
-class TraceRef {
+class VERBENA_EXPORT TraceRef {
  public:
   TraceRef() = default;
   explicit TraceRef(const TraceContext& trace);

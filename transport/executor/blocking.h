@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
@@ -80,7 +81,7 @@ class BlockingCall : public IntrusiveNode<BlockingCall> {
 
 namespace verbena {
 
-class BlockingPool {
+class VERBENA_EXPORT BlockingPool {
  public:
   static constexpr int kDefaultThreads = 8;  // (start)
 
@@ -159,7 +160,7 @@ namespace verbena::internal {
 //   });
 
 // The pool of the executor that `scheduler` is, or the process's.
-BlockingPool& BlockingPoolOf(Scheduler& scheduler);
+VERBENA_EXPORT BlockingPool& BlockingPoolOf(Scheduler& scheduler);
 
 // The await of RunBlocking. `callable` is a variable of the awaiting coroutine.
 template <typename Callable>

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
@@ -63,7 +64,7 @@ namespace verbena {
 //   Run(), Poll() and Arm() not inside its own loop   a check aborts      host_driven_test
 //   not destroyed inside its own loop                 a check aborts      host_driven_test
 //   used on its thread, but for posting               not checked
-class Executor final : public Scheduler {
+class VERBENA_EXPORT Executor final : public Scheduler {
  public:
   static absl::StatusOr<std::unique_ptr<Executor>> Create(ExecutorOptions options = {});
   // On any thread, while none runs the executor. CQs must have been removed. Destroys the Tasks of
@@ -215,7 +216,8 @@ namespace verbena {
 // executor's loop.
 
 // `done` becomes true by something that one of `executors` does, and is asked after each round.
-void PollUntil(const std::vector<Executor*>& executors, absl::FunctionRef<bool()> done);
+VERBENA_EXPORT void PollUntil(const std::vector<Executor*>& executors,
+                              absl::FunctionRef<bool()> done);
 
 // ExecutorThread: an executor and the thread that runs it.
 //
@@ -226,7 +228,7 @@ void PollUntil(const std::vector<Executor*>& executors, absl::FunctionRef<bool()
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<ExecutorThread> thread,
 //                            ExecutorThread::Start({.name = "io0", .cpu = 2}));
 //   absl::Status status = BlockOn(thread->executor(), Work());
-class ExecutorThread {
+class VERBENA_EXPORT ExecutorThread {
  public:
   // Fails as Executor::Create() does, or RESOURCE_EXHAUSTED when there can be no more threads.
   static absl::StatusOr<std::unique_ptr<ExecutorThread>> Start(ExecutorOptions options = {});
@@ -253,7 +255,9 @@ namespace verbena::internal {
 // Any thread sends a RootTask to its executor through the inbox, where it starts. The executor
 // keeps a list of those that run. When the executor is destroyed, it abandons those that have not
 // ended, on the destroying thread. The derived class owns the Task, and says who owns the RootTask.
-class RootTask : public IntrusiveNode<RootTask>, public InboxItem, public TaskListener {
+class VERBENA_EXPORT RootTask : public IntrusiveNode<RootTask>,
+                                public InboxItem,
+                                public TaskListener {
  public:
   // From any thread, once. `executor` must outlive the task, or destroy it.
   void Launch(Executor& executor) {

@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -39,7 +40,7 @@ namespace verbena::internal {
 // Three messages at most: out, back, and a request to cancel or abandon on the way. On the heap,
 // because either side may vanish first: a reference is held by the home until it has the result or
 // leaves, by the remote side until the Task is destroyed, and by each request under way.
-class RemoteTask : public RootTask {
+class VERBENA_EXPORT RemoteTask : public RootTask {
  public:
   // Waits for the result, on the thread that launched the task.
   class Waiter {

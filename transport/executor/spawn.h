@@ -31,6 +31,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -66,7 +67,7 @@ struct SpawnSite {
 // frame is destroyed, by the handle, and by each message under way. A message to an executor is
 // posted under the lock, and only while its receiver is known to live: to the task's until the task
 // has ended, to the waiter's until the waiter has left. So neither executor can be gone.
-class JoinState {
+class VERBENA_EXPORT JoinState {
  public:
   // A coroutine that waits for the task's end.
   class Waiter {
@@ -192,7 +193,7 @@ class TypedJoinState final : public JoinState {
 
 // Waits until `scope` has no child left, and says so in the log every ten seconds. Logs the first
 // exception of one, as that of a task of `owner`, and never throws it.
-Task<void> JoinLogged(TaskScope& scope, std::string owner);
+VERBENA_EXPORT Task<void> JoinLogged(TaskScope& scope, std::string owner);
 
 // BlockOn: runs a Task on an executor from a thread that runs none, and waits for its result.
 //
@@ -483,7 +484,7 @@ Task<void> RunJoinable(JoinableTask<T> task) {
 }
 
 // `root` is owned by the executor from here on. It throws nothing.
-void LaunchSpawned(Executor& executor, Task<void> root);
+VERBENA_EXPORT void LaunchSpawned(Executor& executor, Task<void> root);
 
 }  // namespace verbena::internal
 

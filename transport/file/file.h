@@ -40,6 +40,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -75,7 +76,7 @@ struct FileStat {
 //   Tasks run on the executor that opened it         a check aborts        file_lifetime_test
 //   no cancelled transfer may still use the memory   FAILED_PRECONDITION   file_lifetime_test
 //   no two transfers at once use the same memory     not checked
-class File {
+class VERBENA_EXPORT File {
  public:
   // On an Executor; FAILED_PRECONDITION on another scheduler.
   static Task<absl::StatusOr<File>> Open(std::string path, FileOptions options = {});
@@ -144,16 +145,16 @@ class File {
 
 // As renameat2(2). With RENAME_NOREPLACE: ALREADY_EXISTS if there is such a name, and
 // INVALID_ARGUMENT on a file system that cannot tell.
-Task<absl::Status> RenameFile(std::string from, std::string to, unsigned flags = 0);
+VERBENA_EXPORT Task<absl::Status> RenameFile(std::string from, std::string to, unsigned flags = 0);
 
 // As unlink(2).
-Task<absl::Status> RemoveFile(std::string path);
+VERBENA_EXPORT Task<absl::Status> RemoveFile(std::string path);
 
 // As mkdir(2).
-Task<absl::Status> MakeDirectory(std::string path, mode_t mode = 0755);
+VERBENA_EXPORT Task<absl::Status> MakeDirectory(std::string path, mode_t mode = 0755);
 
 // Opens the directory and syncs it.
-Task<absl::Status> SyncDirectory(std::string path);
+VERBENA_EXPORT Task<absl::Status> SyncDirectory(std::string path);
 
 }  // namespace verbena
 

@@ -26,6 +26,7 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/memory/memory_budgets.h"
 
 namespace verbena {
@@ -258,7 +259,7 @@ constexpr uint32_t CompletionQueueEntries(const LinkLimits& limits) {
 }
 
 // The LinkLimits::largest_payload_in_frame of `device` unless one is given, if a SEND has room.
-uint32_t DefaultPayloadInFrame(const Device& device);
+VERBENA_EXPORT uint32_t DefaultPayloadInFrame(const Device& device);
 
 // `wanted`, clamped to what `device` can do, with a log line if it had to be. INVALID_ARGUMENT
 // names a value that contradicts another or is out of range. UNIMPLEMENTED: the device has no
@@ -266,8 +267,8 @@ uint32_t DefaultPayloadInFrame(const Device& device);
 // link. On a device without shared receive queues, initial_credits and max_credits are the window
 // of a link's own queue, and srq_depth is the receives of all links. `over_tcp`: the device is the
 // soft device over TCP, which shares no memory with its peers.
-absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device,
-                                        bool over_tcp = false);
+VERBENA_EXPORT absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted,
+                                                       const Device& device, bool over_tcp = false);
 
 }  // namespace verbena::internal
 

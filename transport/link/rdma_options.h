@@ -15,6 +15,8 @@
 
 #include "absl/status/status.h"
 
+#include "verbena/transport/base/export.h"
+
 namespace verbena {
 
 // The names are those of verbs' fields. A value out of its range fails
@@ -57,7 +59,7 @@ struct RdmaOptions {
 namespace verbena::internal {
 
 // INVALID_ARGUMENT names the value that is out of range, and the range.
-absl::Status CheckRdmaOptions(const RdmaOptions& options);
+VERBENA_EXPORT absl::Status CheckRdmaOptions(const RdmaOptions& options);
 
 }  // namespace verbena::internal
 

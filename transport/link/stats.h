@@ -12,10 +12,12 @@
 #include <cstdint>
 #include <string>
 
+#include "verbena/transport/base/export.h"
+
 namespace verbena {
 
 // Counters since a link began, or their sums over several links.
-struct LinkStats {
+struct VERBENA_EXPORT LinkStats {
   uint64_t sends = 0;
   uint64_t frames_sent = 0;
   uint64_t bytes_sent = 0;
@@ -36,7 +38,7 @@ struct LinkStats {
   LinkStats& operator+=(const LinkStats& other);
 };
 
-struct EndpointStats {
+struct VERBENA_EXPORT EndpointStats {
   uint32_t links = 0;
   uint64_t links_opened = 0;
   uint64_t links_refused = 0;

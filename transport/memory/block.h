@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/quota.h"
 
 // verbs' headers stay out of what a user of buffers includes.
@@ -42,7 +43,7 @@ class RegionRegistrar {
 // Whole regions are registered, never single buffers: an arena of a pool, or a user's memory
 // (RegisteredMemory). Owned by either, at one address for its life, and gone only when no buffer
 // lies in it. An io_uring may register it as well, on the thread of its home scheduler.
-class MemoryRegion {
+class VERBENA_EXPORT MemoryRegion {
  public:
   // `home` is the scheduler on whose thread the region is made and destroyed; null when any thread
   // may do that. `access` is the set of IBV_ACCESS_* with which the device named `device`

@@ -32,6 +32,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/memory/buffer.h"
 
 // Declared here, so that users of buffers do not include the headers of libibverbs.
@@ -45,7 +46,7 @@ namespace internal {
 class Device;
 }  // namespace internal
 
-class RegisteredMemory {
+class VERBENA_EXPORT RegisteredMemory {
  public:
   // For the runtime. Blocks, 0.3 s and more for a gibibyte: not for an executor's thread. `access`
   // is a set of IBV_ACCESS_*. `home` is the executor whose files use the memory, or null. Fails as

@@ -16,7 +16,8 @@
 //
 // Templates, and classes whose members are all in the header, have no mark: each library compiles a
 // copy. So a header must not define a variable, not even in an inline function: each library could
-// have a copy of it, too. Variables are in source files.
+// have a copy of it, too. Variables are in source files. tests/repository/exports_test.py holds
+// these rules.
 
 #ifndef VERBENA_TRANSPORT_BASE_EXPORT_H_
 #define VERBENA_TRANSPORT_BASE_EXPORT_H_

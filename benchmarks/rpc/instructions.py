@@ -18,6 +18,8 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 BUDGET = HERE / "instructions_budget.json"
 ALLOWED = 1.05
+# What an installed library, into which no program is inlined, may take of what Bazel's program takes.
+INSTALLED_ALLOWED = 1.03
 SIDES = {"client": "verbena::benchmarks::ClientTurns*", "server": "verbena::benchmarks::ServerTurns*"}
 TOP = 12
 # The points that are counted: the kind of calls, and how many are in flight. A message of a stream
@@ -40,6 +42,9 @@ def arguments():
                         help="an RDMA device (rdma:rxe0) instead of the soft one; it has no budget")
     parser.add_argument("--json", metavar="FILE", help="append one JSON object a line to FILE")
     parser.add_argument("--update", action="store_true", help="write the figures as the new budget")
+    parser.add_argument("--installed", metavar="PROGRAM",
+                        help="the same program against an installed Verbena: print both, and fail if it takes "
+                             f"{(INSTALLED_ALLOWED - 1) * 100:.0f}%% more")
     return parser.parse_known_args()[0]
 
 
@@ -76,21 +81,57 @@ def count(binary, side, kind, outstanding, options, directory, servers=()):
     return int(total.group(1)) / per_call, functions[:TOP]
 
 
+def stripped(program, directory, name):
+    """A copy of `program` in `directory`. Debian's valgrind does not read the debug information of newer
+    compilers; symbols are enough."""
+    copy = directory / name
+    shutil.copyfile(program, copy)
+    os.chmod(copy, 0o755)
+    subprocess.run(["strip", "--strip-debug", str(copy)], check=True)
+    return copy
+
+
+def compare_installed(options):
+    """Prints what calls take in Bazel's program and in that of an installed library. Returns the exit status."""
+    over = []
+    print(f"{'point':26} {'Bazel':>9} {'installed':>9}")
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        ours = stripped(options.binary, directory, "bazel")
+        installed = stripped(options.installed, directory, "installed")
+        for kind, outstanding in POINTS:
+            for side in SIDES:
+                key = key_of(side, kind, outstanding)
+                floor, _ = count(ours, side, kind, outstanding, options, directory)
+                value, _ = count(installed, side, kind, outstanding, options, directory)
+                print(f"{key:26} {floor:9.1f} {value:9.1f}  {(value / floor - 1) * 100:+.1f}%", flush=True)
+                if value > floor * INSTALLED_ALLOWED:
+                    over.append(key)
+                if options.json:
+                    with open(options.json, "a", encoding="utf-8") as file:
+                        json.dump({"bench": "rpc_instructions", "device": "inprocess", "point": f"{key}_installed",
+                                   "instructions_per_call": round(value, 1), "budget": round(floor, 1)}, file)
+                        file.write("\n")
+    if over:
+        print(f"the installed library takes more than {(INSTALLED_ALLOWED - 1) * 100:.0f}% more: {', '.join(over)}",
+              file=sys.stderr)
+        return 1
+    return 0
+
+
 def main():
     options = arguments()
     if shutil.which("valgrind") is None:
         raise SystemExit("rpc_instructions: valgrind is not installed; run: ./dev install-deps")
+    if options.installed:
+        return compare_installed(options)
     has_budget = BUDGET.exists() and not options.device
     budget = json.loads(BUDGET.read_text()) if has_budget else {}
     figures = {}
     choices = {}
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
-        binary = directory / "program"
-        shutil.copyfile(options.binary, binary)
-        os.chmod(binary, 0o755)
-        # Debian's valgrind does not read the debug information of newer compilers; symbols are enough.
-        subprocess.run(["strip", "--strip-debug", str(binary)], check=True)
+        binary = stripped(options.binary, directory, "program")
         for kind, outstanding in POINTS:
             for side in SIDES:
                 per_call, functions = count(binary, side, kind, outstanding, options, directory)

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/soft_device.h"
 
@@ -41,7 +42,7 @@ std::string NameToReopen(const std::string& name, const Device& device);
 
 // The first RDMA device that OpenDevices() gives, or its first device if none is RDMA: for programs
 // that use one device.
-absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name);
+VERBENA_EXPORT absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name);
 
 // SoftName: the device names that mean the software device, taken apart.
 //

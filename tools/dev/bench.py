@@ -94,6 +94,9 @@ def arguments(words=None):
     parser.add_argument("--device", metavar="DEVICE",
                         help="run over DEVICE: soft, soft:tcp, or rdma:NAME; only " + ", ".join(TAKE_DEVICE) + " take it. With "
                              "--vm: the guest's RDMA device, rxe (default) or siw")
+    parser.add_argument("--installed", metavar="DIR",
+                        help="with --only rpc_instructions: compare with the Verbena that cmake --install put "
+                             "below DIR")
     parser.add_argument("--seconds", type=float, metavar="N",
                         help="measure each point for N seconds (default 2; for calls in a guest 4)")
     options, rest = parser.parse_known_args(words)
@@ -121,6 +124,12 @@ def arguments(words=None):
         if name not in BENCHMARKS:
             parser.error(f"there is no benchmark '{name}'; benchmarks: {', '.join(BENCHMARKS)}")
     check_device(parser, options)
+    if options.installed:
+        if options.only != ["rpc_instructions"] or options.device:
+            parser.error("--installed is for --only rpc_instructions, without --device")
+        if not list(pathlib.Path(options.installed).glob("lib*/**/VerbenaConfig.cmake")):
+            parser.error(f"--installed: '{options.installed}' has no VerbenaConfig.cmake below lib: "
+                         "run cmake --install BUILD --prefix DIR")
     return options
 
 
@@ -165,6 +174,19 @@ def build_with_grpc(program):
     if built.returncode != 0:
         raise SystemExit(1)
     return [built.stdout.strip()]
+
+
+def build_against(installed):
+    """Builds rpc_instructions against the Verbena below directory `installed`. Returns the program."""
+    directory = TOP / ".cache/installed_instructions"
+    shutil.rmtree(directory, ignore_errors=True)  # what CMake has found is remembered there
+    for command in (["cmake", "-S", str(TOP / "benchmarks/rpc/installed"), "-B", str(directory), "-G", "Ninja",
+                     "-DCMAKE_CXX_COMPILER=clang++-19", "-DCMAKE_BUILD_TYPE=Release",
+                     f"-DCMAKE_PREFIX_PATH={os.path.abspath(installed)}"],
+                    ["cmake", "--build", str(directory)]):
+        if subprocess.run(command, check=False).returncode != 0:
+            raise SystemExit(1)
+    return str(directory / "rpc_instructions")
 
 
 def commands_of(name, directory, device=None):
@@ -273,6 +295,8 @@ def main():
     targets = sorted(BENCHMARKS[name][1] for name in needed if BENCHMARKS[name][1])
     directory = build(targets + ([SOFT_LIBRARY] if "soft_verbs" in options.only else []))
     passed_on = options.rest
+    if options.installed:
+        passed_on = [*passed_on, "--installed", build_against(options.installed)]
     if options.seconds:
         passed_on = [*passed_on, "--seconds", str(options.seconds)]
     if options.json:

@@ -17,7 +17,8 @@
 // Templates, and classes whose members are all in the header, have no mark: each library compiles a
 // copy. So a header must not define a variable, not even in an inline function: each library could
 // have a copy of it, too. Variables are in source files. tests/repository/exports_test.py holds
-// these rules.
+// these rules. Beyond them, SoftDevice and OpenDevice() have the mark, so that
+// ./dev bench --installed can count the instructions of an installed library.
 
 #ifndef VERBENA_TRANSPORT_BASE_EXPORT_H_
 #define VERBENA_TRANSPORT_BASE_EXPORT_H_

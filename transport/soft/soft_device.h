@@ -27,13 +27,14 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/export.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/copies.h"
 #include "verbena/transport/soft/options.h"
 
 namespace verbena::internal {
 
-class SoftDevice final : public Device {
+class VERBENA_EXPORT SoftDevice final : public Device {
  public:
   // INVALID_ARGUMENT for options, a profile or a variable of the environment that is out of range,
   // and for a TCP address that is not of this host. FAILED_PRECONDITION for a TCP port in use.

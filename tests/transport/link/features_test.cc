@@ -1,0 +1,103 @@
+// A link uses the features that both sides said in the handshake, and no other: it works with an
+// older peer, which lacks some, and with a newer one, which has bits that nobody here knows.
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/handshake.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/limits.h"
+
+namespace verbena::internal {
+namespace {
+
+// A client's stream whose Hello, the first message that it sends, says other features.
+class RewritingStream final : public MessageStream {
+ public:
+  RewritingStream(std::unique_ptr<MessageStream> stream, uint64_t features)
+      : stream_(std::move(stream)), features_(features) {}
+
+  Task<absl::Status> Send(std::string message) override {
+    if (std::exchange(is_hello_, false)) {
+      message = EncodeHello(ParseHello(message, {}).value(), {.features = features_});
+    }
+    co_return co_await stream_->Send(std::move(message));
+  }
+  Task<absl::StatusOr<std::string>> Receive() override { co_return co_await stream_->Receive(); }
+  void Close() override { stream_->Close(); }
+  const std::string& peer() const override { return stream_->peer(); }
+
+ private:
+  const std::unique_ptr<MessageStream> stream_;
+  const uint64_t features_;
+  bool is_hello_ = true;
+};
+
+class FeaturesTest : public LinksFixture {
+ protected:
+  void SetUp() override {
+    LinkLimits limits;
+    limits.payload_checksum = PayloadChecksum::kOn;
+    Start(limits, limits);
+  }
+
+  std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
+    if (!says_.has_value()) return stream;
+    return std::make_unique<RewritingStream>(std::move(stream), *says_);
+  }
+
+  static uint64_t FeaturesOf(const Link& link) {
+    return (link.reports_invalidation() ? kFeatureInvalidation : 0) |
+           (link.checks_payloads() ? kFeatureChecksum : 0) |
+           (link.has_grants() ? kFeatureGrants : 0);
+  }
+
+  // What both ends of a new link use, whose client says `features` in its Hello; nothing: its own.
+  // The link carries frames both ways.
+  uint64_t Agreed(std::optional<uint64_t> features) {
+    says_ = features;
+    Receiver at_client;
+    Receiver at_server;
+    Link* link = Connect(at_client, at_server);
+    if (link == nullptr || !accepted()->ok()) return 0;
+    Link* peer = **accepted();
+    Flood there(10, 100);
+    Flood back(10, 100);
+    there.Run(*link);
+    back.Run(*peer);
+    PollUntil([&] { return at_client.received() == 10 && at_server.received() == 10; });
+    const uint64_t agreed = FeaturesOf(*link);
+    EXPECT_EQ(FeaturesOf(*peer), agreed);
+    link->Close(absl::CancelledError("the test is done with it"));
+    WaitUntilNoLinks();
+    return agreed;
+  }
+
+ private:
+  std::optional<uint64_t> says_;
+};
+
+TEST_F(FeaturesTest, ALinkToAnOlderPeerUsesOnlyWhatThatKnows) {
+  EXPECT_EQ(Agreed({}), kFeatureInvalidation | kFeatureChecksum | kFeatureGrants);
+  EXPECT_EQ(Agreed(0), 0u);
+  for (const uint64_t bit : {kFeatureInvalidation, kFeatureChecksum, kFeatureGrants}) {
+    EXPECT_EQ(Agreed(bit), bit);
+  }
+}
+
+TEST_F(FeaturesTest, BitsOfANewerPeerThatNobodyKnowsAreIgnored) {
+  EXPECT_EQ(Agreed(~uint64_t{0}), Agreed({}));
+  EXPECT_EQ(Agreed(~kSupportedFeatures), 0u);
+}
+
+}  // namespace
+}  // namespace verbena::internal

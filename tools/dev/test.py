@@ -12,6 +12,7 @@ import bazel_events
 import guest_phase
 import passed_phases
 import racy
+import upgrade_phase
 
 # Tests that run Bazel themselves.
 SCRIPTS = ("tests/consumer/run.sh", "tests/new_service/run.sh", "tests/compdb/run.sh")
@@ -19,7 +20,7 @@ SCRIPTS = ("tests/consumer/run.sh", "tests/new_service/run.sh", "tests/compdb/ru
 # Per phase: its budget in minutes on two cores, of a first run for the phases of every run, and with
 # everything built for the others.
 PHASES = {"asan": 11, "plain": 3, "consumer": 4, "smoke": 3,
-          "tsan": 12, "tcp": 4, "profiles": 17, "guest": 20, "fuzz": 3, "mutants": 20}
+          "tsan": 12, "tcp": 4, "profiles": 17, "upgrade": 5, "guest": 20, "fuzz": 3, "mutants": 20}
 # The phases that a newcomer and CI run. The smoke phase is a part of the guest phase.
 SHORT = ("asan", "plain", "consumer", "smoke")
 FUZZ_SECONDS = 10
@@ -69,6 +70,8 @@ def arguments():
                "            notcp. asan has built them\n"
                "  profiles  tests of links and calls as if on poorer devices, once for each of\n"
                "            tests/profiles; not tests tagged noprofile. plain has built them\n"
+               "  upgrade   clients of this version against servers of the one before, and the other way round;\n"
+               "            servers restarted from one to the other under load. It builds both\n"
                "  guest     instead of smoke, in virtual machines: tests tagged rdma, rdma_cm, two_devices,\n"
                "            lossy, two_hosts, disk or guest; with --all iwarp and two_networks\n"
                "  fuzz      ./dev fuzz, ten seconds for each target\n"
@@ -228,6 +231,8 @@ def run_phase(phase, options):
         return racy.run(options, run_tests)
     if phase == "profiles":
         return run_profiles_phase(options)
+    if phase == "upgrade":
+        return upgrade_phase.run()
     if phase == "fuzz":
         return run_fuzz_phase()
     if phase == "mutants":
@@ -249,7 +254,7 @@ def phases_of(options):
         return options.only
     chosen = [phase for phase in PHASES if phase != "smoke"] if options.all else list(SHORT)
     if options.targets:  # without those that look at everything
-        chosen = [phase for phase in chosen if phase not in ("consumer", "fuzz", "mutants")]
+        chosen = [phase for phase in chosen if phase not in ("consumer", "upgrade", "fuzz", "mutants")]
     return chosen
 
 

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""The upgrade phase says what it lacks, makes the previous version's tree, and counts each case."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
+import case_report
+import tree
+import upgrade_phase
+
+
+def git(top, *arguments):
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", "-C", str(top), *who, *arguments], stdout=subprocess.PIPE, text=True,
+                          check=True).stdout.strip()
+
+
+class RepositoryTest(unittest.TestCase):
+    def test_one_commit_is_named_in_full(self):
+        self.assertRegex(tree.text(upgrade_phase.PREVIOUS), r"\A[0-9a-f]{40}\n\Z")
+
+    def test_what_is_copied_and_built_is_there(self):
+        for name in upgrade_phase.OVERLAY:
+            self.assertTrue(tree.has(name), name)
+        for target in upgrade_phase.TARGETS:
+            package, name = target[2:].split(":")
+            self.assertIn(f'name = "{name}"', tree.text(f"{package}/BUILD"))
+
+
+class CloneTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.top = pathlib.Path(directory.name).resolve() / "top"
+        self.path = pathlib.Path(directory.name).resolve() / "cache" / "previous"
+        git(".", "init", "-q", str(self.top))
+        self.write("a.cc", "int old;\n")
+        self.old = self.commit()
+        self.write("a.cc", "int now;\n")
+        self.write(upgrade_phase.PREVIOUS, f"{self.old}\n")
+        for name in upgrade_phase.OVERLAY:
+            self.write(name, f"today's {name}\n")
+        self.commit()
+
+    def write(self, name, text):
+        (self.top / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.top / name).write_text(text)
+
+    def commit(self):
+        git(self.top, "add", "-A")
+        git(self.top, "commit", "-q", "-m", "a")
+        return git(self.top, "rev-parse", "HEAD")
+
+    def refusal(self):
+        outcome = upgrade_phase.run(self.top, self.path)
+        self.assertEqual((0, 1), (outcome.passed, len(outcome.failures)))
+        return outcome.failures[0]
+
+    def update(self, commit):
+        upgrade_phase.update_worktree(self.top, self.path, commit)
+
+    def test_a_commit_that_the_clone_lacks_is_named_with_what_to_fetch(self):
+        self.write(upgrade_phase.PREVIOUS, "0123456789" * 4 + "\n")
+        self.assertIn("names the commit " + "0123456789" * 4, self.refusal())
+        self.assertIn("git fetch --unshallow", self.refusal())
+
+    def test_another_word_than_a_commit_in_full_is_refused(self):
+        self.write(upgrade_phase.PREVIOUS, "main\n")
+        self.assertIn("says 'main'", self.refusal())
+
+    def test_a_second_phase_of_the_same_tree_is_refused(self):
+        with upgrade_phase.locked(self.path):
+            self.assertIn("another upgrade phase runs", self.refusal())
+
+    def test_the_tree_has_the_old_sources_and_todays_client(self):
+        self.update(self.old)
+        self.assertEqual("int old;\n", (self.path / "a.cc").read_text())
+        for name in upgrade_phase.OVERLAY:
+            self.assertEqual(f"today's {name}\n", (self.path / name).read_text())
+
+    def test_a_tree_that_is_there_follows_the_commit(self):
+        self.update(self.old)
+        (self.path / "a.cc").write_text("int other;\n")
+        (self.path / "left_over.cc").write_text("")
+        self.update(git(self.top, "rev-parse", "HEAD"))
+        self.assertEqual("int now;\n", (self.path / "a.cc").read_text())
+        self.assertFalse((self.path / "left_over.cc").exists())
+        self.update(self.old)
+        self.assertEqual("int old;\n", (self.path / "a.cc").read_text())
+
+    def test_what_is_no_tree_of_this_clone_is_made_anew(self):
+        self.path.mkdir(parents=True)
+        (self.path / "a.cc").write_text("int other;\n")
+        self.update(self.old)
+        self.assertEqual("int old;\n", (self.path / "a.cc").read_text())
+
+
+class CasesTest(unittest.TestCase):
+    def test_each_version_is_client_and_server_on_each_device(self):
+        old, new = upgrade_phase.Programs("old", "a"), upgrade_phase.Programs("new", "b")
+        names = [name for name, _, _ in upgrade_phase.cases(old, new)]
+        self.assertEqual(len(names), len(set(names)))
+        for device in upgrade_phase.DEVICES:
+            for client, server in (("old", "new"), ("new", "old")):
+                for what in ("streams", "kv"):
+                    self.assertIn(f"{client} client, {server} server, {what}, {device}", names)
+                self.assertIn(f"{client} client, servers restarted from old to new and back, {device}", names)
+
+    def outcome(self, script):
+        """Of one case: a program that prints a line and ends, as its script says."""
+        def case(processes, _):
+            process = processes.start(["bash", "-c", script])
+            processes.line(process, "listening on ")
+            processes.end(process)
+        return upgrade_phase.run_cases([("case", "soft", case)])
+
+    def test_a_case_counts_by_its_lines_and_its_status(self):
+        good = self.outcome("echo listening on a")
+        self.assertEqual((1, []), (good.passed, good.failures))
+        self.assertEqual(["case: bash said 'no' instead of saying 'listening on '"], self.outcome("echo no").failures)
+        self.assertEqual(["case: bash ended instead of saying 'listening on '"], self.outcome("exit 0").failures)
+        self.assertEqual(["case: bash ended with status 3\nlost"],
+                         self.outcome("echo listening on a; echo lost; exit 3").failures)
+
+    def test_no_process_outlives_its_case(self):
+        with upgrade_phase.Processes("soft") as processes:
+            process = processes.start(["cat"])
+            self.assertIsNone(process.poll())
+        self.assertEqual(-9, process.returncode)
+
+
+if __name__ == "__main__":
+    case_report.main()

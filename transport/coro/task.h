@@ -9,7 +9,7 @@
 // its scheduler's thread (ForeignAwaiter).
 //
 // Locals may be over-aligned (alignas(64)): clang aligns frames as they need if it is given
-// -fcoro-aligned-allocation. No coroutine that returns a Task compiles without that option.
+// -fcoro-aligned-allocation. Without that option no coroutine that returns a Task compiles.
 //
 // gcc before 13 miscompiles coroutines (double destruction of temporaries in a co_await operand),
 // so it is refused here. Arguments by reference must outlive the Task; clang warns when a temporary
@@ -240,7 +240,11 @@ class PromiseBase : public ReadyNode {
     }
   }
 #ifdef __clang__
-  static void* operator new(size_t bytes) = delete;  // compile with -fcoro-aligned-allocation
+  // clang takes these two only without the option, and then says so for each coroutine.
+  static void* operator new(size_t bytes)
+      __attribute__((diagnose_if(true || bytes, "Verbena needs -fcoro-aligned-allocation",
+                                 "error")));
+  static void operator delete(void* frame, size_t bytes) noexcept;
 #else
   static void* operator new(size_t bytes) { return AllocateFrame(bytes); }
   static void operator delete(void* frame, size_t bytes) noexcept { FreeFrame(frame, bytes); }

@@ -190,7 +190,7 @@ class WholeRunTest(unittest.TestCase):
     def test_a_phase_says_what_building_and_what_running_took(self):
         self.assertEqual("tsan        300 s (building 200 s, running 100 s)",
                          whole_run.phase_line("tsan", 300, 200))
-        self.assertEqual("consumer   1000 s, over its budget of 240 s",
+        self.assertEqual("consumer   1000 s, over its budget of 480 s",
                          whole_run.phase_line("consumer", 1000, 0))
 
     def test_a_short_run_has_a_smoke_test_and_a_whole_one_all_guests(self):

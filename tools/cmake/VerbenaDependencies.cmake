@@ -23,12 +23,14 @@ function(verbena_import target library header package)
   if(NOT ${name}_LIBRARY OR NOT ${name}_INCLUDE_DIR)
     verbena_need(FALSE "lib${library} with ${header}" ${package})
   endif()
-  add_library(${target} UNKNOWN IMPORTED)
+  add_library(${target} UNKNOWN IMPORTED GLOBAL)
   set_target_properties(${target} PROPERTIES
     IMPORTED_LOCATION "${${name}_LIBRARY}"
     INTERFACE_INCLUDE_DIRECTORIES "${${name}_INCLUDE_DIR}")
 endfunction()
 
+# A project that takes Verbena by add_subdirectory() links these, too, from a folder above.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 

@@ -13,15 +13,23 @@ function(verbena_check_protoc)
   if(NOT protoc)
     get_target_property(protoc protobuf::protoc IMPORTED_LOCATION_RELEASE)
   endif()
+  if(NOT protoc)
+    set(protoc "${Protobuf_PROTOC_EXECUTABLE}")  # a file that is not there has no target
+  endif()
   if(checked OR NOT protoc OR NOT Protobuf_VERSION)
     return()  # without a version, it is built together with the library
   endif()
   execute_process(COMMAND "${protoc}" --version OUTPUT_VARIABLE version RESULT_VARIABLE failed
                   ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(failed)
+    message(FATAL_ERROR
+      "${protoc} does not run, so nothing writes the code of .proto files. Name a protoc by "
+      "-DProtobuf_PROTOC_EXECUTABLE=PATH. On Debian: apt-get install protobuf-compiler.")
+  endif()
   string(REGEX REPLACE "^libprotoc " "" version "${version}")
   string(REGEX REPLACE "^3\\." "" wanted "${Protobuf_VERSION}")
   string(REGEX REPLACE "^3\\." "" version "${version}")
-  if(failed OR NOT wanted STREQUAL version)
+  if(NOT wanted STREQUAL version)
     message(FATAL_ERROR
       "${protoc} is protoc '${version}', but the library is protobuf ${wanted} "
       "(${Protobuf_INCLUDE_DIRS}). Name the protoc of that library: "

@@ -65,12 +65,37 @@ install(EXPORT VerbenaTargets NAMESPACE Verbena:: DESTINATION "${package_at}" CO
 
 # --- pkg-config. Debian's Abseil has a file for each of its parts, named absl_<part>.
 
-string(REPLACE "absl::" "absl_" absl_modules "${VERBENA_ABSL}")
-list(JOIN absl_modules " " absl_modules)
+# Sets `result` to how a .pc file names the directory `path`, which belongs to the prefix.
+function(verbena_pc_path result path)
+  if(IS_ABSOLUTE "${path}")
+    set(${result} "${path}" PARENT_SCOPE)
+  else()
+    set(${result} "\${prefix}/${path}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+# A .pc file finds the prefix by its own place, so that cmake --install --prefix may give another.
+set(pc_at "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+set(pc_prefix "${CMAKE_INSTALL_PREFIX}")
+if(NOT IS_ABSOLUTE "${pc_at}")
+  file(RELATIVE_PATH pc_prefix "/${pc_at}" /)
+  string(REGEX REPLACE "/$" "" pc_prefix "\${pcfiledir}/${pc_prefix}")
+endif()
+verbena_pc_path(pc_bindir "${CMAKE_INSTALL_BINDIR}")
+verbena_pc_path(pc_libdir "${CMAKE_INSTALL_LIBDIR}")
+verbena_pc_path(pc_includedir "${CMAKE_INSTALL_INCLUDEDIR}")
+string(REPLACE "absl::" "absl_" pc_requires "${VERBENA_ABSL}")
+list(APPEND pc_requires protobuf)
+if(NOT BUILD_SHARED_LIBS)
+  # Who links libverbena.a links these, too, with or without pkg-config's --static.
+  list(APPEND pc_requires fmt libibverbs librdmacm liburing libisal)
+  set(pc_libraries "-ldl")
+  set(pc_etcd_requires openssl)
+endif()
+list(JOIN pc_requires " " pc_requires)
 foreach(module IN ITEMS verbena verbena-etcd)
   if(module STREQUAL "verbena" OR VERBENA_ETCD)
     configure_file(tools/cmake/${module}.pc.in ${module}.pc @ONLY)
-    install(FILES "${PROJECT_BINARY_DIR}/${module}.pc"
-            DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT dev)
+    install(FILES "${PROJECT_BINARY_DIR}/${module}.pc" DESTINATION "${pc_at}" COMPONENT dev)
   endif()
 endforeach()

@@ -16,10 +16,11 @@ import upgrade_phase
 
 # Tests that run Bazel themselves.
 SCRIPTS = ("tests/consumer/run.sh", "tests/new_service/run.sh", "tests/compdb/run.sh")
+CMAKE_SCRIPT = "tests/cmake/consumers.py"
 
 # Per phase: its budget in minutes on two cores, of a first run for the phases of every run, and with
 # everything built for the others.
-PHASES = {"asan": 11, "plain": 3, "consumer": 4, "smoke": 3,
+PHASES = {"asan": 11, "plain": 3, "consumer": 8, "smoke": 3,
           "tsan": 12, "tcp": 4, "profiles": 17, "upgrade": 5, "guest": 20, "fuzz": 3, "mutants": 20}
 # The phases that a newcomer and CI run. The smoke phase is a part of the guest phase.
 SHORT = ("asan", "plain", "consumer", "smoke")
@@ -62,7 +63,8 @@ def arguments():
                "  asan      address and undefined behaviour sanitizers: every target is built, and every\n"
                "            test runs that is not tagged noasan\n"
                "  plain     debug build: tests tagged noasan, with --only, --all or targets every test\n"
-               "  consumer  separate workspaces build services against this one; clangd reads this one\n"
+               "  consumer  separate workspaces build services against this one; CMake builds libverbena.so\n"
+               "            and a program that uses it; clangd reads this workspace\n"
                "  smoke     calls and payloads over an RDMA device in a virtual machine: tests tagged smoke\n"
                "phases of --all:\n"
                "  tsan      thread sanitizer; not tests tagged notsan\n"
@@ -74,6 +76,7 @@ def arguments():
                "            servers restarted from one to the other under load. It builds both\n"
                "  guest     instead of smoke, in virtual machines: tests tagged rdma, rdma_cm, two_devices,\n"
                "            lossy, two_hosts, disk or guest; with --all iwarp and two_networks\n"
+               "  consumer  also a static libverbena, make, add_subdirectory(), mistakes that are answered\n"
                "  fuzz      ./dev fuzz, ten seconds for each target\n"
                "  mutants   ./dev mutants of what has changed, and of 40 others\n\n"
                "A test tagged manual runs only when it is named, one tagged long only with --all.\n"
@@ -168,10 +171,11 @@ def run_tcp_phase(options):
     return run_tests(tcp_flags(options), targets, options)[1]
 
 
-def run_consumer_phase():
+def run_consumer_phase(options):
     outcome = bazel_events.Outcome()
-    for script in SCRIPTS:
-        if subprocess.run([bazel_events.TOP / script], check=False).returncode == 0:
+    cmake = [CMAKE_SCRIPT, "--all"] if options.all else [CMAKE_SCRIPT]
+    for script, *flags in [[script] for script in SCRIPTS] + [cmake]:
+        if subprocess.run([bazel_events.TOP / script, *flags], check=False).returncode == 0:
             outcome.passed += 1
         else:
             outcome.failures.append(f"{script}: failed")
@@ -240,7 +244,7 @@ def run_phase(phase, options):
     if phase == "tcp":
         return run_tcp_phase(options)
     if phase == "consumer":
-        return run_consumer_phase()
+        return run_consumer_phase(options)
     if phase in ("guest", "smoke"):
         return guest_phase.run(options, smoke=phase == "smoke")
     return run_bazel_phase(phase, options)

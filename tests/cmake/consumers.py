@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+"""Builds libverbena with CMake, installs it, and builds and runs programs that use it.
+
+Prints a line for each row. The installation lies below a path with spaces, which each row thereby
+tests, too. The library's build stays in ~/.cache/verbena-cmake for the next run.
+"""
+
+import argparse
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+CONSUMER = TOP / "tests" / "cmake" / "consumer"
+COMPILER = "clang++-19"
+VERSION = ".".join(re.findall(r"^#define VERBENA_VERSION_(?:MAJOR|MINOR) (\d+)$",
+                              (TOP / "rpc" / "version.h").read_text(), re.MULTILINE))
+GREETING = "Hello, storage!"
+
+# What libverbena.so may define: names in these namespaces, with their vtables, types and thunks, and
+# what protobuf writes for Verbena's messages.
+SHOWN = re.compile(r"_Z(?:T[A-Z]|Th[n\d]+_|Tv[n\d]+_[n\d]+_|GV|GR)?N[KVrRO]*(?:7verbena|4absl|6google)"
+                   r"|descriptor_table_verbena_2f")
+
+
+class RowFailed(Exception):
+    """Why a row failed: a text for whoever runs it."""
+
+
+def run(*command, fails=False, env=None, cwd=None):
+    """Runs `command`, which must succeed, or fail if `fails` says so. Returns what it printed."""
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, errors="replace", check=False, cwd=cwd, env={**os.environ, **(env or {})})
+    if (done.returncode != 0) != fails:
+        how = "succeeded" if fails else f"failed ({done.returncode})"
+        raise RowFailed(f"{' '.join(map(str, command))}: {how}\n{done.stdout[-4000:]}")
+    return done.stdout
+
+
+def expect(text, *parts):
+    """Fails unless `text`, in which lines may be broken anywhere, has each of `parts`."""
+    for part in parts:
+        if part not in " ".join(text.split()):
+            raise RowFailed(f"'{part}' is not in\n{text[-4000:]}")
+
+
+def build_library(kind, install):
+    """Builds libverbena, `kind` shared or static, and installs it at `install`."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    # A build directory belongs to one tree of sources.
+    tree = hashlib.sha256(str(TOP).encode()).hexdigest()[:8]
+    build = cache / "verbena-cmake" / f"{kind}-{tree}"
+    shared = "ON" if kind == "shared" else "OFF"
+    run("cmake", "-S", TOP, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={COMPILER}",
+        f"-DBUILD_SHARED_LIBS={shared}")
+    run("cmake", "--build", build)
+    run("cmake", "--install", build, "--prefix", install)
+
+
+class Installation:
+    """An installed Verbena, and a directory for builds against it."""
+
+    def __init__(self, prefix, scratch):
+        self.prefix = prefix
+        self.scratch = scratch
+        self.libraries = next(prefix.glob("lib*/pkgconfig")).parent
+        self.pkg_config = {"PKG_CONFIG_PATH": str(self.libraries / "pkgconfig"),
+                           "LD_LIBRARY_PATH": str(self.libraries)}
+
+    def configure(self, *options, source=CONSUMER, prefixes=None, fails=False):
+        """Configures a project afresh. Returns its build directory and what CMake printed."""
+        build = pathlib.Path(tempfile.mkdtemp(dir=self.scratch))
+        prefixes = ";".join(str(prefix) for prefix in prefixes or [self.prefix])
+        return build, run("cmake", "-S", source, "-B", build, "-G", "Ninja",
+                          f"-DCMAKE_CXX_COMPILER={COMPILER}", f"-DCMAKE_PREFIX_PATH={prefixes}",
+                          f"-DVERSION={VERSION}", *options, fails=fails)
+
+    def refuses(self, *options, prefixes=None):
+        """What CMake prints about a consumer that cannot be configured with `options`."""
+        return self.configure(*options, prefixes=prefixes, fails=True)[1]
+
+    def make(self, *words, env=None, fails=False):
+        """Builds the Makefile's program in a new directory. Returns that and what make printed."""
+        build = tempfile.mkdtemp(dir=self.scratch)
+        return pathlib.Path(build), run("make", "-C", CONSUMER, f"BUILD={build}", *words,
+                                        env={**self.pkg_config, **(env or {})}, fails=fails)
+
+
+def cmake_hello(installed, *options, target="hello", output=GREETING):
+    build, _ = installed.configure(*options)
+    run("cmake", "--build", build, "--target", target)
+    expect(run(build / target), output)
+    return build / target
+
+
+def shows_its_own_names_alone(installed):
+    for library in installed.libraries.glob("libverbena*.so"):
+        if library.name == "libverbena_soft.so":
+            continue  # it shows what libibverbs and librdmacm have
+        table = run("nm", "-D", "--defined-only", library)
+        names = [line.split()[-1] for line in table.splitlines()]
+        others = [name for name in names if not SHOWN.match(name)]
+        if not names or others:
+            raise RowFailed(f"{library.name} shows {len(names)} names, and these are not its own: "
+                            f"{' '.join(others[:20])}")
+
+
+def shared_hello(installed):
+    program = cmake_hello(installed)
+    libraries = re.findall(r"^\s*(lib\S+)\.so\S* =>", run("ldd", program), re.MULTILINE)
+    if "libverbena" not in libraries or libraries.count("libprotobuf") != 1:
+        raise RowFailed(f"hello is linked with {' '.join(sorted(libraries))}")
+
+
+def own_json(installed):
+    cmake_hello(installed, target="own_json", output="both read ")
+
+
+def made_hello(installed):
+    build, _ = installed.make()
+    expect(run(build / "hello", env=installed.pkg_config), GREETING)
+
+
+def subdirectory(installed):
+    # Its build of the library finds most objects in ccache, if there is one.
+    launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+    cmake_hello(installed, "-DVERBENA_FROM=subdirectory", *launcher)
+
+
+def fetched(installed):
+    """FetchContent makes the targets that add_subdirectory() makes: this one is enough."""
+    build, _ = installed.configure("-DVERBENA_FROM=fetch")
+    run("cmake", "--build", build, "--target", "protoc-gen-verbena")
+
+
+def new_service(installed):
+    """What ./dev new-service --cmake writes, as its README says."""
+    project = pathlib.Path(tempfile.mkdtemp(dir=installed.scratch)) / "block_index"
+    run(TOP / "dev", "new-service", "block_index", "--cmake", "--dir", project)
+    listfile = (project / "CMakeLists.txt").read_text()
+    if len(listfile.splitlines()) > 15:
+        raise RowFailed(f"CMakeLists.txt has more than 15 lines:\n{listfile}")
+    for preset in ("default", "asan"):
+        run("cmake", "--preset", preset, f"-DCMAKE_PREFIX_PATH={installed.prefix}", cwd=project)
+        run("cmake", "--build", "--preset", preset, cwd=project)
+        expect(run("ctest", "--preset", preset, cwd=project), "100% tests passed")
+    expect(run(project / "build" / "default" / "client", "--help"), "usage: client HOST:PORT put KEY VALUE")
+
+
+# --- Bad input: each is answered by one message, which says what to do.
+
+
+def without_protoc(installed):
+    expect(installed.refuses("-DProtobuf_PROTOC_EXECUTABLE="),
+           "there is no protoc", "apt-get install protobuf-compiler")
+    expect(installed.refuses("-DProtobuf_PROTOC_EXECUTABLE=/nonexistent/protoc"),
+           "/nonexistent/protoc does not run", "-DProtobuf_PROTOC_EXECUTABLE=PATH")
+
+
+def with_another_protoc(installed):
+    protoc = installed.scratch / "other_protoc"
+    protoc.write_text("#!/bin/sh\necho libprotoc 3.20.0\n")
+    protoc.chmod(0o755)
+    expect(installed.refuses(f"-DProtobuf_PROTOC_EXECUTABLE={protoc}"),
+           "is protoc '20.0', but the library is protobuf", "-DProtobuf_PROTOC_EXECUTABLE=PATH")
+
+
+def with_an_old_gcc(installed):
+    gcc = next((name for name in ("g++-11", "g++-12") if shutil.which(name)), None)
+    if gcc is None:
+        raise RowFailed("there is neither g++-11 nor g++-12: ./dev install-deps lint")
+    expect(installed.refuses(f"-DCMAKE_CXX_COMPILER={gcc}"),
+           "miscompiles coroutines", "-DCMAKE_CXX_COMPILER=clang++-19")
+    expect(installed.configure(f"-DCMAKE_CXX_COMPILER={gcc}", source=TOP, fails=True)[1],
+           "miscompiles coroutines", "-DCMAKE_CXX_COMPILER=clang++-19")
+    # pkg-config asks nothing of a compiler, but the headers do.
+    source = installed.scratch / "old_gcc.cc"
+    source.write_text('#include "verbena/rpc/task.h"\n')
+    expect(run(gcc, "-std=c++20", "-fsyntax-only", f"-I{installed.prefix / 'include'}", source, fails=True),
+           "older gcc miscompiles coroutines")
+
+
+def without_the_flag(installed):
+    _, output = installed.make("verbena=$$(pkg-config $(1) verbena | sed s/-fcoro-aligned-allocation//)",
+                               fails=True)
+    expect(output, "error: Verbena needs -fcoro-aligned-allocation")
+
+
+def static_without_uring(installed):
+    expect(installed.refuses("-DVERBENA_uring_LIBRARY="),
+           "libverbena.a is linked with liburing, which is not there", "apt-get install liburing-dev")
+    others = pathlib.Path(tempfile.mkdtemp(dir=installed.scratch))
+    for folder in run("pkg-config", "--variable=pc_path", "pkg-config").strip().split(":"):
+        for file in pathlib.Path(folder).glob("*.pc"):
+            if file.stem != "liburing" and not (others / file.name).exists():
+                (others / file.name).symlink_to(file)
+    expect(installed.make(env={"PKG_CONFIG_LIBDIR": str(others)}, fails=True)[1],
+           "Package 'liburing', required by 'verbena', not found")
+
+
+def altered(installed, file, old, new):
+    """A prefix whose CMake package differs from the installed one in one text."""
+    prefix = pathlib.Path(tempfile.mkdtemp(dir=installed.scratch)) / "prefix"
+    package = prefix / "lib" / "cmake" / "Verbena"
+    shutil.copytree(installed.libraries / "cmake" / "Verbena", package)
+    text = (package / file).read_text()
+    if not re.search(old, text):
+        raise RowFailed(f"{file} has no '{old}'")
+    (package / file).write_text(re.sub(old, new, text))
+    return prefix
+
+
+def two_versions(installed):
+    other = altered(installed, "VerbenaConfigVersion.cmake",
+                    r'(?<=PACKAGE_VERSION )"\d+\.\d+\.\d+"|"\d+\.\d+\.\d+"(?= MATCHES)', '"0.99.3"')
+    # The version that is asked for is taken, whichever comes first.
+    _, output = installed.configure("--debug-find-pkg=Verbena", prefixes=[other, installed.prefix])
+    expect(output, f"{installed.libraries}/cmake/Verbena/VerbenaConfig.cmake")
+    # If there is none, CMake says which there are.
+    expect(installed.refuses(prefixes=[other]), "version: 0.99.3", "compatible with requested version")
+
+
+def with_other_libraries(installed):
+    for library, pattern in (("Abseil", r'(?<=absl_VERSION STREQUAL ")\w+'),
+                             ("protobuf", r'(?<=Protobuf_VERSION STREQUAL ")[\w.]+')):
+        prefix = altered(installed, "VerbenaConfig.cmake", pattern, "1.2.3")
+        expect(installed.refuses(prefixes=[prefix]), f"this Verbena was built with {library}",
+               "docs/install.md")
+
+
+SHORT_ROWS = (("shared", "libverbena.so shows its own names alone", shows_its_own_names_alone),
+              ("shared", "CMake: hello, with one protobuf", shared_hello))
+OTHER_ROWS = (("shared", "CMake: a program with its own Boost.JSON", own_json),
+              ("shared", "make and pkg-config", made_hello),
+              ("static", "CMake: hello", cmake_hello),
+              ("static", "CMake: a program with its own Boost.JSON", own_json),
+              ("static", "make and pkg-config", made_hello),
+              ("static", "add_subdirectory()", subdirectory),
+              ("static", "FetchContent", fetched),
+              ("static", "./dev new-service --cmake", new_service),
+              ("static", "refused: no protoc", without_protoc),
+              ("static", "refused: another protoc", with_another_protoc),
+              ("static", "refused: gcc 12 or older", with_an_old_gcc),
+              ("static", "refused: no -fcoro-aligned-allocation", without_the_flag),
+              ("static", "refused: no liburing", static_without_uring),
+              ("static", "two versions installed", two_versions),
+              ("static", "refused: other Abseil, other protobuf", with_other_libraries))
+
+
+def report(kind, name, row, *arguments):
+    """Runs a row, and prints a line of it. Returns whether it passed."""
+    start = time.monotonic()
+    try:
+        row(*arguments)
+        passed, why = True, ""
+    except RowFailed as failure:
+        passed, why = False, f"\n{failure}"
+    print(f"{'passed' if passed else 'FAILED'}  {kind:7} {name}  {time.monotonic() - start:.0f} s{why}", flush=True)
+    return passed
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="tests/cmake/consumers.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="all rows; otherwise those of a shared library "
+                        "that every ./dev test runs")
+    parser.add_argument("--shared", type=pathlib.Path, metavar="PREFIX", help="take this installation of the shared "
+                        "library instead of building it")
+    parser.add_argument("--static", type=pathlib.Path, metavar="PREFIX", help="the same of the static one")
+    parser.add_argument("--row", default="", metavar="TEXT", help="only rows whose lines have TEXT, such as static")
+    options = parser.parse_args()
+    missing = [program for program in ("cmake", "ninja", "pkg-config", "make", COMPILER)
+               if not shutil.which(program)]
+    if missing:
+        sys.exit(f"tests/cmake/consumers.py: no {', no '.join(missing)}: run ./dev install-deps")
+    rows = [row for row in SHORT_ROWS + (OTHER_ROWS if options.all or options.row else ())
+            if options.row in f"{row[0]} {row[1]}"]
+    passed = []
+    with tempfile.TemporaryDirectory(prefix="verbena consumers ") as directory:
+        scratch = pathlib.Path(directory)
+        builds = pathlib.Path(tempfile.mkdtemp(prefix="verbena_consumers_"))
+        try:
+            for kind in dict.fromkeys(row[0] for row in rows):
+                prefix = getattr(options, kind) or scratch / kind
+                if not getattr(options, kind):
+                    passed.append(report(kind, "the library, built and installed", build_library, kind, prefix))
+                    if not passed[-1]:
+                        continue
+                installed = Installation(prefix.resolve(), builds)
+                passed += [report(kind, name, row, installed) for where, name, row in rows if where == kind]
+        finally:
+            shutil.rmtree(builds)
+    print(f"tests/cmake: {sum(passed)} passed, {len(passed) - sum(passed)} failed")
+    return 0 if all(passed) and passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

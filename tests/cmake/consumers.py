@@ -150,7 +150,16 @@ def new_service(installed):
         run("cmake", "--preset", preset, f"-DCMAKE_PREFIX_PATH={installed.prefix}", cwd=project)
         run("cmake", "--build", "--preset", preset, cwd=project)
         expect(run("ctest", "--preset", preset, cwd=project), "100% tests passed")
-    expect(run(project / "build" / "default" / "client", "--help"), "usage: client HOST:PORT put KEY VALUE")
+    programs = project / "build" / "default"
+    with subprocess.Popen([programs / "server", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = server.stdout.readline().removeprefix("listening on ").strip()
+            run(programs / "client", address, "put", "color", "green")
+            expect(run(programs / "client", address, "get", "color"), "green")
+        finally:
+            server.terminate()
+    if server.returncode != 0:
+        raise RowFailed(f"the server ended with {server.returncode}")
 
 
 # --- Bad input: each is answered by one message, which says what to do.

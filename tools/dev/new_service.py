@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a small project that builds a service against Verbena."""
+"""Writes a small project that builds a service against Verbena, with Bazel or with CMake."""
 
 import argparse
 import os
@@ -11,13 +11,20 @@ import sys
 TOP = pathlib.Path(os.environ.get("VERBENA_TOP") or pathlib.Path(__file__).parents[2]).resolve()
 TEMPLATES = pathlib.Path(__file__).parent / "new_service"
 
-# The files to write, by template.
-FILES = {
+# The files to write, by template: those of each build, and those of both.
+BAZEL_FILES = {
     "WORKSPACE": "WORKSPACE",
     "bazelrc": ".bazelrc",
-    "gitignore": ".gitignore",
     "BUILD": "BUILD",
     "README.md": "README.md",
+}
+CMAKE_FILES = {
+    "CMakeLists.txt": "CMakeLists.txt",
+    "CMakePresets.json": "CMakePresets.json",
+    "README.cmake.md": "README.md",
+}
+FILES = {
+    "gitignore": ".gitignore",
     "service.proto": "{name}.proto",
     "service.h": "{name}_service.h",
     "service.cc": "{name}_service.cc",
@@ -69,15 +76,22 @@ def check_name(name):
     return None
 
 
-def write_project(name, directory):
+def version():
+    """The version of Verbena that the project asks for: below 1.0, minor versions differ."""
+    header = (TOP / "rpc" / "version.h").read_text()
+    return ".".join(re.findall(r"#define VERBENA_VERSION_(?:MAJOR|MINOR) (\d+)", header))
+
+
+def write_project(name, directory, build_files):
     values = {
         "@name@": name,
         "@NAME@": name.upper(),
         "@Name@": "".join(word.capitalize() for word in name.split("_")),
         "@verbena@": str(TOP),
+        "@version@": version(),
     }
     directory.mkdir(parents=True, exist_ok=True)
-    for template, target in FILES.items():
+    for template, target in {**build_files, **FILES}.items():
         text = (TEMPLATES / f"{template}.in").read_text()
         for placeholder, value in values.items():
             text = text.replace(placeholder, value)
@@ -94,6 +108,8 @@ def main():
                         help="the service's name in lower case, such as block_index")
     parser.add_argument("--dir", metavar="DIR",
                         help="where to write it (default ./NAME); must be empty, or not there yet")
+    parser.add_argument("--cmake", action="store_true",
+                        help="build with CMake against an installed Verbena, not with Bazel")
     options = parser.parse_args()
     complaint = check_name(options.name)
     directory = pathlib.Path(options.dir or options.name)
@@ -107,10 +123,11 @@ def main():
     if complaint is not None:
         parser.error(complaint)
     try:
-        write_project(options.name, directory)
+        write_project(options.name, directory, CMAKE_FILES if options.cmake else BAZEL_FILES)
     except OSError as error:
         sys.exit(f"dev new-service: {error}")
-    print(f"Written to {directory}. Next:\n\n  cd {directory}\n  {TOP}/tools/dev/bazel.sh test //...")
+    test = "less README.md" if options.cmake else f"{TOP}/tools/dev/bazel.sh test //..."
+    print(f"Written to {directory}. Next:\n\n  cd {directory}\n  {test}")
 
 
 if __name__ == "__main__":

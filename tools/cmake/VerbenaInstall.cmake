@@ -50,6 +50,9 @@ if(VERBENA_TOOLS)
   install(TARGETS verbena_soft LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT soft)
 endif()
 
+install(FILES LICENSE tools/packaging/verbena.spdx
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT library)
+
 # --- CMake's package.
 
 set(package_at "${CMAKE_INSTALL_LIBDIR}/cmake/Verbena")

@@ -95,6 +95,9 @@ class CmakeTest(unittest.TestCase):
                                   without_comments("tools/cmake/VerbenaDependencies.cmake")):
             self.assertIn(f"build {package}\n", packages)
 
+    def test_a_new_service_has_a_short_listfile(self):
+        self.assertLessEqual(len(tree.text("tools/dev/new_service/CMakeLists.txt.in").splitlines()), 15)
+
 
 if __name__ == "__main__":
     case_report.main()

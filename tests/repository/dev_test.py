@@ -193,6 +193,15 @@ class WholeRunTest(unittest.TestCase):
         self.assertEqual("consumer   1000 s, over its budget of 480 s",
                          whole_run.phase_line("consumer", 1000, 0))
 
+    def test_the_consumer_phase_tries_all_rows_of_cmake_in_a_whole_run_alone(self):
+        def commands(whole):
+            done = subprocess.CompletedProcess([], 0)
+            with mock.patch.object(whole_run.subprocess, "run", return_value=done) as run:
+                whole_run.run_consumer_phase(argparse.Namespace(all=whole))
+            return [call.args[0][1:] for call in run.call_args_list]
+        self.assertEqual([[], [], [], []], commands(whole=False))
+        self.assertEqual([[], [], [], ["--all"]], commands(whole=True))
+
     def test_a_short_run_has_a_smoke_test_and_a_whole_one_all_guests(self):
         def phases(**options):
             return whole_run.phases_of(argparse.Namespace(

@@ -241,9 +241,12 @@ class PromiseBase : public ReadyNode {
   }
 #ifdef __clang__
   // clang takes these two only without the option, and then says so for each coroutine.
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wgcc-compat"
   static void* operator new(size_t bytes)
       __attribute__((diagnose_if(true || bytes, "Verbena needs -fcoro-aligned-allocation",
                                  "error")));
+#pragma clang diagnostic pop
   static void operator delete(void* frame, size_t bytes) noexcept;
 #else
   static void* operator new(size_t bytes) { return AllocateFrame(bytes); }

@@ -417,7 +417,7 @@ class InstallDepsTest(unittest.TestCase):
 
 
 COMMANDS = ("demo", "test", "bench", "vm", "soft", "doctor", "fmt", "lint", "mutants", "golden",
-            "new-service", "compdb", "install-deps")
+            "new-service", "compdb", "deb", "install-deps")
 
 
 class CommandTest(unittest.TestCase):

@@ -6,11 +6,12 @@ readonly here
 
 usage() {
   cat <<'TEXT'
-usage: ./dev install-deps [--peers] [--plots] [--soft] [--vm] [--quiet] [group...]
+usage: ./dev install-deps [--deb] [--peers] [--plots] [--soft] [--vm] [--quiet] [group...]
 
-Installs the Debian packages of tools/dev/packages.txt that are missing; groups: build, lint, peers,
-plots, soft, vm (default: build and lint). Works as root, or through sudo.
+Installs the Debian packages of tools/dev/packages.txt that are missing; groups: build, lint, deb,
+peers, plots, soft, vm (default: build and lint). Works as root, or through sudo.
 
+  --deb     also install what builds and tests Debian packages: debhelper, lintian, mmdebstrap
   --peers   also install what the benchmarks compare with: gRPC C++ and UCX
   --plots   also install what draws plots of benchmarks: matplotlib
   --soft    also install the programs of ./dev soft --report: perftest, UCX, libfabric, pyverbs
@@ -27,13 +28,14 @@ die() {
 groups=() extra=() quiet=false
 for argument in "$@"; do
   case $argument in
+    --deb) extra+=(deb) ;;
     --peers) extra+=(peers) ;;
     --plots) extra+=(plots) ;;
     --soft) extra+=(soft) ;;
     --vm) extra+=(vm) ;;
     --quiet) quiet=true ;;
     -h | --help) usage; exit 0 ;;
-    build | lint | peers | plots | soft | vm) groups+=("$argument") ;;
+    build | lint | deb | peers | plots | soft | vm) groups+=("$argument") ;;
     *) echo "dev install-deps: unknown argument '$argument'; see --help" >&2; exit 2 ;;
   esac
 done

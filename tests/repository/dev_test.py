@@ -15,6 +15,7 @@ from unittest import mock
 import xml.etree.ElementTree as ElementTree
 
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
+import arm64
 import bazel_events
 import bench
 import case_report
@@ -393,6 +394,14 @@ class InstallDepsTest(unittest.TestCase):
         self.run_script("--soft")
         self.assertIn("python3-pyverbs", self.called()[-1])
 
+    def test_what_builds_for_arm64_is_installed_only_when_asked_for(self):
+        self.installed(self.packages)
+        self.apt()
+        self.run_script()
+        self.assertEqual([], self.called())
+        self.run_script("--arm64")
+        self.assertIn("qemu-user", self.called()[-1])
+
     def test_another_user_goes_through_sudo(self):
         self.installed(self.packages - {"clang-19"})
         self.user(1000)
@@ -416,7 +425,65 @@ class InstallDepsTest(unittest.TestCase):
         self.assertNotEqual(0, self.run_script().returncode)
 
 
-COMMANDS = ("demo", "test", "bench", "vm", "soft", "doctor", "fmt", "lint", "mutants", "golden",
+class Arm64Test(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.path = pathlib.Path(directory.name)
+
+    def test_the_sysroot_has_what_is_linked_and_a_standard_library(self):
+        packages = arm64.wanted_packages("# build libold-dev\nbuild libfmt-dev\nbuild clang-19\n"
+                                         "build librocksdb-dev\npeers libucx-dev\n")
+        self.assertEqual(["libfmt-dev", "libstdc++-12-dev"], packages)
+
+    def test_a_sysroot_of_the_same_packages_is_not_made_again(self):
+        packages = arm64.wanted_packages(tree.text("tools/dev/packages.txt"))
+        (self.path / "packages").write_text("\n".join(packages))
+        with mock.patch.object(arm64, "download", self.fail):
+            arm64.make_sysroot(self.path)
+
+    def test_absolute_links_lead_to_files_of_the_sysroot(self):
+        (self.path / "lib").mkdir()
+        (self.path / "usr" / "lib").mkdir(parents=True)
+        (self.path / "lib" / "libz.so.1").write_text("arm64")
+        link = self.path / "usr" / "lib" / "libz.so"
+        link.symlink_to("/lib/libz.so.1")
+        (self.path / "usr" / "lib" / "libz.so.1").symlink_to("libz.so")
+        arm64.make_links_relative(self.path)
+        self.assertEqual("../../lib/libz.so.1", os.readlink(link))
+        self.assertEqual("arm64", (self.path / "usr" / "lib" / "libz.so.1").read_text())
+
+    def test_apt_keeps_its_state_away_from_this_machines(self):
+        text = arm64.apt_configuration(pathlib.Path("/own"))
+        for name in ("Dir::State", "Dir::State::lists", "Dir::State::status", "Dir::Cache", "Dir::Log"):
+            self.assertIn(f'\n{name} "/own', text)
+
+    def test_each_case_of_ctest_counts_by_itself(self):
+        report = self.path / "report.xml"
+        report.write_text("""<testsuite>
+            <testcase name="S.Good" status="run"><system-out>x</system-out></testcase>
+            <testcase name="S.Bad" status="fail"><failure message="Subprocess aborted"/></testcase>
+            <testcase name="S.Skip" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>
+              <system-out>a.cc:3: Skipped\nno ring\nhere\n\n[  SKIPPED ] S.Skip (0 ms)\n</system-out></testcase>
+            <testcase name="DeathTest.Exec" status="fail"><failure message="Failed"/>
+              <system-out>[  DEATH   ] execv(/a/test, ...) in / failed: Exec format error</system-out></testcase>
+            <testcase name="test_a_NOT_BUILT" status="notrun"><skipped message="Unable to find"/></testcase>
+            </testsuite>""")
+        outcome = arm64.outcome_of(report)
+        self.assertEqual(1, outcome.passed)
+        self.assertEqual(["S.Bad: Subprocess aborted", "test_a_NOT_BUILT: notrun"], outcome.failures)
+        self.assertEqual("S.Skip: no ring here", outcome.skips[0])
+        self.assertIn("DeathTest.Exec: it executes itself", outcome.skips[1])
+        self.assertEqual(2, len(outcome.skips))
+
+    def test_a_sysroot_that_cannot_be_made_is_one_failure(self):
+        def fails(sysroot):
+            raise arm64.Failed(f"no {sysroot.name}")
+        with mock.patch.object(arm64, "make_sysroot", fails):
+            self.assertEqual(["arm64: no sysroot"], arm64.run(sysroot=self.path / "sysroot").failures)
+
+
+COMMANDS = ("demo", "test", "bench", "arm64", "vm", "soft", "doctor", "fmt", "lint", "mutants", "golden",
             "new-service", "compdb", "deb", "install-deps")
 
 

@@ -40,7 +40,7 @@ class DocumentsTest(unittest.TestCase):
         documents = [name for name in tree.files() if name.endswith(".md") and "new_service" not in name]
         self.assertIn("docs/tuning.md", documents)
         for name in documents:
-            for command in re.findall(r"\./dev ([a-z-]+)", tree.text(name)):
+            for command in re.findall(r"\./dev ([a-z0-9-]+)", tree.text(name)):
                 self.assertRegex(tree.text("dev"), rf"(?m)^  {command}\b", name)
             folder = (tree.top() / name).parent
             for link in re.findall(r"\]\(([^)#:]+)\)", tree.text(name)):

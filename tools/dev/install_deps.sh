@@ -6,11 +6,12 @@ readonly here
 
 usage() {
   cat <<'TEXT'
-usage: ./dev install-deps [--deb] [--peers] [--plots] [--soft] [--vm] [--quiet] [group...]
+usage: ./dev install-deps [--arm64] [--deb] [--peers] [--plots] [--soft] [--vm] [--quiet] [group...]
 
-Installs the Debian packages of tools/dev/packages.txt that are missing; groups: build, lint, deb,
-peers, plots, soft, vm (default: build and lint). Works as root, or through sudo.
+Installs the Debian packages of tools/dev/packages.txt that are missing; groups: arm64, build, lint,
+deb, peers, plots, soft, vm (default: build and lint). Works as root, or through sudo.
 
+  --arm64   also install what ./dev arm64 needs: CMake, Ninja, QEMU's user mode
   --deb     also install what builds and tests Debian packages: debhelper, lintian, mmdebstrap
   --peers   also install what the benchmarks compare with: gRPC C++ and UCX
   --plots   also install what draws plots of benchmarks: matplotlib
@@ -29,13 +30,14 @@ groups=() extra=() quiet=false
 for argument in "$@"; do
   case $argument in
     --deb) extra+=(deb) ;;
+    --arm64) extra+=(arm64) ;;
     --peers) extra+=(peers) ;;
     --plots) extra+=(plots) ;;
     --soft) extra+=(soft) ;;
     --vm) extra+=(vm) ;;
     --quiet) quiet=true ;;
     -h | --help) usage; exit 0 ;;
-    build | lint | deb | peers | plots | soft | vm) groups+=("$argument") ;;
+    arm64 | build | lint | deb | peers | plots | soft | vm) groups+=("$argument") ;;
     *) echo "dev install-deps: unknown argument '$argument'; see --help" >&2; exit 2 ;;
   esac
 done

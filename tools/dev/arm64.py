@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""Builds library, command and unit tests for arm64 on this machine, and runs the tests under QEMU."""
+
+import argparse
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+
+import bazel_events
+
+TOP = bazel_events.TOP
+TOOLCHAIN = "tools/cmake/aarch64-linux-gnu.cmake"
+ARCHITECTURE = "arm64"
+# Libraries of the group "build" that only the examples, or only the compiler of this machine needs.
+NOT_LINKED = {"libclang-rt-19-dev", "librocksdb-dev"}
+STANDARD_LIBRARY = "libstdc++-12-dev"
+# What a case prints if it executes its own program, an arm64 one, and this machine's kernel refuses.
+# Death tests of the style "threadsafe" do so.
+CANNOT_EXECUTE = re.compile(r"execve?\(.*failed: Exec format error")
+
+
+class Failed(Exception):
+    """A step failed; the text says which."""
+
+
+def cache():
+    """Where the sysroot and the build directories are, from run to run."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return pathlib.Path(base) / "verbena-arm64"
+
+
+def run_step(command, what, **options):
+    """Runs `command`, whose output goes where ours goes."""
+    if subprocess.run([str(word) for word in command], check=False, **options).returncode != 0:
+        raise Failed(f"{what} failed; see above")
+
+
+def wanted_packages(listing):
+    """The packages whose content the sysroot needs, of packages.txt."""
+    lines = [line.split() for line in listing.splitlines() if line[:1] not in ("", "#")]
+    return sorted({name for group, name in lines
+                   if group == "build" and re.fullmatch("lib.*-dev", name)} - NOT_LINKED |
+                  {STANDARD_LIBRARY})
+
+
+# --- The sysroot.
+
+def apt_configuration(state):
+    """Has apt resolve and download for arm64 with nothing installed, by lists of its own below
+    `state`. Sources and keys are this machine's; what it has installed stays as it is."""
+    return (f'APT::Architecture "{ARCHITECTURE}";\n'
+            f'APT::Architectures {{ "{ARCHITECTURE}"; }};\n'
+            # Below a home directory that apt's own user cannot read.
+            'APT::Sandbox::User "";\n'
+            f'Dir::State "{state}";\n'
+            f'Dir::State::lists "{state}/lists";\n'
+            f'Dir::State::status "{state}/status";\n'
+            f'Dir::Cache "{state}";\n'
+            f'Dir::Cache::archives "{state}/archives";\n'
+            f'Dir::Log "{state}";\n')
+
+
+def download(packages, state):
+    """Downloads `packages` and what they depend on. Returns the files."""
+    for name in ("lists/partial", "archives/partial"):
+        (state / name).mkdir(parents=True)
+    (state / "status").touch()
+    configuration = state / "apt.conf"
+    configuration.write_text(apt_configuration(state), encoding="utf-8")
+    environment = {**os.environ, "APT_CONFIG": str(configuration), "DEBIAN_FRONTEND": "noninteractive"}
+    # A source without arm64 makes this fail, though the others have all that is needed.
+    subprocess.run(["apt-get", "update", "-q"], env=environment, check=False, stdout=sys.stderr)
+    run_step(["apt-get", "install", "-q", "-y", "--no-install-recommends", "--download-only", *packages],
+             f"downloading packages for {ARCHITECTURE} by apt-get", env=environment, stdout=sys.stderr)
+    return sorted((state / "archives").glob("*.deb"))
+
+
+def make_links_relative(sysroot):
+    """Links with absolute targets lead out of the sysroot: makes them lead to the same file in it."""
+    for directory, folders, files in os.walk(sysroot):
+        for name in folders + files:
+            path = os.path.join(directory, name)
+            if os.path.islink(path) and os.path.isabs(os.readlink(path)):
+                target = os.path.relpath(f"{sysroot}{os.readlink(path)}", directory)
+                os.unlink(path)
+                os.symlink(target, path)
+
+
+def make_sysroot(sysroot):
+    """Unpacks the packages into `sysroot`, unless it holds these packages already."""
+    packages = wanted_packages((TOP / "tools/dev/packages.txt").read_text(encoding="utf-8"))
+    # Written last: a sysroot without it is incomplete.
+    stamp = sysroot / "packages"
+    if stamp.is_file() and stamp.read_text(encoding="utf-8").split() == packages:
+        return
+    print(f"Making a sysroot for {ARCHITECTURE} in {sysroot} ...", file=sys.stderr, flush=True)
+    sysroot.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(sysroot, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=sysroot.parent, prefix="apt-") as state:
+        for package in download(packages, pathlib.Path(state)):
+            run_step(["dpkg-deb", "-x", package, sysroot], f"unpacking {package.name}")
+    make_links_relative(sysroot)
+    stamp.write_text("\n".join(packages) + "\n", encoding="utf-8")
+
+
+# --- The build.
+
+def build_directory():
+    """This tree's build directory for arm64. Beside it lies the one of the host's plugin."""
+    return cache() / f"{TOP.name}-{hashlib.sha256(str(TOP).encode()).hexdigest()[:12]}"
+
+
+def configure(directory, *options):
+    run_step(["cmake", "-S", TOP, "-B", directory, "-G", "Ninja", "-DBUILD_SHARED_LIBS=OFF",
+              "-DVERBENA_INSTALL=OFF", *options], f"configuring {directory}", stdout=sys.stderr)
+
+
+def build_host_plugin():
+    """Builds the protoc-gen-verbena that writes code while the rest is cross-compiled."""
+    directory = pathlib.Path(f"{build_directory()}-host")
+    configure(directory, "-DCMAKE_CXX_COMPILER=clang++-19", "-DVERBENA_ETCD=OFF", "-DVERBENA_TOOLS=OFF")
+    run_step(["cmake", "--build", directory, "--target", "protoc-gen-verbena"], "building the host's plugin")
+    return directory / "protoc-gen-verbena"
+
+
+def build(directory, sysroot, host_plugin, jobs):
+    """Builds for arm64. Returns whether all of it was built: what was can be tested all the same."""
+    # Code without optimisation takes longer to run under QEMU than optimising takes.
+    configure(directory, f"-DCMAKE_TOOLCHAIN_FILE={TOP / TOOLCHAIN}", f"-DVERBENA_SYSROOT={sysroot}",
+              f"-DVERBENA_HOST_PLUGIN={host_plugin}", "-DVERBENA_TOOLS=ON", "-DVERBENA_TESTS=ON",
+              "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1")
+    command = ["cmake", "--build", str(directory), *(["--parallel", str(jobs)] if jobs else []), "--", "-k", "0"]
+    return subprocess.run(command, check=False).returncode == 0
+
+
+# --- The tests.
+
+def outcome_of(report):
+    """Counts the cases of a JUnit report of ctest."""
+    outcome = bazel_events.Outcome()
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        name, output = case.get("name"), case.findtext("system-out") or ""
+        if case.get("status") == "run":
+            outcome.passed += 1
+        elif "[  SKIPPED ]" in output:
+            outcome.skips.append(f"{name}: {skip_reason(output)}")
+        elif CANNOT_EXECUTE.search(output):
+            outcome.skips.append(f"{name}: it executes itself, and this kernel executes no arm64 programs "
+                                 "(the package qemu-user-binfmt changes that)")
+        else:
+            problem = case.find("failure")
+            said = problem.get("message") if problem is not None else None
+            outcome.failures.append(f"{name}: {said or case.get('status')}")
+    return outcome
+
+
+def skip_reason(output):
+    """What a case said when it skipped itself."""
+    said = re.search(r": Skipped\n(.*?)\n*(?:\n\[|$)", output, re.DOTALL)
+    return " ".join(said.group(1).split()) if said and said.group(1).strip() else "it skips itself"
+
+
+def run_tests(directory, pattern, jobs):
+    """Runs the tests whose names match `pattern`."""
+    with tempfile.TemporaryDirectory(prefix="verbena-") as scratch:
+        report = pathlib.Path(scratch) / "report.xml"
+        command = ["ctest", "--test-dir", str(directory), "--output-on-failure", "--timeout", "300",
+                   "--parallel", str(jobs or os.cpu_count() or 1),
+                   # Reasons of skips are in what such cases print, which ctest cuts short.
+                   "--test-output-size-passed", "100000", "--output-junit", str(report)]
+        if pattern:
+            command += ["-R", pattern]
+        subprocess.run(command, check=False)
+        if not report.is_file():
+            return bazel_events.Outcome(failures=["ctest: wrote no report; see above"])
+        return outcome_of(report)
+
+
+def run(sysroot=None, host_plugin=None, pattern=None, jobs=None):
+    """Builds, tests, and returns what became of each case."""
+    start = time.monotonic()
+    sysroot = sysroot or cache() / "sysroot"
+    directory = build_directory()
+    try:
+        make_sysroot(sysroot)
+        built = build(directory, sysroot, host_plugin or build_host_plugin(), jobs)
+    except (Failed, OSError) as problem:
+        return bazel_events.Outcome(failures=[f"arm64: {problem}"])
+    build_s = time.monotonic() - start
+    outcome = run_tests(directory, pattern, jobs)
+    outcome.build_s = build_s
+    if not built:
+        outcome.failures.append("arm64: something does not build; see above")
+    return outcome
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        prog="./dev arm64",
+        description="Builds library, command and unit tests for arm64 by CMake and clang, and runs the tests under "
+                    "qemu-user. Headers and libraries are those of Debian's packages: the first run downloads them by "
+                    f"apt and unpacks them below {cache()}. It installs none of them. Exit status: 0 if all passed, "
+                    "otherwise 1. QEMU on x86 keeps x86's memory order: these tests cannot show what arm64's weaker "
+                    "order would break.",
+        epilog="example: ./dev arm64 --filter TimerWheel")
+    parser.add_argument("--sysroot", action="store_true", help="only make the sysroot, and print its path")
+    parser.add_argument("--host-plugin", metavar="PATH", type=pathlib.Path,
+                        help="a protoc-gen-verbena that runs on this machine (default: built from this tree)")
+    parser.add_argument("--filter", metavar="REGEX", help="run only the cases whose names match")
+    parser.add_argument("--jobs", type=int, metavar="N", help="build and test so many at once (default: one a core)")
+    options = parser.parse_args()
+    if options.host_plugin is not None and not os.access(options.host_plugin, os.X_OK):
+        parser.error(f"--host-plugin is '{options.host_plugin}', which is no program")
+    if options.jobs is not None and options.jobs < 1:
+        parser.error(f"--jobs is {options.jobs}, but must be at least 1")
+    return options
+
+
+def main():
+    options = arguments()
+    if options.sysroot:
+        make_sysroot(cache() / "sysroot")
+        print(cache() / "sysroot")
+        return 0
+    plugin = options.host_plugin.resolve() if options.host_plugin else None
+    outcome = run(host_plugin=plugin, pattern=options.filter, jobs=options.jobs)
+    for line in outcome.skips:
+        print(f"left out {line}")
+    for line in outcome.failures:
+        print(f"FAILED   {line}")
+    print(f"{outcome.passed} passed, {len(outcome.failures)} failed", flush=True)
+    return 1 if outcome.failures or not outcome.passed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Failed as failure:
+        sys.exit(f"arm64: {failure}")

@@ -346,7 +346,7 @@ struct alignas(128) TwoLines {
     uintptr_t address = 0;
     // Not to be derived from the type.
     const TwoLines* self = this;
-    asm volatile("mov %1, %0" : "=r"(address) : "r"(self));
+    asm volatile("" : "=r"(address) : "0"(self));
     return address % alignof(TwoLines) == 0;
   }
   char bytes[128];
@@ -357,7 +357,7 @@ Task<bool> KeepsAligned(TwoLines parameter, int depth) {
   TwoLines more;
   const auto aligned = [&] {
     uintptr_t address = 0;
-    asm volatile("mov %1, %0" : "=r"(address) : "r"(local));
+    asm volatile("" : "=r"(address) : "0"(local));
     return address % 64 == 0 && more.Aligned() && parameter.Aligned();
   };
   const bool before = aligned();

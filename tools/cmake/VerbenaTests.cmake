@@ -14,16 +14,16 @@ include(GoogleTest)
 set(only_bazel tests/transport/coro/lifetime_warnings.cc)
 # What the tests of a folder take from another's.
 set(support_transport_memory tests/transport/coro/counted_new.cc)
+# Tests that run on epoll and once more on io_uring, with what they use, and those that need
+# io_uring. They skip themselves if the kernel has none.
+set(on_both_transport_executor fake_device host_driven_test sleep_test waiter_test)
+set(on_both_transport_file file_lifetime_test file_names_test file_test)
+set(on_io_uring_transport_file ring_backend_test)
 
-foreach(folder IN ITEMS
-        transport/base transport/coro transport/device transport/memory transport/executor
-        transport/file transport/connect rpc/call rpc/naming)
-  file(GLOB sources CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
-       "${PROJECT_SOURCE_DIR}/tests/${folder}/*.cc")
-  list(REMOVE_ITEM sources ${only_bazel})
-  string(REPLACE "/" "_" group "${folder}")
-  set(name test_${group})
-  add_executable(${name} ${sources} ${support_${group}})
+# Adds the test program `name` of SOURCES. CASE_SUFFIX: what the names of its cases end in.
+function(verbena_add_test_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "CASE_SUFFIX" "SOURCES")
+  add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE Verbena::testing verbena ${VERBENA_PRIVATE_LIBRARIES}
                                         GTest::gmock GTest::gtest_main)
@@ -32,5 +32,26 @@ foreach(folder IN ITEMS
   target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>
                             <verbena/transport/executor/executor.h>)
   gtest_discover_tests(${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" DISCOVERY_MODE PRE_TEST
+                       TEST_SUFFIX "${arg_CASE_SUFFIX}"
                        PROPERTIES ENVIRONMENT "VERBENA_DEVICE=soft;TEST_TMPDIR=/tmp")
+endfunction()
+
+foreach(folder IN ITEMS
+        transport/base transport/coro transport/device transport/memory transport/executor
+        transport/file transport/connect rpc/call rpc/naming)
+  string(REPLACE "/" "_" group "${folder}")
+  file(GLOB sources CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
+       "${PROJECT_SOURCE_DIR}/tests/${folder}/*.cc")
+  foreach(list IN ITEMS on_both on_io_uring)
+    set(${list} ${${list}_${group}})
+    list(TRANSFORM ${list} PREPEND "tests/${folder}/")
+    list(TRANSFORM ${list} APPEND ".cc")
+  endforeach()
+  list(REMOVE_ITEM sources ${only_bazel} ${on_io_uring})
+  verbena_add_test_program(test_${group} SOURCES ${sources} ${support_${group}})
+  if(on_both OR on_io_uring)
+    verbena_add_test_program(test_${group}_io_uring CASE_SUFFIX .io_uring
+                             SOURCES ${on_both} ${on_io_uring})
+    target_compile_definitions(test_${group}_io_uring PRIVATE VERBENA_TEST_IO_URING)
+  endif()
 endforeach()

@@ -12,6 +12,9 @@ include(GoogleTest)
 
 # Tests of warnings, which have flags of their own.
 set(only_bazel tests/transport/coro/lifetime_warnings.cc)
+# A precompiled header would include what this test includes with another meaning.
+set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/transport/base/check_off_test.cc"
+                            PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 # What the tests of a folder take from another's.
 set(support_transport_memory tests/transport/coro/counted_new.cc)
 # Tests that run on epoll and once more on io_uring, with what they use, and those that need
@@ -19,6 +22,10 @@ set(support_transport_memory tests/transport/coro/counted_new.cc)
 set(on_both_transport_executor fake_device host_driven_test sleep_test waiter_test)
 set(on_both_transport_file file_lifetime_test file_names_test file_test)
 set(on_io_uring_transport_file ring_backend_test)
+
+# Not /tmp, where other programs have files of the same names.
+set(test_tmpdir "${PROJECT_BINARY_DIR}/test_tmp")
+file(MAKE_DIRECTORY "${test_tmpdir}")
 
 # Adds the test program `name` of SOURCES. CASE_SUFFIX: what the names of its cases end in.
 function(verbena_add_test_program name)
@@ -33,7 +40,7 @@ function(verbena_add_test_program name)
                             <verbena/transport/executor/executor.h>)
   gtest_discover_tests(${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" DISCOVERY_MODE PRE_TEST
                        TEST_SUFFIX "${arg_CASE_SUFFIX}"
-                       PROPERTIES ENVIRONMENT "VERBENA_DEVICE=soft;TEST_TMPDIR=/tmp")
+                       PROPERTIES ENVIRONMENT "VERBENA_DEVICE=soft;TEST_TMPDIR=${test_tmpdir}")
 endfunction()
 
 foreach(folder IN ITEMS

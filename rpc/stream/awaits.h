@@ -70,7 +70,12 @@ class [[nodiscard]] VERBENA_EXPORT StreamRead final : public Suspension {
   StreamRead(StreamReceiver& receiver, google::protobuf::MessageLite& into,
              ReceivedPayload* payload = nullptr)
       : receiver_(&receiver), into_(into), payload_(payload) {}
-  ~StreamRead() override;
+  // In the header, for a Read that has ended leaves nothing to do.
+  ~StreamRead() override {
+    // The receiver may be gone if this was never awaited.
+    if (state_ != State::kNew && receiver_ != nullptr) [[unlikely]]
+      Leave();
+  }
 
   bool await_ready() const noexcept { return false; }
   template <typename Promise>
@@ -93,6 +98,7 @@ class [[nodiscard]] VERBENA_EXPORT StreamRead final : public Suspension {
     co_return co_await StreamRead(receiver, into);
   }
   void End(State state);
+  void Leave();
   void Detach() override;
 
   // Until the await, where to read. Then the receiver that knows this; nullptr if none does.

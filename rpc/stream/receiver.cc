@@ -123,10 +123,7 @@ void StreamReceiver::Leave(StreamRead& read) {
   if (returned_->has_payload) returned_->payload = std::move(read.payload_->buffer);
 }
 
-StreamRead::~StreamRead() {
-  // The receiver may be gone if this was never awaited.
-  if (state_ != State::kNew && receiver_ != nullptr) receiver_->Leave(*this);
-}
+void StreamRead::Leave() { receiver_->Leave(*this); }
 
 bool StreamRead::Await(PromiseBase& caller) {
   StreamReceiver* const receiver = std::exchange(receiver_, nullptr);

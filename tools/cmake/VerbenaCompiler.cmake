@@ -69,6 +69,11 @@ function(verbena_set_flags target)
   if(VERBENA_LTO AND VERBENA_HAS_LLD AND BUILD_SHARED_LIBS)
     set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION_RELEASE ON)
   endif()
+  if(BUILD_SHARED_LIBS)
+    # A call reads thread-local variables a dozen times; through a function of the loader each would
+    # take 12 instructions. They are few, so that the library can still be loaded by dlopen().
+    target_compile_options(${target} PRIVATE -ftls-model=initial-exec)
+  endif()
 endfunction()
 
 # Has the shared library `target` export what the version scripts say, and no more.

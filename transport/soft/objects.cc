@@ -40,7 +40,7 @@ bool IsMapped(const void* address, size_t bytes) {
   // From 4 to 64 KiB: mincore takes no address between two pages.
   static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   constexpr size_t kChunkPages = 4096;
-  static thread_local unsigned char residency[kChunkPages];
+  unsigned char residency[kChunkPages];
   if (bytes > UINTPTR_MAX - reinterpret_cast<uintptr_t>(address)) return false;
   uintptr_t at = reinterpret_cast<uintptr_t>(address) & ~(page - 1);
   const uintptr_t end = reinterpret_cast<uintptr_t>(address) + bytes;

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import arm64
 import bazel_events
 import guest_phase
 import passed_phases
@@ -21,7 +22,8 @@ CMAKE_SCRIPT = "tests/cmake/consumers.py"
 # Per phase: its budget in minutes on two cores, of a first run for the phases of every run, and with
 # everything built for the others.
 PHASES = {"asan": 11, "plain": 3, "consumer": 8, "smoke": 3,
-          "tsan": 12, "tcp": 4, "profiles": 17, "upgrade": 5, "guest": 20, "fuzz": 3, "mutants": 20}
+          "tsan": 12, "tcp": 4, "profiles": 17, "upgrade": 5, "arm64": 8,
+          "guest": 20, "fuzz": 3, "mutants": 20}
 # The phases that a newcomer and CI run. The smoke phase is a part of the guest phase.
 SHORT = ("asan", "plain", "consumer", "smoke")
 FUZZ_SECONDS = 10
@@ -74,6 +76,7 @@ def arguments():
                "            tests/profiles; not tests tagged noprofile. plain has built them\n"
                "  upgrade   clients of this version against servers of the one before, and the other way round;\n"
                "            servers restarted from one to the other under load. It builds both\n"
+               "  arm64     unit tests of the CMake build as an arm64 machine would run them, by QEMU\n"
                "  guest     instead of smoke, in virtual machines: tests tagged rdma, rdma_cm, two_devices,\n"
                "            lossy, two_hosts, disk or guest; with --all iwarp and two_networks\n"
                "  consumer  also a static libverbena, make, add_subdirectory(), mistakes that are answered\n"
@@ -243,6 +246,8 @@ def run_phase(phase, options):
         return run_mutants_phase()
     if phase == "tcp":
         return run_tcp_phase(options)
+    if phase == "arm64":
+        return arm64.run()
     if phase == "consumer":
         return run_consumer_phase(options)
     if phase in ("guest", "smoke"):
@@ -258,7 +263,7 @@ def phases_of(options):
         return options.only
     chosen = [phase for phase in PHASES if phase != "smoke"] if options.all else list(SHORT)
     if options.targets:  # without those that look at everything
-        chosen = [phase for phase in chosen if phase not in ("consumer", "upgrade", "fuzz", "mutants")]
+        chosen = [phase for phase in chosen if phase not in ("consumer", "upgrade", "arm64", "fuzz", "mutants")]
     return chosen
 
 

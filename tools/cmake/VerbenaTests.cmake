@@ -39,8 +39,10 @@ function(verbena_add_test_program name)
   target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>
                             <verbena/transport/executor/executor.h>)
   gtest_discover_tests(${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" DISCOVERY_MODE PRE_TEST
-                       TEST_SUFFIX "${arg_CASE_SUFFIX}"
-                       PROPERTIES ENVIRONMENT "VERBENA_DEVICE=soft;TEST_TMPDIR=${test_tmpdir}")
+                       TEST_SUFFIX "${arg_CASE_SUFFIX}" DISCOVERY_TIMEOUT 60
+                       # Of two values of one property, CMake would take the second for a property.
+                       PROPERTIES ENVIRONMENT VERBENA_DEVICE=soft
+                                  ENVIRONMENT_MODIFICATION "TEST_TMPDIR=set:${test_tmpdir}")
 endfunction()
 
 foreach(folder IN ITEMS

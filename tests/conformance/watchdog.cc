@@ -10,7 +10,7 @@
 namespace verbena::internal::conformance {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestCase(8 * kPatienceMs);
+constexpr std::chrono::milliseconds kLongestCase(4 * kPatienceMs);
 
 }  // namespace
 

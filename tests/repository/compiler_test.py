@@ -79,18 +79,18 @@ class CompilerTest(unittest.TestCase):
         version = gcc_version()
         if version is None or version >= OLDEST_GOOD_GCC:
             self.skipTest(f"needs a g++ older than {OLDEST_GOOD_GCC}; here: {version or 'none'}")
-        errors, said = self.errors_of_gcc('#include "verbena/transport/coro/task.h"\n')
-        self.assertEqual(1, len(errors), said)
+        errors, said, status = self.errors_of_gcc('#include "verbena/transport/coro/task.h"\n')
+        self.assertEqual((1, 1), (len(errors), status), said)
         self.assertIn("needs clang 17 or newer, or gcc 13 or newer", errors[0])
 
     def test_gcc_parses_what_users_include_and_what_generated_code_says(self):
         if gcc_version() is None:
             self.skipTest("needs a g++; here: none")
-        errors, said = self.errors_of_gcc(USER, "-DVERBENA_SYNTAX_ONLY", "-Wall")
-        self.assertEqual([], errors, said)
+        errors, said, status = self.errors_of_gcc(USER, "-DVERBENA_SYNTAX_ONLY", "-Wall")
+        self.assertEqual(([], 0), (errors, status), said)
 
     def errors_of_gcc(self, program, *flags):
-        """(the errors, all that gcc says)."""
+        """(the errors, all that gcc says, its exit status)."""
         with tempfile.TemporaryDirectory() as directory:
             headers, protos, generated = (pathlib.Path(directory) / name
                                           for name in ("headers", "protos", "generated"))
@@ -104,7 +104,7 @@ class CompilerTest(unittest.TestCase):
                 ["g++", "-std=c++20", "-fsyntax-only", *flags, f"-I{headers}", f"-I{generated}",
                  "-x", "c++", "-"],
                 input=program, stderr=subprocess.PIPE, text=True, check=False)
-        return re.findall(r"error: .*", result.stderr), result.stderr
+        return re.findall(r"error: .*", result.stderr), result.stderr, result.returncode
 
 
 if __name__ == "__main__":

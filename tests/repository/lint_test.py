@@ -58,6 +58,30 @@ class LookTest(unittest.TestCase):
         self.assertEqual((2, set()), self.look(sources_of))
         self.assertEqual((2, set()), self.look(sources_of, flag="b"))
 
+    def test_a_source_is_looked_at_again_by_another_version_of_the_tool(self):
+        (self.top / "a.cc").write_text("1")
+        for version, looks in (("1", 1), ("1", 0), ("2", 1)):
+            with mock.patch.object(lint, "installed", lambda _, version=version: version):
+                self.assertEqual((looks, set()), self.look({"a.cc": {"a.cc"}}))
+
+    def test_a_tool_that_is_not_there_or_says_nothing_is_a_finding(self):
+        (self.top / "a.cc").write_text("1")
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self.assertEqual({"no-tool"}, lint.look_at_compiled({"a.cc": {"a.cc"}}, lambda _: ["no-tool"], self.root))
+            lint.look_at_compiled({"a.cc": {"a.cc"}}, lambda _: ["sh", "-c", "exit 3"], self.root)
+        self.assertEqual("there is no no-tool; run: ./dev install-deps lint\na.cc: sh ended with status 3\n",
+                         said.getvalue())
+
+    def test_a_finding_in_a_header_is_told_once_though_each_source_comes_first(self):
+        for name in ("a.cc", "b.cc"):
+            (self.top / name).write_text("1")
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            found = lint.look_at_compiled(
+                {name: {name} for name in ("a.cc", "b.cc")},
+                lambda name: ["sh", "-c", f"echo from {name}; echo 'x.h:1: error: bad'; exit 1"], self.root)
+        self.assertEqual({"x.h:1: error: bad"}, found)
+        self.assertEqual(1, said.getvalue().count("error"))
+
     def test_a_finding_is_told_once_and_not_forgotten(self):
         for name in ("a.cc", "b.cc"):
             (self.top / name).write_text("1")
@@ -74,11 +98,29 @@ class ArgumentsTest(unittest.TestCase):
         self.assertEqual(["-iquote", ".", "-isystem", "external/absl", "-Iproto", "-DNDEBUG", "-D",
                           "A=1"], kept[kept.index("-DVERBENA_SYNTAX_ONLY") + 1:])
 
-    def test_a_text_includes_what_its_headers_do(self):
-        found = includes.closure_of('#include "verbena/rpc/task.h"\n#include <vector>\n')
-        self.assertIn("rpc/task.h", found)
+    def test_a_generated_source_is_made_of_what_its_generated_header_includes(self):
+        with tempfile.TemporaryDirectory() as name:
+            root = pathlib.Path(name)
+            made = root / "bazel-out" / "made"
+            made.mkdir(parents=True)
+            (made / "a.pb.cc").write_text('#include "a.pb.h"\n')
+            (made / "a.pb.h").write_text('#include "verbena/rpc/task.h"\n#include <vector>\n')
+            directories = lint.include_directories(["-iquote", ".", "-Inowhere", "-isystem", "bazel-out/made"])
+            found = includes.closure_with_generated("bazel-out/made/a.pb.cc", directories, root)
+        self.assertIn("bazel-out/made/a.pb.h", found)
         self.assertIn("transport/base/list.h", found)
         self.assertNotIn("rpc/channel.h", found)
+
+    def test_gcc_looks_at_generated_code_and_at_what_has_changed(self):
+        commands = {"rpc/status.cc": [], "rpc/method.cc": [], "bazel-out/a.pb.cc": [], "bazel-out/unbuilt.cc": []}
+        with tempfile.TemporaryDirectory() as name, \
+                mock.patch.object(lint, "compile_commands", lambda: commands), \
+                mock.patch.object(lint, "execution_root", lambda: pathlib.Path(name)), \
+                mock.patch.object(lint, "look_at_compiled", lambda sources_of, *_: set(sources_of)):
+            (pathlib.Path(name) / "bazel-out").mkdir()
+            (pathlib.Path(name) / "bazel-out" / "a.pb.cc").write_text("")
+            self.assertEqual({"rpc/status.cc", "bazel-out/a.pb.cc"}, lint.check_portable(["rpc/status.cc"]))
+            self.assertEqual({"rpc/status.cc"}, lint.check_tidy(["rpc/status.cc"]))
 
 
 if __name__ == "__main__":

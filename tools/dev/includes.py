@@ -12,26 +12,27 @@ def _named(text):
 
 
 @functools.lru_cache(maxsize=None)
-def _direct(name):
-    path = bazel_events.TOP / name
+def _direct(path):
     return tuple(_named(path.read_text())) if path.is_file() else ()
 
 
 def closure(name):
     """`name` and every file of ours that it includes, directly or not."""
-    return _closure([name])
+    return closure_with_generated(name, (), bazel_events.TOP)
 
 
-def closure_of(text):
-    """Every file of ours that a source with this text includes, directly or not."""
-    return _closure(_named(text))
-
-
-def _closure(waiting):
+def closure_with_generated(name, directories, root):
+    """The same, with generated headers: those that are not ours are looked for in `directories`, which
+    like `name` may be relative to `root`, Bazel's execution root."""
     seen = set()
+    waiting = [name]
     while waiting:
         each = waiting.pop()
-        if each not in seen and (bazel_events.TOP / each).is_file():
-            seen.add(each)
-            waiting += _direct(each)
+        found = next((path for path in (each, *(f"{directory}/{each}" for directory in directories))
+                      if (bazel_events.TOP / path).is_file() or (root / path).is_file()), None)
+        if found is None or found in seen:
+            continue
+        seen.add(found)
+        ours = bazel_events.TOP / found
+        waiting += _direct(ours if ours.is_file() else root / found)
     return seen

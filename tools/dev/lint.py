@@ -8,8 +8,10 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import threading
 
 import bazel_events
 import errors
@@ -20,6 +22,7 @@ import prose
 TOP = bazel_events.TOP
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / \
     "verbena-lint"
+PACKAGES = pathlib.Path(__file__).parent / "packages.txt"
 # In tests, a coroutine lambda ends before the variables that it captures by reference. Growing
 # vectors cost nothing there, nor do copies, which coroutines often need. A call gives the Payload
 # that was moved into it back to the same variable. The analyzer takes half of clang-tidy's time,
@@ -196,63 +199,105 @@ def portable_arguments(compiler_arguments):
     return kept
 
 
+def include_directories(compiler_arguments):
+    """Where a compile looks for headers, in its order."""
+    found = []
+    for argument, following in zip(compiler_arguments, [*compiler_arguments[1:], ""]):
+        if argument in ("-I", "-iquote", "-isystem"):
+            found.append(following)
+        elif argument.startswith("-I"):
+            found.append(argument[2:])
+    return found
+
+
+def installed(tool):
+    """What the findings of `tool` depend on besides sources: its version, and those of packages."""
+    packages = {line.split()[1] for line in PACKAGES.read_text().splitlines()
+                if line.startswith("build ")}
+    said = [subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                           check=False).stdout
+            for command in ([tool, "--version"], ["dpkg-query", "-W", *sorted(packages)])
+            if shutil.which(command[0])]
+    return "".join(said)
+
+
 def look_at_compiled(sources_of, command, root):
     """Runs `command(name)` in `root` for each source that is not known to be clean. `sources_of`:
     to each the names of the files that the findings depend on, besides the command."""
+    if not sources_of:
+        return set()
+    tool = command(next(iter(sources_of)))[0]
+    if not shutil.which(tool):
+        print(f"there is no {tool}; run: ./dev install-deps lint")
+        return {tool}
     CACHE.mkdir(parents=True, exist_ok=True)
+    versions = installed(tool)
     told = set()
+    lock = threading.Lock()
 
     def tell(text):
         # Printed at once, because a first run takes long. Printed once only, because a finding in
-        # a header comes again with each file that includes it.
-        if text not in told:
-            told.add(text)
-            print(text, flush=True)
+        # a header comes again with each file that includes it, and gcc says first which that is.
+        finding = "\n".join(line for line in text.splitlines() if " error: " in line) or text
+        with lock:
+            if finding not in told:
+                told.add(finding)
+                print(text, flush=True)
 
-    def look(name):
-        digest = hashlib.sha256(repr(command(name)).encode())
+    def known_as(name):
+        digest = hashlib.sha256((repr(command(name)) + versions).encode())
         for path in sorted(sources_of[name]):
             there = TOP / path if (TOP / path).is_file() else root / path
             digest.update(path.encode() + b"\0" + there.read_bytes())
-        clean = CACHE / digest.hexdigest()
+        return CACHE / digest.hexdigest()
+
+    def look(name):
+        clean = known_as(name)
         if clean.exists():
             return
         result = subprocess.run(command(name), cwd=root, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, check=False)
-        if result.returncode == 0:
+        if result.returncode != 0:
+            tell(result.stdout.strip().replace(f"{root}/", "") or result.stderr.strip() or
+                 f"{name}: {tool} ended with status {result.returncode}")
+        elif known_as(name) == clean:  # not what somebody has written meanwhile
             clean.touch()
-            return
-        tell(result.stdout.strip().replace(f"{root}/", "") or result.stderr.strip())
 
     in_parallel(look, sorted(sources_of))
     return told
 
 
+def needed_by(commands, root):
+    """To each compiled source what it is made of. Without those that the build could not generate."""
+    return {name: includes.closure_with_generated(name, include_directories(commands[name]), root)
+            for name in commands if (TOP / name).is_file() or (root / name).is_file()}
+
+
+def is_generated(name):
+    return name.startswith("bazel-out/")
+
+
 def check_tidy(files):
     commands = compile_commands()
+    root = execution_root()
     # A changed header is checked through the files that include it.
-    sources_of = {name: includes.closure(name) | {".clang-tidy"} for name in commands
-                  if includes.closure(name) & set(files)}
+    sources_of = {name: needed | {".clang-tidy"} for name, needed in needed_by(commands, root).items()
+                  if not is_generated(name) and (needed | {".clang-tidy"}) & set(files)}
 
     def command(name):
         return ["clang-tidy-19", "--quiet", f"--config-file={TOP / '.clang-tidy'}",
                 f"--checks={NOT_IN_TESTS if name.startswith('tests/') else ''}", name, "--",
                 *tidy_arguments(commands[name])]
 
-    return look_at_compiled(sources_of, command, execution_root())
+    return look_at_compiled(sources_of, command, root)
 
 
 def check_portable(files):
     commands = compile_commands()
     root = execution_root()
-    sources_of = {}
-    for name in commands:
-        if name.startswith("bazel-out/"):  # generated
-            needed = includes.closure_of((root / name).read_text())
-        else:
-            needed = includes.closure(name)
-        if needed & set(files):
-            sources_of[name] = needed | {name}
+    # Generated code is looked at in any case: what it is generated from is in no list of includes.
+    sources_of = {name: needed for name, needed in needed_by(commands, root).items()
+                  if is_generated(name) or needed & set(files)}
 
     def command(name):
         return ["g++-12", *portable_arguments(commands[name]), name]

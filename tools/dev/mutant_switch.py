@@ -293,10 +293,13 @@ def _statements(right, faulty, opener, first, behind):
     if right.text(begin) in ("case", "default"):
         return None
     for end in (least, closer):
+        right_bounds = right.boundaries(begin, end)
         faulty_bounds = faulty.boundaries(begin, end + longer)
         # A label in a branch would be there whatever the switch says.
-        if faulty_bounds is None or any(faulty.text(bound) in ("case", "default")
-                                        for bound in faulty_bounds[:-1]):
+        if right_bounds is None or faulty_bounds is None or any(
+                text.text(bound) in ("case", "default")
+                for text, bounds in ((right, right_bounds), (faulty, faulty_bounds))
+                for bound in bounds[:-1]):
             continue
         declares = _declares(right, begin, end) or _declares(faulty, begin, end + longer)
         if end == closer or not declares:

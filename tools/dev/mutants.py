@@ -168,6 +168,10 @@ def run(tree, every, faults, report):
     # Now: the builds that follow have the same programs.
     passes = {fault.name: passes_without(build, fault) for fault in singles}
     for fault in singles:
+        if not passes[fault.name]:
+            report.add(fault, False, f"{fault.test} {fault.case} does not pass without the fault; run: "
+                                     f"./dev test {fault.test} --filter '{fault.case}'")
+            continue
         tree.plant(fault)
         single = Build(tree, [fault.test])
         if fault.test in single.unbuilt:

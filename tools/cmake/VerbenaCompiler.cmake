@@ -21,6 +21,11 @@ endif()
 # Frames of coroutines are aligned as their variables need (transport/coro/task.h).
 set(VERBENA_COROUTINE_FLAGS "$<$<CXX_COMPILER_ID:Clang>:-fcoro-aligned-allocation>")
 
+# A call reads thread-local variables a dozen times. Through __tls_get_addr each would take 12
+# instructions more, through a descriptor 4. arm64 has descriptors by default.
+include(CheckCXXCompilerFlag)
+check_cxx_compiler_flag(-mtls-dialect=gnu2 VERBENA_HAS_TLSDESC)
+
 include(CheckLinkerFlag)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   check_linker_flag(CXX -fuse-ld=lld VERBENA_HAS_LLD)
@@ -69,14 +74,13 @@ function(verbena_set_flags target)
   if(VERBENA_LTO AND VERBENA_HAS_LLD AND BUILD_SHARED_LIBS)
     set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION_RELEASE ON)
   endif()
-  if(BUILD_SHARED_LIBS)
-    # A call reads thread-local variables a dozen times; through a function of the loader each would
-    # take 12 instructions. They are few, so that the library can still be loaded by dlopen().
-    target_compile_options(${target} PRIVATE -ftls-model=initial-exec)
+  if(BUILD_SHARED_LIBS AND VERBENA_HAS_TLSDESC)
+    target_compile_options(${target} PRIVATE -mtls-dialect=gnu2)
   endif()
 endfunction()
 
-# Has the shared library `target` export what the version scripts say, and no more.
+# Has the shared library `target` export what the version scripts say, and no more. It stays loaded
+# after dlclose(): its threads run on, and protobuf knows its messages until the process ends.
 function(verbena_export_only target)
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "STATIC_LIBRARY")
@@ -86,13 +90,17 @@ function(verbena_export_only target)
     target_link_options(${target} PRIVATE "LINKER:--version-script=${map}")
     set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${map}")
   endforeach()
-  target_link_options(${target} PRIVATE LINKER:--as-needed LINKER:-Bsymbolic-functions LINKER:-z,defs)
+  target_link_options(${target} PRIVATE LINKER:--as-needed LINKER:-Bsymbolic-functions
+                      LINKER:-z,defs LINKER:-z,nodelete)
   if(VERBENA_HAS_LLD)
     target_link_options(${target} PRIVATE -fuse-ld=lld)
     if(VERBENA_LTO)
       # More inlining across files than lld's default: 5% of the instructions of a call.
       target_link_options(${target} PRIVATE
                           "$<$<CONFIG:Release>:-flto=thin;LINKER:-mllvm,-inline-threshold=700>")
+      if(VERBENA_HAS_TLSDESC)
+        target_link_options(${target} PRIVATE "$<$<CONFIG:Release>:LINKER:-mllvm,-enable-tlsdesc>")
+      endif()
     endif()
   endif()
 endfunction()

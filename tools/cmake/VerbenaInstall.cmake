@@ -99,6 +99,7 @@ if(NOT BUILD_SHARED_LIBS)
   # Who links libverbena.a links these, too, with or without pkg-config's --static.
   list(APPEND pc_requires fmt libibverbs librdmacm liburing libisal)
   set(pc_libraries "-ldl")
+  set(pc_flags "-DVERBENA_STATIC")
   set(pc_etcd_requires openssl)
 endif()
 list(JOIN pc_requires " " pc_requires)

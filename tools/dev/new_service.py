@@ -126,7 +126,7 @@ def main():
         write_project(options.name, directory, CMAKE_FILES if options.cmake else BAZEL_FILES)
     except OSError as error:
         sys.exit(f"dev new-service: {error}")
-    test = "less README.md" if options.cmake else f"{TOP}/tools/dev/bazel.sh test //..."
+    test = "cmake --preset default  # README.md says how to install Verbena first" if options.cmake else f"{TOP}/tools/dev/bazel.sh test //..."
     print(f"Written to {directory}. Next:\n\n  cd {directory}\n  {test}")
 
 

@@ -4,7 +4,9 @@
 // clash with those of a program nor cost the loader time. Programs still need functions of its
 // source files. They call them through the headers that they include, through the headers that
 // these include, and through generated code. The libraries of etcd and of testing do the same. The
-// mark keeps such a name visible. Archives ignore it.
+// mark keeps such a name visible. In an archive it means nothing (VERBENA_STATIC, which the CMake
+// target of an archive defines): a library of a program's own that links it hides all of Verbena,
+// so that two such libraries in one process do not mix.
 //
 // Each class and each function of such a header, public or internal, has the mark if a source file
 // defines the function or a member of the class:
@@ -23,7 +25,11 @@
 #ifndef VERBENA_TRANSPORT_BASE_EXPORT_H_
 #define VERBENA_TRANSPORT_BASE_EXPORT_H_
 
+#ifdef VERBENA_STATIC
+#define VERBENA_EXPORT
+#else
 // gcc does not accept __attribute__ beside attributes in brackets.
 #define VERBENA_EXPORT [[gnu::visibility("default")]]
+#endif
 
 #endif  // VERBENA_TRANSPORT_BASE_EXPORT_H_

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
+import abi
 import case_report
 import tree
 import upgrade_phase
@@ -132,6 +134,90 @@ class CasesTest(unittest.TestCase):
             process = processes.start(["cat"])
             self.assertIsNone(process.poll())
         self.assertEqual(-9, process.returncode)
+
+
+class AbiTest(unittest.TestCase):
+    """With programs in the place of cmake and abidiff: they write down how they are called."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.path = pathlib.Path(directory.name).resolve()
+        self.calls = self.path / "calls"
+        self.fake("cmake")
+        self.fake("abidiff")
+        patched = unittest.mock.patch.dict(os.environ, PATH=f"{self.path}:{os.environ['PATH']}")
+        patched.start()
+        self.addCleanup(patched.stop)
+        self.old, self.new = (self.tree(version, 3) for version in ("before", "now"))
+
+    def fake(self, name, script=""):
+        program = self.path / name
+        program.write_text(f"#!/usr/bin/env bash\necho {name} \"$@\" >>{self.calls}\n{script}\n")
+        program.chmod(0o755)
+
+    def tree(self, name, number):
+        top = self.path / name
+        top.mkdir(exist_ok=True)
+        (top / "CMakeLists.txt").write_text(f"project(Verbena)\nset(VERBENA_SOVERSION {number})\n")
+        return top
+
+    def outcome(self):
+        return upgrade_phase.run_abi(self.old, self.new, self.path / "abi")
+
+    def failure(self):
+        outcome = self.outcome()
+        self.assertEqual((0, 1, []), (outcome.passed, len(outcome.failures), outcome.skips))
+        return outcome.failures[0]
+
+    def called(self, program):
+        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
+        return [line for line in lines if line.startswith(program)]
+
+    def test_the_soname_of_this_tree_is_read(self):
+        self.assertGreaterEqual(abi.soversion(tree.top()), 0)
+
+    def test_both_versions_are_built_and_their_installed_headers_compared(self):
+        self.assertEqual((1, []), (self.outcome().passed, self.outcome().failures))
+        for version, top in (("old", self.old), ("new", self.new)):
+            build = self.path / "abi" / version / "build"
+            self.assertTrue(any(f"-S {top} -B {build} " in call for call in self.called("cmake")))
+            self.assertIn(f"cmake --build {build}", self.called("cmake"))
+        headers = [f"--headers-dir{n} {self.path}/abi/{version}/installed/include"
+                   for n, version in ((1, "old"), (2, "new"))]
+        libraries = [f"{self.path}/abi/{version}/installed/lib/libverbena.so" for version in ("old", "new")]
+        for part in (" ".join(headers), " ".join(libraries), "--no-added-syms"):
+            self.assertIn(part, self.called("abidiff")[0])
+
+    def test_a_change_fails_unless_the_soname_was_raised(self):
+        for status in (4, 12):
+            self.fake("abidiff", f"echo type size changed from 64 to 128; exit {status}")
+            said = self.failure()
+            self.assertIn("type size changed from 64 to 128", said)
+            self.assertIn("raise VERBENA_SOVERSION in CMakeLists.txt", said)
+        self.tree("now", 4)
+        self.assertEqual((1, []), (self.outcome().passed, self.outcome().failures))
+
+    def test_a_soname_never_sinks(self):
+        self.tree("now", 2)
+        self.assertIn("VERBENA_SOVERSION in CMakeLists.txt is 2, but was 3", self.failure())
+
+    def test_a_version_without_cmake_is_skipped_before_anything_is_built(self):
+        (self.old / "CMakeLists.txt").unlink()
+        outcome = self.outcome()
+        self.assertEqual((0, [], 1), (outcome.passed, outcome.failures, len(outcome.skips)))
+        self.assertIn("the old version has no CMakeLists.txt", outcome.skips[0])
+        self.assertEqual([], self.called(""))
+
+    def test_libraries_that_cannot_be_compared_fail(self):
+        self.fake("abidiff", "echo could not read; exit 1")
+        self.assertRegex(self.failure(), "(?s)abidiff .* ended with status 1\ncould not read")
+        self.fake("cmake", "echo error: no type; exit 2")
+        self.assertRegex(self.failure(), "(?s)cmake .* ended with status 2\nerror: no type")
+
+    def test_a_long_list_of_changes_is_cut(self):
+        self.fake("abidiff", "seq 1 200; exit 4")
+        self.assertTrue(self.failure().endswith("\n80\n(120 more lines)"))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 tests/upgrade/previous names the commit of the version before. A worktree of it lies below the user's
 cache directory and stays there, with what Bazel has built in it. Clients of one version run against
-servers of the other, and servers restart one by one as the other version while a client works.
+servers of the other, and servers restart one by one as the other version while a client works. First, libverbena.so of the two is compared (abi.py).
 Nothing waits by a clock: a server says that it listens, a client says that it has worked, and
 processes end. A case that takes longer than CASE_S has its processes killed.
 """
@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 
+import abi
 import bazel_events
 
 PREVIOUS = "tests/upgrade/previous"
@@ -280,6 +281,25 @@ def run_cases(listed):
     return outcome
 
 
+def run_abi(old_top, top, directory):
+    """Compares libverbena.so of both trees, which are built below `directory`. Returns the Outcome."""
+    name = "programs linked with the old libverbena.so run with the new one"
+    outcome = bazel_events.Outcome()
+    start = time.monotonic()
+    try:
+        found = abi.check(old_top, top, directory)
+    except abi.NothingToCompare as reason:
+        outcome.skips.append(f"{name}: {reason}")
+        print(f"skipped {name}: {reason}", flush=True)
+    except abi.AbiError as error:
+        outcome.failures.append(f"{name}: {error}")
+        print(f"FAILED  {name}: {error}", flush=True)
+    else:
+        outcome.passed += 1
+        print(f"passed  {name}: {found}, {time.monotonic() - start:.0f} s", flush=True)
+    return outcome
+
+
 def run(top=bazel_events.TOP, path=None):
     """Builds both versions, and runs all cases between them."""
     outcome = bazel_events.Outcome()
@@ -289,6 +309,8 @@ def run(top=bazel_events.TOP, path=None):
         path = path or default_path(top)
         with locked(path):
             update_worktree(top, path, commit)
+            outcome.add(run_abi(path, top, path.with_name(f"{path.name}-abi")))
+            start = time.monotonic()
             # A library that today's client uses may be visible to less in the version before.
             old = build("old", path, ["--nocheck_visibility"])
             new = build("new", top)

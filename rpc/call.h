@@ -36,7 +36,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/export.h"

@@ -1,3 +1,4 @@
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/stream.h"
 
 #include <cstdint>
@@ -22,8 +23,6 @@
 
 namespace verbena::internal {
 namespace {
-
-using google::protobuf::MessageLite;
 
 Deadline DeadlineOf(const Channel& channel, const CallOptions& options) {
   return options.deadline.is_given() ? options.deadline : channel.options().default_deadline;
@@ -63,7 +62,7 @@ class ChannelStream final : public StreamCall {
   ChannelStream(Channel& channel, const MethodDescriptor& method, const MessageLite& request,
                 const MessageLite& reply, CallOptions& options)
       : StreamCall(method, DeadlineOf(channel, options), options.info,
-                   method.streams == Streams::kServer ? request.SerializePartialAsString() : ""),
+                   method.streams == Streams::kServer ? PartialBytesOf(request) : ""),
         channel_(channel),
         policy_(PolicyOf(channel, method)),
         route_key_(options.route_key),

@@ -63,8 +63,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/service.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/task.h"

@@ -19,8 +19,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/stream/awaits.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"

@@ -1,4 +1,5 @@
 #include "verbena/rpc/call.h"
+#include "verbena/rpc/call/protobuf.h"
 
 #include <algorithm>
 #include <memory>
@@ -29,8 +30,6 @@ struct CallRoute {
 };
 
 namespace {
-
-using google::protobuf::MessageLite;
 
 // The context block of a call in `scope`, which may be null. Takes the metadata of `options`.
 CallContext ContextOf(CallOptions& options, const CancelScope* scope) {

@@ -2,6 +2,7 @@
 
 #include "absl/strings/cord.h"
 #include "fmt/format.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/status.pb.h"
 
 namespace verbena::internal {
@@ -37,7 +38,7 @@ wire::StatusBody BodyOf(const absl::Status& status) {
 
 }  // namespace
 
-std::unique_ptr<google::protobuf::MessageLite> StatusBodyOf(const absl::Status& status) {
+std::unique_ptr<MessageLite> StatusBodyOf(const absl::Status& status) {
   return std::make_unique<wire::StatusBody>(BodyOf(status));
 }
 

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call/protobuf.h"
 
 namespace verbena::internal {
 
@@ -33,7 +33,7 @@ inline constexpr size_t kMaxFailureBytes = 256 * 1024;
 inline constexpr int kMaxDetails = 64;
 
 // All of `status` that travels, as a verbena.wire.StatusBody.
-std::unique_ptr<google::protobuf::MessageLite> StatusBodyOf(const absl::Status& status);
+std::unique_ptr<MessageLite> StatusBodyOf(const absl::Status& status);
 // Whether all of `status` that travels fits `max_bytes`. Cheap for a status without details.
 bool StatusFits(const absl::Status& status, size_t max_bytes);
 // As much of `status` as fits `max_bytes`.

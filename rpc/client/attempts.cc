@@ -10,6 +10,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/context.h"
@@ -18,8 +19,6 @@
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
-
-using google::protobuf::MessageLite;
 
 namespace {
 

@@ -7,6 +7,7 @@
 #include "absl/container/inlined_vector.h"
 #include "fmt/format.h"
 #include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/client/landings.h"
 #include "verbena/rpc/status.h"
@@ -16,8 +17,6 @@
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
-
-using google::protobuf::MessageLite;
 
 namespace {
 
@@ -304,7 +303,7 @@ absl::Status ClientBulk::CheckResponse() const {
                   checksum, response_.checksum));
 }
 
-bool ClientBulk::ParseMessage(google::protobuf::MessageLite& reply) const {
+bool ClientBulk::ParseMessage(MessageLite& reply) const {
   return reply.ParseFromArray(asked_.data() + message_offset(),
                               static_cast<int>(response_.message_bytes));
 }

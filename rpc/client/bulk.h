@@ -20,9 +20,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/client/landings.h"
 #include "verbena/rpc/client/session.h"
 #include "verbena/transport/coro/sync.h"
@@ -121,7 +121,7 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   bool has_message() const { return response_.message_bytes != 0; }
   uint32_t response_message_bytes() const { return static_cast<uint32_t>(response_.message_bytes); }
   bool has_response_payload() const { return response_.has_payload; }
-  bool ParseMessage(google::protobuf::MessageLite& reply) const;
+  bool ParseMessage(MessageLite& reply) const;
   // The response is a failure, whose Status lies in the landing: then call ReadFailure().
   void NoteFailure() { failed_ = true; }
   bool has_failure() const { return failed_; }

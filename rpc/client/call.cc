@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
@@ -283,7 +284,7 @@ absl::Status ClientCall::Unasked(const FrameHeader& frame) const {
 void ClientCall::SetUnparsed(size_t bytes) {
   status_ =
       WithOutcome(absl::InternalError(fmt::format("the reply of {} ({} bytes) does not parse as {}",
-                                                  method_.full_name, bytes, reply_.GetTypeName())),
+                                                  method_.full_name, bytes, TypeNameOf(reply_))),
                   Outcome::kExecuted);
 }
 

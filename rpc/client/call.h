@@ -22,10 +22,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/client/bulk.h"
 #include "verbena/rpc/client/session.h"
@@ -52,8 +52,8 @@ class ClientCall : public Suspension,
   // cached; 0 if a ClientBulk carries the request.
   // The constructor and the destructor are inline, which spares each call the passing of arguments.
   ClientCall(ClientSession& session, Scheduler& scheduler, const MethodDescriptor& method,
-             const google::protobuf::MessageLite& request, google::protobuf::MessageLite& reply,
-             Deadline deadline, CallInfo* info, size_t request_bytes)
+             const MessageLite& request, MessageLite& reply, Deadline deadline, CallInfo* info,
+             size_t request_bytes)
       : session_(session),
         scheduler_(scheduler),
         method_(method),
@@ -109,8 +109,8 @@ class ClientCall : public Suspension,
   // The call has ended since its link was lost before the request had left.
   bool lost_unsent() const { return lost_unsent_; }
   const MethodDescriptor& method() const { return method_; }
-  const google::protobuf::MessageLite& request() const { return request_; }
-  google::protobuf::MessageLite& reply() const { return reply_; }
+  const MessageLite& request() const { return request_; }
+  MessageLite& reply() const { return reply_; }
   Deadline deadline() const { return deadline_; }
   CallInfo* info() const { return info_; }
   // Precondition of these two: landing_needed().
@@ -182,8 +182,8 @@ class ClientCall : public Suspension,
   ClientSession& session_;
   Scheduler& scheduler_;
   const MethodDescriptor& method_;
-  const google::protobuf::MessageLite& request_;
-  google::protobuf::MessageLite& reply_;
+  const MessageLite& request_;
+  MessageLite& reply_;
   Deadline deadline_;  // the caller's; after SendLanding() it may be the server's time limit
   CallInfo* const info_;
   ClientBulk* bulk_ = nullptr;

@@ -11,6 +11,7 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/call/sizes.h"
 #include "verbena/rpc/client/bulk.h"
 #include "verbena/rpc/client/dedupe.h"
@@ -26,8 +27,6 @@
 #include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
-
-using google::protobuf::MessageLite;
 
 namespace {
 
@@ -286,7 +285,7 @@ absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, C
     status = bulk.CheckResponse();
     if (status.ok() && bulk.has_message() && !bulk.ParseMessage(reply)) {
       status =
-          absl::InternalError(fmt::format("the reply does not parse as {}", reply.GetTypeName()));
+          absl::InternalError(fmt::format("the reply does not parse as {}", TypeNameOf(reply)));
     }
     if (!status.ok()) status = Executed(std::move(status));
   } else if (bulk.has_failure()) {

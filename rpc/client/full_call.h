@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/client/call.h"
 #include "verbena/rpc/client/connection.h"
@@ -33,8 +33,8 @@ namespace verbena::internal {
 // `options`, is borrowed until the call ends.
 struct CallSpec {
   const MethodDescriptor& method;
-  const google::protobuf::MessageLite& request;
-  google::protobuf::MessageLite& reply;
+  const MessageLite& request;
+  MessageLite& reply;
   PayloadSink received = {};
   // `deadline` is a time, or none. The metadata goes into `context` when an attempt begins.
   CallOptions options = {};

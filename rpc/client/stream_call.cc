@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/call/sizes.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/client/call.h"
@@ -21,8 +22,6 @@
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
-
-using google::protobuf::MessageLite;
 
 namespace {
 
@@ -274,7 +273,7 @@ bool StreamCall::ParseReply(MessageLite& reply) { return reply.ParseFromString(r
 
 absl::Status StreamCall::Unparsed(const MessageLite& reply) const {
   return WithOutcome(absl::InternalError(fmt::format("the reply of {} does not parse as {}",
-                                                     method_.full_name, reply.GetTypeName())),
+                                                     method_.full_name, TypeNameOf(reply))),
                      Outcome::kExecuted);
 }
 

@@ -16,9 +16,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/client/session.h"
@@ -152,9 +152,9 @@ class StreamCall : private RegisteredCall,
   // Notes the length of a reply_apart(), for the CallInfo.
   void NoteReply(size_t bytes);
   // Parses a reply that is not reply_apart(). False if it does not parse.
-  bool ParseReply(google::protobuf::MessageLite& reply);
+  bool ParseReply(MessageLite& reply);
   // The reply does not parse.
-  absl::Status Unparsed(const google::protobuf::MessageLite& reply) const;
+  absl::Status Unparsed(const MessageLite& reply) const;
 
  protected:
   // The scope of waits for a link. The end of the call cancels them.
@@ -217,8 +217,8 @@ class StreamCall : private RegisteredCall,
 // The request and the reply of a stream, as interceptors see them. The message of a side that
 // streams is empty.
 struct StreamMessages {
-  std::unique_ptr<google::protobuf::MessageLite> request;
-  std::unique_ptr<google::protobuf::MessageLite> reply;
+  std::unique_ptr<MessageLite> request;
+  std::unique_ptr<MessageLite> reply;
 };
 
 // The members of a stream's channel that interceptors need, which outlive the stream.
@@ -255,7 +255,7 @@ class InterceptedStream final : private TaskListener {
   Task<absl::Status> Finish();
   // The reply of a stream that ended well, as the interceptors left it. Empty if the reply came as
   // a message of the stream, apart from the response.
-  const google::protobuf::MessageLite& reply() const { return *messages_.reply; }
+  const MessageLite& reply() const { return *messages_.reply; }
   // The stream's owner is gone.
   void Abandon();
 

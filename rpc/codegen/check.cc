@@ -6,33 +6,24 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "google/protobuf/descriptor.pb.h"
 #include "verbena/rpc/codegen/names.h"
+#include "verbena/rpc/codegen/protobuf.h"
 
 namespace verbena::codegen {
 namespace {
-
-using google::protobuf::Descriptor;
-using google::protobuf::EnumDescriptor;
-using google::protobuf::FileDescriptor;
-using google::protobuf::FileDescriptorProto;
-using google::protobuf::FileOptions;
-using google::protobuf::MethodDescriptor;
-using google::protobuf::ServiceDescriptor;
-using google::protobuf::SourceLocation;
 
 // C++ type → the .proto name that it stands for.
 using TypeNames = std::map<std::string, std::string>;
 
 void AddTypes(const Descriptor& message, const std::string& prefix, TypeNames& types) {
-  std::string name = prefix + message.name();
-  types.emplace(name, message.full_name());
+  std::string name = prefix + NameOf(message);
+  types.emplace(name, FullNameOf(message));
   for (int i = 0; i < message.nested_type_count(); ++i) {
     AddTypes(*message.nested_type(i), name + "_", types);
   }
   for (int i = 0; i < message.enum_type_count(); ++i) {
     const EnumDescriptor& type = *message.enum_type(i);
-    types.emplace(name + "_" + type.name(), type.full_name());
+    types.emplace(name + "_" + NameOf(type), FullNameOf(type));
   }
 }
 
@@ -41,7 +32,7 @@ void AddTypes(const Descriptor& message, const std::string& prefix, TypeNames& t
 void AddTypesOfPackage(const FileDescriptor& file, const std::string& package,
                        std::set<const FileDescriptor*>& seen, TypeNames& types) {
   if (!seen.insert(&file).second) return;
-  if (file.package() == package) {
+  if (PackageOf(file) == package) {
     for (int i = 0; i < file.message_type_count(); ++i) AddTypes(*file.message_type(i), "", types);
   }
   for (int i = 0; i < file.dependency_count(); ++i) {
@@ -84,7 +75,7 @@ std::string TypeProblem(const Descriptor& message) {
   if (keyword.empty()) return "";
   return fmt::format(
       "message {} cannot be used: '{}' is a C++ keyword that protobuf does not escape; rename it",
-      message.full_name(), keyword);
+      FullNameOf(message), keyword);
 }
 
 std::string ProblemOf(const MethodDescriptor& method) {
@@ -99,7 +90,7 @@ class Checker {
   Checker(const FileDescriptor& file, const Parameters& parameters)
       : file_(file), parameters_(parameters) {
     std::set<const FileDescriptor*> seen;
-    AddTypesOfPackage(file, file.package(), seen, types_);
+    AddTypesOfPackage(file, PackageOf(file), seen, types_);
   }
 
   std::string Check() {
@@ -107,7 +98,7 @@ class Checker {
     if (!keyword.empty()) {
       Add(Where({FileDescriptorProto::kPackageFieldNumber}),
           fmt::format("package {}: '{}' is a C++ keyword that protobuf does not escape; rename it",
-                      file_.package(), keyword));
+                      PackageOf(file_), keyword));
     }
     if (file_.options().cc_generic_services()) {
       Add(Where({FileDescriptorProto::kOptionsFieldNumber,
@@ -123,8 +114,8 @@ class Checker {
  private:
   // "a.proto:4:3: ", as compilers write it, or "a.proto: " if protoc kept no locations.
   std::string Prefix(const SourceLocation* location) const {
-    if (location == nullptr) return file_.name() + ": ";
-    return fmt::format("{}:{}:{}: ", file_.name(), location->start_line + 1,
+    if (location == nullptr) return NameOf(file_) + ": ";
+    return fmt::format("{}:{}:{}: ", NameOf(file_), location->start_line + 1,
                        location->start_column + 1);
   }
   std::string Where(const std::vector<int>& path) const {
@@ -148,17 +139,17 @@ class Checker {
     const std::string first = name.substr(0, name.find("::"));
     auto type = types_.find(first);
     if (!first.empty() && type != types_.end()) {
-      Add(file_.name() + ": ",
+      Add(NameOf(file_) + ": ",
           fmt::format("services_namespace {} is also the C++ name of {}; choose another", first,
                       type->second));
     }
   }
 
   void CheckClass(const ServiceDescriptor& service, const std::string& name, const char* what) {
-    auto [other, added] = types_.emplace(name, service.full_name());
+    auto [other, added] = types_.emplace(name, FullNameOf(service));
     if (added) return;
     Add(Where(service), fmt::format("service {}: its C++ {} {} is also that of {}; rename one",
-                                    service.full_name(), what, name, other->second));
+                                    FullNameOf(service), what, name, other->second));
   }
 
   void CheckService(const ServiceDescriptor& service) {
@@ -168,14 +159,14 @@ class Checker {
     for (int i = 0; i < service.method_count(); ++i) {
       const MethodDescriptor& method = *service.method(i);
       std::string problem = ProblemOf(method);
-      auto [twin, is_new] = members.emplace(CppName(method), method.name());
+      auto [twin, is_new] = members.emplace(CppName(method), NameOf(method));
       if (problem.empty() && !is_new) {
         problem = fmt::format("its C++ name {} is also that of method {}; rename one", twin->first,
                               twin->second);
       }
       if (!problem.empty()) {
         Add(Where(method),
-            fmt::format("service {}, method {}: {}", service.full_name(), method.name(), problem));
+            fmt::format("service {}, method {}: {}", FullNameOf(service), NameOf(method), problem));
       }
     }
   }

@@ -5,15 +5,15 @@
 
 #include <string>
 
-#include "google/protobuf/descriptor.h"
 #include "verbena/rpc/codegen/names.h"
+#include "verbena/rpc/codegen/protobuf.h"
 
 namespace verbena::codegen {
 
 // Empty if code can be generated for every service of `file`. Otherwise one line for each problem:
 // "file:line:column: service, method: ..." and what to do. Problems are options of (verbena.method)
 // that a stream cannot have, and names that collide or do not compile in C++.
-std::string ProblemsOf(const google::protobuf::FileDescriptor& file, const Parameters& parameters);
+std::string ProblemsOf(const FileDescriptor& file, const Parameters& parameters);
 
 }  // namespace verbena::codegen
 

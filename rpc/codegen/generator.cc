@@ -2,19 +2,13 @@
 
 #include <memory>
 
-#include "google/protobuf/io/printer.h"
-#include "google/protobuf/io/zero_copy_stream.h"
 #include "verbena/rpc/codegen/check.h"
 #include "verbena/rpc/codegen/names.h"
+#include "verbena/rpc/codegen/protobuf.h"
 #include "verbena/rpc/codegen/writers.h"
 
 namespace verbena::codegen {
 namespace {
-
-using google::protobuf::FileDescriptor;
-using google::protobuf::compiler::GeneratorContext;
-using google::protobuf::io::Printer;
-using google::protobuf::io::ZeroCopyOutputStream;
 
 using Writer = void (*)(const FileDescriptor&, const Parameters&, Printer&);
 

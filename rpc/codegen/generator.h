@@ -16,23 +16,19 @@
 #include <string>
 #include <vector>
 
-#include "google/protobuf/compiler/code_generator.h"
-#include "google/protobuf/descriptor.h"
+#include "verbena/rpc/codegen/protobuf.h"
 
 namespace verbena::codegen {
 
 // Without state; may be used from any thread.
-class Generator final : public google::protobuf::compiler::CodeGenerator {
+class Generator final : public CodeGenerator {
  public:
   // False, with one line for each problem in `*error`, if a file or a parameter asks for what is
   // not supported. Then no file is written.
-  bool GenerateAll(const std::vector<const google::protobuf::FileDescriptor*>& files,
-                   const std::string& parameter,
-                   google::protobuf::compiler::GeneratorContext* context,
-                   std::string* error) const override;
+  bool GenerateAll(const std::vector<const FileDescriptor*>& files, const std::string& parameter,
+                   GeneratorContext* context, std::string* error) const override;
   // Generates the code of one file, as GenerateAll() does.
-  bool Generate(const google::protobuf::FileDescriptor* file, const std::string& parameter,
-                google::protobuf::compiler::GeneratorContext* context,
+  bool Generate(const FileDescriptor* file, const std::string& parameter, GeneratorContext* context,
                 std::string* error) const override;
 
   uint64_t GetSupportedFeatures() const override { return FEATURE_PROTO3_OPTIONAL; }

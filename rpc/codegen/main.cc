@@ -5,12 +5,13 @@
 #include <string_view>
 
 #include "fmt/format.h"
-#include "google/protobuf/compiler/plugin.h"
-#include "google/protobuf/stubs/common.h"
 #include "verbena/rpc/codegen/generator.h"
+#include "verbena/rpc/codegen/protobuf.h"
 #include "verbena/rpc/version.h"
 
 namespace {
+
+using verbena::codegen::kProtobufVersion;
 
 constexpr char kUsage[] =
     R"(protoc-gen-verbena: generates foo.verbena.pb.{h,cc}, the stubs and services of foo.proto.
@@ -32,8 +33,8 @@ int RunByHand(std::string_view argument) {
   }
   if (argument == "--version") {
     fmt::print("protoc-gen-verbena {}.{}.{}, with protobuf {}.{}.{}\n", VERBENA_VERSION_MAJOR,
-               VERBENA_VERSION_MINOR, VERBENA_VERSION_PATCH, GOOGLE_PROTOBUF_VERSION / 1000000,
-               GOOGLE_PROTOBUF_VERSION / 1000 % 1000, GOOGLE_PROTOBUF_VERSION % 1000);
+               VERBENA_VERSION_MINOR, VERBENA_VERSION_PATCH, kProtobufVersion / 1000000,
+               kProtobufVersion / 1000 % 1000, kProtobufVersion % 1000);
     return 0;
   }
   fmt::print(stderr, "protoc-gen-verbena: unknown argument '{}'; see --help\n", argument);
@@ -49,5 +50,5 @@ int main(int argc, char** argv) {
     return 1;
   }
   verbena::codegen::Generator generator;
-  return google::protobuf::compiler::PluginMain(argc, argv, &generator);
+  return verbena::codegen::PluginMain(argc, argv, &generator);
 }

@@ -10,23 +10,9 @@
 
 #include "absl/strings/ascii.h"
 #include "fmt/format.h"
-#include "google/protobuf/compiler/code_generator.h"
-#include "google/protobuf/compiler/cpp/names.h"
-#include "google/protobuf/descriptor.pb.h"
-#include "google/protobuf/dynamic_message.h"
+#include "verbena/rpc/codegen/protobuf.h"
 
 namespace verbena::codegen {
-
-using google::protobuf::Descriptor;
-using google::protobuf::DescriptorPool;
-using google::protobuf::DynamicMessageFactory;
-using google::protobuf::FieldDescriptor;
-using google::protobuf::FileDescriptor;
-using google::protobuf::FileDescriptorProto;
-using google::protobuf::Message;
-using google::protobuf::MethodDescriptor;
-using google::protobuf::ServiceDescriptor;
-using google::protobuf::SourceLocation;
 
 namespace {
 
@@ -156,7 +142,7 @@ std::string Escaped(const std::string& name) {
 }
 
 // Whether the boolean field `name` of the method's option is true.
-bool IsSet(const google::protobuf::MethodDescriptor& method, const char* name) {
+bool IsSet(const MethodDescriptor& method, const char* name) {
   const FieldDescriptor* extension = method.file()->pool()->FindExtensionByName("verbena.method");
   if (extension == nullptr || extension->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
     return false;
@@ -220,7 +206,7 @@ std::string CommentOf(const ServiceDescriptor& service) { return LocatedComment(
 
 std::string CommentOf(const MethodDescriptor& method) { return LocatedComment(method); }
 
-void PrintComment(const std::string& comment, google::protobuf::io::Printer& printer) {
+void PrintComment(const std::string& comment, Printer& printer) {
   // Line by line, since the printer indents only what it sees begin a line.
   for (size_t begin = 0; begin < comment.size();) {
     size_t end = comment.find('\n', begin);
@@ -231,7 +217,7 @@ void PrintComment(const std::string& comment, google::protobuf::io::Printer& pri
 
 std::string ParseParameters(const std::string& text, Parameters* parameters) {
   std::vector<std::pair<std::string, std::string>> given;
-  google::protobuf::compiler::ParseGeneratorParameter(text, &given);
+  ParseGeneratorParameter(text, &given);
   std::set<std::string> seen;
   for (const auto& [name, value] : given) {
     if (!seen.insert(name).second) return fmt::format("parameter {} is given twice", name);
@@ -244,11 +230,11 @@ std::string ParseParameters(const std::string& text, Parameters* parameters) {
 bool IsKeyword(std::string_view name) { return Contains(kKeywords, name); }
 
 std::string CppNamespace(const FileDescriptor& file) {
-  if (file.package().empty()) return "";
+  if (PackageOf(file).empty()) return "";
   // protobuf's public functions name only types: a made-up type of the package shows the namespace.
   FileDescriptorProto probe;
-  probe.set_name(file.name());
-  probe.set_package(file.package());
+  probe.set_name(NameOf(file));
+  probe.set_package(PackageOf(file));
   probe.add_message_type()->set_name("M");
   DescriptorPool pool;
   std::string type = CppType(*pool.BuildFile(probe)->message_type(0));
@@ -261,13 +247,11 @@ std::string ServicesNamespace(const FileDescriptor& file, const Parameters& para
   return name + parameters.services_namespace;
 }
 
-std::string CppType(const Descriptor& message) {
-  return google::protobuf::compiler::cpp::QualifiedClassName(&message);
-}
+std::string CppType(const Descriptor& message) { return QualifiedClassNameOf(message); }
 
 std::string CppTypeIn(const ServiceDescriptor& service, const Descriptor& message) {
-  std::string name = google::protobuf::compiler::cpp::ClassName(&message);
-  bool hidden = message.file()->package() != service.file()->package() ||
+  std::string name = ClassNameOf(message);
+  bool hidden = PackageOf(*message.file()) != PackageOf(*service.file()) ||
                 Contains(kMembers, name) || Contains(kParameters, name);
   for (int i = 0; i < service.method_count() && !hidden; ++i) {
     hidden = CppName(*service.method(i)) == name;
@@ -280,19 +264,17 @@ std::string StubReplyType(const MethodDescriptor& method) {
   return PayloadOptionsOf(method).response ? "::verbena::WithPayload<" + reply + ">" : reply;
 }
 
-std::string CppName(const ServiceDescriptor& service) { return Escaped(service.name()); }
+std::string CppName(const ServiceDescriptor& service) { return Escaped(NameOf(service)); }
 
-std::string MockName(const ServiceDescriptor& service) { return "Mock" + service.name() + "Stub"; }
+std::string MockName(const ServiceDescriptor& service) { return "Mock" + NameOf(service) + "Stub"; }
 
-std::string CppName(const MethodDescriptor& method) { return Escaped(method.name()); }
+std::string CppName(const MethodDescriptor& method) { return Escaped(NameOf(method)); }
 
-std::string BaseName(const FileDescriptor& file) {
-  return google::protobuf::compiler::cpp::StripProto(file.name());
-}
+std::string BaseName(const FileDescriptor& file) { return WithoutProto(NameOf(file)); }
 
 std::string GuardName(const FileDescriptor& file) {
   std::string guard = "VERBENA_GENERATED_";
-  for (unsigned char c : file.name()) {
+  for (unsigned char c : NameOf(file)) {
     bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     if (plain) {
       guard += static_cast<char>(c);
@@ -303,27 +285,25 @@ std::string GuardName(const FileDescriptor& file) {
   return guard;
 }
 
-PayloadOptions PayloadOptionsOf(const google::protobuf::MethodDescriptor& method) {
+PayloadOptions PayloadOptionsOf(const MethodDescriptor& method) {
   return {.request = IsSet(method, "request_payload"),
           .response = IsSet(method, "response_payload")};
 }
 
-bool IsDeduplicated(const google::protobuf::MethodDescriptor& method) {
-  return IsSet(method, "dedupe");
-}
+bool IsDeduplicated(const MethodDescriptor& method) { return IsSet(method, "dedupe"); }
 
 bool IsStreaming(const MethodDescriptor& method) {
   return method.client_streaming() || method.server_streaming();
 }
 
-bool HasStreams(const google::protobuf::ServiceDescriptor& service) {
+bool HasStreams(const ServiceDescriptor& service) {
   for (int i = 0; i < service.method_count(); ++i) {
     if (IsStreaming(*service.method(i))) return true;
   }
   return false;
 }
 
-bool HasStreams(const google::protobuf::FileDescriptor& file) {
+bool HasStreams(const FileDescriptor& file) {
   for (int i = 0; i < file.service_count(); ++i) {
     if (HasStreams(*file.service(i))) return true;
   }

@@ -13,8 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "google/protobuf/descriptor.h"
-#include "google/protobuf/io/printer.h"
+#include "verbena/rpc/codegen/protobuf.h"
 
 namespace verbena::codegen {
 
@@ -22,14 +21,14 @@ namespace verbena::codegen {
 
 // The comment above a service or method (if there is none, the one behind it), as lines of "// …";
 // empty if it has none. Blank lines inside stay. Comments detached by a blank line are not its own.
-std::string CommentOf(const google::protobuf::ServiceDescriptor& service);
-std::string CommentOf(const google::protobuf::MethodDescriptor& method);
+std::string CommentOf(const ServiceDescriptor& service);
+std::string CommentOf(const MethodDescriptor& method);
 
 // `text` as lines of "// …", with nothing in it that could end or continue a comment.
 std::string AsComment(const std::string& text);
 
 // Prints a comment of CommentOf() at the printer's indentation.
-void PrintComment(const std::string& comment, google::protobuf::io::Printer& printer);
+void PrintComment(const std::string& comment, Printer& printer);
 
 // Parameters of protoc-gen-verbena: `--verbena_opt=generate_mock_code=true`.
 struct Parameters {
@@ -51,39 +50,37 @@ std::string ParseParameters(const std::string& text, Parameters* parameters);
 bool IsKeyword(std::string_view name);
 
 // "demo::v1" for package demo.v1; empty for none.
-std::string CppNamespace(const google::protobuf::FileDescriptor& file);
+std::string CppNamespace(const FileDescriptor& file);
 
 // The namespace of the classes generated for services: that of the package, and below it
 // Parameters::services_namespace. Empty for none.
-std::string ServicesNamespace(const google::protobuf::FileDescriptor& file,
-                              const Parameters& parameters);
+std::string ServicesNamespace(const FileDescriptor& file, const Parameters& parameters);
 
 // "::demo::v1::Outer_Inner" for message demo.v1.Outer.Inner.
-std::string CppType(const google::protobuf::Descriptor& message);
+std::string CppType(const Descriptor& message);
 
 // The shortest of "SayRequest" and "::demo::v1::SayRequest" that means the message inside the
 // classes generated for `service`.
-std::string CppTypeIn(const google::protobuf::ServiceDescriptor& service,
-                      const google::protobuf::Descriptor& message);
+std::string CppTypeIn(const ServiceDescriptor& service, const Descriptor& message);
 
 // A method's reply as its stub gives it: CppTypeIn(), in a ::verbena::WithPayload if responses have
 // payloads.
-std::string StubReplyType(const google::protobuf::MethodDescriptor& method);
+std::string StubReplyType(const MethodDescriptor& method);
 
 // The class that holds a service's Stub and Service.
-std::string CppName(const google::protobuf::ServiceDescriptor& service);
+std::string CppName(const ServiceDescriptor& service);
 
 // The mock of a service's StubInterface: "MockEchoStub".
-std::string MockName(const google::protobuf::ServiceDescriptor& service);
+std::string MockName(const ServiceDescriptor& service);
 
 // The member of Stub and Service that stands for a method.
-std::string CppName(const google::protobuf::MethodDescriptor& method);
+std::string CppName(const MethodDescriptor& method);
 
 // "demo/echo" for demo/echo.proto: what generated files of it begin with.
-std::string BaseName(const google::protobuf::FileDescriptor& file);
+std::string BaseName(const FileDescriptor& file);
 
 // A macro's name for a file: different files never share one.
-std::string GuardName(const google::protobuf::FileDescriptor& file);
+std::string GuardName(const FileDescriptor& file);
 
 // The payloads that a method's option (verbena.method) declares.
 struct PayloadOptions {
@@ -93,36 +90,36 @@ struct PayloadOptions {
 
 // Reads the options through the extension that the user's import declares. The plugin has no
 // extension of its own, so it never mistakes another project's option of the same number for ours.
-PayloadOptions PayloadOptionsOf(const google::protobuf::MethodDescriptor& method);
+PayloadOptions PayloadOptionsOf(const MethodDescriptor& method);
 // The option's `dedupe`, read in the same way.
-bool IsDeduplicated(const google::protobuf::MethodDescriptor& method);
+bool IsDeduplicated(const MethodDescriptor& method);
 
 // The C++ types of streaming methods, as generated code spells them.
 
-bool IsStreaming(const google::protobuf::MethodDescriptor& method);
+bool IsStreaming(const MethodDescriptor& method);
 // Whether a method of `service`, or of a service of `file`, is streaming.
-bool HasStreams(const google::protobuf::ServiceDescriptor& service);
-bool HasStreams(const google::protobuf::FileDescriptor& file);
+bool HasStreams(const ServiceDescriptor& service);
+bool HasStreams(const FileDescriptor& file);
 
 // The enumerator of verbena::Streams. Precondition: IsStreaming().
-const char* StreamsName(const google::protobuf::MethodDescriptor& method);
+const char* StreamsName(const MethodDescriptor& method);
 
 // "::verbena::ClientReader<Reply>" and so on: the result of the stub's method. Precondition:
 // IsStreaming().
-std::string ClientStreamType(const google::protobuf::MethodDescriptor& method);
+std::string ClientStreamType(const MethodDescriptor& method);
 // "::verbena::ClientReaderInterface<Reply>" and so on: its virtual form, for StubInterface.
 // Precondition: IsStreaming().
-std::string StreamInterfaceType(const google::protobuf::MethodDescriptor& method);
+std::string StreamInterfaceType(const MethodDescriptor& method);
 // The type of a stream's replies, or of its one reply: "Reply", or "::verbena::WithPayload<Reply>".
-std::string StreamReplyType(const google::protobuf::MethodDescriptor& method);
+std::string StreamReplyType(const MethodDescriptor& method);
 // The request among the parameters of a stub's streaming method, "const Request& request, "; empty
 // if the client sends a stream.
-std::string StreamRequestParameter(const google::protobuf::MethodDescriptor& method);
+std::string StreamRequestParameter(const MethodDescriptor& method);
 
 // The handler's parameters behind its ServerContext, of a unary method too; with their names in
 // comments unless `named`. `first` is empty, or begins with a space and ends with a comma.
 struct HandlerParameters {
-  HandlerParameters(const google::protobuf::MethodDescriptor& method, bool named);
+  HandlerParameters(const MethodDescriptor& method, bool named);
 
   std::string first;
   std::string last;

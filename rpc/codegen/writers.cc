@@ -4,16 +4,11 @@
 #include <string>
 
 #include "fmt/format.h"
-#include "google/protobuf/descriptor.pb.h"
 #include "verbena/rpc/codegen/names.h"
+#include "verbena/rpc/codegen/protobuf.h"
 #include "verbena/rpc/version.h"
 
 namespace verbena::codegen {
-
-using google::protobuf::FileDescriptor;
-using google::protobuf::MethodDescriptor;
-using google::protobuf::ServiceDescriptor;
-using google::protobuf::io::Printer;
 
 namespace {
 
@@ -58,7 +53,7 @@ void WriteStubMethod(const MethodDescriptor& method, Printer& printer) {
 void WriteStub(const ServiceDescriptor& service, const std::string& macro, Printer& printer) {
   Variables vars = {
       {"macro", macro},
-      {"service", service.full_name()},
+      {"service", FullNameOf(service)},
       {"deprecated", service.options().deprecated() ? "[[deprecated]] " : ""},
   };
   printer.Print(vars,
@@ -91,7 +86,7 @@ void WriteStub(const ServiceDescriptor& service, const std::string& macro, Print
       " private:\n"
       "  $unused$::verbena::Channel* channel_;\n"
       "};\n",
-      "service", service.full_name(), "unused",
+      "service", FullNameOf(service), "unused",
       service.method_count() == 0 ? "[[maybe_unused]] " : "");
 }
 
@@ -112,7 +107,7 @@ void WriteServiceBase(const ServiceDescriptor& service, const std::string& macro
       "// answers UNIMPLEMENTED. Arguments are valid until the Task ends.\n"
       "class $macro$Service : public ::verbena::Service {\n"
       " public:\n",
-      "service", service.full_name(), "macro", macro);
+      "service", FullNameOf(service), "macro", macro);
   printer.Indent();
   for (int i = 0; i < service.method_count(); ++i) WriteServiceMethod(*service.method(i), printer);
   printer.Print(
@@ -120,7 +115,7 @@ void WriteServiceBase(const ServiceDescriptor& service, const std::string& macro
       "::absl::Span<const ::verbena::ServerMethod> methods() const final;\n"
       "\n"
       "// @@protoc_insertion_point(class_scope:$service$.Service)\n",
-      "service", service.full_name());
+      "service", FullNameOf(service));
   printer.Outdent();
   printer.Print("};\n");
 }
@@ -129,7 +124,7 @@ void WriteService(const ServiceDescriptor& service, const Parameters& parameters
                   Printer& printer) {
   const std::string macro = parameters.export_macro.empty() ? "" : parameters.export_macro + " ";
   Variables vars = {
-      {"class", CppName(service)}, {"full_name", service.full_name()}, {"macro", macro}};
+      {"class", CppName(service)}, {"full_name", FullNameOf(service)}, {"macro", macro}};
   printer.Print("\n");
   PrintComment(CommentOf(service), printer);
   printer.Print(vars,
@@ -175,11 +170,11 @@ void WriteVersionCheck(const FileDescriptor& file, Printer& printer) {
 
 const char* IdempotencyOf(const MethodDescriptor& method) {
   switch (method.options().idempotency_level()) {
-    case google::protobuf::MethodOptions::NO_SIDE_EFFECTS:
+    case MethodOptions::NO_SIDE_EFFECTS:
       return "kNoSideEffects";
-    case google::protobuf::MethodOptions::IDEMPOTENT:
+    case MethodOptions::IDEMPOTENT:
       return "kIdempotent";
-    case google::protobuf::MethodOptions::IDEMPOTENCY_UNKNOWN:
+    case MethodOptions::IDEMPOTENCY_UNKNOWN:
       break;
   }
   return "kUnknown";
@@ -198,7 +193,7 @@ void WriteDescriptors(const ServiceDescriptor& service, Printer& printer) {
   for (int i = 0; i < service.method_count(); ++i) {
     const MethodDescriptor& method = *service.method(i);
     printer.Print("    {\"$service$/$method$\", ::verbena::Idempotency::$idempotency$", "service",
-                  service.full_name(), "method", method.name(), "idempotency",
+                  FullNameOf(service), "method", NameOf(method), "idempotency",
                   IdempotencyOf(method));
     const PayloadOptions payloads = PayloadOptionsOf(method);
     const bool dedupe = IsDeduplicated(method);
@@ -221,7 +216,7 @@ void WriteStreamingMethod(const MethodDescriptor& method, Printer& printer) {
       {"class", CppName(*method.service())},
       {"index", std::to_string(method.index())},
       {"method", CppName(method)},
-      {"full_name", method.service()->full_name() + "/" + method.name()},
+      {"full_name", FullNameOf(*method.service()) + "/" + NameOf(method)},
       {"stream", ClientStreamType(method)},
       {"parameter", StreamRequestParameter(method)},
       {"argument", method.client_streaming() ? "" : "request, "},
@@ -251,7 +246,7 @@ void WriteMethod(const MethodDescriptor& method, Printer& printer) {
       {"class", CppName(*method.service())},
       {"index", std::to_string(method.index())},
       {"method", CppName(method)},
-      {"full_name", method.service()->full_name() + "/" + method.name()},
+      {"full_name", FullNameOf(*method.service()) + "/" + NameOf(method)},
       {"request", CppTypeIn(*method.service(), *method.input_type())},
       {"reply", CppTypeIn(*method.service(), *method.output_type())},
       {"stub_reply", StubReplyType(method)},
@@ -403,7 +398,7 @@ void WriteConstructor(const ServiceDescriptor& service, Printer& printer) {
 
 void WriteMock(const ServiceDescriptor& service, Printer& printer) {
   Variables vars = {
-      {"mock", MockName(service)}, {"class", CppName(service)}, {"service", service.full_name()}};
+      {"mock", MockName(service)}, {"class", CppName(service)}, {"service", FullNameOf(service)}};
   printer.Print(
       vars,
       "\n"
@@ -437,7 +432,7 @@ void WriteMock(const ServiceDescriptor& service, Printer& printer) {
 
 void WriteHeader(const FileDescriptor& file, const Parameters& parameters, Printer& printer) {
   Variables vars = {
-      {"file", file.name()},
+      {"file", NameOf(file)},
       {"guard", GuardName(file)},
       {"base", BaseName(file)},
       {"namespace", ServicesNamespace(file, parameters)},
@@ -475,7 +470,7 @@ void WriteHeader(const FileDescriptor& file, const Parameters& parameters, Print
 
 void WriteSource(const FileDescriptor& file, const Parameters& parameters, Printer& printer) {
   Variables vars = {
-      {"file", file.name()},
+      {"file", NameOf(file)},
       {"base", BaseName(file)},
       {"namespace", ServicesNamespace(file, parameters)},
   };
@@ -509,7 +504,7 @@ void WriteStubInterface(const ServiceDescriptor& service, const std::string& mac
       "// fake or a mock in the place of a Stub. A call owns its request and its options, and "
       "begins\n"
       "// when its Task is awaited. The object must outlive its Tasks.\n",
-      "service", service.full_name());
+      "service", FullNameOf(service));
   if (HasStreams(service)) {
     printer.Print(
         "// A streaming method borrows its request until it returns. Its result, the client's end "
@@ -531,7 +526,7 @@ void WriteStubInterface(const ServiceDescriptor& service, const std::string& mac
                   "    $parameter$::verbena::CallOptions options = {}) = 0;\n");
   }
   printer.Print("\n// @@protoc_insertion_point(class_scope:$service$.StubInterface)\n", "service",
-                service.full_name());
+                FullNameOf(service));
   printer.Outdent();
   printer.Print("};\n");
 }
@@ -581,7 +576,7 @@ void WriteStubAdapterMethods(const ServiceDescriptor& service, Printer& printer)
 
 void WriteMocks(const FileDescriptor& file, const Parameters& parameters, Printer& printer) {
   Variables vars = {
-      {"file", file.name()},
+      {"file", NameOf(file)},
       {"guard", GuardName(file) + "_MOCK"},
       {"base", BaseName(file)},
       {"namespace", ServicesNamespace(file, parameters)},

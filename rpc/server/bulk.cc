@@ -12,6 +12,7 @@
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/call/sizes.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/server/response_memory.h"
@@ -180,7 +181,7 @@ Task<absl::Status> FetchedRequest::ReadSources() {
   co_return absl::OkStatus();
 }
 
-bool FetchedRequest::ParseMessage(google::protobuf::MessageLite& message) const {
+bool FetchedRequest::ParseMessage(MessageLite& message) const {
   return message.ParseFromArray(memory_.data() + call_.header.payload_bytes + context_bytes_,
                                 static_cast<int>(message_bytes()));
 }
@@ -358,7 +359,7 @@ absl::Status WrittenResponse::PlanFailure(size_t body_bytes) {
   return absl::OkStatus();
 }
 
-Task<absl::Status> WrittenResponse::AskForLanding(const google::protobuf::MessageLite& reply) {
+Task<absl::Status> WrittenResponse::AskForLanding(const MessageLite& reply) {
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link, call_.OpenLink());
   if (message_bytes_ > 0) {
     VERBENA_CO_ASSIGN_OR_RETURN(

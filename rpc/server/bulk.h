@@ -15,10 +15,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/server/call_link.h"
 #include "verbena/rpc/server/landings.h"
 #include "verbena/rpc/server/state.h"
@@ -95,7 +95,7 @@ class FetchedRequest final : private LeaseListener {
   absl::Status CheckSize() const;
   // RESOURCE_EXHAUSTED when memory stays short; DATA_LOSS when it did not arrive as it was sent.
   Task<absl::Status> Fetch();
-  bool ParseMessage(google::protobuf::MessageLite& message) const;
+  bool ParseMessage(MessageLite& message) const;
   // The payload counts in the client's share until its memory is free.
   Buffer TakePayload();
   // The handler has ended: frees whatever it left of the request's memory.
@@ -205,7 +205,7 @@ class WrittenResponse final {
   absl::Status PlanFailure(size_t body_bytes);
   // True if the client must be asked for memory first, which AskForLanding() does.
   bool needs_landing() const { return asks_payload_ || message_bytes_ > 0; }
-  Task<absl::Status> AskForLanding(const google::protobuf::MessageLite& reply);
+  Task<absl::Status> AskForLanding(const MessageLite& reply);
   absl::Status OnLanding(const RemoteRange& landing) { return asked_.OnLanding(landing); }
   // Starts the writes that are left. False if there are none; otherwise `listener` hears when all
   // of them are posted.

@@ -16,11 +16,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "fmt/format.h"
-#include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/server/admission.h"
@@ -36,18 +35,11 @@
 
 namespace verbena::internal {
 
-using google::protobuf::MessageLite;
-
 namespace {
 
 // Equal messages have equal bytes, also if they have maps.
 uint32_t FingerprintOf(const MessageLite& message) {
-  std::string bytes;
-  google::protobuf::io::StringOutputStream stream(&bytes);
-  google::protobuf::io::CodedOutputStream coded(&stream);
-  coded.SetSerializationDeterministic(true);
-  message.SerializePartialToCodedStream(&coded);
-  coded.Trim();
+  const std::string bytes = DeterministicBytesOf(message);
   return ExtendCrc32c(0, bytes.data(), bytes.size());
 }
 
@@ -88,12 +80,11 @@ absl::Status Unknown(const absl::Status& why) {
   return status;
 }
 
-Task<absl::StatusOr<bool>> ReadRequest(StreamReceiver& receiver,
-                                       google::protobuf::MessageLite& request) {
+Task<absl::StatusOr<bool>> ReadRequest(StreamReceiver& receiver, MessageLite& request) {
   co_return co_await StreamRead(receiver, request);
 }
 
-Task<absl::Status> WriteReply(StreamSender& sender, const google::protobuf::MessageLite& reply) {
+Task<absl::Status> WriteReply(StreamSender& sender, const MessageLite& reply) {
   co_return co_await StreamWrite(sender, reply);
 }
 
@@ -304,7 +295,7 @@ std::shared_ptr<const KeptResult> ServerCall::ResultOf(const absl::Status& statu
   if (has_payload) bytes += once.written_bytes + bulk->response().payload().size();
   if (bytes > most) return TooLarge(status, outcome, bytes, most);
   if (has_payload && once.lacks_room) return NoRoom(status, outcome);
-  if (status.ok()) messages_.reply().SerializePartialToString(&kept.reply);
+  if (status.ok()) kept.reply = PartialBytesOf(messages_.reply());
   if (has_payload) {
     std::string& payload = kept.payload.emplace(std::move(once.written));
     for (size_t i = 0; i < bulk->response().payload().part_count(); ++i) {
@@ -325,7 +316,7 @@ Task<absl::Status> ServerCall::AnswerWith(const KeptResult& result) {
   if (!messages_.reply().ParsePartialFromString(result.reply)) {
     co_return absl::InternalError(
         fmt::format("the stored result of {} bytes does not parse as {}, the reply of {}",
-                    result.reply.size(), messages_.reply().GetTypeName(), method_name()));
+                    result.reply.size(), TypeNameOf(messages_.reply()), method_name()));
   }
   if (!result.payload.has_value()) co_return absl::OkStatus();
   if (result.payload->empty()) {
@@ -805,7 +796,7 @@ Task<absl::Status> ServerCall::InvokeHandler() {
 absl::Status ServerCall::NotParsed() const {
   return absl::InvalidArgumentError(fmt::format("the request of {} ({} bytes) does not parse as {}",
                                                 method_name(), messages_.request_bytes(),
-                                                messages_.request().GetTypeName()));
+                                                TypeNameOf(messages_.request())));
 }
 
 absl::Status ServerCall::NoTask() const {

@@ -18,10 +18,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/bulk.h"
@@ -168,7 +168,7 @@ class CallBulk {
 struct LargeFailure {
   absl::Status status;
   Outcome outcome;
-  std::unique_ptr<google::protobuf::MessageLite> body;  // the status as it travels
+  std::unique_ptr<MessageLite> body;  // the status as it travels
 };
 
 // ServerCall: one call that a server runs, from its request frame to its response.

@@ -12,9 +12,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/server/bulk.h"
 #include "verbena/rpc/server/call_link.h"
 #include "verbena/rpc/server/state.h"
@@ -45,8 +45,8 @@ class CallMessages {
         request_(method.request_prototype->New()),
         reply_(method.reply_prototype->New()) {}
 
-  google::protobuf::MessageLite& request() const { return *request_; }
-  google::protobuf::MessageLite& reply() const { return *reply_; }
+  MessageLite& request() const { return *request_; }
+  MessageLite& reply() const { return *reply_; }
 
   // Their sizes on the wire, as their owner has noted them.
   size_t request_bytes() const { return request_bytes_; }
@@ -69,8 +69,8 @@ class CallMessages {
 
  private:
   const ServerMethod& method_;
-  std::unique_ptr<google::protobuf::MessageLite> request_;
-  std::unique_ptr<google::protobuf::MessageLite> reply_;
+  std::unique_ptr<MessageLite> request_;
+  std::unique_ptr<MessageLite> reply_;
   size_t request_bytes_ = 0;
   size_t reply_bytes_ = 0;
 };

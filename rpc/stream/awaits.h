@@ -18,8 +18,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/transport/base/export.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"

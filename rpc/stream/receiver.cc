@@ -8,14 +8,13 @@
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
-
-using google::protobuf::MessageLite;
 
 namespace {
 
@@ -117,7 +116,7 @@ void StreamReceiver::Leave(StreamRead& read) {
   SetPeerOwes(false);
   if (read.state_ != StreamRead::State::kMessage) return;
   returned_ = std::make_unique<Returned>();
-  read.into_.SerializePartialToString(&returned_->message);
+  returned_->message = PartialBytesOf(read.into_);
   if (read.payload_ == nullptr) return;
   returned_->has_payload = std::exchange(read.payload_->present, false);
   if (returned_->has_payload) returned_->payload = std::move(read.payload_->buffer);
@@ -173,8 +172,8 @@ StreamMemoryWait::~StreamMemoryWait() {
   if (receiver_ != nullptr) receiver_->EndMemoryWait();
 }
 
-Task<absl::StatusOr<bool>> ReadWithPayload(StreamReceiver& receiver,
-                                           google::protobuf::MessageLite& into, PayloadSink sink) {
+Task<absl::StatusOr<bool>> ReadWithPayload(StreamReceiver& receiver, MessageLite& into,
+                                           PayloadSink sink) {
   ReceivedPayload payload{.buffer = std::move(*sink.payload)};
   *sink.has_payload = false;
   for (;;) {
@@ -419,8 +418,8 @@ bool StreamReceiver::Parse(const char* bytes, size_t size, MessageLite& into) {
       message_listener_->OnReceived(into);
     return true;
   }
-  FailHere(absl::InvalidArgumentError(fmt::format(
-      "a stream's message of {} bytes does not parse as {}", size, into.GetTypeName())));
+  FailHere(absl::InvalidArgumentError(
+      fmt::format("a stream's message of {} bytes does not parse as {}", size, TypeNameOf(into))));
   return false;
 }
 

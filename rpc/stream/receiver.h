@@ -17,9 +17,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/stream/awaits.h"
 #include "verbena/rpc/stream/memory.h"
 #include "verbena/rpc/stream/sender.h"
@@ -277,7 +277,7 @@ class StreamReceiver final : private SendWaiter,
   // A message in one part, and one of several parts that is complete.
   Taken TakeWhole(const Part& part, const char* bytes, StreamRead& read);
   Taken TakeAssembled(StreamRead& read);
-  bool Parse(const char* bytes, size_t size, google::protobuf::MessageLite& into);
+  bool Parse(const char* bytes, size_t size, MessageLite& into);
   void EndAssembly();
   // The reader is done with the message that it read last, which has counted until now.
   void EndCounted();
@@ -363,10 +363,10 @@ class MessageHooks final : private StreamListener {
   }
 
  private:
-  void OnSent(const google::protobuf::MessageLite& message) noexcept override {
+  void OnSent(const MessageLite& message) noexcept override {
     Tell(is_client_, [&](Interceptor& each) { each.OnMessageSent(view_, message); });
   }
-  void OnReceived(const google::protobuf::MessageLite& message) noexcept override {
+  void OnReceived(const MessageLite& message) noexcept override {
     Tell(!is_client_, [&](Interceptor& each) { each.OnMessageReceived(view_, message); });
   }
 

@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 
@@ -139,7 +140,7 @@ void StreamSender::Advance() {
 }
 
 void StreamSender::Serialize(char* to) {
-  const google::protobuf::MessageLite& message = writer_->message_;
+  const MessageLite& message = writer_->message_;
   message.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(to));
   if (message_listener_ != nullptr) [[unlikely]]
     message_listener_->OnSent(message);
@@ -154,7 +155,7 @@ absl::Status StreamSender::TooLarge(size_t bytes, size_t payload_bytes) const {
 }
 
 bool StreamSender::SendMessage() {
-  const google::protobuf::MessageLite& message = writer_->message_;
+  const MessageLite& message = writer_->message_;
   const BorrowedPayload& payload = writer_->payload_;
   const size_t bytes = message.ByteSizeLong();
   if (bytes > max_message_bytes_ || payload.bytes() > max_payload_bytes_) [[unlikely]] {

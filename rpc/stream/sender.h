@@ -17,8 +17,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/stream/awaits.h"
 #include "verbena/rpc/stream/stream_listener.h"
 #include "verbena/rpc/stream/windows.h"

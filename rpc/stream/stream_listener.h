@@ -6,7 +6,7 @@
 #ifndef VERBENA_RPC_STREAM_STREAM_LISTENER_H_
 #define VERBENA_RPC_STREAM_STREAM_LISTENER_H_
 
-#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call/protobuf.h"
 
 namespace verbena::internal {
 
@@ -14,9 +14,9 @@ class StreamListener {
  public:
   virtual ~StreamListener() = default;
   // A Write's message begins to leave.
-  virtual void OnSent(const google::protobuf::MessageLite& message) noexcept = 0;
+  virtual void OnSent(const MessageLite& message) noexcept = 0;
   // A Read has a message.
-  virtual void OnReceived(const google::protobuf::MessageLite& message) noexcept = 0;
+  virtual void OnReceived(const MessageLite& message) noexcept = 0;
 };
 
 }  // namespace verbena::internal

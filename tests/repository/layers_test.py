@@ -2,6 +2,7 @@
 """Holds the tree to the table of allowed dependencies."""
 
 import os
+import re
 import sys
 import unittest
 
@@ -19,6 +20,39 @@ class LayersTest(unittest.TestCase):
     def test_the_tree_was_really_read(self):
         self.assertIn("transport/coro/task.h", tree.files())
         self.assertIn("transport/coro/BUILD", tree.files())
+
+
+class ProtobufTest(unittest.TestCase):
+    """A newer protobuf is the work of these files."""
+
+    HEADERS = ("rpc/call/protobuf.h", "rpc/codegen/protobuf.h")
+    # The one name that users' handlers and interceptors spell, too.
+    NAMES = re.compile(r"google/protobuf/|google::protobuf(?!::MessageLite\b)|\bGOOGLE_PROTOBUF_")
+    # Of messages: a newer protobuf returns another type.
+    OTHERWISE = re.compile(r"\bGetTypeName\(\)|\bSerializePartial\w+\(")
+    # Of descriptors: the same.
+    VIEWS = re.compile(r"(?:\.|->)(?:name|full_name|package)\(\)")
+
+    @classmethod
+    def found(cls, name, text):
+        patterns = [cls.NAMES, cls.OTHERWISE] + ([cls.VIEWS] if name.startswith("rpc/codegen/") else [])
+        return [found[0] for pattern in patterns for found in pattern.finditer(text)]
+
+    def test_one_header_of_the_library_and_one_of_the_plugin_know_protobuf(self):
+        product = [name for name in tree.files()
+                   if name.startswith(("rpc/", "transport/")) and name.endswith((".h", ".cc"))]
+        for name in self.HEADERS:
+            self.assertIn(name, product)
+        self.assertEqual({}, {name: found for name in product if name not in self.HEADERS
+                              and (found := self.found(name, tree.text(name)))})
+
+    def test_another_use_is_found(self):
+        for name, text in (("rpc/a.h", '#include "google/protobuf/message_lite.h"'),
+                           ("rpc/a.cc", "google::protobuf::Message& a"), ("transport/a.cc", "a.GetTypeName()"),
+                           ("rpc/codegen/a.cc", "return service.full_name();"),
+                           ("rpc/codegen/a.cc", "GOOGLE_PROTOBUF_VERSION")):
+            self.assertEqual(1, len(self.found(name, text)), text)
+        self.assertEqual([], self.found("rpc/a.h", "const google::protobuf::MessageLite& a; b.full_name();"))
 
 
 class OrderTest(unittest.TestCase):

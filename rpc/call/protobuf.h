@@ -1,0 +1,47 @@
+// Protobuf's message type, and functions for what differs between protobuf's versions.
+//
+// No other file of rpc/ and transport/, but for rpc/codegen, includes a header of protobuf, or
+// names more of protobuf than google::protobuf::MessageLite (a test holds this). So a newer
+// protobuf is the work of this file and of rpc/codegen/protobuf.h. Built and tested with
+// protobuf 3.21.
+//
+// Messages are borrowed for the call. Any thread.
+
+#ifndef VERBENA_RPC_CALL_PROTOBUF_H_
+#define VERBENA_RPC_CALL_PROTOBUF_H_
+
+#include <string>
+
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/message_lite.h"
+
+namespace verbena::internal {
+
+using google::protobuf::MessageLite;
+
+// "demo.v1.SayRequest". protobuf 3.21 returns a string, newer versions a view.
+inline std::string TypeNameOf(const MessageLite& message) {
+  return std::string(message.GetTypeName());
+}
+
+// The message's bytes, also if it lacks required fields. Empty if they would be more than 2 GiB.
+inline std::string PartialBytesOf(const MessageLite& message) {
+  return message.SerializePartialAsString();
+}
+
+// PartialBytesOf(), but equal messages have equal bytes, also if they have maps.
+inline std::string DeterministicBytesOf(const MessageLite& message) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  const bool written = message.SerializePartialToCodedStream(&coded);
+  coded.Trim();
+  if (!written) bytes.clear();
+  return bytes;
+}
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_CALL_PROTOBUF_H_

@@ -2,14 +2,18 @@
 """The Debian packages are of Verbena's version, and take all that CMake installs and the build needs."""
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
 import case_report
 import deb
+import lock
 import tree
 
 DEBIAN = "tools/packaging/debian"
@@ -52,6 +56,36 @@ class DebTest(unittest.TestCase):
         self.assertEqual(0, done.returncode, done.stdout)
         for line in ("Version: 1.2.3", "Maintainer: A Name <a@name.invalid>", "Timestamp: 1795923506"):
             self.assertIn(line, done.stdout)
+
+
+class BuildTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.output = pathlib.Path(directory.name)
+
+    def build(self):
+        """Of a tree without sources, by programs that do nothing but leave a package."""
+        def run(command, *_, **more):
+            if command[0] == "dpkg-buildpackage":
+                (more["cwd"].parent / "libverbena0_1.2.3_amd64.deb").write_text("new")
+        def write_sources(folder):
+            folder.mkdir(parents=True)
+        with mock.patch.multiple(deb, run=run, write_sources=write_sources):
+            deb.build(self.output)
+
+    def test_only_verbenas_own_packages_are_replaced(self):
+        kept = ("libverbena0-extra_1_amd64.deb", "other_1_amd64.deb", "work/notes")
+        (self.output / "work").mkdir()
+        for name in (*kept, "libverbena0_1.2.2_amd64.deb", "libverbena-soft-dbgsym_1.2.2_amd64.deb"):
+            (self.output / name).write_text("old")
+        self.build()
+        self.assertEqual({"libverbena0_1.2.3_amd64.deb", f"{deb.WORK}.lock", *kept},
+                         {str(path.relative_to(self.output)) for path in self.output.rglob("*") if path.is_file()})
+
+    def test_a_second_build_in_the_same_folder_is_refused(self):
+        with lock.locked(self.output / deb.WORK), self.assertRaisesRegex(SystemExit, "another run works in"):
+            self.build()
 
 
 class SettingsTest(unittest.TestCase):

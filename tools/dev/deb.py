@@ -11,12 +11,15 @@ import sys
 import tempfile
 
 import bazel_events
+import lock
 import mutant_tree
 
 TOP = bazel_events.TOP
 PACKAGING = "tools/packaging"
 PACKAGES = ("libverbena0", "libverbena-dev", "verbena-tools", "libverbena-soft")
 DEBIAN = "bookworm"
+# Below the output. One name, because ccache hashes paths.
+WORK = ".verbena-deb-work"
 # What the README's program is built with in the test, besides what the packages bring.
 BUILT_WITH = ("clang-19", "cmake", "ibverbs-utils", "ninja-build", "pkg-config")
 # How this machine's apt reaches its archives.
@@ -89,8 +92,16 @@ def run(command, what, **more):
 
 
 def build(output):
-    """Leaves the packages in `output`. Builds in a folder of one name, which ccache needs."""
-    work = output / "work"
+    """Leaves the packages in `output`. Nobody else may build there at the same time."""
+    try:
+        with lock.locked(output / WORK):
+            build_in(output / WORK, output)
+    except lock.Held as held:
+        sys.exit(f"dev deb: {held}")
+
+
+def build_in(work, output):
+    """Builds in the folder `work`, and moves the packages to `output`."""
     shutil.rmtree(work, ignore_errors=True)
     tree = work / "verbena"
     write_sources(tree)
@@ -99,11 +110,16 @@ def build(output):
     environment = {"CCACHE_DIR": os.path.join(home, "ccache"), **os.environ}
     run(["dpkg-buildpackage", "-us", "-uc", "-b", "-Jauto"], "dpkg-buildpackage", cwd=tree, env=environment)
     run(["lintian", "--allow-root", "--fail-on", "error", *work.glob("*.changes")], "lintian")
-    for old in output.glob("*.deb"):
+    for old in ours(output):
         old.unlink()
     for made in [*work.glob("*.deb"), *work.glob("*.changes"), *work.glob("*.buildinfo")]:
         made.replace(output / made.name)
     shutil.rmtree(work)
+
+
+def ours(output):
+    """The packages that an earlier run left in `output`, with those of symbols. Other files are the user's."""
+    return [path for name in PACKAGES for ending in ("", "-dbgsym") for path in output.glob(f"{name}{ending}_*.deb")]
 
 
 def packages(output):

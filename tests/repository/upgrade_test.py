@@ -6,12 +6,14 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
 import abi
 import case_report
+import lock
 import tree
 import upgrade_phase
 
@@ -76,8 +78,8 @@ class CloneTest(unittest.TestCase):
         self.assertIn("says 'main'", self.refusal())
 
     def test_a_second_phase_of_the_same_tree_is_refused(self):
-        with upgrade_phase.locked(self.path):
-            self.assertIn("another upgrade phase runs", self.refusal())
+        with lock.locked(self.path):
+            self.assertIn("another run works in", self.refusal())
 
     def test_the_tree_has_the_old_sources_and_todays_client(self):
         self.update(self.old)
@@ -134,6 +136,36 @@ class CasesTest(unittest.TestCase):
             process = processes.start(["cat"])
             self.assertIsNone(process.poll())
         self.assertEqual(-9, process.returncode)
+
+    def test_a_server_that_a_demo_has_started_does_not_outlive_the_case(self):
+        with upgrade_phase.Processes("soft") as processes:
+            demo = processes.start(["bash", "-c", "cat >&2 & echo server $!"])
+            server = int(processes.line(demo, "server "))
+            processes.end(demo)
+        self.assertTrue(self.ends(server))
+
+    @staticmethod
+    def ends(number):
+        """Whether the process ends. init may take a while to reap it."""
+        for _ in range(1000):
+            try:
+                state = pathlib.Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+            except (FileNotFoundError, ProcessLookupError):
+                return True
+            if state == "Z":
+                return True
+            time.sleep(0.01)
+        return False
+
+    def test_a_program_that_is_not_there_fails_its_case_alone(self):
+        def missing(processes, _):
+            processes.start(["/nonexistent/server"])
+        def late(*_):
+            raise subprocess.TimeoutExpired("server", 1)
+        listed = [("missing", "soft", missing), ("late", "soft", late), ("good", "soft", lambda *_: None)]
+        outcome = upgrade_phase.run_cases(listed)
+        self.assertEqual((1, 2), (outcome.passed, len(outcome.failures)))
+        self.assertIn("missing: [Errno 2]", outcome.failures[0])
 
 
 class AbiTest(unittest.TestCase):

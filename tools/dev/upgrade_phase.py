@@ -8,7 +8,6 @@ processes end. A case that takes longer than CASE_S has its processes killed.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import pathlib
@@ -22,6 +21,7 @@ import time
 
 import abi
 import bazel_events
+import lock
 
 PREVIOUS = "tests/upgrade/previous"
 # The client of the rolling restarts is today's source in both versions: only the library differs.
@@ -78,18 +78,6 @@ def default_path(top):
     return cache / "verbena-upgrade" / f"{pathlib.Path(top).name}-{digest}"
 
 
-@contextlib.contextmanager
-def locked(path):
-    """Holds the worktree at `path` for this process. UpgradeError if another one has it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{path}.lock", "w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UpgradeError("another upgrade phase runs for this tree: wait for its end") from error
-        yield
-
-
 def update_worktree(top, path, commit):
     """Makes `path` a worktree of `commit`, with today's client of the restarts. What is built there
     stays."""
@@ -120,8 +108,14 @@ def build(version, top, flags=()):
     return Programs(version, info.stdout.strip())
 
 
+def kill_group(process):
+    """Kills the process and those that it has started, of which its demo may have left some."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 class Processes:
-    """The processes of one case, all on one device. None outlives the case."""
+    """The processes of one case, all on one device. None outlives the case, nor does what it started."""
 
     def __init__(self, device):
         self._environment = dict(os.environ, VERBENA_DEVICE=device)
@@ -136,8 +130,7 @@ class Processes:
     def __exit__(self, *_):
         self._watchdog.cancel()
         for process in self._all:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            kill_group(process)
             process.wait()
             for file in (process.stdin, process.stdout):
                 if file is not None:
@@ -147,14 +140,14 @@ class Processes:
     def _give_up(self):
         self._late = True
         for process in list(self._all):
-            process.kill()
+            kill_group(process)
 
     def start(self, command):
         process = subprocess.Popen(command, env=self._environment, text=True, stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE)
+                                   stdout=subprocess.PIPE, start_new_session=True)
         self._all.append(process)
         if self._late:  # the watchdog may have missed this one
-            process.kill()
+            kill_group(process)
         return process
 
     def line(self, process, begins):
@@ -272,7 +265,7 @@ def run_cases(listed):
             with tempfile.TemporaryDirectory(prefix="verbena-upgrade-", dir="/var/tmp") as directory, \
                     Processes(device) as processes:
                 case(processes, directory)
-        except (UpgradeError, BrokenPipeError) as error:
+        except (UpgradeError, OSError, subprocess.SubprocessError) as error:
             outcome.failures.append(f"{name}: {error}")
             print(f"FAILED  {name}: {error}", flush=True)
         else:
@@ -307,7 +300,7 @@ def run(top=bazel_events.TOP, path=None):
     try:
         commit = previous_commit(top)
         path = path or default_path(top)
-        with locked(path):
+        with lock.locked(path):
             update_worktree(top, path, commit)
             outcome.add(run_abi(path, top, path.with_name(f"{path.name}-abi")))
             start = time.monotonic()
@@ -317,6 +310,6 @@ def run(top=bazel_events.TOP, path=None):
             build_s = time.monotonic() - start
             outcome.add(run_cases(cases(old, new)))
             outcome.build_s = build_s
-    except UpgradeError as error:
+    except (UpgradeError, lock.Held, OSError, subprocess.SubprocessError) as error:
         outcome.failures.append(str(error))
     return outcome

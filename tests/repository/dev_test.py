@@ -248,6 +248,14 @@ class PassedPhasesTest(unittest.TestCase):
         self.assertFalse(self.passed(all=False).has("tsan"))
         self.assertFalse(self.passed(filter="A.*").has("tsan"))
 
+    def test_other_compilers_flags_and_settings_are_another_run(self):
+        self.passed().add("tsan", 17)
+        for name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CMAKE_GENERATOR", "VERBENA_DEVICE"):
+            with mock.patch.dict(os.environ, {name: "another"}):
+                self.assertFalse(self.passed().has("tsan"), name)
+        with mock.patch.dict(os.environ, {"ACCESS": "another", "CCACHE_DIR": "another"}):
+            self.assertTrue(self.passed().has("tsan"))
+
     def test_a_phase_whose_files_changed_while_it_ran_is_not_remembered(self):
         run = self.passed()
         (self.top / "a.cc").write_text("int changed;")

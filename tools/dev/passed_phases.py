@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 
 import bazel_events
@@ -38,6 +39,10 @@ def digest_of_tree(top):
         return None
 
 
+# Variables that change what is built or what runs: compilers, their flags, CMake's and Verbena's own.
+COUNTS = re.compile(r"(?:CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|CMAKE_.*|VERBENA_.*)")
+
+
 class PassedPhases:
     """The phases that have passed on the tree as it is, with the same options and environment.
 
@@ -50,7 +55,7 @@ class PassedPhases:
         self._cache = cache or default_cache()
         self._tree = digest_of_tree(top)
         said = [options.all, options.filter, options.runs, options.targets, options.only,
-                sorted(item for item in os.environ.items() if item[0].startswith("VERBENA_"))]
+                sorted(item for item in os.environ.items() if COUNTS.fullmatch(item[0]))]
         self._said = repr(said)
 
     def _path(self, phase):

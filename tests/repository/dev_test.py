@@ -466,23 +466,52 @@ class Arm64Test(unittest.TestCase):
         for name in ("Dir::State", "Dir::State::lists", "Dir::State::status", "Dir::Cache", "Dir::Log"):
             self.assertIn(f'\n{name} "/own', text)
 
-    def test_each_case_of_ctest_counts_by_itself(self):
+    DEATH = "a.cc:3: Failure\nDeath test: F()\n[  DEATH   ] execv(/a, ...) in / failed: Exec format error\n"
+    SKIP = "a.cc:3: Skipped\nno ring\nhere\n\n[  SKIPPED ] S.Skip (0 ms)\n"
+
+    def outcome(self, *cases):
+        """Of a report with a case of each (status, output)."""
+        suite = ElementTree.Element("testsuite")
+        for number, (status, output) in enumerate(cases):
+            case = ElementTree.SubElement(suite, "testcase", name=f"S.{number}", status=status)
+            if status == "fail":
+                ElementTree.SubElement(case, "failure", message="")
+            ElementTree.SubElement(case, "system-out").text = output
         report = self.path / "report.xml"
-        report.write_text("""<testsuite>
-            <testcase name="S.Good" status="run"><system-out>x</system-out></testcase>
-            <testcase name="S.Bad" status="fail"><failure message="Subprocess aborted"/></testcase>
-            <testcase name="S.Skip" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>
-              <system-out>a.cc:3: Skipped\nno ring\nhere\n\n[  SKIPPED ] S.Skip (0 ms)\n</system-out></testcase>
-            <testcase name="DeathTest.Exec" status="fail"><failure message="Failed"/>
-              <system-out>[  DEATH   ] execv(/a/test, ...) in / failed: Exec format error</system-out></testcase>
-            <testcase name="test_a_NOT_BUILT" status="notrun"><skipped message="Unable to find"/></testcase>
-            </testsuite>""")
-        outcome = arm64.outcome_of(report)
+        ElementTree.ElementTree(suite).write(report)
+        return arm64.outcome_of(report)
+
+    def test_each_case_of_ctest_counts_by_itself(self):
+        outcome = self.outcome(("run", "x"), ("fail", "bad"), ("notrun", self.SKIP), ("notrun", "not built"))
         self.assertEqual(1, outcome.passed)
-        self.assertEqual(["S.Bad: Subprocess aborted", "test_a_NOT_BUILT: notrun"], outcome.failures)
-        self.assertEqual("S.Skip: no ring here", outcome.skips[0])
-        self.assertIn("DeathTest.Exec: it executes itself", outcome.skips[1])
-        self.assertEqual(2, len(outcome.skips))
+        self.assertEqual(["S.1: fail", "S.3: notrun"], outcome.failures)
+        self.assertEqual(["S.2: no ring here"], outcome.skips)
+
+    def test_a_case_that_fails_or_crashes_is_not_left_out_because_it_skips_itself(self):
+        outcome = self.outcome(("fail", self.SKIP), ("notrun", "a.cc:2: Failure\n" + self.SKIP))
+        self.assertEqual((["S.0: fail", "S.1: notrun"], []), (outcome.failures, outcome.skips))
+
+    def test_only_a_case_without_other_failures_is_left_out_because_it_executes_itself(self):
+        outcome = self.outcome(("fail", 2 * self.DEATH + "\n 1 FAILED TEST\n"))
+        self.assertEqual(([], [f"S.0: {arm64.EXECUTES_ITSELF}"]), (outcome.failures, outcome.skips))
+        outcome = self.outcome(("fail", self.DEATH + "a.cc:4: Failure\nExpected: 1\n\n 1 FAILED TEST\n"),
+                               ("fail", "a.cc:4: Failure\nDeath test: F()\n" + self.DEATH + " 1 FAILED TEST\n"),
+                               ("fail", self.DEATH))
+        self.assertEqual((["S.0: fail", "S.1: fail", "S.2: fail"], []), (outcome.failures, outcome.skips))
+
+    def test_a_status_of_ctest_that_no_case_explains_is_a_failure(self):
+        def failures(status, *cases):
+            def run(command, **_):
+                self.outcome(*cases)
+                (self.path / "report.xml").rename(command[command.index("--output-junit") + 1])
+                return subprocess.CompletedProcess(command, status)
+            with mock.patch.object(arm64.subprocess, "run", run):
+                return arm64.run_tests(self.path, None, 1).failures
+        self.assertEqual([], failures(0, ("run", "")))
+        self.assertEqual(["ctest: ended with status 8, but its report has no failure; see above"],
+                         failures(8, ("run", "")))
+        self.assertEqual(["S.0: fail"], failures(8, ("fail", "")))
+        self.assertEqual([], failures(8, ("fail", self.DEATH + " 1 FAILED TEST\n")))
 
     def test_a_sysroot_that_cannot_be_made_is_one_failure(self):
         def fails(sysroot):

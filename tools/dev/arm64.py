@@ -24,6 +24,11 @@ STANDARD_LIBRARY = "libstdc++-12-dev"
 # What a case prints if it executes its own program, an arm64 one, and this machine's kernel refuses.
 # Death tests of the style "threadsafe" do so.
 CANNOT_EXECUTE = re.compile(r"execve?\(.*failed: Exec format error")
+EXECUTES_ITSELF = ("it executes itself, and this kernel executes no arm64 programs (the package qemu-user-binfmt "
+                   "changes that)")
+# What each of a case's failures begins with, and what GoogleTest prints last unless it crashes.
+FAILURE = ": Failure\n"
+ENDED = re.compile(r"^ *\d+ FAILED TESTS?$", re.MULTILINE)
 
 
 class Failed(Exception):
@@ -146,19 +151,27 @@ def outcome_of(report):
     """Counts the cases of a JUnit report of ctest."""
     outcome = bazel_events.Outcome()
     for case in ElementTree.parse(report).getroot().iter("testcase"):
-        name, output = case.get("name"), case.findtext("system-out") or ""
-        if case.get("status") == "run":
+        name, status, output = case.get("name"), case.get("status"), case.findtext("system-out") or ""
+        if status == "run":
             outcome.passed += 1
-        elif "[  SKIPPED ]" in output:
+        # ctest also calls a case "notrun" that fails before it skips itself.
+        elif status == "notrun" and "[  SKIPPED ]" in output and FAILURE not in output:
             outcome.skips.append(f"{name}: {skip_reason(output)}")
-        elif CANNOT_EXECUTE.search(output):
-            outcome.skips.append(f"{name}: it executes itself, and this kernel executes no arm64 programs "
-                                 "(the package qemu-user-binfmt changes that)")
+        elif status == "fail" and only_cannot_execute(output):
+            outcome.skips.append(f"{name}: {EXECUTES_ITSELF}")
         else:
             problem = case.find("failure")
             said = problem.get("message") if problem is not None else None
-            outcome.failures.append(f"{name}: {said or case.get('status')}")
+            outcome.failures.append(f"{name}: {said or status}")
     return outcome
+
+
+def only_cannot_execute(output):
+    """Whether each failure of a case that ended by itself is that of a death test which could not
+    execute its program."""
+    failures = output.split(FAILURE)[1:]
+    return (bool(failures) and ENDED.search(output) is not None and
+            all(each.startswith("Death test: ") and CANNOT_EXECUTE.search(each) for each in failures))
 
 
 def skip_reason(output):
@@ -177,10 +190,14 @@ def run_tests(directory, pattern, jobs):
                    "--test-output-size-passed", "100000", "--output-junit", str(report)]
         if pattern:
             command += ["-R", pattern]
-        subprocess.run(command, check=False)
+        status = subprocess.run(command, check=False).returncode
         if not report.is_file():
             return bazel_events.Outcome(failures=["ctest: wrote no report; see above"])
-        return outcome_of(report)
+        outcome = outcome_of(report)
+    # To ctest, a case that cannot execute itself has failed.
+    if status != 0 and not outcome.failures and not any(EXECUTES_ITSELF in skip for skip in outcome.skips):
+        outcome.failures.append(f"ctest: ended with status {status}, but its report has no failure; see above")
+    return outcome
 
 
 def run(sysroot=None, host_plugin=None, pattern=None, jobs=None):

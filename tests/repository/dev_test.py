@@ -22,6 +22,7 @@ import case_report
 import guest_phase
 import includes
 import lint
+import lock
 import passed_phases
 import test as whole_run
 import test_log
@@ -444,11 +445,36 @@ class Arm64Test(unittest.TestCase):
                                          "build librocksdb-dev\npeers libucx-dev\n")
         self.assertEqual(["libfmt-dev", "libstdc++-12-dev"], packages)
 
-    def test_a_sysroot_of_the_same_packages_is_not_made_again(self):
-        packages = arm64.wanted_packages(tree.text("tools/dev/packages.txt"))
-        (self.path / "packages").write_text("\n".join(packages))
-        with mock.patch.object(arm64, "download", self.fail):
-            arm64.make_sysroot(self.path)
+    def sysroot(self, *packages):
+        """The sysroot of `packages`, and whether it was made now."""
+        def fill(sysroot, listed):
+            self.assertEqual(list(packages), listed)
+            sysroot.mkdir()
+            made.append(sysroot)
+        made = []
+        with mock.patch.multiple(arm64, cache=lambda: self.path, wanted_packages=lambda _: list(packages),
+                                 fill_sysroot=fill):
+            return arm64.make_sysroot(), bool(made)
+
+    def test_clones_with_the_same_packages_share_a_sysroot_and_others_have_their_own(self):
+        first, made = self.sysroot("liba-dev")
+        self.assertTrue(made)
+        self.assertEqual((first, False), self.sysroot("liba-dev"))
+        second, made = self.sysroot("liba-dev", "libb-dev")
+        self.assertTrue(made)
+        self.assertNotEqual(first, second)
+
+    def test_the_toolchain_file_takes_the_sysroot_that_was_asked_for_last(self):
+        self.assertIn("/verbena-arm64/sysroot-latest", tree.text(arm64.TOOLCHAIN))
+        for packages in (["liba-dev"], ["libb-dev"], ["liba-dev"]):
+            sysroot, _ = self.sysroot(*packages)
+            self.assertEqual(sysroot.resolve(), (self.path / "sysroot-latest").resolve())
+
+    def test_a_sysroot_that_was_left_incomplete_is_made_again(self):
+        sysroot, _ = self.sysroot("liba-dev")
+        (sysroot / "packages").unlink()
+        sysroot.rmdir()
+        self.assertEqual((sysroot, True), self.sysroot("liba-dev"))
 
     def test_absolute_links_lead_to_files_of_the_sysroot(self):
         (self.path / "lib").mkdir()
@@ -514,10 +540,15 @@ class Arm64Test(unittest.TestCase):
         self.assertEqual([], failures(8, ("fail", self.DEATH + " 1 FAILED TEST\n")))
 
     def test_a_sysroot_that_cannot_be_made_is_one_failure(self):
-        def fails(sysroot):
-            raise arm64.Failed(f"no {sysroot.name}")
-        with mock.patch.object(arm64, "make_sysroot", fails):
-            self.assertEqual(["arm64: no sysroot"], arm64.run(sysroot=self.path / "sysroot").failures)
+        def fails():
+            raise arm64.Failed("no sysroot")
+        with mock.patch.multiple(arm64, cache=lambda: self.path, make_sysroot=fails):
+            self.assertEqual(["arm64: no sysroot"], arm64.run().failures)
+
+    def test_a_second_run_in_the_same_tree_is_refused(self):
+        with mock.patch.multiple(arm64, cache=lambda: self.path, make_sysroot=self.fail):
+            with lock.locked(arm64.build_directory()):
+                self.assertIn("another run works in", arm64.run().failures[0])
 
 
 COMMANDS = ("demo", "test", "bench", "arm64", "vm", "soft", "doctor", "fmt", "lint", "mutants", "golden",

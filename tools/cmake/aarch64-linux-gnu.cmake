@@ -4,7 +4,7 @@
 #         -DVERBENA_SYSROOT=DIR -DVERBENA_HOST_PLUGIN=PATH
 #
 # VERBENA_SYSROOT holds arm64's headers and libraries. The environment may name it, too. Without it
-# the directory that `./dev arm64 --sysroot` fills is taken. protoc and VERBENA_HOST_PLUGIN, a
+# the directory that `./dev arm64 --sysroot` printed last is taken. protoc and VERBENA_HOST_PLUGIN, a
 # protoc-gen-verbena, run on this machine. Tests run under qemu-aarch64, if that is installed.
 
 set(CMAKE_SYSTEM_NAME Linux)
@@ -19,7 +19,8 @@ elseif(NOT VERBENA_SYSROOT)
   if(NOT cache)
     set(cache "$ENV{HOME}/.cache")
   endif()
-  set(VERBENA_SYSROOT "${cache}/verbena-arm64/sysroot")
+  # The link will lead elsewhere once the list of packages changes; a build keeps what it began with.
+  file(REAL_PATH "${cache}/verbena-arm64/sysroot-latest" VERBENA_SYSROOT)
   unset(cache)
 endif()
 set(VERBENA_SYSROOT "${VERBENA_SYSROOT}" CACHE PATH "Headers and libraries for arm64")

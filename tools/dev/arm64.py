@@ -14,6 +14,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 
 import bazel_events
+import lock
 
 TOP = bazel_events.TOP
 TOOLCHAIN = "tools/cmake/aarch64-linux-gnu.cmake"
@@ -98,21 +99,32 @@ def make_links_relative(sysroot):
                 os.symlink(target, path)
 
 
-def make_sysroot(sysroot):
-    """Unpacks the packages into `sysroot`, unless it holds these packages already."""
+def make_sysroot():
+    """Returns the sysroot of packages.txt's packages, which all clones of this user share. Makes it if
+    it is not there; it never changes afterwards. `sysroot-latest` beside it leads to it."""
     packages = wanted_packages((TOP / "tools/dev/packages.txt").read_text(encoding="utf-8"))
-    # Written last: a sysroot without it is incomplete.
-    stamp = sysroot / "packages"
-    if stamp.is_file() and stamp.read_text(encoding="utf-8").split() == packages:
-        return
+    sysroot = cache() / f"sysroot-{hashlib.sha256(' '.join(packages).encode()).hexdigest()[:12]}"
+    with lock.locked(sysroot, wait=True):
+        # Written last: a sysroot without it is incomplete.
+        stamp = sysroot / "packages"
+        if not stamp.is_file():
+            fill_sysroot(sysroot, packages)
+            stamp.write_text("\n".join(packages) + "\n", encoding="utf-8")
+    link = cache() / "sysroot-latest"
+    aside = cache() / f"sysroot-latest-{os.getpid()}"
+    aside.symlink_to(sysroot.name)
+    aside.replace(link)
+    return sysroot
+
+
+def fill_sysroot(sysroot, packages):
+    """Unpacks `packages`, and what they depend on, into `sysroot`."""
     print(f"Making a sysroot for {ARCHITECTURE} in {sysroot} ...", file=sys.stderr, flush=True)
-    sysroot.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(sysroot, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=sysroot.parent, prefix="apt-") as state:
         for package in download(packages, pathlib.Path(state)):
             run_step(["dpkg-deb", "-x", package, sysroot], f"unpacking {package.name}")
     make_links_relative(sysroot)
-    stamp.write_text("\n".join(packages) + "\n", encoding="utf-8")
 
 
 # --- The build.
@@ -123,7 +135,8 @@ def build_directory():
 
 
 def configure(directory, *options):
-    run_step(["cmake", "-S", TOP, "-B", directory, "-G", "Ninja", "-DBUILD_SHARED_LIBS=OFF",
+    # Afresh, because the libraries that CMake found before may lie in another sysroot. Objects stay.
+    run_step(["cmake", "--fresh", "-S", TOP, "-B", directory, "-G", "Ninja", "-DBUILD_SHARED_LIBS=OFF",
               "-DVERBENA_INSTALL=OFF", *options], f"configuring {directory}", stdout=sys.stderr)
 
 
@@ -200,18 +213,21 @@ def run_tests(directory, pattern, jobs):
     return outcome
 
 
-def run(sysroot=None, host_plugin=None, pattern=None, jobs=None):
+def run(host_plugin=None, pattern=None, jobs=None):
     """Builds, tests, and returns what became of each case."""
-    start = time.monotonic()
-    sysroot = sysroot or cache() / "sysroot"
-    directory = build_directory()
     try:
-        make_sysroot(sysroot)
-        built = build(directory, sysroot, host_plugin or build_host_plugin(), jobs)
-    except (Failed, OSError) as problem:
+        with lock.locked(build_directory()):
+            return build_and_test(host_plugin, pattern, jobs)
+    except (Failed, lock.Held, OSError) as problem:
         return bazel_events.Outcome(failures=[f"arm64: {problem}"])
+
+
+def build_and_test(host_plugin, pattern, jobs):
+    """The same for a process that has the build directories for itself."""
+    start = time.monotonic()
+    built = build(build_directory(), make_sysroot(), host_plugin or build_host_plugin(), jobs)
     build_s = time.monotonic() - start
-    outcome = run_tests(directory, pattern, jobs)
+    outcome = run_tests(build_directory(), pattern, jobs)
     outcome.build_s = build_s
     if not built:
         outcome.failures.append("arm64: something does not build; see above")
@@ -243,8 +259,7 @@ def arguments():
 def main():
     options = arguments()
     if options.sysroot:
-        make_sysroot(cache() / "sysroot")
-        print(cache() / "sysroot")
+        print(make_sysroot())
         return 0
     plugin = options.host_plugin.resolve() if options.host_plugin else None
     outcome = run(host_plugin=plugin, pattern=options.filter, jobs=options.jobs)

@@ -14,8 +14,8 @@
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/handshake.h"
-#include "verbena/transport/link/link.h"
 #include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 namespace {

@@ -10,18 +10,30 @@ import hashlib
 import os
 import pathlib
 import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TOP / "tools" / "dev")]
+import lock
+
 CONSUMER = TOP / "tests" / "cmake" / "consumer"
 COMPILER = "clang++-19"
 VERSION = ".".join(re.findall(r"^#define VERBENA_VERSION_(?:MAJOR|MINOR) (\d+)$",
                               (TOP / "rpc" / "version.h").read_text(), re.MULTILINE))
 GREETING = "Hello, storage!"
+# The words of the client of etcd: a program without it says that it cannot reach etcd.
+ASKED_ETCD = "etcd at 127.0.0.1:1, /v3/kv/range: cannot connect"
+# What a command of a row may take, and what a build of the library may take without a cache.
+COMMAND_S = 600
+LIBRARY_S = 2 * 3600
+# What the new service's server may take to begin or to end.
+END_S = 60
 
 # What libverbena.so may define: names in these namespaces, with their vtables, types and thunks, and
 # what protobuf writes for Verbena's messages.
@@ -33,14 +45,26 @@ class RowFailed(Exception):
     """Why a row failed: a text for whoever runs it."""
 
 
-def run(*command, fails=False, env=None, cwd=None):
-    """Runs `command`, which must succeed, or fail if `fails` says so. Returns what it printed."""
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, errors="replace", check=False, cwd=cwd, env={**os.environ, **(env or {})})
-    if (done.returncode != 0) != fails:
-        how = "succeeded" if fails else f"failed ({done.returncode})"
-        raise RowFailed(f"{' '.join(map(str, command))}: {how}\n{done.stdout[-4000:]}")
-    return done.stdout
+def run(*command, fails=False, env=None, cwd=None, timeout=COMMAND_S):
+    """Runs `command`, which must succeed, or fail if `fails` says so. Returns what it printed. After
+    `timeout` seconds it is killed, with all that it has started."""
+    with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace", cwd=cwd, env={**os.environ, **(env or {})},
+                          start_new_session=True) as process:
+        late = False
+        try:
+            output, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            late = True
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if late or (process.returncode != 0) != fails:
+        how = f"took longer than {timeout} s" if late else "succeeded" if fails else f"failed ({process.returncode})"
+        raise RowFailed(f"{' '.join(map(str, command))}: {how}\n{output[-4000:]}")
+    return output
 
 
 def expect(text, *parts):
@@ -57,10 +81,15 @@ def build_library(kind, install):
     tree = hashlib.sha256(str(TOP).encode()).hexdigest()[:8]
     build = cache / "verbena-cmake" / f"{kind}-{tree}"
     shared = "ON" if kind == "shared" else "OFF"
-    run("cmake", "-S", TOP, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={COMPILER}",
-        f"-DBUILD_SHARED_LIBS={shared}")
-    run("cmake", "--build", build)
-    run("cmake", "--install", build, "--prefix", install)
+    try:
+        with lock.locked(build):
+            # Afresh: what CMake found and what options said may have changed since. Objects stay.
+            run("cmake", "--fresh", "-S", TOP, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={COMPILER}",
+                f"-DBUILD_SHARED_LIBS={shared}")
+            run("cmake", "--build", build, timeout=LIBRARY_S)
+            run("cmake", "--install", build, "--prefix", install)
+    except lock.Held as held:
+        raise RowFailed(str(held)) from held
 
 
 class Installation:
@@ -85,16 +114,16 @@ class Installation:
         """What CMake prints about a consumer that cannot be configured with `options`."""
         return self.configure(*options, prefixes=prefixes, fails=True)[1]
 
-    def make(self, *words, env=None, fails=False):
-        """Builds the Makefile's program in a new directory. Returns that and what make printed."""
+    def make(self, *words, program="hello", env=None, fails=False):
+        """Builds a program of the Makefile in a new directory. Returns that and what make printed."""
         build = tempfile.mkdtemp(dir=self.scratch)
-        return pathlib.Path(build), run("make", "-C", CONSUMER, f"BUILD={build}", *words,
+        return pathlib.Path(build), run("make", "-C", CONSUMER, f"BUILD={build}", f"{build}/{program}", *words,
                                         env={**self.pkg_config, **(env or {})}, fails=fails)
 
 
-def cmake_hello(installed, *options, target="hello", output=GREETING):
+def cmake_hello(installed, *options, target="hello", output=GREETING, timeout=COMMAND_S):
     build, _ = installed.configure(*options)
-    run("cmake", "--build", build, "--target", target)
+    run("cmake", "--build", build, "--target", target, timeout=timeout)
     expect(run(build / target), output)
     return build / target
 
@@ -122,15 +151,24 @@ def own_json(installed):
     cmake_hello(installed, target="own_json", output="both read ")
 
 
+def asks_etcd(installed):
+    cmake_hello(installed, target="with_etcd", output=ASKED_ETCD)
+
+
 def made_hello(installed):
     build, _ = installed.make()
     expect(run(build / "hello", env=installed.pkg_config), GREETING)
 
 
+def made_to_ask_etcd(installed):
+    build, _ = installed.make(program="with_etcd")
+    expect(run(build / "with_etcd", env=installed.pkg_config), ASKED_ETCD)
+
+
 def subdirectory(installed):
     # Its build of the library finds most objects in ccache, if there is one.
     launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-    cmake_hello(installed, "-DVERBENA_FROM=subdirectory", *launcher)
+    cmake_hello(installed, "-DVERBENA_FROM=subdirectory", *launcher, timeout=LIBRARY_S)
 
 
 def fetched(installed):
@@ -153,11 +191,17 @@ def new_service(installed):
     programs = project / "build" / "default"
     with subprocess.Popen([programs / "server", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True) as server:
         try:
+            if not select.select([server.stdout], [], [], END_S)[0]:
+                raise RowFailed("the server does not say where it listens")
             address = server.stdout.readline().removeprefix("listening on ").strip()
             run(programs / "client", address, "put", "color", "green")
             expect(run(programs / "client", address, "get", "color"), "green")
         finally:
             server.terminate()
+            try:
+                server.wait(END_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
     if server.returncode != 0:
         raise RowFailed(f"the server ended with {server.returncode}")
 
@@ -246,10 +290,15 @@ def with_other_libraries(installed):
 SHORT_ROWS = (("shared", "libverbena.so shows its own names alone", shows_its_own_names_alone),
               ("shared", "CMake: hello, with one protobuf", shared_hello))
 OTHER_ROWS = (("shared", "CMake: a program with its own Boost.JSON", own_json),
+              ("shared", "CMake: a program that asks etcd", asks_etcd),
               ("shared", "make and pkg-config", made_hello),
+              ("shared", "make and pkg-config: a program that asks etcd", made_to_ask_etcd),
+              ("shared", "./dev new-service --cmake", new_service),
               ("static", "CMake: hello", cmake_hello),
               ("static", "CMake: a program with its own Boost.JSON", own_json),
+              ("static", "CMake: a program that asks etcd", asks_etcd),
               ("static", "make and pkg-config", made_hello),
+              ("static", "make and pkg-config: a program that asks etcd", made_to_ask_etcd),
               ("static", "add_subdirectory()", subdirectory),
               ("static", "FetchContent", fetched),
               ("static", "./dev new-service --cmake", new_service),

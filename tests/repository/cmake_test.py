@@ -2,14 +2,21 @@
 """CMake compiles the sources that Bazel compiles, and each product of one is a product of the other."""
 
 import os
+import pathlib
 import re
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
-sys.path[:0] = [os.path.abspath("tests/repository")]
+sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
 import build_files
 import case_report
+import lock
 import tree
+
+sys.path.append(str(tree.top() / "tests/cmake"))
+import consumers
 
 # CMake's target by Bazel's. A target of CMake has all sources of its folders.
 TARGETS = {
@@ -97,6 +104,37 @@ class CmakeTest(unittest.TestCase):
 
     def test_a_new_service_has_a_short_listfile(self):
         self.assertLessEqual(len(tree.text("tools/dev/new_service/CMakeLists.txt.in").splitlines()), 15)
+
+
+class ConsumersTest(unittest.TestCase):
+    def test_a_command_that_hangs_fails_its_row_with_what_it_said(self):
+        # The pipe stays open until the second process ends, too.
+        with self.assertRaisesRegex(consumers.RowFailed, "took longer than 0.5 s\nbegun"):
+            consumers.run("sh", "-c", "echo begun; sleep 600 & sleep 600", timeout=0.5)
+
+    def test_a_command_must_end_as_its_row_says(self):
+        self.assertEqual("good\n", consumers.run("echo", "good"))
+        self.assertEqual("", consumers.run("false", fails=True))
+        for command, fails in (("false", False), ("true", True)):
+            with self.assertRaises(consumers.RowFailed):
+                consumers.run(command, fails=fails)
+
+    def build_library(self, cache):
+        commands = []
+        with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": cache}), \
+                mock.patch.object(consumers, "run", lambda *command, **_: commands.append(command)):
+            consumers.build_library("shared", pathlib.Path("/nowhere"))
+        return commands
+
+    def test_a_build_directory_that_stays_is_configured_afresh(self):
+        with tempfile.TemporaryDirectory() as cache:
+            self.assertIn("--fresh", self.build_library(cache)[0])
+
+    def test_a_second_build_in_the_same_directory_is_refused(self):
+        with tempfile.TemporaryDirectory() as cache:
+            build = self.build_library(cache)[1][2]
+            with lock.locked(build), self.assertRaisesRegex(consumers.RowFailed, "another run works in"):
+                self.build_library(cache)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 # Toolchain file: builds for arm64 (aarch64-linux-gnu) on another machine, with clang 19 and lld 19.
 #
 #   cmake -B build -G Ninja -DCMAKE_TOOLCHAIN_FILE=tools/cmake/aarch64-linux-gnu.cmake
-#         -DVERBENA_SYSROOT=DIR -DVERBENA_HOST_PLUGIN=PATH
+#         -DVERBENA_SYSROOT=DIR
 #
 # VERBENA_SYSROOT holds arm64's headers and libraries. The environment may name it, too. Without it
-# the directory that `./dev arm64 --sysroot` printed last is taken. protoc and VERBENA_HOST_PLUGIN, a
-# protoc-gen-verbena, run on this machine. Tests run under qemu-aarch64, if that is installed.
+# the directory that `./dev arm64 --sysroot` printed last is taken. protoc runs on this machine, and so
+# does VERBENA_HOST_PLUGIN, a protoc-gen-verbena that verbena_generate() needs. Tests run under
+# qemu-aarch64, if that is installed.
 
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)

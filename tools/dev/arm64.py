@@ -130,7 +130,7 @@ def fill_sysroot(sysroot, packages):
 # --- The build.
 
 def build_directory():
-    """This tree's build directory for arm64. Beside it lies the one of the host's plugin."""
+    """This tree's build directory."""
     return cache() / f"{TOP.name}-{hashlib.sha256(str(TOP).encode()).hexdigest()[:12]}"
 
 
@@ -140,19 +140,11 @@ def configure(directory, *options):
               "-DVERBENA_INSTALL=OFF", *options], f"configuring {directory}", stdout=sys.stderr)
 
 
-def build_host_plugin():
-    """Builds the protoc-gen-verbena that writes code while the rest is cross-compiled."""
-    directory = pathlib.Path(f"{build_directory()}-host")
-    configure(directory, "-DCMAKE_CXX_COMPILER=clang++-19", "-DVERBENA_ETCD=OFF", "-DVERBENA_TOOLS=OFF")
-    run_step(["cmake", "--build", directory, "--target", "protoc-gen-verbena"], "building the host's plugin")
-    return directory / "protoc-gen-verbena"
-
-
-def build(directory, sysroot, host_plugin, jobs):
+def build(directory, sysroot, jobs):
     """Builds for arm64. Returns whether all of it was built: what was can be tested all the same."""
     # Code without optimisation takes longer to run under QEMU than optimising takes.
     configure(directory, f"-DCMAKE_TOOLCHAIN_FILE={TOP / TOOLCHAIN}", f"-DVERBENA_SYSROOT={sysroot}",
-              f"-DVERBENA_HOST_PLUGIN={host_plugin}", "-DVERBENA_TOOLS=ON", "-DVERBENA_TESTS=ON",
+              "-DVERBENA_TOOLS=ON", "-DVERBENA_TESTS=ON",
               "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1")
     command = ["cmake", "--build", str(directory), *(["--parallel", str(jobs)] if jobs else []), "--", "-k", "0"]
     return subprocess.run(command, check=False).returncode == 0
@@ -213,19 +205,19 @@ def run_tests(directory, pattern, jobs):
     return outcome
 
 
-def run(host_plugin=None, pattern=None, jobs=None):
+def run(pattern=None, jobs=None):
     """Builds, tests, and returns what became of each case."""
     try:
         with lock.locked(build_directory()):
-            return build_and_test(host_plugin, pattern, jobs)
+            return build_and_test(pattern, jobs)
     except (Failed, lock.Held, OSError) as problem:
         return bazel_events.Outcome(failures=[f"arm64: {problem}"])
 
 
-def build_and_test(host_plugin, pattern, jobs):
+def build_and_test(pattern, jobs):
     """The same for a process that has the build directories for itself."""
     start = time.monotonic()
-    built = build(build_directory(), make_sysroot(), host_plugin or build_host_plugin(), jobs)
+    built = build(build_directory(), make_sysroot(), jobs)
     build_s = time.monotonic() - start
     outcome = run_tests(build_directory(), pattern, jobs)
     outcome.build_s = build_s
@@ -244,13 +236,9 @@ def arguments():
                     "order would break.",
         epilog="example: ./dev arm64 --filter TimerWheel")
     parser.add_argument("--sysroot", action="store_true", help="only make the sysroot, and print its path")
-    parser.add_argument("--host-plugin", metavar="PATH", type=pathlib.Path,
-                        help="a protoc-gen-verbena that runs on this machine (default: built from this tree)")
     parser.add_argument("--filter", metavar="REGEX", help="run only the cases whose names match")
     parser.add_argument("--jobs", type=int, metavar="N", help="build and test so many at once (default: one a core)")
     options = parser.parse_args()
-    if options.host_plugin is not None and not os.access(options.host_plugin, os.X_OK):
-        parser.error(f"--host-plugin is '{options.host_plugin}', which is no program")
     if options.jobs is not None and options.jobs < 1:
         parser.error(f"--jobs is {options.jobs}, but must be at least 1")
     return options
@@ -261,8 +249,7 @@ def main():
     if options.sysroot:
         print(make_sysroot())
         return 0
-    plugin = options.host_plugin.resolve() if options.host_plugin else None
-    outcome = run(host_plugin=plugin, pattern=options.filter, jobs=options.jobs)
+    outcome = run(pattern=options.filter, jobs=options.jobs)
     for line in outcome.skips:
         print(f"left out {line}")
     for line in outcome.failures:

@@ -367,6 +367,8 @@ void HttpCall::OnResolved(uint64_t attempt, const NameAnswer& answer) {
 }
 
 void HttpCall::Connect(std::vector<tcp::endpoint> addresses) {
+  // In a shared build this library has a copy of Asio of its own. ConnectRace, whose copy serves
+  // the context, opens the sockets: none is opened on it here.
   race_ = std::make_shared<ConnectRace>(io_->context(), std::move(addresses), patience());
   race_->Start("cannot connect",
                [weak = weak_from_this()](absl::StatusOr<ConnectRace::Winner> winner) {

@@ -9,6 +9,7 @@
 
 #include "tests/rpc/testing_service.h"
 #include "tests/transport/base/captured_log.h"
+#include "tests/transport/connect/passing_stream.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 
 namespace verbena {
@@ -27,24 +28,17 @@ bool Strikes(std::atomic<int>& left) {
   return true;
 }
 
-class ThrowingStream final : public MessageStream {
+class ThrowingStream final : public PassingStream {
  public:
   ThrowingStream(std::unique_ptr<MessageStream> stream, Faults& faults)
-      : stream_(std::move(stream)), faults_(faults) {}
+      : PassingStream(std::move(stream)), faults_(faults) {}
 
-  VERBENA_CORO_WRAPPER Task<absl::Status> Send(std::string message) override {
-    return stream_->Send(std::move(message));
-  }
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::string>> Receive() override {
     if (++receives_ == faults_.receive) throw std::runtime_error("out of cheese");
-    return stream_->Receive();
+    return PassingStream::Receive();
   }
-  void Close() override { stream_->Close(); }
-  const std::string& peer() const override { return stream_->peer(); }
-  const std::string& source() const override { return stream_->source(); }
 
  private:
-  const std::unique_ptr<MessageStream> stream_;
   Faults& faults_;
   int receives_ = 0;
 };

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tests/transport/connect/passing_stream.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/task.h"
@@ -20,22 +21,14 @@
 namespace verbena::internal {
 namespace {
 
-// A stream that calls `on_end` when it is destroyed.
-class ToldStream : public MessageStream {
+// A stream that calls `on_end` before it ends the stream below.
+class ToldStream : public PassingStream {
  public:
   ToldStream(std::unique_ptr<MessageStream> stream, std::function<void()> on_end)
-      : stream_(std::move(stream)), on_end_(std::move(on_end)) {}
+      : PassingStream(std::move(stream)), on_end_(std::move(on_end)) {}
   ~ToldStream() override { on_end_(); }
 
-  Task<absl::Status> Send(std::string message) override {
-    co_return co_await stream_->Send(std::move(message));
-  }
-  Task<absl::StatusOr<std::string>> Receive() override { co_return co_await stream_->Receive(); }
-  void Close() override { stream_->Close(); }
-  const std::string& peer() const override { return stream_->peer(); }
-
  private:
-  const std::unique_ptr<MessageStream> stream_;
   const std::function<void()> on_end_;
 };
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tests/transport/connect/passing_stream.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/handshake.h"
@@ -19,28 +20,6 @@
 
 namespace verbena::internal {
 namespace {
-
-// A client's stream whose Hello, the first message that it sends, says other features.
-class RewritingStream final : public MessageStream {
- public:
-  RewritingStream(std::unique_ptr<MessageStream> stream, uint64_t features)
-      : stream_(std::move(stream)), features_(features) {}
-
-  Task<absl::Status> Send(std::string message) override {
-    if (std::exchange(is_hello_, false)) {
-      message = EncodeHello(ParseHello(message, {}).value(), {.features = features_});
-    }
-    co_return co_await stream_->Send(std::move(message));
-  }
-  Task<absl::StatusOr<std::string>> Receive() override { co_return co_await stream_->Receive(); }
-  void Close() override { stream_->Close(); }
-  const std::string& peer() const override { return stream_->peer(); }
-
- private:
-  const std::unique_ptr<MessageStream> stream_;
-  const uint64_t features_;
-  bool is_hello_ = true;
-};
 
 class FeaturesTest : public LinksFixture {
  protected:
@@ -52,7 +31,10 @@ class FeaturesTest : public LinksFixture {
 
   std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
     if (!says_.has_value()) return stream;
-    return std::make_unique<RewritingStream>(std::move(stream), *says_);
+    return std::make_unique<OtherHello>(std::move(stream),
+                                        [features = *says_](const LinkParameters& hello) {
+                                          return EncodeHello(hello, {.features = features});
+                                        });
   }
 
   static uint64_t FeaturesOf(const Link& link) {
@@ -61,8 +43,8 @@ class FeaturesTest : public LinksFixture {
            (link.has_grants() ? kFeatureGrants : 0);
   }
 
-  // What both ends of a new link use, whose client says `features` in its Hello; nothing: its own.
-  // The link carries frames both ways.
+  // Connects a client that says `features` in its Hello, by default its own. Sends frames both
+  // ways, and returns the features that both ends of the link use.
   uint64_t Agreed(std::optional<uint64_t> features) {
     says_ = features;
     Receiver at_client;

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tests/transport/connect/passing_stream.h"
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/bootstrap.h"
@@ -49,26 +50,22 @@ class RecordingDevice final : public DelegatingDevice {
 };
 
 // A client's stream whose second message, its Ready, stops before or after it was sent.
-class StoppingStream final : public MessageStream {
+class StoppingStream final : public PassingStream {
  public:
   enum class Where { kBefore, kAfter };
 
   StoppingStream(std::unique_ptr<MessageStream> stream, Where where, Event& go)
-      : stream_(std::move(stream)), where_(where), go_(go) {}
+      : PassingStream(std::move(stream)), where_(where), go_(go) {}
 
   Task<absl::Status> Send(std::string message) override {
     const bool stops = ++sends_ == 2;
     if (stops && where_ == Where::kBefore) (void)co_await go_.Wait();
-    absl::Status sent = co_await stream_->Send(std::move(message));
+    absl::Status sent = co_await PassingStream::Send(std::move(message));
     if (stops && where_ == Where::kAfter) (void)co_await go_.Wait();
     co_return sent;
   }
-  Task<absl::StatusOr<std::string>> Receive() override { co_return co_await stream_->Receive(); }
-  void Close() override { stream_->Close(); }
-  const std::string& peer() const override { return stream_->peer(); }
 
  private:
-  const std::unique_ptr<MessageStream> stream_;
   const Where where_;
   Event& go_;
   int sends_ = 0;

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tests/transport/connect/passing_stream.h"
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/bootstrap.h"
@@ -46,31 +47,16 @@ class TwoGids final : public DelegatingDevice {
 
 // A client's stream from 10.0.0.9. It keeps the GID of the Hello, and gives the peer the first one,
 // by which it finds the device.
-class StreamFromOther final : public MessageStream {
+class StreamFromOther final : public OtherHello {
  public:
   StreamFromOther(std::unique_ptr<MessageStream> stream, const ibv_gid& first, GidBytes& offered)
-      : stream_(std::move(stream)), offered_(offered) {
-    std::copy(std::begin(first.raw), std::end(first.raw), first_.begin());
-  }
+      : OtherHello(std::move(stream), [first, &offered](LinkParameters hello) {
+          offered = hello.gid;
+          std::copy(std::begin(first.raw), std::end(first.raw), hello.gid.begin());
+          return EncodeHello(hello, {});
+        }) {}
 
-  Task<absl::Status> Send(std::string message) override {
-    if (std::exchange(is_hello_, false)) {
-      LinkParameters hello = ParseHello(message, {}).value();
-      offered_ = std::exchange(hello.gid, first_);
-      message = EncodeHello(hello, {});
-    }
-    co_return co_await stream_->Send(std::move(message));
-  }
-  Task<absl::StatusOr<std::string>> Receive() override { co_return co_await stream_->Receive(); }
-  void Close() override { stream_->Close(); }
-  const std::string& peer() const override { return stream_->peer(); }
   std::string own_address() const override { return "10.0.0.9"; }
-
- private:
-  const std::unique_ptr<MessageStream> stream_;
-  GidBytes& offered_;
-  GidBytes first_{};
-  bool is_hello_ = true;
 };
 
 class OwnAddressTest : public LinksFixture {

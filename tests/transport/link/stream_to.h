@@ -7,28 +7,19 @@
 #include <string>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "tests/transport/connect/passing_stream.h"
 #include "verbena/transport/connect/bootstrap.h"
-#include "verbena/transport/coro/task.h"
 
 namespace verbena {
 
-class StreamTo final : public MessageStream {
+class StreamTo final : public PassingStream {
  public:
   StreamTo(std::unique_ptr<MessageStream> stream, std::string source)
-      : stream_(std::move(stream)), source_(std::move(source)) {}
+      : PassingStream(std::move(stream)), source_(std::move(source)) {}
 
-  Task<absl::Status> Send(std::string message) override {
-    co_return co_await stream_->Send(std::move(message));
-  }
-  Task<absl::StatusOr<std::string>> Receive() override { co_return co_await stream_->Receive(); }
-  void Close() override { stream_->Close(); }
-  const std::string& peer() const override { return stream_->peer(); }
   const std::string& source() const override { return source_; }
 
  private:
-  const std::unique_ptr<MessageStream> stream_;
   const std::string source_;
 };
 

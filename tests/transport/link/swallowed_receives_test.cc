@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tests/transport/connect/passing_stream.h"
 #include "tests/transport/device/fake_device.h"
 #include "tests/transport/device/held_device.h"
 #include "tests/transport/device/swallowing_device.h"
@@ -63,21 +64,17 @@ class NarrowDevice final : public SwallowingDevice {
 };
 
 // A client's stream whose second message, its Ready, waits.
-class LateReady final : public MessageStream {
+class LateReady final : public PassingStream {
  public:
   LateReady(std::unique_ptr<MessageStream> stream, Event& go)
-      : stream_(std::move(stream)), go_(go) {}
+      : PassingStream(std::move(stream)), go_(go) {}
 
   Task<absl::Status> Send(std::string message) override {
     if (++sends_ == 2) (void)co_await go_.Wait();
-    co_return co_await stream_->Send(std::move(message));
+    co_return co_await PassingStream::Send(std::move(message));
   }
-  Task<absl::StatusOr<std::string>> Receive() override { co_return co_await stream_->Receive(); }
-  void Close() override { stream_->Close(); }
-  const std::string& peer() const override { return stream_->peer(); }
 
  private:
-  const std::unique_ptr<MessageStream> stream_;
   Event& go_;
   int sends_ = 0;
 };

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tests/transport/connect/passing_stream.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/bootstrap.h"
@@ -20,21 +21,16 @@ namespace verbena::internal {
 namespace {
 
 // A server's stream that receives the client's Ready, and throws afterwards.
-class ThrowingStream final : public MessageStream {
+class ThrowingStream final : public PassingStream {
  public:
   ThrowingStream(std::unique_ptr<MessageStream> stream, bool at_once)
-      : stream_(std::move(stream)), at_once_(at_once) {}
+      : PassingStream(std::move(stream)), at_once_(at_once) {}
 
-  VERBENA_CORO_WRAPPER Task<absl::Status> Send(std::string message) override {
-    return stream_->Send(std::move(message));
-  }
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::string>> Receive() override {
-    if (++receives_ == 1) return stream_->Receive();
+    if (++receives_ == 1) return PassingStream::Receive();
     if (at_once_) throw std::runtime_error("out of cheese");
     return Throw();
   }
-  void Close() override { stream_->Close(); }
-  const std::string& peer() const override { return stream_->peer(); }
 
  private:
   static Task<absl::StatusOr<std::string>> Throw() {
@@ -42,7 +38,6 @@ class ThrowingStream final : public MessageStream {
     co_return absl::UnknownError("");
   }
 
-  const std::unique_ptr<MessageStream> stream_;
   const bool at_once_;
   int receives_ = 0;
 };

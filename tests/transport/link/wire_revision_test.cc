@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tests/transport/connect/passing_stream.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/handshake.h"
@@ -17,34 +18,15 @@
 namespace verbena::internal {
 namespace {
 
-// A client's stream that raises the revision in its Hello, which is the first that it sends.
-class RaisingStream final : public MessageStream {
- public:
-  explicit RaisingStream(std::unique_ptr<MessageStream> stream) : stream_(std::move(stream)) {}
-
-  Task<absl::Status> Send(std::string message) override {
-    if (std::exchange(is_hello_, false)) {
-      LinkParameters hello = ParseHello(message, {}).value();
-      ++hello.wire_revision;
-      message = EncodeHello(hello, {});
-    }
-    co_return co_await stream_->Send(std::move(message));
-  }
-  Task<absl::StatusOr<std::string>> Receive() override { co_return co_await stream_->Receive(); }
-  void Close() override { stream_->Close(); }
-  const std::string& peer() const override { return stream_->peer(); }
-
- private:
-  const std::unique_ptr<MessageStream> stream_;
-  bool is_hello_ = true;
-};
-
 class WireRevisionTest : public LinksFixture {
  protected:
   void SetUp() override { Start({}, {}); }
 
   std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
-    return std::make_unique<RaisingStream>(std::move(stream));
+    return std::make_unique<OtherHello>(std::move(stream), [](LinkParameters hello) {
+      ++hello.wire_revision;
+      return EncodeHello(hello, {});
+    });
   }
 
   Receiver client_listener_;

@@ -255,42 +255,38 @@ def cases(old, new):
     return found
 
 
+def judge(name, case):
+    """Runs `case`, which may return what to print of it. Returns its Outcome, and prints it."""
+    start = time.monotonic()
+    try:
+        found = case()
+    except abi.NothingToCompare as reason:
+        print(f"skipped {name}: {reason}", flush=True)
+        return bazel_events.Outcome(skips=[f"{name}: {reason}"])
+    except (UpgradeError, abi.AbiError, OSError, subprocess.SubprocessError) as error:
+        print(f"FAILED  {name}: {error}", flush=True)
+        return bazel_events.Outcome(failures=[f"{name}: {error}"])
+    print(f"passed  {name}{f': {found}' if found else ''}, {time.monotonic() - start:.0f} s", flush=True)
+    return bazel_events.Outcome(passed=1)
+
+
 def run_cases(listed):
     """Runs the cases one after another. Returns their Outcome."""
     outcome = bazel_events.Outcome()
     for name, device, case in listed:
-        start = time.monotonic()
-        try:
+        def in_its_directory(device=device, case=case):
             # On a disk: block_store_server goes past the page cache.
             with tempfile.TemporaryDirectory(prefix="verbena-upgrade-", dir="/var/tmp") as directory, \
                     Processes(device) as processes:
                 case(processes, directory)
-        except (UpgradeError, OSError, subprocess.SubprocessError) as error:
-            outcome.failures.append(f"{name}: {error}")
-            print(f"FAILED  {name}: {error}", flush=True)
-        else:
-            outcome.passed += 1
-            print(f"passed  {name}, {time.monotonic() - start:.0f} s", flush=True)
+        outcome.add(judge(name, in_its_directory))
     return outcome
 
 
 def run_abi(old_top, top, directory):
     """Compares libverbena.so of both trees, which are built below `directory`. Returns the Outcome."""
-    name = "programs linked with the old libverbena.so run with the new one"
-    outcome = bazel_events.Outcome()
-    start = time.monotonic()
-    try:
-        found = abi.check(old_top, top, directory)
-    except abi.NothingToCompare as reason:
-        outcome.skips.append(f"{name}: {reason}")
-        print(f"skipped {name}: {reason}", flush=True)
-    except abi.AbiError as error:
-        outcome.failures.append(f"{name}: {error}")
-        print(f"FAILED  {name}: {error}", flush=True)
-    else:
-        outcome.passed += 1
-        print(f"passed  {name}: {found}, {time.monotonic() - start:.0f} s", flush=True)
-    return outcome
+    return judge("programs linked with the old libverbena.so run with the new one",
+                 lambda: abi.check(old_top, top, directory))
 
 
 def run(top=bazel_events.TOP, path=None):

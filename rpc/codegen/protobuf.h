@@ -1,4 +1,4 @@
-// What the plugin takes of protobuf: descriptors, printers, and protoc's library.
+// The plugin takes from protobuf what is here: descriptors, printers, and protoc's library.
 //
 // The only file of rpc/codegen that includes protobuf. 3.21 returns names as strings, newer
 // versions as views: the functions below return strings. Built and tested with protobuf 3.21.
@@ -60,8 +60,8 @@ std::string FullNameOf(const Described& descriptor) {
 // "demo.v1"; empty for none.
 inline std::string PackageOf(const FileDescriptor& file) { return std::string(file.package()); }
 
-// What protobuf's own generator names a message's class, "Outer_Inner", and how that is reached
-// from anywhere, "::demo::v1::Outer_Inner".
+// protobuf's own generator gives a message's class this name, "Outer_Inner". The second function
+// returns how that is reached from anywhere, "::demo::v1::Outer_Inner".
 inline std::string ClassNameOf(const Descriptor& message) {
   return std::string(google::protobuf::compiler::cpp::ClassName(&message));
 }

@@ -63,7 +63,8 @@ using Part = WithPayload<v1::VolumePart>;
 constexpr char kVolume[] = "upgrade";
 constexpr uint64_t kVolumeBytes = uint64_t{4} << 20;
 constexpr uint64_t kParts = kVolumeBytes / kExportPartBytes;
-// Of each kind of work, between two restarts. With three servers in turns, each does some of it.
+// A round is the work between two restarts. It has this many operations of each kind. Three servers
+// take turns, so each does some of it.
 constexpr uint64_t kRound = 30;
 // Failures that are told one by one.
 constexpr uint64_t kMaxTold = 20;

@@ -33,7 +33,7 @@ VERBENA_EXPORT absl::Status CheckBootstrapMessage(size_t bytes);
 
 namespace internal {
 
-// What the awaits of a stream return that this side has closed.
+// The awaits of a stream that this side has closed return it.
 VERBENA_EXPORT absl::Status ClosedHere();
 
 }  // namespace internal

@@ -1,6 +1,7 @@
 #include "verbena/rpc/memory.h"
 
 #include "fmt/format.h"
+#include "verbena/remote_memory.pb.h"
 #include "verbena/rpc/call/memory.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
@@ -92,17 +93,16 @@ Task<absl::StatusOr<Loan>> Loan::Open(internal::Endpoint& endpoint, uint32_t slo
                                 link->OpenLease(view, access, internal::LeaseUse::kLoan));
     if (lease != nullptr) {
       Loan loan;
-      loan.handle_.set_address(lease->terms().address);
-      loan.handle_.set_bytes(lease->terms().bytes);
-      loan.handle_.set_rkey(lease->terms().rkey);
-      loan.handle_.set_access(static_cast<uint32_t>(access));
-      loan.handle_.set_link(link->identity());
       loan.over_ = {.gate = endpoint.gate(),
                     .executor = &endpoint.executor(),
                     .endpoint = &endpoint,
                     .slot = slot,
                     .generation = generation,
                     .identity = link->identity()};
+      loan.address_ = lease->terms().address;
+      loan.bytes_ = lease->terms().bytes;
+      loan.rkey_ = lease->terms().rkey;
+      loan.access_ = access;
       loan.lease_ = lease;
       co_return loan;
     }
@@ -121,10 +121,24 @@ Task<absl::StatusOr<Loan>> Loan::Open(internal::Endpoint& endpoint, uint32_t slo
 Loan& Loan::operator=(Loan&& other) noexcept {
   if (this == &other) return *this;
   Drop();
-  handle_ = std::move(other.handle_);
   over_ = std::move(other.over_);
+  address_ = other.address_;
+  bytes_ = other.bytes_;
+  rkey_ = other.rkey_;
+  access_ = other.access_;
   lease_ = std::exchange(other.lease_, nullptr);
   return *this;
+}
+
+RemoteMemoryHandle Loan::handle() const {
+  RemoteMemoryHandle handle;
+  if (lease_ == nullptr) return handle;
+  handle.set_address(address_);
+  handle.set_bytes(bytes_);
+  handle.set_rkey(rkey_);
+  handle.set_access(static_cast<uint32_t>(access_));
+  handle.set_link(over_.identity);
+  return handle;
 }
 
 internal::Link* Loan::LentOver::Open() const {

@@ -21,7 +21,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/remote_memory.pb.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/task.h"
@@ -35,6 +34,7 @@ namespace verbena {
 class Executor;
 class Loan;
 class RemoteMemory;
+class RemoteMemoryHandle;
 class Scheduler;
 
 namespace internal {
@@ -102,8 +102,9 @@ class VERBENA_EXPORT Loan {
   // Whether this is a loan: Lend() made it, and it was not moved from since.
   explicit operator bool() const { return lease_ != nullptr; }
   // Put it into a message to the peer. The message must go over the channel that the loan was made
-  // with, from the same executor.
-  const RemoteMemoryHandle& handle() const { return handle_; }
+  // with, from the same executor. Names nothing if this is no loan. The message type is that of
+  // verbena/remote_memory.proto, which the .proto of the message that carries it imports.
+  RemoteMemoryHandle handle() const;
 
   // Call it when the peer has said that it is done. Waits until the peer provably is. UNAVAILABLE
   // if the link was lost, before or meanwhile; FAILED_PRECONDITION on another executor, or if the
@@ -134,8 +135,11 @@ class VERBENA_EXPORT Loan {
     uint64_t identity = 0;
   };
 
-  RemoteMemoryHandle handle_;
   LentOver over_;
+  uint64_t address_ = 0;
+  uint64_t bytes_ = 0;
+  uint32_t rkey_ = 0;
+  LeaseAccess access_ = LeaseAccess::kNone;
   internal::Lease* lease_ = nullptr;
 };
 

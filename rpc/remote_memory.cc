@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/remote_memory.pb.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/link/endpoint.h"

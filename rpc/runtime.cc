@@ -17,6 +17,7 @@
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/tcp_bootstrap.h"
+#include "verbena/transport/executor/blocking.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/endpoint.h"
 

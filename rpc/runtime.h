@@ -35,7 +35,6 @@
 #include "verbena/transport/connect/local_bootstrap.h"  // IWYU pragma: export
 #include "verbena/transport/connect/tcp_bootstrap.h"    // IWYU pragma: export
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/executor/blocking.h"      // IWYU pragma: export
 #include "verbena/transport/executor/executor.h"      // IWYU pragma: export
 #include "verbena/transport/executor/options.h"       // IWYU pragma: export
 #include "verbena/transport/executor/spawn.h"         // IWYU pragma: export
@@ -118,7 +117,7 @@ struct RuntimeOptions {
   Clock* clock = nullptr;
   // 1 to 1024, 8 by default: how many callables of RunBlocking() run at once, on threads that all
   // executors share. A thread starts when a callable needs it.
-  int blocking_threads = BlockingPool::kDefaultThreads;
+  int blocking_threads = internal::kDefaultBlockingThreads;
 };
 
 struct MemoryOptions {

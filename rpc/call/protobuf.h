@@ -2,7 +2,7 @@
 //
 // No other file of rpc/ and transport/, but for rpc/codegen, includes a header of protobuf, or
 // names more of protobuf than google::protobuf::MessageLite (a test holds this). So a newer
-// protobuf is the work of this file and of rpc/codegen/protobuf.h. Built and tested with
+// protobuf is the work of this file, its source and rpc/codegen/protobuf.h. Built and tested with
 // protobuf 3.21.
 //
 // Messages are borrowed for the call. Any thread.
@@ -12,9 +12,8 @@
 
 #include <string>
 
-#include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/message_lite.h"
+#include "verbena/transport/base/export.h"
 
 namespace verbena::internal {
 
@@ -31,16 +30,7 @@ inline std::string PartialBytesOf(const MessageLite& message) {
 }
 
 // PartialBytesOf(), but equal messages have equal bytes, also if they have maps.
-inline std::string DeterministicBytesOf(const MessageLite& message) {
-  std::string bytes;
-  google::protobuf::io::StringOutputStream stream(&bytes);
-  google::protobuf::io::CodedOutputStream coded(&stream);
-  coded.SetSerializationDeterministic(true);
-  const bool written = message.SerializePartialToCodedStream(&coded);
-  coded.Trim();
-  if (!written) bytes.clear();
-  return bytes;
-}
+VERBENA_EXPORT std::string DeterministicBytesOf(const MessageLite& message);
 
 }  // namespace verbena::internal
 

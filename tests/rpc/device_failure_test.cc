@@ -15,6 +15,7 @@
 #include "tests/rpc/open_link.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/transport/base/captured_log.h"
+#include "verbena/remote_memory.pb.h"
 #include "verbena/rpc/memory.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"

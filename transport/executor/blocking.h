@@ -41,6 +41,7 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/options.h"
 
 namespace verbena {
 
@@ -83,10 +84,8 @@ namespace verbena {
 
 class VERBENA_EXPORT BlockingPool {
  public:
-  static constexpr int kDefaultThreads = 8;  // (start)
-
   // `max_threads` is at least 1.
-  explicit BlockingPool(int max_threads = kDefaultThreads);
+  explicit BlockingPool(int max_threads = internal::kDefaultBlockingThreads);
   BlockingPool(const BlockingPool&) = delete;
   BlockingPool& operator=(const BlockingPool&) = delete;
   // Precondition: no callable is queued or running.

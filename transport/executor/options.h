@@ -13,6 +13,11 @@ namespace verbena {
 
 class BlockingPool;
 
+namespace internal {
+// (start) The threads of a BlockingPool: callables of RunBlocking() that run at once.
+inline constexpr int kDefaultBlockingThreads = 8;
+}  // namespace internal
+
 enum class ExecutorMode {
   kBusy,      // never sleeps: the lowest latency, one core spent
   kAdaptive,  // spins for `spin` after the last event, then sleeps

@@ -265,7 +265,7 @@ TEST(SlowNamesTest, LookupsThatHangStopNoOtherWorkThatBlocks) {
   SlowNames names;
   std::vector<std::unique_ptr<DnsResolver>> resolvers;
   std::vector<std::unique_ptr<Asking>> asking;
-  for (int i = 0; i <= BlockingPool::kDefaultThreads; ++i) {
+  for (int i = 0; i <= kDefaultBlockingThreads; ++i) {
     resolvers.push_back(std::make_unique<DnsResolver>(
         DnsTarget{.name = "slow" + std::to_string(i), .port = 1}, names.lookups));
     asking.push_back(std::make_unique<Asking>(*resolvers.back(), scheduler));

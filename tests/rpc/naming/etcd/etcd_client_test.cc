@@ -153,7 +153,7 @@ TEST_F(EtcdLoginTest, AWrongPasswordIsToldAndNotRepeated) {
 class AllThreads {
  public:
   explicit AllThreads(Scheduler& scheduler) {
-    for (int i = 0; i < BlockingPool::kDefaultThreads; ++i) {
+    for (int i = 0; i < kDefaultBlockingThreads; ++i) {
       taken_.push_back(
           std::make_unique<Started<void>>(scheduler, RunBlocking([this] { free_.wait(); })));
     }

@@ -33,7 +33,8 @@ _STATEMENT = re.compile(r"^(?![\s}{]|(?:template|namespace|using|class|struct|en
 _FUNCTION = re.compile(r"(\w+)\(")
 # What stands in front of a template: all of it is in the header.
 _TEMPLATE = re.compile(r"^ *template <[^;{]*\Z", re.MULTILINE)
-_STATE = re.compile(r"^ *(?:inline|static|extern|constinit|thread_local) [\w:<>*& ,]+ \w+(?: =|;|\{)", re.MULTILINE)
+_STATE = re.compile(r"^ *(?:inline|static|extern|constinit|thread_local) [\w:<>*& ,]+ \w+(?:\[[^\]]*\])*(?: =|;|\{)",
+                    re.MULTILINE)
 
 
 def code(text):
@@ -210,10 +211,12 @@ class Class {
 """))
 
     def test_reads_state(self):
-        self.assertEqual(["inline thread_local int depth =", "extern Log* the_log;", "static std::string name;"],
+        self.assertEqual(["inline thread_local int depth =", "extern Log* the_log;", "inline int counts[4][kOther];",
+                          "static std::string name;"],
                          state("""
 inline thread_local int depth = 0;
 extern Log* the_log;
+inline int counts[4][kOther];
 inline constexpr int kConstant = 1;
 inline int F() {
   static std::string name;

@@ -95,7 +95,8 @@ MORE_BOOTS = [Boot("siw", "iwarp", ["--device", "siw"], {"VERBENA_DEVICE": "rdma
               Boot.two_hosts("two hosts, siw", "siw")]
 
 
-SMOKE = Boot("rxe, smoke", "smoke", [], {"VERBENA_DEVICE": "rdma:rxe0"})
+# Not the cases that leave the level of leases to the device: on it they are those of another level.
+SMOKE = Boot("rxe, smoke", "smoke", [], {"VERBENA_DEVICE": "rdma:rxe0", "GTEST_FILTER": "-*/auto"})
 
 
 @dataclasses.dataclass

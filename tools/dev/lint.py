@@ -52,6 +52,7 @@ def arguments():
                "  pylint   Python: errors, and the warnings that .pylintrc names\n"
                "  codespell\n"
                "           misspelt words in documents and sources; .codespellrc names exceptions\n"
+               "  reuse    each file says its licence, or .reuse/dep5 does for it\n"
                "  build    layering_check and parse_headers, by building every target; part of tidy\n"
                "  tidy     clang-tidy-19 with .clang-tidy; what was clean is remembered by content\n"
                "  portable\n"
@@ -344,6 +345,12 @@ def check_codespell(files):
                      and not name.endswith(NOT_TEXT)])
 
 
+def check_reuse(_):
+    result = subprocess.run(["reuse", "lint"], cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            check=False)
+    return [line for line in result.stdout.splitlines() if line] if result.returncode != 0 else []
+
+
 CHECKS = {
     "format": check_format,
     "layers": check_layers,
@@ -352,6 +359,7 @@ CHECKS = {
     "shellcheck": check_shellcheck,
     "pylint": check_pylint,
     "codespell": check_codespell,
+    "reuse": check_reuse,
     "build": check_build,
     "tidy": check_tidy,
     "portable": check_portable,

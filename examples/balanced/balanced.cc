@@ -140,8 +140,8 @@ void FollowFile(Runtime& client, const Member& a, const Member& b) {
 }
 
 int Main() {
-  absl::StatusOr<std::unique_ptr<Runtime>> servers = Runtime::Start({.device = "soft"});
-  absl::StatusOr<std::unique_ptr<Runtime>> client = Runtime::Start({.device = "soft"});
+  absl::StatusOr<std::unique_ptr<Runtime>> servers = Runtime::Start();
+  absl::StatusOr<std::unique_ptr<Runtime>> client = Runtime::Start();
   if (!servers.ok() || !client.ok()) {
     std::cerr << servers.status() << " " << client.status() << "\n";
     return 1;

@@ -153,8 +153,8 @@ void Restart(Runtime& client, Runtime& server, bool stores_names) {
 }
 
 int Main() {
-  absl::StatusOr<std::unique_ptr<Runtime>> server = Runtime::Start({.device = "soft"});
-  absl::StatusOr<std::unique_ptr<Runtime>> client = Runtime::Start({.device = "soft"});
+  absl::StatusOr<std::unique_ptr<Runtime>> server = Runtime::Start();
+  absl::StatusOr<std::unique_ptr<Runtime>> client = Runtime::Start();
   if (!server.ok() || !client.ok()) {
     std::cerr << server.status() << " " << client.status() << "\n";
     return 1;

@@ -101,11 +101,11 @@ void Print(const char* name, const Calls& calls) {
 // Each client is a runtime, by which the server knows it.
 absl::Status RunPhase(const char* title, const verbena::ServerOptions& options) {
   StoreService service;
-  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, Runtime::Start({.device = "soft"}));
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, Runtime::Start());
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<verbena::Server> server,
                            verbena::Server::Start(*runtime, {&service}, options));
-  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> greedy, Runtime::Start({.device = "soft"}));
-  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> modest, Runtime::Start({.device = "soft"}));
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> greedy, Runtime::Start());
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> modest, Runtime::Start());
   Calls greedy_calls, modest_calls, heartbeats;
   {
     verbena::Channel greedy_channel(*greedy, server->address());

@@ -72,6 +72,8 @@ Task<absl::Status> ReadAll(verbena::Channel& channel, RegisteredMemory& area) {
 absl::Status Run() {
   std::vector<char> cache_memory = FilledBlocks();
   std::vector<char> client_memory(kBlockBytes);
+  // One device, because memory is registered with one. On a runtime with several,
+  // MemoryOptions::device says which.
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, Runtime::Start({.device = "soft"}));
   VERBENA_ASSIGN_OR_RETURN(
       std::unique_ptr<RegisteredMemory> blocks,

@@ -115,8 +115,8 @@ int Main() {
     return 1;
   }
   const std::string target = std::string("etcd://") + etcd + "/demo/members";
-  absl::StatusOr<std::unique_ptr<Runtime>> servers = Runtime::Start({.device = "soft"});
-  absl::StatusOr<std::unique_ptr<Runtime>> client = Runtime::Start({.device = "soft"});
+  absl::StatusOr<std::unique_ptr<Runtime>> servers = Runtime::Start();
+  absl::StatusOr<std::unique_ptr<Runtime>> client = Runtime::Start();
   if (!servers.ok() || !client.ok()) {
     std::cerr << servers.status() << " " << client.status() << "\n";
     return 1;

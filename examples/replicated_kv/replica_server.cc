@@ -75,7 +75,7 @@ absl::Status Serve() {
                            examples::StopSignals::Block());
   // One executor: all of the replica's state is its own.
   VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
-                           Runtime::Start({.executors = 1, .device = "soft"}));
+                           Runtime::Start({.executors = 1}));
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<kv::RocksStore> rocks,
                            kv::RocksStore::Open({.directory = absl::GetFlag(FLAGS_directory),
                                                  .durable = true,

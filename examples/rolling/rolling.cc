@@ -244,7 +244,7 @@ absl::StatusOr<bool> RunDemo(const std::string& etcd_address) {
                                   .directory = scratch->path(),
                                   .shards = is_short ? size_t{1} : size_t{2}};
   VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
-                           Runtime::Start({.executors = 1, .device = "soft"}));
+                           Runtime::Start({.executors = 1}));
   VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<verbena::EtcdClient> etcd,
                            verbena::EtcdClient::Start({.endpoints = {etcd_address}}));
   std::vector<std::unique_ptr<verbena::Channel>> channels;

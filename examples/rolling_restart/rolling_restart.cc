@@ -57,7 +57,7 @@ class StoreService final : public Store::Service {
 // Says its address on standard output, and serves until its standard input ends.
 int Serve(const std::string& address) {
   StoreService service;
-  absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start({.device = "soft"});
+  absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start();
   if (!runtime.ok()) return std::cerr << runtime.status() << "\n", 1;
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(**runtime, {&service}, {.address = address});
@@ -200,7 +200,7 @@ int Restart() {
     if (servers.back()->address().empty()) return std::cerr << "a server does not start\n", 1;
     target += (i == 0 ? "" : ",") + servers.back()->address();
   }
-  absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start({.device = "soft"});
+  absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start();
   if (!runtime.ok()) return std::cerr << runtime.status() << "\n", 1;
   Channel channel(**runtime, target);
   if (absl::Status ready = (*runtime)->BlockOn(AwaitAll(channel)); !ready.ok()) {

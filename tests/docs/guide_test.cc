@@ -241,7 +241,7 @@ class TenantService final : public v1::Blocks::Service {
 class OverloadTest : public testing::Test {
  protected:
   void SetUp() override {
-    absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start({.device = "soft"});
+    absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start();
     ASSERT_TRUE(runtime.ok()) << runtime.status();
     runtime_ = *std::move(runtime);
     absl::StatusOr<std::unique_ptr<Server>> server =

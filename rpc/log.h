@@ -1,6 +1,7 @@
 // The log, its levels and its sink; and VERBENA_CHECK, which release builds evaluate, too.
 //
-// The sink is called on any thread, perhaps on several at once, and must not call Verbena.
+// One sink serves the process; it is called on any thread, perhaps on several at once, and must not
+// call Verbena. Logging never fails. A check that fails logs, then aborts the process.
 //
 //   SetLogSink([](LogLevel level, const std::string& message) { MyLog(level, message); });
 //   VERBENA_CHECK(offset % kBlockBytes == 0) << "offset " << offset;

@@ -175,6 +175,15 @@ def fetched(installed):
     """FetchContent makes the targets that add_subdirectory() makes: this one is enough."""
     build, _ = installed.configure("-DVERBENA_FROM=fetch")
     run("cmake", "--build", build, "--target", "protoc-gen-verbena")
+    if "\nBUILD_SHARED_LIBS:" in (build / "CMakeCache.txt").read_text():
+        raise RowFailed("Verbena has set an option of the project around it: BUILD_SHARED_LIBS")
+
+
+def follows_imports(installed):
+    """What a .proto file becomes is written anew if another file of PROTOS has changed."""
+    build, _ = installed.configure()
+    expect(run("ninja", "-C", build, "-t", "query", "hello.verbena/examples/hello/hello.pb.h"),
+           f"{TOP}/examples/hello/hello.proto", f"{TOP}/examples/dedupe/dedupe.proto")
 
 
 def new_service(installed):
@@ -214,14 +223,24 @@ def without_protoc(installed):
            "there is no protoc", "apt-get install protobuf-compiler")
     expect(installed.refuses("-DProtobuf_PROTOC_EXECUTABLE=/nonexistent/protoc"),
            "/nonexistent/protoc does not run", "-DProtobuf_PROTOC_EXECUTABLE=PATH")
+    expect(installed.configure("-DProtobuf_PROTOC_EXECUTABLE=", source=TOP, fails=True)[1],
+           "Verbena needs protoc", "apt-get install protobuf-compiler")
+    expect(installed.configure("-DProtobuf_PROTOC_LIBRARY_RELEASE=", "-DProtobuf_PROTOC_LIBRARY_DEBUG=",
+                                source=TOP, fails=True)[1],
+           "Verbena needs libprotoc", "apt-get install libprotoc-dev")
 
 
 def with_another_protoc(installed):
     protoc = installed.scratch / "other_protoc"
     protoc.write_text("#!/bin/sh\necho libprotoc 3.20.0\n")
     protoc.chmod(0o755)
+    # Newer ones leave out the first number, which each language counts for itself.
+    alike = installed.scratch / "alike_protoc"
+    alike.write_text("#!/bin/sh\necho libprotoc $(protoc --version | sed 's/.* 3[.]//')\n")
+    alike.chmod(0o755)
+    installed.configure(f"-DProtobuf_PROTOC_EXECUTABLE={alike}")
     expect(installed.refuses(f"-DProtobuf_PROTOC_EXECUTABLE={protoc}"),
-           "is protoc '20.0', but the library is protobuf", "-DProtobuf_PROTOC_EXECUTABLE=PATH")
+           "is protoc '3.20.0', but the library is protobuf 3.21", "-DProtobuf_PROTOC_EXECUTABLE=PATH")
 
 
 def with_an_old_gcc(installed):
@@ -255,6 +274,28 @@ def static_without_uring(installed):
                 (others / file.name).symlink_to(file)
     expect(installed.make(env={"PKG_CONFIG_LIBDIR": str(others)}, fails=True)[1],
            "Package 'liburing', required by 'verbena', not found")
+
+
+def without_openssl(installed):
+    lacks = "-DOPENSSL_CRYPTO_LIBRARY="
+    expect(installed.refuses(lacks), "this Verbena has no component etcd",
+           "linked with OpenSSL, which is not there", "apt-get install libssl-dev")
+    installed.configure(lacks, "-DCOMPONENTS=verbena;testing")
+
+
+def without_a_component(installed):
+    expect(installed.refuses("-DCOMPONENTS=verbena;grpc"),
+           "no component 'grpc'. It has verbena, etcd and testing")
+    prefix = altered(installed, "VerbenaConfig.cmake", r'if\(NOT "ON"\)', 'if(NOT "OFF")')
+    expect(installed.refuses(prefixes=[prefix]),
+           "this Verbena has no component etcd: it was built with -DVERBENA_ETCD=OFF")
+
+
+def shared_of_archives(installed):
+    archive = pathlib.Path(run("pkg-config", "--variable=libdir", "protobuf").strip()) / "libprotobuf.a"
+    output = installed.configure("-DBUILD_SHARED_LIBS=ON", f"-DProtobuf_LIBRARY={archive}",
+                                 f"-DProtobuf_LIBRARY_RELEASE={archive}", source=TOP, fails=True)[1]
+    expect(output, "protobuf::libprotobuf is an archive", "-DBUILD_SHARED_LIBS=OFF")
 
 
 def altered(installed, file, old, new):
@@ -302,11 +343,15 @@ OTHER_ROWS = (("shared", "CMake: a program with its own Boost.JSON", own_json),
               ("static", "add_subdirectory()", subdirectory),
               ("static", "FetchContent", fetched),
               ("static", "./dev new-service --cmake", new_service),
+              ("static", "code follows what a .proto imports", follows_imports),
               ("static", "refused: no protoc", without_protoc),
               ("static", "refused: another protoc", with_another_protoc),
               ("static", "refused: gcc 12 or older", with_an_old_gcc),
               ("static", "refused: no -fcoro-aligned-allocation", without_the_flag),
               ("static", "refused: no liburing", static_without_uring),
+              ("static", "refused: no OpenSSL", without_openssl),
+              ("static", "refused: a component that is not there", without_a_component),
+              ("static", "refused: libverbena.so with archives in it", shared_of_archives),
               ("static", "two versions installed", two_versions),
               ("static", "refused: other Abseil, other protobuf", with_other_libraries))
 

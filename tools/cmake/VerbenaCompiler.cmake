@@ -35,7 +35,7 @@ if(VERBENA_LTO AND NOT VERBENA_HAS_LLD)
 endif()
 
 # Compiling takes up to 1.5 GB a file, linking with optimisation 2 GB.
-if(PROJECT_IS_TOP_LEVEL AND CMAKE_GENERATOR STREQUAL "Ninja")
+if(PROJECT_IS_TOP_LEVEL AND CMAKE_GENERATOR MATCHES "^Ninja")
   cmake_host_system_information(RESULT memory_mb QUERY TOTAL_PHYSICAL_MEMORY)
   math(EXPR jobs "${memory_mb} / 2048")
   if(jobs LESS 1)
@@ -53,7 +53,8 @@ endif()
 
 # Gives `target` the flags of Verbena's own sources.
 function(verbena_set_flags target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra "$<$<CONFIG:Release>:-O2;-fno-plt>")
+  target_compile_options(${target} PRIVATE -Wall -Wextra
+                         "$<$<CONFIG:Release,RelWithDebInfo>:-O2;-fno-plt>")
   target_compile_definitions(${target} PRIVATE BOOST_ERROR_CODE_HEADER_ONLY BOOST_ASIO_NO_DEPRECATED)
   target_include_directories(${target} PRIVATE "${PROJECT_BINARY_DIR}/include"
                                                "${PROJECT_BINARY_DIR}/generated")
@@ -64,7 +65,7 @@ function(verbena_set_flags target)
     UNITY_BUILD ON
     UNITY_BUILD_MODE GROUP
     VISIBILITY_INLINES_HIDDEN ON)
-  if(PROJECT_IS_TOP_LEVEL AND CMAKE_GENERATOR STREQUAL "Ninja")
+  if(PROJECT_IS_TOP_LEVEL AND CMAKE_GENERATOR MATCHES "^Ninja")
     set_target_properties(${target} PROPERTIES JOB_POOL_COMPILE verbena_memory
                                                JOB_POOL_LINK verbena_memory)
   endif()
@@ -72,7 +73,8 @@ function(verbena_set_flags target)
     target_link_options(${target} PRIVATE -fuse-ld=lld)
   endif()
   if(VERBENA_LTO AND VERBENA_HAS_LLD AND BUILD_SHARED_LIBS)
-    set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION_RELEASE ON)
+    set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION_RELEASE ON
+                                               INTERPROCEDURAL_OPTIMIZATION_RELWITHDEBINFO ON)
   endif()
   if(BUILD_SHARED_LIBS AND VERBENA_HAS_TLSDESC)
     target_compile_options(${target} PRIVATE -mtls-dialect=gnu2)
@@ -91,15 +93,19 @@ function(verbena_export_only target)
     set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${map}")
   endforeach()
   target_link_options(${target} PRIVATE LINKER:--as-needed LINKER:-Bsymbolic-functions
-                      LINKER:-z,defs LINKER:-z,nodelete)
+                      LINKER:-z,nodelete)
+  if(NOT "${CMAKE_CXX_FLAGS}" MATCHES "-fsanitize=")  # whose functions the program brings
+    target_link_options(${target} PRIVATE LINKER:-z,defs)
+  endif()
   if(VERBENA_HAS_LLD)
     target_link_options(${target} PRIVATE -fuse-ld=lld)
     if(VERBENA_LTO)
+      set(optimised "$<CONFIG:Release,RelWithDebInfo>")
       # More inlining across files than lld's default: 5% of the instructions of a call.
       target_link_options(${target} PRIVATE
-                          "$<$<CONFIG:Release>:-flto=thin;LINKER:-mllvm,-inline-threshold=700>")
+                          "$<${optimised}:-flto=thin;LINKER:-mllvm,-inline-threshold=700>")
       if(VERBENA_HAS_TLSDESC)
-        target_link_options(${target} PRIVATE "$<$<CONFIG:Release>:LINKER:-mllvm,-enable-tlsdesc>")
+        target_link_options(${target} PRIVATE "$<${optimised}:LINKER:-mllvm,-enable-tlsdesc>")
       endif()
     endif()
   endif()

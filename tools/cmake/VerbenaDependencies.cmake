@@ -2,12 +2,24 @@
 # and links with is in VERBENA_PUBLIC_LIBRARIES, what the library alone needs in
 # VERBENA_PRIVATE_LIBRARIES.
 
-# Ends the configuration unless `found` is true.
+# Ends the configuration unless `found` is true. A fourth argument says what is there instead.
 function(verbena_need found what package)
   if(NOT found)
+    set(but "which is not there")
+    if(ARGV3)
+      set(but "but ${ARGV3}")
+    endif()
     message(FATAL_ERROR
-      "Verbena needs ${what}, which is not there. On Debian: apt-get install ${package}. "
+      "Verbena needs ${what}, ${but}. On Debian: apt-get install ${package}. "
       "docs/install.md names the packages of other systems.")
+  endif()
+endfunction()
+
+# Says so if `version` of `library` begins otherwise than the one `tried`.
+function(verbena_tried library version tried)
+  if(version AND NOT version MATCHES "^${tried}")
+    message(WARNING "Verbena is built and tested with ${library} ${tried}; nobody has built it "
+                    "with ${version}.")
   endif()
 endfunction()
 
@@ -40,11 +52,23 @@ if(NOT TARGET absl::status)
   verbena_need("${absl_FOUND}" "Abseil" libabsl-dev)
 endif()
 if(NOT TARGET absl::any_invocable)
-  verbena_need(FALSE "Abseil 20220623 or newer" libabsl-dev)
+  verbena_need(FALSE "Abseil 20220623" libabsl-dev "${absl_DIR} has ${absl_VERSION}, which is older")
 endif()
+verbena_tried(Abseil "${absl_VERSION}" 20220623)
 if(NOT TARGET protobuf::libprotobuf)
   find_package(Protobuf 3.21 QUIET)
-  verbena_need("${Protobuf_FOUND}" "protobuf 3.21 with protoc" "libprotobuf-dev protobuf-compiler")
+  if(Protobuf_VERSION AND NOT Protobuf_FOUND)
+    set(older "${Protobuf_INCLUDE_DIRS} has ${Protobuf_VERSION}, which is older")
+  endif()
+  verbena_need("${Protobuf_FOUND}" "protobuf 3.21" libprotobuf-dev "${older}")
+endif()
+verbena_tried(protobuf "${Protobuf_VERSION}" 3.21)
+if(NOT TARGET protobuf::protoc)
+  verbena_need(FALSE "protoc, which writes the code of .proto files" protobuf-compiler
+               "there is none")
+endif()
+if(NOT TARGET protobuf::libprotoc)
+  verbena_need(FALSE "libprotoc, for protoc-gen-verbena" libprotoc-dev)
 endif()
 if(NOT TARGET fmt::fmt)
   find_package(fmt QUIET)
@@ -55,7 +79,11 @@ endif()
 if(BUILD_SHARED_LIBS)
   foreach(library IN ITEMS absl::status protobuf::libprotobuf)
     get_target_property(type ${library} TYPE)
-    if(type STREQUAL "STATIC_LIBRARY")
+    get_target_property(file ${library} IMPORTED_LOCATION)
+    if(NOT file)
+      get_target_property(file ${library} IMPORTED_LOCATION_RELEASE)
+    endif()
+    if(type STREQUAL "STATIC_LIBRARY" OR file MATCHES "\\.a$")
       message(FATAL_ERROR "${library} is an archive, of which libverbena.so and a program would have "
                           "a copy each: add -DBUILD_SHARED_LIBS=OFF")
     endif()
@@ -65,6 +93,13 @@ endif()
 find_path(VERBENA_BOOST_INCLUDE_DIR boost/json/src.hpp)
 mark_as_advanced(VERBENA_BOOST_INCLUDE_DIR)
 verbena_need("${VERBENA_BOOST_INCLUDE_DIR}" "Boost's headers (Asio, Beast, JSON)" libboost1.81-dev)
+file(STRINGS "${VERBENA_BOOST_INCLUDE_DIR}/boost/version.hpp" boost_version
+     REGEX "^#define BOOST_LIB_VERSION ")
+string(REGEX REPLACE ".*\"([0-9]+)_([0-9]+).*" "\\1.\\2" boost_version "${boost_version}")
+if(boost_version VERSION_LESS 1.81)
+  verbena_need(FALSE "Boost 1.81" libboost1.81-dev
+               "${VERBENA_BOOST_INCLUDE_DIR} has ${boost_version}, which is older")
+endif()
 add_library(verbena_boost INTERFACE)
 target_include_directories(verbena_boost SYSTEM INTERFACE "${VERBENA_BOOST_INCLUDE_DIR}")
 

@@ -27,22 +27,25 @@ function(verbena_check_protoc)
       "-DProtobuf_PROTOC_EXECUTABLE=PATH. On Debian: apt-get install protobuf-compiler.")
   endif()
   string(REGEX REPLACE "^libprotoc " "" version "${version}")
-  string(REGEX REPLACE "^3\\." "" wanted "${Protobuf_VERSION}")
-  string(REGEX REPLACE "^3\\." "" version "${version}")
-  if(NOT wanted STREQUAL version)
+  # The library may say 4.25.1 where protoc says 25.1: each language counts its own first number.
+  foreach(each IN ITEMS version Protobuf_VERSION)
+    string(REGEX REPLACE "^[0-9]\\.([0-9]+\\.[0-9]+)" "\\1" ${each}_of_all "${${each}}")
+  endforeach()
+  if(NOT version_of_all VERSION_EQUAL Protobuf_VERSION_of_all)
     message(FATAL_ERROR
-      "${protoc} is protoc '${version}', but the library is protobuf ${wanted} "
+      "${protoc} is protoc '${version}', but the library is protobuf ${Protobuf_VERSION} "
       "(${Protobuf_INCLUDE_DIRS}). Name the protoc of that library: "
       "-DProtobuf_PROTOC_EXECUTABLE=PATH. On Debian: apt-get install protobuf-compiler.")
   endif()
   set_property(GLOBAL PROPERTY VERBENA_PROTOC_CHECKED TRUE)
 endfunction()
 
-# Has protoc write what `PROTO`, a path below one of the directories PATHS, stands for into OUT.
+# Has protoc write what `PROTO`, a path below one of the directories PATHS, stands for into OUT, and
+# again if one of DEPENDS has changed.
 # PLUGIN: protoc-gen-verbena and what it depends on, to write stubs and services, too. OPTIONS: the
 # plugin's. MOCKS: a header of mocks as well. Sets RESULT to the names of the files.
 function(verbena_run_protoc)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "MOCKS" "OUT;PROTO;PLUGIN;RESULT" "PATHS;OPTIONS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "MOCKS" "OUT;PROTO;PLUGIN;RESULT" "PATHS;OPTIONS;DEPENDS")
   list(GET arg_PATHS 0 first)
   string(REGEX REPLACE "\\.proto$" "" base "${arg_OUT}/${arg_PROTO}")
   set(outputs "${base}.pb.h" "${base}.pb.cc")
@@ -62,7 +65,7 @@ function(verbena_run_protoc)
   add_custom_command(
     OUTPUT ${outputs}
     COMMAND "$<TARGET_FILE:protobuf::protoc>" ${arg_PATHS} ${arguments} "${arg_PROTO}"
-    DEPENDS "${first}/${arg_PROTO}" ${arg_PLUGIN}
+    DEPENDS "${first}/${arg_PROTO}" ${arg_PLUGIN} ${arg_DEPENDS}
     COMMENT "Generating code of ${arg_PROTO}"
     VERBATIM)
   if(arg_RESULT)
@@ -117,13 +120,16 @@ function(verbena_generate)
 
   set(out "${CMAKE_CURRENT_BINARY_DIR}/${arg_TARGET}.verbena")
   file(MAKE_DIRECTORY "${out}")
+  # Any of them may import any other.
+  list(TRANSFORM arg_PROTOS PREPEND "${arg_BASE_DIR}/" OUTPUT_VARIABLE files)
   foreach(proto IN LISTS arg_PROTOS)
     if(NOT EXISTS "${arg_BASE_DIR}/${proto}")
-      message(FATAL_ERROR "verbena_generate: there is no file '${arg_BASE_DIR}/${proto}'")
+      message(FATAL_ERROR "verbena_generate: there is no file '${arg_BASE_DIR}/${proto}'. Paths in "
+                          "PROTOS start at BASE_DIR.")
     endif()
     verbena_run_protoc(OUT "${out}" PROTO "${proto}" PLUGIN "${plugin}" ${mocks} OPTIONS ${options}
                        PATHS "${arg_BASE_DIR}" ${arg_IMPORT_DIRS} "${verbena_protos}"
-                       RESULT outputs)
+                       DEPENDS ${files} RESULT outputs)
     target_sources(${arg_TARGET} PRIVATE ${outputs})
   endforeach()
   target_include_directories(${arg_TARGET} PUBLIC "$<BUILD_INTERFACE:${out}>")

@@ -39,6 +39,12 @@ set(installed verbena_usage verbena verbena_testing protoc-gen-verbena)
 if(VERBENA_ETCD)
   list(APPEND installed verbena_etcd)
 endif()
+# Where the libraries lay that were linked, if the system does not look there.
+foreach(target IN ITEMS verbena verbena_etcd protoc-gen-verbena verbena_command verbena_soft)
+  if(TARGET ${target})
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+  endif()
+endforeach()
 set_target_properties(verbena_usage PROPERTIES EXPORT_NAME usage)
 target_include_directories(verbena_usage INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
 install(TARGETS ${installed} EXPORT VerbenaTargets

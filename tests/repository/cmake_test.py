@@ -27,8 +27,6 @@ TARGETS = {
     "verbena_command": "//tools/verbena:verbena",
     "verbena_soft": "//transport/preload:libverbena_soft.so",
 }
-# A scheduler for tests without threads: it lies where Bazel has a target of its own for it.
-FOR_TESTS = {"transport/coro/manual_scheduler.cc"}
 
 
 def without_comments(name):
@@ -75,7 +73,7 @@ class CmakeTest(unittest.TestCase):
         self.assertEqual(set(TARGETS), set(folders))
         library = closure(TARGETS["verbena_objects"])
         self.assertIn("transport/link/link.cc", library)
-        self.assertEqual(library, sources_in(folders.pop("verbena_objects")) - FOR_TESTS)
+        self.assertEqual(library, sources_in(folders.pop("verbena_objects")))
         for target, its_folders in folders.items():
             own = closure(TARGETS[target]) - library
             self.assertEqual(own, sources_in(its_folders), target)

@@ -27,12 +27,19 @@ set(on_io_uring_transport_file ring_backend_test)
 set(test_tmpdir "${PROJECT_BINARY_DIR}/test_tmp")
 file(MAKE_DIRECTORY "${test_tmpdir}")
 
+# What tests of several folders share.
+add_library(verbena_test_support STATIC "${PROJECT_SOURCE_DIR}/tests/support/manual_scheduler.cc")
+target_include_directories(verbena_test_support PUBLIC "${PROJECT_SOURCE_DIR}")
+target_link_libraries(verbena_test_support PUBLIC verbena)
+verbena_set_flags(verbena_test_support)
+
 # Adds the test program `name` of SOURCES. CASE_SUFFIX: what the names of its cases end in.
 function(verbena_add_test_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "CASE_SUFFIX" "SOURCES")
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name} PRIVATE Verbena::testing verbena ${VERBENA_PRIVATE_LIBRARIES}
+  target_link_libraries(${name} PRIVATE Verbena::testing verbena_test_support verbena
+                                        ${VERBENA_PRIVATE_LIBRARIES}
                                         GTest::gmock GTest::gtest_main)
   verbena_set_flags(${name})
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)

@@ -21,8 +21,8 @@
 #include "examples/replicated_kv/replica_store.h"
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_scheduler.h"
 #include "verbena/rpc/task.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 
 namespace replicated_kv {
 namespace {

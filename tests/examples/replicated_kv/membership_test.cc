@@ -15,8 +15,8 @@
 #include "examples/replicated_kv/shard_state.h"
 #include "gtest/gtest.h"
 #include "tests/examples/replicated_kv/fake_directory.h"
+#include "tests/support/manual_scheduler.h"
 #include "verbena/rpc/task.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 
 namespace replicated_kv {
 namespace {

@@ -16,9 +16,9 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/naming/etcd/fake_etcd.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/manual_scheduler.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/rpc/task.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 
 namespace replicated_kv {
 namespace {

@@ -13,12 +13,12 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/client/scripted_attempts.h"
 #include "tests/rpc/testing.pb.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 
 namespace verbena::internal {
 namespace {

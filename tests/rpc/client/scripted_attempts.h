@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/testing.pb.h"
+#include "tests/support/manual_scheduler.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/client/attempts.h"
 #include "verbena/rpc/client/full_call.h"
@@ -18,7 +19,6 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/sleep.h"
 

@@ -18,12 +18,12 @@
 #include "testdata/options.verbena.pb.h"
 #include "testdata/unary.verbena.pb.h"
 #include "testdata/unary_mock.verbena.pb.h"
+#include "tests/support/manual_scheduler.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/service.h"
 #include "verbena/rpc/testing/mocked_call.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/combinators.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
 

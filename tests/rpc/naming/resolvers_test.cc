@@ -16,12 +16,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/base/socket.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/executor/blocking.h"
 
 namespace verbena::internal {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "verbena/transport/coro/manual_scheduler.h"
+#include "tests/support/manual_scheduler.h"
 
 namespace verbena::internal {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "verbena/transport/coro/manual_scheduler.h"
+#include "tests/support/manual_scheduler.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {

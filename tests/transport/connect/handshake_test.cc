@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/connect/handshake_sides.h"
 #include "tests/transport/coro/started.h"
@@ -25,7 +26,6 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 
 namespace verbena::internal {
 namespace {

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/coro/started.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 
 namespace verbena::internal {
 namespace {

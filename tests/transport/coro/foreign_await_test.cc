@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/coro/counted_new.h"
 #include "tests/transport/coro/started.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/coro/counted_new.h"
 #include "verbena/transport/base/list.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {

@@ -15,11 +15,11 @@
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/coro/counted_new.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/sync.h"
 

@@ -13,10 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {

@@ -1,7 +1,7 @@
 // The tests' scheduler is deterministic: timers, posts and coroutines run in a fixed order, and
 // time passes only when the test lets it.
 
-#include "verbena/transport/coro/manual_scheduler.h"
+#include "tests/support/manual_scheduler.h"
 
 #include <array>
 #include <chrono>

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 
 namespace verbena::internal {
 namespace {

@@ -13,11 +13,11 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/sync.h"
 

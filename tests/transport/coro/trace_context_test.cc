@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/manual_scheduler.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena {

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "verbena/transport/coro/manual_scheduler.h"
+#include "tests/support/manual_scheduler.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/task.h"
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/file/file_fixture.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {

@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/coro/started.h"
 #include "tests/transport/memory/pinning_device.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer_pool.h"
 

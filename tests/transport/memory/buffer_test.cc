@@ -12,8 +12,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/memory/pinning_device.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/memory/buffer_pool.h"
 #include "verbena/transport/memory/registered_memory.h"
 

@@ -19,12 +19,12 @@
 #include "absl/status/status.h"
 #include "tests/rpc/naming/etcd/fake_etcd.h"
 #include "tests/support/forbidden_call.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/rpc/naming/etcd/http.h"
 #include "verbena/rpc/status.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/blocking.h"
 

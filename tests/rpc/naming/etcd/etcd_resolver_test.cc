@@ -16,10 +16,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/rpc/naming/etcd/fake_etcd.h"
+#include "tests/support/manual_scheduler.h"
 #include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/transport/base/random.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 
 namespace verbena::internal {
 namespace {

@@ -15,8 +15,8 @@
 //   scheduler.RunUntilIdle();
 //   scheduler.AdvanceBy(5ms);
 
-#ifndef VERBENA_TRANSPORT_CORO_MANUAL_SCHEDULER_H_
-#define VERBENA_TRANSPORT_CORO_MANUAL_SCHEDULER_H_
+#ifndef VERBENA_TESTS_SUPPORT_MANUAL_SCHEDULER_H_
+#define VERBENA_TESTS_SUPPORT_MANUAL_SCHEDULER_H_
 
 #include <atomic>
 #include <chrono>
@@ -98,4 +98,4 @@ T ManualScheduler::Run(Task<T> task, CancelScope* cancel) {
 
 }  // namespace verbena::internal
 
-#endif  // VERBENA_TRANSPORT_CORO_MANUAL_SCHEDULER_H_
+#endif  // VERBENA_TESTS_SUPPORT_MANUAL_SCHEDULER_H_

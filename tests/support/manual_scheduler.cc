@@ -1,4 +1,4 @@
-#include "verbena/transport/coro/manual_scheduler.h"
+#include "tests/support/manual_scheduler.h"
 
 #include <limits>
 

@@ -23,10 +23,6 @@ set(on_both_transport_executor fake_device host_driven_test sleep_test waiter_te
 set(on_both_transport_file file_lifetime_test file_names_test file_test)
 set(on_io_uring_transport_file ring_backend_test)
 
-# Not /tmp, where other programs have files of the same names.
-set(test_tmpdir "${PROJECT_BINARY_DIR}/test_tmp")
-file(MAKE_DIRECTORY "${test_tmpdir}")
-
 # What tests of several folders share.
 add_library(verbena_test_support STATIC "${PROJECT_SOURCE_DIR}/tests/support/manual_scheduler.cc")
 target_include_directories(verbena_test_support PUBLIC "${PROJECT_SOURCE_DIR}")
@@ -45,11 +41,14 @@ function(verbena_add_test_program name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
   target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>
                             <verbena/transport/executor/executor.h>)
+  # As under Bazel, where no other program has files of the same names.
+  set(tmpdir "${PROJECT_BINARY_DIR}/test_tmp/${name}")
+  file(MAKE_DIRECTORY "${tmpdir}")
   gtest_discover_tests(${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" DISCOVERY_MODE PRE_TEST
                        TEST_SUFFIX "${arg_CASE_SUFFIX}" DISCOVERY_TIMEOUT 60
                        # Of two values of one property, CMake would take the second for a property.
                        PROPERTIES ENVIRONMENT VERBENA_DEVICE=soft
-                                  ENVIRONMENT_MODIFICATION "TEST_TMPDIR=set:${test_tmpdir}")
+                                  ENVIRONMENT_MODIFICATION "TEST_TMPDIR=set:${tmpdir}")
 endfunction()
 
 foreach(folder IN ITEMS

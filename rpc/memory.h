@@ -102,8 +102,8 @@ class VERBENA_EXPORT Loan {
   // Whether this is a loan: Lend() made it, and it was not moved from since.
   explicit operator bool() const { return lease_ != nullptr; }
   // Put it into a message to the peer. The message must go over the channel that the loan was made
-  // with, from the same executor. Names nothing if this is no loan. The message type is that of
-  // verbena/remote_memory.proto, which the .proto of the message that carries it imports.
+  // with, from the same executor. Names nothing if this is no loan. Include
+  // "verbena/remote_memory.pb.h", or the code of a .proto that imports verbena/remote_memory.proto.
   RemoteMemoryHandle handle() const;
 
   // Call it when the peer has said that it is done. Waits until the peer provably is. UNAVAILABLE

@@ -1,8 +1,8 @@
 // Protobuf's message type, and functions for what differs between protobuf's versions.
 //
-// No other file of rpc/ and transport/, but for rpc/codegen, includes a header of protobuf, or
-// names more of protobuf than google::protobuf::MessageLite (a test holds this). So a newer
-// protobuf is the work of this file, its source and rpc/codegen/protobuf.h. Built and tested with
+// Of rpc/ and transport/, only this file, its source and rpc/codegen/protobuf.h include headers of
+// protobuf, or name more of protobuf than google::protobuf::MessageLite (a test holds this). So a
+// newer protobuf is the work of these files. Built and tested with
 // protobuf 3.21.
 //
 // Messages are borrowed for the call. Any thread.

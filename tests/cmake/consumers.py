@@ -267,6 +267,8 @@ def without_the_flag(installed):
 def static_without_uring(installed):
     expect(installed.refuses("-DVERBENA_uring_LIBRARY="),
            "libverbena.a is linked with liburing, which is not there", "apt-get install liburing-dev")
+    expect(installed.configure("-DVERBENA_uring_LIBRARY=", source=TOP, fails=True)[1],
+           "needs liburing with liburing.h, which is not there", "apt-get install liburing-dev")
     others = pathlib.Path(tempfile.mkdtemp(dir=installed.scratch))
     for folder in run("pkg-config", "--variable=pc_path", "pkg-config").strip().split(":"):
         for file in pathlib.Path(folder).glob("*.pc"):

@@ -94,7 +94,7 @@ function(verbena_export_only target)
   endforeach()
   target_link_options(${target} PRIVATE LINKER:--as-needed LINKER:-Bsymbolic-functions
                       LINKER:-z,nodelete)
-  if(NOT "${CMAKE_CXX_FLAGS}" MATCHES "-fsanitize=")  # whose functions the program brings
+  if(NOT "${CMAKE_CXX_FLAGS}" MATCHES "-fsanitize=")  # the program brings the sanitizer's functions
     target_link_options(${target} PRIVATE LINKER:-z,defs)
   endif()
   if(VERBENA_HAS_LLD)

@@ -6,8 +6,8 @@
 function(verbena_need found what package)
   if(NOT found)
     set(but "which is not there")
-    if(ARGV3)
-      set(but "but ${ARGV3}")
+    if(ARGN)  # ARGV3 would be the caller's if it has none
+      set(but "but ${ARGN}")
     endif()
     message(FATAL_ERROR
       "Verbena needs ${what}, ${but}. On Debian: apt-get install ${package}. "

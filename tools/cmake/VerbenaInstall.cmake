@@ -29,7 +29,7 @@ foreach(header IN LISTS public_headers)
   get_filename_component(folder "${header}" DIRECTORY)
   install(FILES "${header}" DESTINATION "${headers_at}/${folder}" COMPONENT dev)
 endforeach()
-# A .proto of a user imports these, and headers include what they become.
+# Users' .proto files import these; code generated from them includes these headers.
 foreach(proto IN ITEMS options status remote_memory)
   install(FILES proto/${proto}.proto "${generated_root}/verbena/${proto}.pb.h"
           DESTINATION "${headers_at}" COMPONENT dev)
@@ -39,7 +39,7 @@ set(installed verbena_usage verbena verbena_testing protoc-gen-verbena)
 if(VERBENA_ETCD)
   list(APPEND installed verbena_etcd)
 endif()
-# Where the libraries lay that were linked, if the system does not look there.
+# An rpath leads to linked libraries outside the system's directories.
 foreach(target IN ITEMS verbena verbena_etcd protoc-gen-verbena verbena_command verbena_soft)
   if(TARGET ${target})
     set_target_properties(${target} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)

@@ -95,7 +95,7 @@ MORE_BOOTS = [Boot("siw", "iwarp", ["--device", "siw"], {"VERBENA_DEVICE": "rdma
               Boot.two_hosts("two hosts, siw", "siw")]
 
 
-# Not the cases that leave the level of leases to the device: on it they are those of another level.
+# Not payload_test's cases named auto: over rxe they do what those named checked do.
 SMOKE = Boot("rxe, smoke", "smoke", [], {"VERBENA_DEVICE": "rdma:rxe0", "GTEST_FILTER": "-*/auto"})
 
 

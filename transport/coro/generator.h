@@ -38,6 +38,7 @@
 #include <utility>
 
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/coro/frame_pool.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 
@@ -48,12 +49,42 @@ class Generator;
 
 namespace internal {
 
+#if !defined(__clang__)
+// The co_yield of a Generator that gcc compiles: hands over to whoever waits in Next(), by way of
+// the queue of ready coroutines if there is no tail call (task.h).
+template <typename Promise, bool kTailCalls>
+class GccYieldAwaiter final {
+ public:
+  bool await_ready() const noexcept { return false; }
+  std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> yielding) noexcept {
+    promise_ = &yielding.promise();
+    if constexpr (kTailCalls) return promise_->continuation;
+    promise_->handle = promise_->continuation;
+    promise_->scheduler->Ready(*promise_);
+    return std::noop_coroutine();
+  }
+  void await_resume() const noexcept {
+    promise_->handle = std::coroutine_handle<Promise>::from_promise(*promise_);
+  }
+
+ private:
+  Promise* promise_ = nullptr;
+};
+#endif
+
 template <typename T>
 class GeneratorPromise final : public PromiseBase {
+#if !defined(__clang__)
+  static_assert(alignof(T) <= kCoroutineFrameAlignment,
+                "gcc aligns coroutines to 16 bytes: yield an over-aligned item in another way, or "
+                "compile with clang");
+#endif
+
  public:
   Generator<T> get_return_object() noexcept;
   void return_void() const noexcept {}
 
+#if defined(__clang__)
   // Hands over to whoever waits in Next().
   struct YieldAwaiter {
     bool await_ready() const noexcept { return false; }
@@ -63,6 +94,9 @@ class GeneratorPromise final : public PromiseBase {
     }
     void await_resume() const noexcept {}
   };
+#else
+  using YieldAwaiter = GccYieldAwaiter<GeneratorPromise, VERBENA_TAIL_CALLS>;
+#endif
   template <typename U = T>
     requires std::constructible_from<T, U&&>
   YieldAwaiter yield_value(U&& item) {
@@ -82,6 +116,16 @@ class GeneratorPromise final : public PromiseBase {
 };
 
 }  // namespace internal
+}  // namespace verbena
+
+#if !defined(__clang__)
+template <typename T, typename... Parameters>
+struct std::coroutine_traits<verbena::Generator<T>, Parameters...>
+    : verbena::internal::GccCoroutineTraits<verbena::internal::GeneratorPromise<T>, Parameters...> {
+};
+#endif
+
+namespace verbena {
 
 template <std::movable T>
 class VERBENA_CORO_TASK [[nodiscard]] Generator {

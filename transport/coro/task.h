@@ -9,7 +9,14 @@
 // its scheduler's thread (ForeignAwaiter).
 //
 // Locals may be over-aligned (alignas(64)): clang aligns frames as they need if it is given
-// -fcoro-aligned-allocation. Without that option no coroutine that returns a Task compiles.
+// -fcoro-aligned-allocation. Without that option no coroutine that returns a Task compiles. gcc
+// aligns frames to 16 bytes: it refuses over-aligned parameters and results, and silently
+// misaligns over-aligned locals.
+//
+// gcc hands one coroutine over to another by a tail call only if it optimises, without address or
+// thread sanitizer. Otherwise a Task that is awaited begins, and its awaiter goes on, from the
+// queue of ready coroutines: other coroutines may run between, and chains of any length still use
+// no stack. -O1 and -Og need -foptimize-sibling-calls, which CMake's and pkg-config's flags have.
 //
 // gcc before 13 miscompiles coroutines (double destruction of temporaries in a co_await operand),
 // so it is refused here. Arguments by reference must outlive the Task; clang warns when a temporary
@@ -117,6 +124,15 @@ concept ForeignAwaitable = requires(Awaitable&& awaitable, std::coroutine_handle
   GetAwaiter(std::forward<Awaitable>(awaitable)).await_suspend(any);
 };
 
+// Whether a coroutine of this translation unit hands over by a tail call. It is an argument of the
+// templates below, so that code with and without it may be linked into one program.
+#if defined(__clang__) || (defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && \
+                           !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_HWADDRESS__))
+#define VERBENA_TAIL_CALLS true
+#else
+#define VERBENA_TAIL_CALLS false
+#endif
+
 // ForeignAwaiter: brings a Task back to its scheduler after it awaited something that is not ours.
 //
 // Our own awaits resume a Task through its scheduler. A foreign awaitable (of another library, or
@@ -127,7 +143,7 @@ concept ForeignAwaitable = requires(Awaitable&& awaitable, std::coroutine_handle
 // then does nothing; a handle that it never touches again leaks about 200 bytes.
 //
 // Task's promise applies this by itself (await_transform), so nobody names it.
-template <typename Awaitable>
+template <typename Awaitable, bool kTailCalls>
 class ForeignAwaiter final {
  public:
   explicit ForeignAwaiter(Awaitable&& awaitable)
@@ -163,7 +179,9 @@ class ForeignAwaiter final {
       throw;
     }
     bridge.destroy();
-    return coroutine;
+    if constexpr (kTailCalls) return coroutine;
+    promise.scheduler->Ready(promise);
+    return std::noop_coroutine();
   }
   decltype(auto) await_resume() { return awaiter_.await_resume(); }
 
@@ -176,7 +194,7 @@ class ForeignAwaiter final {
 #if !defined(__clang__)
 // OwnAwaiter: the await of one of our own awaitables in a coroutine that gcc compiles, which would
 // copy what await_transform() returns by reference. Lives in the coroutine's frame.
-template <typename Awaitable>
+template <typename Awaitable, bool kTailCalls>
 class OwnAwaiter final {
  public:
   explicit OwnAwaiter(Awaitable&& awaitable)
@@ -187,13 +205,24 @@ class OwnAwaiter final {
   bool await_ready() { return awaiter_.await_ready(); }
   template <typename Promise>
   auto await_suspend(std::coroutine_handle<Promise> coroutine) {
-    return awaiter_.await_suspend(coroutine);
+    using Suspended = decltype(awaiter_.await_suspend(coroutine));
+    if constexpr (kTailCalls || std::is_void_v<Suspended> || std::same_as<Suspended, bool>) {
+      return awaiter_.await_suspend(coroutine);
+    } else {
+      // Whatever is to run next, be it nothing, runs from the queue.
+      next_.handle = awaiter_.await_suspend(coroutine);
+      coroutine.promise().scheduler->Ready(next_);
+    }
   }
   decltype(auto) await_resume() { return awaiter_.await_resume(); }
 
  private:
+  struct Nothing {};
+
   // As in ForeignAwaiter.
   decltype(GetAwaiter(std::declval<Awaitable>())) awaiter_;
+  // Destroyed with the coroutine, it leaves the queue.
+  [[no_unique_address]] std::conditional_t<kTailCalls, Nothing, ReadyNode> next_;
 };
 #endif
 
@@ -215,6 +244,42 @@ class TaskListener {
   virtual ~TaskListener() = default;
   virtual void OnTaskDone() = 0;
 };
+
+#if !defined(__clang__)
+// The end of a coroutine that gcc compiles. gcc 15.2 touches a frame that is destroyed inside its
+// own await_suspend() (gcc PR 121961), as OnTaskDone() may do. So the coroutine hands over to what
+// looks like one more coroutine, whose only step is to call OnTaskDone(). Lives in the frame of the
+// coroutine that has ended.
+template <bool kTailCalls>
+class GccFinalAwaiter final {
+ public:
+  bool await_ready() const noexcept { return false; }
+  template <typename Promise>
+  std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> ended) noexcept {
+    Promise& promise = ended.promise();
+    if (promise.continuation) {
+      if constexpr (kTailCalls) return promise.continuation;
+      promise.handle = promise.continuation;
+      promise.scheduler->Ready(promise);
+    } else if (promise.completion != nullptr) {
+      listener_ = promise.completion;
+      return std::coroutine_handle<>::from_address(this);
+    }
+    return std::noop_coroutine();
+  }
+  void await_resume() const noexcept {}
+
+ private:
+  static void Tell(void* awaiter) {
+    // The frame, and this awaiter in it, may be gone once OnTaskDone() returns.
+    static_cast<GccFinalAwaiter*>(awaiter)->listener_->OnTaskDone();
+  }
+
+  // First, as in every frame: what resumes it. Nobody destroys it by its handle, or asks it more.
+  void (*const resume_)(void*) = &Tell;
+  TaskListener* listener_ = nullptr;
+};
+#endif
 
 // The common part of every Task's promise: its scheduler, its cancel scope, and the coroutine or
 // the TaskListener that hears of its end.
@@ -255,6 +320,7 @@ class PromiseBase : public ReadyNode {
 
   std::suspend_always initial_suspend() const noexcept { return {}; }
 
+#if defined(__clang__)
   struct FinalAwaiter {
     bool await_ready() const noexcept { return false; }
     template <typename Promise>
@@ -267,6 +333,9 @@ class PromiseBase : public ReadyNode {
     }
     void await_resume() const noexcept {}
   };
+#else
+  using FinalAwaiter = GccFinalAwaiter<VERBENA_TAIL_CALLS>;
+#endif
   FinalAwaiter final_suspend() const noexcept { return {}; }
 
   // Our own awaitables bring a Task back to its scheduler themselves.
@@ -277,13 +346,13 @@ class PromiseBase : public ReadyNode {
   }
 #else
   template <typename Awaitable>
-  static OwnAwaiter<Awaitable> await_transform(Awaitable&& awaitable) {
-    return OwnAwaiter<Awaitable>(std::forward<Awaitable>(awaitable));
+  static OwnAwaiter<Awaitable, VERBENA_TAIL_CALLS> await_transform(Awaitable&& awaitable) {
+    return OwnAwaiter<Awaitable, VERBENA_TAIL_CALLS>(std::forward<Awaitable>(awaitable));
   }
 #endif
   template <ForeignAwaitable Awaitable>
-  static ForeignAwaiter<Awaitable> await_transform(Awaitable&& awaitable) {
-    return ForeignAwaiter<Awaitable>(std::forward<Awaitable>(awaitable));
+  static ForeignAwaiter<Awaitable, VERBENA_TAIL_CALLS> await_transform(Awaitable&& awaitable) {
+    return ForeignAwaiter<Awaitable, VERBENA_TAIL_CALLS>(std::forward<Awaitable>(awaitable));
   }
 
   void unhandled_exception() noexcept { exception_ = std::current_exception(); }
@@ -300,6 +369,12 @@ class PromiseBase : public ReadyNode {
 
 template <typename T>
 class Promise final : public PromiseBase {
+#if !defined(__clang__)
+  static_assert(alignof(T) <= kCoroutineFrameAlignment,
+                "gcc aligns coroutines to 16 bytes: return an over-aligned result in another way, "
+                "or compile with clang");
+#endif
+
  public:
   Task<T> get_return_object() noexcept;
   template <typename U = T>
@@ -325,7 +400,27 @@ class Promise<void> final : public PromiseBase {
   void TakeResult() { RethrowIfFailed(); }
 };
 
+#if !defined(__clang__)
+// The promise of a coroutine that gcc compiles, whose parameters are copied into its frame.
+template <typename Promise, typename... Parameters>
+struct GccCoroutineTraits {
+  static_assert(((std::is_reference_v<Parameters> ||
+                  alignof(std::conditional_t<std::is_reference_v<Parameters>, char, Parameters>) <=
+                      kCoroutineFrameAlignment) &&
+                 ...),
+                "gcc aligns coroutines to 16 bytes: take over-aligned parameters by reference, or "
+                "compile with clang");
+  using promise_type = Promise;
+};
+#endif
+
 }  // namespace verbena::internal
+
+#if !defined(__clang__)
+template <typename T, typename... Parameters>
+struct std::coroutine_traits<verbena::Task<T>, Parameters...>
+    : verbena::internal::GccCoroutineTraits<verbena::internal::Promise<T>, Parameters...> {};
+#endif
 
 namespace verbena {
 

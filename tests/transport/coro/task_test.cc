@@ -341,6 +341,7 @@ TEST(TaskTest, InheritsTheScopeOfItsAwaiterUnlessGivenAnother) {
   EXPECT_EQ(scheduler.Run(ScopeBelow(nullptr), &cancelled), absl::StatusCode::kOk);
 }
 
+#if defined(__clang__)
 struct alignas(128) TwoLines {
   bool Aligned() const {
     uintptr_t address = 0;
@@ -381,6 +382,12 @@ TEST(TaskTest, OverAlignedResultsAreAligned) {
   };
   EXPECT_TRUE(scheduler.Run(take()));
 }
+#else
+TEST(TaskTest, OverAlignedVariablesAreAligned) {
+  GTEST_SKIP() << "gcc aligns coroutines to 16 bytes. It refuses over-aligned parameters and "
+                  "results (tests/repository/compiler_test.py), and does not see over-aligned locals";
+}
+#endif
 
 TEST(TaskDeathTest, AwaitingAnEmptyTaskAborts) {
   ManualScheduler scheduler;

@@ -501,8 +501,7 @@ Task<absl::Status> Endpoint::ConnectQp(const Link& link, uint32_t psn, const Lin
 }
 
 // The server sends nothing to an address that has only been claimed.
-Task<absl::Status> Endpoint::ReceiveOnQp(const Link& link, uint32_t psn,
-                                         const LinkParameters& peer) {
+Task<absl::Status> Endpoint::ReceiveOnQp(const Link& link, const LinkParameters& peer) {
   co_return co_await OnQp(ControlKind::kResolve, link,
                           [&context = context(), qp = link.qp().get(), address = AddressOf(link),
                            remote = RemoteQpOf(peer)] {
@@ -643,7 +642,7 @@ Task<absl::Status> Endpoint::Answer(LinkKey key, MessageStream& stream, const Li
     status = connection.status();
     if (connection.ok()) link->qp().set_connection(*std::move(connection));
   } else if (status.ok()) {
-    status = co_await ReceiveOnQp(*link, psn, offer);
+    status = co_await ReceiveOnQp(*link, offer);
   }
   if (!status.ok()) {
     absl::Status refused = co_await RefuseOffer(stream, status);

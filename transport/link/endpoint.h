@@ -295,7 +295,7 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
   HandshakeOptions MyOptions(const MessageStream& stream) const;
   // A client's queue pair to RTS, a server's to RTR.
   Task<absl::Status> ConnectQp(const Link& link, uint32_t psn, const LinkParameters& peer);
-  Task<absl::Status> ReceiveOnQp(const Link& link, uint32_t psn, const LinkParameters& peer);
+  Task<absl::Status> ReceiveOnQp(const Link& link, const LinkParameters& peer);
   ConnectableQp Connectable(const Link& link, const LinkParameters& peer);
   // `client` is the name by which a server knows its peer; nullptr at the client.
   Task<absl::Status> ConnectManaged(LinkKey key, std::shared_ptr<QpConnection> connection,

@@ -263,7 +263,9 @@ class TransferQueue {
   // Two cases need it: the device completes WRs before earlier READs, or READs were abandoned, and
   // their starter may be about to tell the peer that it is done.
   unsigned fence() const {
-    return (fences_reads_ && slices_.reads() != 0) || abandoned_reads_ != 0 ? IBV_SEND_FENCE : 0U;
+    return (fences_reads_ && slices_.reads() != 0) || abandoned_reads_ != 0
+               ? unsigned{IBV_SEND_FENCE}
+               : 0U;
   }
 
   void Add(Transfer& transfer);

@@ -8,18 +8,21 @@ elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VER
   message(FATAL_ERROR
     "clang ${CMAKE_CXX_COMPILER_VERSION} is too old. "
     "Take clang 19: -DCMAKE_CXX_COMPILER=clang++-19, in a new build directory.")
-elseif(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang" OR CMAKE_CXX_COMPILER_VERSION VERSION_LESS 19)
+elseif(NOT "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" MATCHES "^(Clang 19|GNU 1[34])\\.")
   message(WARNING
-    "Verbena is built and tested with clang 19; nobody has run it as built by "
-    "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}.")
+    "Verbena is built and tested with clang 19, gcc 13 and gcc 14; nobody has run it as built by "
+    "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}. "
+    "docs/install.md says which versions were run.")
 endif()
 
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo" FORCE)
 endif()
 
-# Frames of coroutines are aligned as their variables need (transport/coro/task.h).
-set(VERBENA_COROUTINE_FLAGS "$<$<CXX_COMPILER_ID:Clang>:-fcoro-aligned-allocation>")
+# clang aligns frames of coroutines as their variables need; gcc hands one coroutine over to another
+# by a tail call with -O1 and -Og, too (transport/coro/task.h).
+set(VERBENA_COROUTINE_FLAGS "$<$<CXX_COMPILER_ID:Clang>:-fcoro-aligned-allocation>"
+                            "$<$<CXX_COMPILER_ID:GNU>:-foptimize-sibling-calls>")
 
 # A call reads thread-local variables a dozen times. Through __tls_get_addr each would take 12
 # instructions more, through a descriptor 4. arm64 has descriptors by default.
@@ -53,7 +56,9 @@ endif()
 
 # Gives `target` the flags of Verbena's own sources.
 function(verbena_set_flags target)
+  # gcc takes a name of a source that is compiled with others for one of a header.
   target_compile_options(${target} PRIVATE -Wall -Wextra
+                         "$<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>"
                          "$<$<CONFIG:Release,RelWithDebInfo>:-O2;-fno-plt>")
   target_compile_definitions(${target} PRIVATE BOOST_ERROR_CODE_HEADER_ONLY BOOST_ASIO_NO_DEPRECATED)
   target_include_directories(${target} PRIVATE "${PROJECT_BINARY_DIR}/include"

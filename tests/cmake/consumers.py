@@ -74,12 +74,16 @@ def expect(text, *parts):
             raise RowFailed(f"'{part}' is not in\n{text[-4000:]}")
 
 
+def build_directory(kind):
+    """Where libverbena, `kind` shared or static, is built: a directory belongs to one tree of sources."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    tree = hashlib.sha256(str(TOP).encode()).hexdigest()[:8]
+    return cache / "verbena-cmake" / f"{kind}-{tree}"
+
+
 def build_library(kind, install):
     """Builds libverbena, `kind` shared or static, and installs it at `install`."""
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    # A build directory belongs to one tree of sources.
-    tree = hashlib.sha256(str(TOP).encode()).hexdigest()[:8]
-    build = cache / "verbena-cmake" / f"{kind}-{tree}"
+    build = build_directory(kind)
     shared = "ON" if kind == "shared" else "OFF"
     try:
         with lock.locked(build):
@@ -177,6 +181,21 @@ def fetched(installed):
     run("cmake", "--build", build, "--target", "protoc-gen-verbena")
     if "\nBUILD_SHARED_LIBS:" in (build / "CMakeCache.txt").read_text():
         raise RowFailed("Verbena has set an option of the project around it: BUILD_SHARED_LIBS")
+
+
+def tests_and_examples(_):
+    """The unit tests of the CMake build, and its examples, beside the static library that is there."""
+    build = build_directory("static")
+    try:
+        with lock.locked(build):
+            run("cmake", "-S", TOP, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={COMPILER}",
+                "-DBUILD_SHARED_LIBS=OFF", "-DVERBENA_TESTS=ON", "-DVERBENA_EXAMPLES=ON")
+            run("cmake", "--build", build, timeout=LIBRARY_S)
+            expect(run("ctest", "--test-dir", build, "--parallel", os.cpu_count(), "--timeout", 300,
+                       timeout=LIBRARY_S), "100% tests passed")
+            expect(run(build / "examples" / "hello" / "hello"), GREETING)
+    except lock.Held as held:
+        raise RowFailed(str(held)) from held
 
 
 def follows_imports(installed):
@@ -346,6 +365,7 @@ OTHER_ROWS = (("shared", "CMake: a program with its own Boost.JSON", own_json),
               ("static", "FetchContent", fetched),
               ("static", "./dev new-service --cmake", new_service),
               ("static", "code follows what a .proto imports", follows_imports),
+              ("static", "unit tests by ctest, and the examples", tests_and_examples),
               ("static", "refused: no protoc", without_protoc),
               ("static", "refused: another protoc", with_another_protoc),
               ("static", "refused: gcc 12 or older", with_an_old_gcc),

@@ -11,9 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
 
 import bazel_events
+import ctest_cases
 import lock
 
 TOP = bazel_events.TOP
@@ -27,8 +27,7 @@ STANDARD_LIBRARY = "libstdc++-12-dev"
 CANNOT_EXECUTE = re.compile(r"execve?\(.*failed: Exec format error")
 EXECUTES_ITSELF = ("it executes itself, and this kernel executes no arm64 programs (the package qemu-user-binfmt "
                    "changes that)")
-# What each of a case's failures begins with, and what GoogleTest prints last unless it crashes.
-FAILURE = ": Failure\n"
+# What GoogleTest prints last unless it crashes.
 ENDED = re.compile(r"^ *\d+ FAILED TESTS?$", re.MULTILINE)
 
 
@@ -152,57 +151,13 @@ def build(directory, sysroot, jobs):
 
 # --- The tests.
 
-def outcome_of(report):
-    """Counts the cases of a JUnit report of ctest."""
-    outcome = bazel_events.Outcome()
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
-        name, status, output = case.get("name"), case.get("status"), case.findtext("system-out") or ""
-        if status == "run":
-            outcome.passed += 1
-        # ctest also calls a case "notrun" that fails before it skips itself.
-        elif status == "notrun" and "[  SKIPPED ]" in output and FAILURE not in output:
-            outcome.skips.append(f"{name}: {skip_reason(output)}")
-        elif status == "fail" and only_cannot_execute(output):
-            outcome.skips.append(f"{name}: {EXECUTES_ITSELF}")
-        else:
-            problem = case.find("failure")
-            said = problem.get("message") if problem is not None else None
-            outcome.failures.append(f"{name}: {said or status}")
-    return outcome
-
-
-def only_cannot_execute(output):
-    """Whether each failure of a case that ended by itself is that of a death test which could not
-    execute its program."""
-    failures = output.split(FAILURE)[1:]
-    return (bool(failures) and ENDED.search(output) is not None and
+def excuse(output):
+    """Why a case is left out that failed and printed `output`: each failure is that of a death test which could not
+    execute its program. None if the case has other failures or did not end by itself."""
+    failures = output.split(ctest_cases.FAILURE)[1:]
+    only = (bool(failures) and ENDED.search(output) is not None and
             all(each.startswith("Death test: ") and CANNOT_EXECUTE.search(each) for each in failures))
-
-
-def skip_reason(output):
-    """What a case said when it skipped itself."""
-    said = re.search(r": Skipped\n(.*?)\n*(?:\n\[|$)", output, re.DOTALL)
-    return " ".join(said.group(1).split()) if said and said.group(1).strip() else "it skips itself"
-
-
-def run_tests(directory, pattern, jobs):
-    """Runs the tests whose names match `pattern`."""
-    with tempfile.TemporaryDirectory(prefix="verbena-") as scratch:
-        report = pathlib.Path(scratch) / "report.xml"
-        command = ["ctest", "--test-dir", str(directory), "--output-on-failure", "--timeout", "300",
-                   "--parallel", str(jobs or os.cpu_count() or 1),
-                   # Reasons of skips are in what such cases print, which ctest cuts short.
-                   "--test-output-size-passed", "100000", "--output-junit", str(report)]
-        if pattern:
-            command += ["-R", pattern]
-        status = subprocess.run(command, check=False).returncode
-        if not report.is_file():
-            return bazel_events.Outcome(failures=["ctest: wrote no report; see above"])
-        outcome = outcome_of(report)
-    # To ctest, a case that cannot execute itself has failed.
-    if status != 0 and not outcome.failures and not any(EXECUTES_ITSELF in skip for skip in outcome.skips):
-        outcome.failures.append(f"ctest: ended with status {status}, but its report has no failure; see above")
-    return outcome
+    return EXECUTES_ITSELF if only else None
 
 
 def run(pattern=None, jobs=None):
@@ -219,7 +174,7 @@ def build_and_test(pattern, jobs):
     start = time.monotonic()
     built = build(build_directory(), make_sysroot(), jobs)
     build_s = time.monotonic() - start
-    outcome = run_tests(build_directory(), pattern, jobs)
+    outcome = ctest_cases.run_tests(build_directory(), pattern, jobs, excuse)
     outcome.build_s = build_s
     if not built:
         outcome.failures.append("arm64: something does not build; see above")

@@ -13,6 +13,7 @@ from unittest import mock
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
 import case_report
 import deb
+import debian_archive
 import lock
 import tree
 
@@ -92,9 +93,9 @@ class SettingsTest(unittest.TestCase):
     def test_only_what_says_how_archives_are_reached_is_handed_on(self):
         for line in ('Acquire::http::Proxy "x";', 'Acquire::https::CaInfo "x";', 'Acquire::http "";',
                      'Acquire::Check-Valid-Until "false";', 'Acquire::Retries "3";'):
-            self.assertTrue(deb.REACHES.match(line), line)
+            self.assertTrue(debian_archive.REACHES.match(line), line)
         for line in ('Acquire::Languages "none";', 'Dir::Cache "x";', 'DPkg::Post-Invoke:: "x";'):
-            self.assertFalse(deb.REACHES.match(line), line)
+            self.assertFalse(debian_archive.REACHES.match(line), line)
 
 
 if __name__ == "__main__":

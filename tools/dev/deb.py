@@ -11,19 +11,17 @@ import sys
 import tempfile
 
 import bazel_events
+import debian_archive
 import lock
 import mutant_tree
 
 TOP = bazel_events.TOP
 PACKAGING = "tools/packaging"
 PACKAGES = ("libverbena0", "libverbena-dev", "verbena-tools", "libverbena-soft")
-DEBIAN = "bookworm"
 # Below the output. One name, because ccache hashes paths.
 WORK = ".verbena-deb-work"
 # What the README's program is built with in the test, besides what the packages bring.
 BUILT_WITH = ("clang-19", "cmake", "ibverbs-utils", "ninja-build", "pkg-config")
-# How this machine's apt reaches its archives.
-REACHES = re.compile(r"Acquire::(?:https?|Check-\S+|Retries)(?:::| )")
 
 
 def arguments():
@@ -64,7 +62,7 @@ def git(*words):
 
 def changelog(number, commit, date, maintainer):
     """The text of debian/changelog. Its date is the commit's, so that a second build gives the same bytes."""
-    return (f"verbena ({number}) {DEBIAN}; urgency=medium\n\n"
+    return (f"verbena ({number}) {debian_archive.DEBIAN}; urgency=medium\n\n"
             f"  * Verbena {number}, commit {commit}. CHANGELOG.md says what changed.\n\n"
             f" -- {maintainer}  {date}\n")
 
@@ -130,21 +128,6 @@ def packages(output):
     return found
 
 
-def output_of(*command):
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-
-
-def sources():
-    """This machine's sources of Debian 12, as lines of a sources.list."""
-    listing = output_of("apt-get", "indextargets", "--format",
-                        "$(ORIGIN)\t$(CODENAME)\tdeb $(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages")
-    lines = [line.split("\t") for line in listing.splitlines()]
-    found = [line[2] for line in lines if line[0] == "Debian" and line[1].split("-")[0] == DEBIAN]
-    if not found:
-        sys.exit(f"dev deb: apt has no package lists of Debian 12 ({DEBIAN}): run apt-get update")
-    return "\n".join(dict.fromkeys(found)) + "\n"
-
-
 def test(output):
     """Installs the packages in a Debian of its own, which is gone afterwards, and uses them there."""
     with tempfile.TemporaryDirectory(prefix="verbena-deb-") as directory:
@@ -156,8 +139,7 @@ def test(output):
         shutil.copy2(TOP / PACKAGING / "test/CMakeLists.txt", given / "hello")
         shutil.copy2(TOP / PACKAGING / "test/in_chroot.sh", given)
         settings = pathlib.Path(directory) / "apt.conf"
-        settings.write_text("".join(line for line in output_of("apt-config", "dump").splitlines(keepends=True)
-                                    if REACHES.match(line)))
+        settings.write_text(debian_archive.settings())
         pathlib.Path(directory).chmod(0o755)  # without root, mmdebstrap is another user
         # apt runs outside, as this machine's does, and dpkg inside.
         install = ('APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get install -q -y -o DPkg::Chroot-Directory="$1" '
@@ -165,8 +147,8 @@ def test(output):
         # Nobody misses this Debian after a crash: syncing each file takes most of the time.
         run(["mmdebstrap", "--quiet", "--variant=minbase", f"--aptopt={settings}", "--dpkgopt=force-unsafe-io",
              f"--customize-hook=copy-in {given} /", f"--customize-hook={install}",
-             f'--customize-hook=chroot "$1" /{given.name}/in_chroot.sh', DEBIAN, "/dev/null", "-"],
-            "the test of the packages", input=sources(), text=True)
+             f'--customize-hook=chroot "$1" /{given.name}/in_chroot.sh', debian_archive.DEBIAN, "/dev/null", "-"],
+            "the test of the packages", input="\n".join(debian_archive.sources()) + "\n", text=True)
 
 
 def main():
@@ -187,3 +169,5 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
+    except debian_archive.Failed as failed:
+        sys.exit(f"dev deb: {failed}")

@@ -412,6 +412,14 @@ class InstallDepsTest(unittest.TestCase):
         self.run_script("--arm64")
         self.assertIn("qemu-user", self.called()[-1])
 
+    def test_what_makes_roots_of_newer_debians_is_installed_only_when_asked_for(self):
+        self.installed(self.packages)
+        self.apt()
+        self.run_script()
+        self.assertEqual([], self.called())
+        self.run_script("--toolchains")
+        self.assertIn("mmdebstrap", self.called()[-1])
+
     def test_another_user_goes_through_sudo(self):
         self.installed(self.packages - {"clang-19"})
         self.user(1000)
@@ -552,7 +560,7 @@ class Arm64Test(unittest.TestCase):
                 self.assertIn("another run works in", arm64.run().failures[0])
 
 
-COMMANDS = ("demo", "test", "bench", "arm64", "vm", "soft", "doctor", "fmt", "lint", "mutants", "golden",
+COMMANDS = ("demo", "test", "bench", "arm64", "toolchains", "vm", "soft", "doctor", "fmt", "lint", "mutants", "golden",
             "new-service", "compdb", "deb", "install-deps")
 
 

@@ -6,18 +6,19 @@ readonly here
 
 usage() {
   cat <<'TEXT'
-usage: ./dev install-deps [--arm64] [--deb] [--peers] [--plots] [--soft] [--vm] [--quiet] [group...]
+usage: ./dev install-deps [--arm64] [--deb] [--peers] [--plots] [--soft] [--toolchains] [--vm] [--quiet] [group...]
 
 Installs the Debian packages of tools/dev/packages.txt that are missing; groups: arm64, build, lint,
-deb, peers, plots, soft, upgrade, vm (default: build and lint). Works as root, or through sudo.
+deb, peers, plots, soft, toolchains, upgrade, vm (default: build and lint). Works as root, or through sudo.
 
-  --arm64   also install what ./dev arm64 needs: CMake, Ninja, QEMU's user mode
-  --deb     also install what builds and tests Debian packages: debhelper, lintian, mmdebstrap
-  --peers   also install what the benchmarks compare with: gRPC C++ and UCX
-  --plots   also install what draws plots of benchmarks: matplotlib
-  --soft    also install the programs of ./dev soft --report: perftest, UCX, libfabric, pyverbs
-  --vm      also install what ./dev vm needs: QEMU, verbs' programs, and what builds siw
-  --quiet   say nothing when nothing is missing
+  --arm64       also install what ./dev arm64 needs: CMake, Ninja, QEMU's user mode
+  --deb         also install what builds and tests Debian packages: debhelper, lintian, mmdebstrap
+  --peers       also install what the benchmarks compare with: gRPC C++ and UCX
+  --plots       also install what draws plots of benchmarks: matplotlib
+  --soft        also install the programs of ./dev soft --report: perftest, UCX, libfabric, pyverbs
+  --toolchains  also install what ./dev toolchains needs: mmdebstrap
+  --vm          also install what ./dev vm needs: QEMU, verbs' programs, and what builds siw
+  --quiet       say nothing when nothing is missing
 TEXT
 }
 
@@ -34,10 +35,11 @@ for argument in "$@"; do
     --peers) extra+=(peers) ;;
     --plots) extra+=(plots) ;;
     --soft) extra+=(soft) ;;
+    --toolchains) extra+=(toolchains) ;;
     --vm) extra+=(vm) ;;
     --quiet) quiet=true ;;
     -h | --help) usage; exit 0 ;;
-    arm64 | build | lint | deb | peers | plots | soft | upgrade | vm) groups+=("$argument") ;;
+    arm64 | build | lint | deb | peers | plots | soft | toolchains | upgrade | vm) groups+=("$argument") ;;
     *) echo "dev install-deps: unknown argument '$argument'; see --help" >&2; exit 2 ;;
   esac
 done

@@ -91,8 +91,8 @@ def remove(path):
 def fill(suite, path):
     """Makes the root at `path`."""
     aside = path.with_name(path.name + ".new")
-    remove(aside)
-    remove(path)
+    for left in (aside, path, *path.parent.glob(f"apt-{suite}-*")):
+        remove(left)
     free = shutil.disk_usage(path.parent).free
     if free < ROOT_BYTES:
         raise Failed(full_disk(path.parent, free))
@@ -102,13 +102,17 @@ def fill(suite, path):
     except debian_archive.Failed as problem:
         raise Failed(str(problem)) from problem
     print(f"Making a root of Debian {suite} in {path}: a minute, 1.6 GB ...", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix="apt-") as state:
-        packages = listed_packages(suite)
-        if any("*" in name for name in packages):
-            packages = with_newest(packages, package_names(source, suite, pathlib.Path(state)))
-        bootstrap(suite, source, packages, aside, pathlib.Path(state))
-    finish(aside, packages)
-    aside.rename(path)
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"apt-{suite}-") as state:
+            packages = listed_packages(suite)
+            if any("*" in name for name in packages):
+                packages = with_newest(packages, package_names(source, suite, pathlib.Path(state)))
+            bootstrap(suite, source, packages, aside, pathlib.Path(state))
+        finish(aside, packages)
+        aside.rename(path)
+    except BaseException:
+        remove(aside)
+        raise
 
 
 def full_disk(directory, free=None):
@@ -181,7 +185,7 @@ def bootstrap(suite, source, packages, directory, state):
 
 # What mmdebstrap or apt says, and what that means. The first that matches counts.
 REASONS = (
-    (r"No space left on device", lambda _, __, directory: full_disk(directory)),
+    (r"No space left on device|enough free space", lambda _, __, directory: full_disk(directory)),
     (r"NO_PUBKEY|is not signed|no keyring|[Kk]eyring .*(?:not|no) ",
      lambda suite, _, __: f"this machine has no key of Debian {suite}'s archive: install a newer "
                           "debian-archive-keyring"),

@@ -16,6 +16,8 @@
 #ifndef VERBENA_RPC_CALL_H_
 #define VERBENA_RPC_CALL_H_
 
+#include "verbena/transport/base/compiler.h"  // IWYU pragma: keep
+
 #include <array>
 #include <atomic>
 #include <chrono>

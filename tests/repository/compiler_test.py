@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A compiler that would miscompile coroutines is refused, in words, before it compiles any. It
-accepts the public headers all the same: what newer versions are to compile is not clang's alone."""
+"""A compiler that lacks what Verbena needs is refused by one error in words (transport/base/compiler.h).
+An old gcc accepts the public headers all the same: what newer versions are to compile is not clang's alone."""
 
 import os
 import pathlib
@@ -16,6 +16,15 @@ import case_report
 import tree
 
 OLDEST_GOOD_GCC = 13
+CLANG = "clang++-19"
+# Flags, and words of the error that they give.
+REFUSED = (
+    (["-std=c++17"], "Verbena needs C++20: compile with -std=c++20 or newer"),
+    (["-std=c++20", "-fno-exceptions"], "Verbena needs exceptions: compile without -fno-exceptions"),
+    (["-std=c++20", "-fno-rtti"], "Verbena needs run-time type information: compile without -fno-rtti"),
+    # Here only the macro is libc++'s. It need not be installed.
+    (["-std=c++20", "-D_LIBCPP_VERSION=190000"], "Verbena needs libstdc++: compile without -stdlib=libc++"),
+)
 
 # A service of each kind of method, and awaits of Verbena's awaitables and of a library's.
 USER = """
@@ -75,35 +84,71 @@ def gcc_version():
 
 
 class CompilerTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        directory = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        headers, protos, generated = (directory / name for name in ("headers", "protos", "generated"))
+        for folder, to in ((headers, tree.top()), (protos, tree.top() / "proto")):
+            folder.mkdir()
+            (folder / "verbena").symlink_to(to)
+        generated.mkdir()
+        subprocess.run(["protoc", f"-I{protos}", f"--cpp_out={generated}", "verbena/remote_memory.proto"],
+                       check=True)
+        cls.includes = [f"-I{headers}", f"-I{generated}"]
+
     def test_an_old_gcc_gets_one_clear_error(self):
         version = gcc_version()
         if version is None or version >= OLDEST_GOOD_GCC:
             self.skipTest(f"needs a g++ older than {OLDEST_GOOD_GCC}; here: {version or 'none'}")
-        errors, said, status = self.errors_of_gcc('#include "verbena/transport/coro/task.h"\n')
+        errors, said, status = self.errors_of('#include "verbena/transport/coro/task.h"\n', "g++", "-std=c++20")
         self.assertEqual((1, 1), (len(errors), status), said)
         self.assertIn("needs clang 17 or newer, or gcc 13 or newer", errors[0])
 
     def test_gcc_parses_what_users_include_and_what_generated_code_says(self):
         if gcc_version() is None:
             self.skipTest("needs a g++; here: none")
-        errors, said, status = self.errors_of_gcc(USER, "-DVERBENA_SYNTAX_ONLY", "-Wall")
+        errors, said, status = self.errors_of(USER, "g++", "-std=c++20", "-DVERBENA_SYNTAX_ONLY", "-Wall")
         self.assertEqual(([], 0), (errors, status), said)
 
-    def errors_of_gcc(self, program, *flags):
-        """(the errors, all that gcc says, its exit status)."""
-        with tempfile.TemporaryDirectory() as directory:
-            headers, protos, generated = (pathlib.Path(directory) / name
-                                          for name in ("headers", "protos", "generated"))
-            for folder, to in ((headers, tree.top()), (protos, tree.top() / "proto")):
-                folder.mkdir()
-                (folder / "verbena").symlink_to(to)
-            generated.mkdir()
-            subprocess.run(["protoc", f"-I{protos}", f"--cpp_out={generated}",
-                            "verbena/remote_memory.proto"], check=True)
-            result = subprocess.run(
-                ["g++", "-std=c++20", "-fsyntax-only", *flags, f"-I{headers}", f"-I{generated}",
-                 "-x", "c++", "-"],
-                input=program, stderr=subprocess.PIPE, text=True, check=False)
+    def test_flags_that_verbena_cannot_do_with_give_one_clear_error(self):
+        for compiler in self.compilers():
+            for flags, words in REFUSED:
+                self.refuses('#include "verbena/verbena.h"\n', words, *compiler, *flags)
+
+    def test_each_public_header_says_it_before_anything_fails(self):
+        headers = [name for name in tree.files() if re.fullmatch(r"rpc/\w+\.h|rpc/testing/\w+\.h|testing\.h", name)]
+        self.assertIn("rpc/call.h", headers)
+        for compiler in self.compilers():
+            for header in headers:
+                if header == "rpc/version.h":
+                    continue  # macros alone, which any compiler takes
+                self.refuses(f'#include "verbena/{header}"\n', REFUSED[0][1], *compiler, *REFUSED[0][0])
+
+    def test_generated_code_says_it_before_anything_fails(self):
+        golden = tree.text("tests/rpc/codegen/testdata/unary.verbena.pb.h.golden")
+        included = re.findall(r'^#include "(?:absl|verbena)/.*"$', golden, re.MULTILINE)
+        self.assertIn('#include "verbena/rpc/version.h"', included)
+        for compiler in self.compilers():
+            for flags, words in REFUSED[:2]:
+                self.refuses("\n".join(included) + "\n", words, *compiler, *flags)
+
+    def compilers(self):
+        """Command lines without a standard. Each is taken by the headers but for what a test adds."""
+        self.assertIsNotNone(shutil.which(CLANG), "./dev install-deps build")
+        found = [[CLANG, "-fcoro-aligned-allocation"]]
+        if gcc_version() is not None:
+            found.append(["g++", "-DVERBENA_SYNTAX_ONLY"])
+        return found
+
+    def refuses(self, program, words, *command):
+        errors, said, status = self.errors_of(program, *command)
+        self.assertEqual((1, 1), (len(errors), status), f"{command}, {program}:\n{said}")
+        self.assertIn(words, errors[0])
+
+    def errors_of(self, program, *command):
+        """(the errors, all that the compiler says, its exit status)."""
+        result = subprocess.run([*command, "-fsyntax-only", *self.includes, "-x", "c++", "-"],
+                                input=program, stderr=subprocess.PIPE, text=True, check=False)
         return re.findall(r"error: .*", result.stderr), result.stderr, result.returncode
 
 

@@ -25,6 +25,8 @@
 #ifndef VERBENA_TRANSPORT_BASE_EXPORT_H_
 #define VERBENA_TRANSPORT_BASE_EXPORT_H_
 
+#include "verbena/transport/base/compiler.h"  // IWYU pragma: export
+
 #ifdef VERBENA_STATIC
 #define VERBENA_EXPORT
 #else

@@ -18,9 +18,7 @@
 // queue of ready coroutines: other coroutines may run between, and chains of any length still use
 // no stack. -O1 and -Og need -foptimize-sibling-calls, which CMake's and pkg-config's flags have.
 //
-// gcc before 13 miscompiles coroutines (double destruction of temporaries in a co_await operand),
-// so it is refused here. Arguments by reference must outlive the Task; clang warns when a temporary
-// cannot.
+// Arguments by reference must outlive the Task; clang warns when a temporary cannot.
 //
 //   Task<absl::Status> Copy(Stub& from, Stub& to) {
 //     absl::StatusOr<GetReply> value = co_await from.Get(request);
@@ -38,6 +36,8 @@
 #ifndef VERBENA_TRANSPORT_CORO_TASK_H_
 #define VERBENA_TRANSPORT_CORO_TASK_H_
 
+#include "verbena/transport/base/compiler.h"  // IWYU pragma: keep
+
 #include <atomic>
 #include <concepts>
 #include <coroutine>
@@ -54,10 +54,6 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/frame_pool.h"
 #include "verbena/transport/coro/scheduler.h"
-
-#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13 && !defined(VERBENA_SYNTAX_ONLY)
-#error "Verbena needs clang 17 or newer, or gcc 13 or newer: older gcc miscompiles coroutines."
-#endif
 
 // A function that returns a Task without being a coroutine is a VERBENA_CORO_WRAPPER; one that
 // takes over its arguments (and moves them into a coroutine) is VERBENA_CORO_OWNS_ARGUMENTS too, so

@@ -369,7 +369,7 @@ class WritesInterface<WithPayload<Message>> {
 // Tasks. Destroying it before the end abandons the call. All awaits and the destruction are on one
 // executor.
 //
-//   Task<absl::StatusOr<int>> CountEntries(Store::StubInterface& store) {
+//   Task<absl::StatusOr<int>> CountEntries(const Store::StubInterface& store) {
 //     std::unique_ptr<ClientReaderInterface<Entry>> entries = store.Scan(ScanRequest());
 //     int count = 0;
 //     Entry entry;

@@ -340,11 +340,13 @@ Variables VariablesOf(const MethodDescriptor& method) {
   };
 }
 
-// GoogleMock's function is const and takes references, and the override does neither, so that no
-// call means both. GoogleMock's own functions cannot return a Task: clang asks for coroutines.
+// GoogleMock's function is not const and takes references. The override is const and takes values.
+// A caller's options are a temporary, which only the override takes: nobody can copy CallOptions.
+// GoogleMock's own functions cannot return a Task: clang asks for coroutines.
 void MockMethod(const MethodDescriptor& method, Printer& printer) {
   Variables vars = {
       {"method", CppName(method)},
+      {"mock", MockName(*method.service())},
       {"request", CppTypeIn(*method.service(), *method.input_type())},
       {"result", ResultType(method)},
   };
@@ -353,10 +355,10 @@ void MockMethod(const MethodDescriptor& method, Printer& printer) {
   printer.Print(
       vars,
       "MOCK_METHOD((::verbena::testing::MockedCall<$result$>), $method$,\n"
-      "            (const $request$& request, ::verbena::CallOptions& options), (const));\n"
+      "            (const $request$& request, ::verbena::CallOptions& options));\n"
       "::verbena::Task<$result$> $method$(\n"
-      "    $request$ request, ::verbena::CallOptions options = {}) override {\n"
-      "  co_return co_await ::std::as_const(*this).$method$(request, options).AsTask();\n"
+      "    $request$ request, ::verbena::CallOptions options = {}) const override {\n"
+      "  co_return co_await const_cast<$mock$*>(this)->$method$(request, options).AsTask();\n"
       "}\n");
 }
 
@@ -370,7 +372,7 @@ void MockStreamingMethod(const MethodDescriptor& method, Printer& printer) {
   PrintComment(CommentOf(method), printer);
   printer.Print(vars,
                 "MOCK_METHOD(($result$), $method$,\n"
-                "            ($parameter$::verbena::CallOptions options), (override));\n");
+                "            ($parameter$::verbena::CallOptions options), (const, override));\n");
 }
 
 // A streaming method without an action gives a stream that says so.
@@ -523,7 +525,7 @@ void WriteStubInterface(const ServiceDescriptor& service, const std::string& mac
     PrintComment(CommentOf(method), printer);
     printer.Print(VariablesOf(method),
                   "$deprecated$virtual $result$ $method$(\n"
-                  "    $parameter$::verbena::CallOptions options = {}) = 0;\n");
+                  "    $parameter$::verbena::CallOptions options = {}) const = 0;\n");
   }
   printer.Print("\n// @@protoc_insertion_point(class_scope:$service$.StubInterface)\n", "service",
                 FullNameOf(service));
@@ -546,7 +548,7 @@ void WriteStubAdapter(const ServiceDescriptor& service, const std::string& macro
   for (int i = 0; i < service.method_count(); ++i) {
     printer.Print(VariablesOf(*service.method(i)),
                   "$deprecated$$wrapper$$result$ $method$(\n"
-                  "    $parameter$::verbena::CallOptions options = {}) override;\n");
+                  "    $parameter$::verbena::CallOptions options = {}) const override;\n");
   }
   printer.Outdent();
   printer.Print(
@@ -562,7 +564,7 @@ void WriteStubAdapterMethods(const ServiceDescriptor& service, Printer& printer)
     const MethodDescriptor& method = *service.method(i);
     printer.Print(VariablesOf(method),
                   "$result$ $class$::StubAdapter::$method$(\n"
-                  "    $parameter$::verbena::CallOptions options) {\n");
+                  "    $parameter$::verbena::CallOptions options) const {\n");
     printer.Print(VariablesOf(method),
                   IsStreaming(method)
                       ? "  return ::verbena::internal::AdaptStream("
@@ -588,10 +590,8 @@ void WriteMocks(const FileDescriptor& file, const Parameters& parameters, Printe
                 "#define $guard$\n"
                 "\n");
   if (file.service_count() > 0) {
-    if (HasStreams(file)) printer.Print("#include <memory>\n");
+    if (HasStreams(file)) printer.Print("#include <memory>\n\n");
     printer.Print(
-        "#include <utility>\n"
-        "\n"
         "#include \"absl/status/statusor.h\"\n"
         "#include \"gmock/gmock.h\"\n");
   }

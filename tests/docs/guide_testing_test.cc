@@ -85,7 +85,7 @@ TEST(BlocksTest, AWriteThatDidNotReachTheServerIsTriedAgain) {
   EXPECT_EQ(faults->injected(), 1u);
 }
 
-Task<absl::StatusOr<bool>> Exists(v1::Blocks::StubInterface& blocks, std::string name) {
+Task<absl::StatusOr<bool>> Exists(const v1::Blocks::StubInterface& blocks, std::string name) {
   v1::StatRequest request;
   request.set_name(std::move(name));
   const absl::Status status = (co_await blocks.Stat(std::move(request), {.deadline = 1s})).status();
@@ -112,7 +112,7 @@ TEST(ExistsTest, AStubTakesTheMocksPlaceByAnAdapter) {
   EXPECT_THAT(fixture.Run(Exists(blocks, "a")), IsOkAndHolds(false));
 }
 
-Task<absl::StatusOr<int>> CountNames(v1::Names::StubInterface& names) {
+Task<absl::StatusOr<int>> CountNames(const v1::Names::StubInterface& names) {
   std::unique_ptr<ClientReaderInterface<v1::Name>> reader = names.List({});
   int count = 0;
   v1::Name name;

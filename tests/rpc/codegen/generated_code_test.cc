@@ -199,7 +199,7 @@ TEST_F(StubTest, OptionsReachTheCallInEveryForm) {
 TEST_F(StubTest, AnAdapterMakesTheCallsOfItsStub) {
   CallInfo info;
   Echo::StubAdapter adapter(stub_);
-  Echo::StubInterface& echo = adapter;
+  const Echo::StubInterface& echo = adapter;
   absl::StatusOr<SayReply> reply =
       scheduler_.Run(echo.Shout(RequestOf("hey"), {.deadline = 5ms, .info = &info}));
   ASSERT_TRUE(reply.ok()) << reply.status();
@@ -232,7 +232,7 @@ class MockTest : public ::testing::Test {
   // Declared before the mock, whose Tasks end with it.
   internal::ManualScheduler scheduler_;
   ::testing::StrictMock<MockEchoStub> mock_;
-  Echo::StubInterface& echo_ = mock_;
+  const Echo::StubInterface& echo_ = mock_;
 };
 
 TEST_F(MockTest, RepliesStatusesAndResultsAreAnswers) {

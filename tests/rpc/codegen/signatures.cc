@@ -73,17 +73,20 @@ static_assert(std::derived_from<Echo::StubAdapter, Echo::StubInterface> &&
 // A fake is a coroutine for each method.
 class FakeEcho final : public Echo::StubInterface {
  public:
-  Task<absl::StatusOr<SayReply>> Say(SayRequest request, CallOptions /*options*/) override {
+  Task<absl::StatusOr<SayReply>> Say(SayRequest request, CallOptions /*options*/) const override {
     SayReply reply;
     reply.set_text(request.text());
     co_return reply;
   }
-  Task<absl::StatusOr<SayReply>> Shout(SayRequest /*request*/, CallOptions /*options*/) override {
+  Task<absl::StatusOr<SayReply>> Shout(SayRequest /*request*/,
+                                       CallOptions /*options*/) const override {
     co_return absl::UnavailableError("fake");
   }
 };
 
-[[maybe_unused]] Task<absl::Status> CallsOfAnInterface(Echo::StubInterface& echo, CallInfo& info) {
+// As a `const Stub&` does, a `const StubInterface&` makes calls.
+[[maybe_unused]] Task<absl::Status> CallsOfAnInterface(const Echo::StubInterface& echo,
+                                                       CallInfo& info) {
   SayRequest request;
   absl::StatusOr<SayReply> reply = co_await echo.Say(request);
   reply = co_await echo.Say(request, {.deadline = 5ms, .info = &info});

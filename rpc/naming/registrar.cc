@@ -95,7 +95,8 @@ absl::StatusOr<const Directory*> Directory::Etcd() {
   const Directory* directory = entered.load();
   if (directory != nullptr) return directory;
   return absl::FailedPreconditionError(
-      "this program cannot reach etcd: add @verbena//rpc:etcd to its deps, for etcd:// targets");
+      "this program cannot reach etcd: for etcd:// targets, link Verbena::etcd (CMake), "
+      "verbena-etcd (pkg-config) or @verbena//rpc:etcd (Bazel)");
 }
 
 absl::StatusOr<std::unique_ptr<Registrar>> MakeRegistrar(const RegistrationOptions& options,

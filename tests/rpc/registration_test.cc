@@ -107,7 +107,9 @@ class RegistrationTest : public ServerSetTest {
     server_runtime_ = StartRuntime({.executors = 2});
     const absl::Status server = Start({.target = kTarget}).status();
     EXPECT_TRUE(absl::IsFailedPrecondition(server)) << server;
-    EXPECT_NE(server.message().find("@verbena//rpc:etcd"), std::string::npos) << server;
+    for (const char* named : {"Verbena::etcd", "verbena-etcd", "@verbena//rpc:etcd"}) {
+      EXPECT_NE(server.message().find(named), std::string::npos) << server;
+    }
     StartClient(kTarget);
     const absl::Status call = Run(Echo());
     EXPECT_NE(call.message().find("@verbena//rpc:etcd"), std::string::npos) << call;

@@ -42,6 +42,13 @@ ExecutorOptions OptionsOf(const RuntimeOptions& options, int index, BlockingPool
   return executor;
 }
 
+// True also if the kernel does not say which cores there are.
+bool HasCore(int cpu) {
+  const std::string cores = "/sys/devices/system/cpu/cpu";
+  return cpu >= 0 && (access((cores + std::to_string(cpu)).c_str(), F_OK) == 0 ||
+                      access((cores + "0").c_str(), F_OK) != 0);
+}
+
 absl::Status CheckOptions(const RuntimeOptions& options) {
   constexpr int kMaxExecutors = 1024;
   if (options.executors < 1 || options.executors > kMaxExecutors) {
@@ -65,10 +72,10 @@ absl::Status CheckOptions(const RuntimeOptions& options) {
                     options.cpus.size(), options.executors));
   }
   for (const int cpu : options.cpus) {
-    if (cpu >= -1) continue;
+    if (cpu == -1 || HasCore(cpu)) continue;
     return absl::InvalidArgumentError(fmt::format(
-        "RuntimeOptions::cpus names core {}, which does not exist: use 0 or more, or -1 for an "
-        "executor that is not pinned",
+        "RuntimeOptions::cpus names core {}, which this machine does not have: use the number of "
+        "one of its cores, or -1 for an executor that is not pinned",
         cpu));
   }
   if (options.reopen.first <= Duration::zero() || options.reopen.longest < options.reopen.first) {

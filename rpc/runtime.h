@@ -79,8 +79,9 @@ struct RuntimeOptions {
   // How it sleeps and reaches files: kAuto takes io_uring if the kernel allows it, otherwise epoll.
   WaiterKind waiter = WaiterKind::kAuto;
   // The core of each executor, counted from 0; -1, or no entry: it is not pinned. At most one for
-  // each executor. Without threads, executor(i).Run() pins the thread that calls it until it
-  // returns; Poll() pins no thread.
+  // each executor, and one that the machine has. If the process may not run on that core, the log
+  // says so and the executor runs unpinned. Without threads, executor(i).Run() pins the thread that
+  // calls it until it returns; Poll() pins no thread.
   std::vector<int> cpus = {};
   // "soft": the software device over shared memory: processes of this host and user. "soft:tcp":
   // the software device over TCP, at any free port ("soft:tcp:4791": at that port of every address,

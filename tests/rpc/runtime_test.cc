@@ -405,6 +405,7 @@ TEST(RuntimeOptionsTest, OptionsThatCannotBeHonouredAreRefused) {
   EXPECT_THAT(refused({.blocking_threads = 0}), HasSubstr("blocking_threads is 0"));
   EXPECT_THAT(refused({.spin = -std::chrono::seconds(1)}), HasSubstr("spin is -1000000000 ns"));
   EXPECT_THAT(refused({.cpus = {-2}}), HasSubstr("cpus names core -2"));
+  EXPECT_THAT(refused({.cpus = {100000}}), HasSubstr("cpus names core 100000, which this machine"));
   EXPECT_THAT(refused({.executors = 1, .cpus = {0, 0}}), HasSubstr("cpus has 2 cores for 1"));
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 #include "fmt/format.h"
@@ -19,7 +20,13 @@ void PrintToStderr(LogLevel level, const std::string& message) {
   static const bool info_wanted = InfoWanted();
   if (level == LogLevel::kInfo && !info_wanted) return;
   static constexpr const char* kNames[] = {"info", "warning", "error"};
-  fmt::print(stderr, "verbena: {}: {}\n", kNames[static_cast<int>(level)], message);
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm utc{};
+  gmtime_r(&now.tv_sec, &utc);
+  fmt::print(stderr, "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z verbena: {}: {}\n",
+             utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
+             now.tv_nsec / 1'000'000, kNames[static_cast<int>(level)], message);
 }
 
 std::atomic<LogSink> log_sink{&PrintToStderr};

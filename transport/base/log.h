@@ -1,7 +1,10 @@
 // Log: the one place where Verbena says something that no caller asked for.
 //
 // Messages are rare (set-up, teardown, refused peers), never one per call. The default sink writes
-// a line to standard error; an embedding program sets its own. Safe from any thread.
+// a line to standard error, with the time in UTC; an embedding program sets its own, and adds the
+// time itself. Safe from any thread.
+//
+//   2026-11-29T13:04:59.042Z verbena: warning: SRQ shrunk to 4096 receives: …
 //
 //   Log(LogLevel::kWarning, fmt::format("SRQ shrunk to {} receives: …", depth));
 

@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -414,6 +416,14 @@ TEST_F(GuideTest, AGeneratorGivesTheSizesOfTheBlocksThatThereAre) {
   EXPECT_EQ(*sum, 2 * 17u);
 }
 
+// Returns at once. An executor calls `done`, which must not block.
+void SizeThen(Runtime& runtime, Channel& channel, std::string name,
+              std::function<void(absl::StatusOr<uint64_t>)> done) {
+  (void)runtime.Spawn([&channel, name = std::move(name), done = std::move(done)]() -> Task<void> {
+    done(co_await SizeOf(channel, name));
+  });
+}
+
 Task<absl::Status> AppendTwice(Channel& channel) {
   Mutex mutex;
   auto [one, two] = co_await verbena::WhenAll(AppendToBlock(channel, mutex, "log", "one "),
@@ -435,6 +445,16 @@ TEST_F(GuideTest, ASpawnedTaskIsJoined) {
   absl::StatusOr<uint64_t> sum = SumInTheBackground(*runtime_, *channel_, {"a", "b"});
   ASSERT_TRUE(sum.ok()) << sum.status();
   EXPECT_EQ(*sum, 2 * 17u);
+}
+
+TEST_F(GuideTest, AThreadWithoutCoroutinesGetsTheResultInACallback) {
+  EXPECT_EQ(runtime_->BlockOn(WriteBlock(*channel_, "a", "three")), absl::OkStatus());
+  std::promise<absl::StatusOr<uint64_t>> promise;
+  std::future<absl::StatusOr<uint64_t>> size = promise.get_future();
+  SizeThen(*runtime_, *channel_, "a",
+           [&promise](absl::StatusOr<uint64_t> result) { promise.set_value(std::move(result)); });
+  ASSERT_EQ(size.wait_for(10s), std::future_status::ready);
+  EXPECT_EQ(*size.get(), 5u);
 }
 
 TEST_F(GuideTest, WorkThatBlocksRunsInAThread) {

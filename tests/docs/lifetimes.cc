@@ -131,6 +131,18 @@ void Start(TaskScope& scope, Channel& channel, std::string name) {
 }
 }  // namespace good_capture
 
+namespace handing_on {
+Task<absl::StatusOr<v1::StatReply>> StatOfCopy(Channel& channel, std::string name) {
+  co_return co_await Stat(channel, name + ".copy");
+}
+
+// No coroutine: whatever `name` refers to must outlive the Task.
+VERBENA_CORO_WRAPPER Task<absl::StatusOr<v1::StatReply>> StatOf(const std::string& name,
+                                                                Channel& channel) {
+  return Stat(channel, name);
+}
+}  // namespace handing_on
+
 namespace bad_reference {
 // BAD: another coroutine may add to `names` during the co_await, which moves its strings.
 Task<void> StatAll(Channel& channel, std::vector<std::string>& names) {

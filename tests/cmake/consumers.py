@@ -349,6 +349,34 @@ def with_other_libraries(installed):
                "docs/install.md")
 
 
+def mistaken_generate(installed):
+    """Mistakes in a call of verbena_generate()."""
+    project = pathlib.Path(tempfile.mkdtemp(dir=installed.scratch)) / "project"
+    (project / "inner").mkdir(parents=True)
+    for folder in (project, project / "inner"):
+        (folder / "there.proto").write_text('syntax = "proto3";\n')
+    listfile = project / "inner" / "CMakeLists.txt"
+    keywords = "Its arguments are TARGET, PROTOS, BASE_DIR, IMPORT_DIRS, MOCKS, SERVICES_NAMESPACE and EXPORT_MACRO."
+
+    def refused(arguments, *words):
+        listfile.write_text(f"""
+cmake_minimum_required(VERSION 3.25)
+project(mistaken LANGUAGES CXX)
+find_package(Verbena ${{VERSION}} REQUIRED)
+add_library(messages)
+verbena_generate(TARGET messages {arguments})
+""")
+        expect(installed.configure(source=listfile.parent, fails=bool(words))[1], *words)
+
+    refused("PROTO there.proto", "there is no argument 'PROTO'.", keywords)
+    refused("PROTOS there.proto EXPROT_MACRO HERE", "'EXPROT_MACRO' behind PROTOS is neither a .proto file", keywords)
+    refused("PROTOS ../there.proto",
+            f"'../there.proto' lies outside of BASE_DIR, which is '{listfile.parent}'", "give a BASE_DIR")
+    refused("PROTOS absent.proto", f"there is no file '{listfile.parent}/absent.proto'", "start at BASE_DIR")
+    # Right: with a BASE_DIR above both.
+    refused("PROTOS inner/there.proto there.proto BASE_DIR ..")
+
+
 SHORT_ROWS = (("shared", "libverbena.so shows its own names alone", shows_its_own_names_alone),
               ("shared", "CMake: hello, with one protobuf", shared_hello))
 OTHER_ROWS = (("shared", "CMake: a program with its own Boost.JSON", own_json),
@@ -374,6 +402,7 @@ OTHER_ROWS = (("shared", "CMake: a program with its own Boost.JSON", own_json),
               ("static", "refused: no OpenSSL", without_openssl),
               ("static", "refused: a component that is not there", without_a_component),
               ("static", "refused: libverbena.so with archives in it", shared_of_archives),
+              ("static", "refused: mistakes in verbena_generate()", mistaken_generate),
               ("static", "two versions installed", two_versions),
               ("static", "refused: other Abseil, other protobuf", with_other_libraries))
 

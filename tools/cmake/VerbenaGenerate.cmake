@@ -84,8 +84,11 @@ endfunction()
 function(verbena_generate)
   cmake_parse_arguments(PARSE_ARGV 0 arg "MOCKS" "TARGET;BASE_DIR;SERVICES_NAMESPACE;EXPORT_MACRO"
                         "PROTOS;IMPORT_DIRS")
+  set(arguments "Its arguments are TARGET, PROTOS, BASE_DIR, IMPORT_DIRS, MOCKS, SERVICES_NAMESPACE "
+                "and EXPORT_MACRO.")
   if(arg_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "verbena_generate: there is no argument '${arg_UNPARSED_ARGUMENTS}'")
+    list(GET arg_UNPARSED_ARGUMENTS 0 unknown)
+    message(FATAL_ERROR "verbena_generate: there is no argument '${unknown}'. " ${arguments})
   elseif(NOT TARGET "${arg_TARGET}")
     message(FATAL_ERROR "verbena_generate: TARGET '${arg_TARGET}' is no target: write "
                         "add_library(${arg_TARGET}) before")
@@ -97,6 +100,23 @@ function(verbena_generate)
     set(arg_BASE_DIR "${CMAKE_CURRENT_SOURCE_DIR}")
   endif()
   get_filename_component(arg_BASE_DIR "${arg_BASE_DIR}" ABSOLUTE)
+  set(protos)  # relative to BASE_DIR
+  foreach(proto IN LISTS arg_PROTOS)
+    get_filename_component(file "${proto}" ABSOLUTE BASE_DIR "${arg_BASE_DIR}")
+    file(RELATIVE_PATH path "${arg_BASE_DIR}" "${file}")
+    if(NOT proto MATCHES "\\.proto$")
+      message(FATAL_ERROR "verbena_generate: '${proto}' behind PROTOS is neither a .proto file nor an "
+                          "argument. " ${arguments})
+    elseif(path MATCHES "^\\.\\./")
+      message(FATAL_ERROR "verbena_generate: '${proto}' lies outside of BASE_DIR, which is "
+                          "'${arg_BASE_DIR}'. Paths of imports and headers start there: give a "
+                          "BASE_DIR that has all PROTOS below it.")
+    elseif(NOT EXISTS "${file}")
+      message(FATAL_ERROR "verbena_generate: there is no file '${file}'. Paths in PROTOS start at "
+                          "BASE_DIR.")
+    endif()
+    list(APPEND protos "${path}")
+  endforeach()
   list(TRANSFORM arg_IMPORT_DIRS REPLACE "^([^/].*)$" "${CMAKE_CURRENT_SOURCE_DIR}/\\1")
 
   set(plugin "$<TARGET_FILE:Verbena::protoc-gen-verbena>")
@@ -121,12 +141,8 @@ function(verbena_generate)
   set(out "${CMAKE_CURRENT_BINARY_DIR}/${arg_TARGET}.verbena")
   file(MAKE_DIRECTORY "${out}")
   # Any of them may import any other.
-  list(TRANSFORM arg_PROTOS PREPEND "${arg_BASE_DIR}/" OUTPUT_VARIABLE files)
-  foreach(proto IN LISTS arg_PROTOS)
-    if(NOT EXISTS "${arg_BASE_DIR}/${proto}")
-      message(FATAL_ERROR "verbena_generate: there is no file '${arg_BASE_DIR}/${proto}'. Paths in "
-                          "PROTOS start at BASE_DIR.")
-    endif()
+  list(TRANSFORM protos PREPEND "${arg_BASE_DIR}/" OUTPUT_VARIABLE files)
+  foreach(proto IN LISTS protos)
     verbena_run_protoc(OUT "${out}" PROTO "${proto}" PLUGIN "${plugin}" ${mocks} OPTIONS ${options}
                        PATHS "${arg_BASE_DIR}" ${arg_IMPORT_DIRS} "${verbena_protos}"
                        DEPENDS ${files} RESULT outputs)

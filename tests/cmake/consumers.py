@@ -144,6 +144,18 @@ def shows_its_own_names_alone(installed):
                             f"{' '.join(others[:20])}")
 
 
+def tells_nothing_of_the_building_machine(installed):
+    """A check that fails prints the path of its file below the top of the sources."""
+    for library in installed.libraries.glob("libverbena*"):
+        content = library.read_bytes()
+        for path in (f"{TOP}/".encode(), b"/verbena-cmake/"):  # the sources, and where they are built
+            at = content.find(path)
+            if at >= 0:
+                raise RowFailed(f"{library.name} has {content[at:at + 200]!r}")
+        if library.name.startswith("libverbena.") and b"transport/executor/executor.cc\0" not in content:
+            raise RowFailed(f"{library.name} does not name transport/executor/executor.cc")
+
+
 def shared_hello(installed):
     program = cmake_hello(installed)
     libraries = re.findall(r"^\s*(lib\S+)\.so\S* =>", run("ldd", program), re.MULTILINE)
@@ -378,6 +390,7 @@ verbena_generate(TARGET messages {arguments})
 
 
 SHORT_ROWS = (("shared", "libverbena.so shows its own names alone", shows_its_own_names_alone),
+              ("shared", "no paths of the machine that built it", tells_nothing_of_the_building_machine),
               ("shared", "CMake: hello, with one protobuf", shared_hello))
 OTHER_ROWS = (("shared", "CMake: a program with its own Boost.JSON", own_json),
               ("shared", "CMake: a program that asks etcd", asks_etcd),

@@ -60,6 +60,12 @@ function(verbena_set_flags target)
   target_compile_options(${target} PRIVATE -Wall -Wextra
                          "$<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>"
                          "$<$<CONFIG:Release,RelWithDebInfo>:-O2;-fno-plt>")
+  # A check that fails prints its file as it lies in the sources, not on the machine that built it.
+  # The last root that fits counts, and the build directory may lie among the sources.
+  foreach(root IN ITEMS "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}/include/verbena"
+                        "${PROJECT_BINARY_DIR}/generated")
+    target_compile_options(${target} PRIVATE "-fmacro-prefix-map=${root}/=")
+  endforeach()
   target_compile_definitions(${target} PRIVATE BOOST_ERROR_CODE_HEADER_ONLY BOOST_ASIO_NO_DEPRECATED)
   target_include_directories(${target} PRIVATE "${PROJECT_BINARY_DIR}/include"
                                                "${PROJECT_BINARY_DIR}/generated")

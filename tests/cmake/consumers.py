@@ -156,6 +156,13 @@ def tells_nothing_of_the_building_machine(installed):
             raise RowFailed(f"{library.name} does not name transport/executor/executor.cc")
 
 
+def has_the_command(installed):
+    command = installed.prefix / "bin" / "verbena"
+    if not re.fullmatch(rf"verbena {re.escape(VERSION)}\.\d+\n", run(command, "--version")):
+        raise RowFailed(f"verbena --version says {run(command, '--version')!r}")
+    expect(run(command, "help"), "--version", "doctor")
+
+
 def shared_hello(installed):
     program = cmake_hello(installed)
     libraries = re.findall(r"^\s*(lib\S+)\.so\S* =>", run("ldd", program), re.MULTILINE)
@@ -391,6 +398,7 @@ verbena_generate(TARGET messages {arguments})
 
 SHORT_ROWS = (("shared", "libverbena.so shows its own names alone", shows_its_own_names_alone),
               ("shared", "no paths of the machine that built it", tells_nothing_of_the_building_machine),
+              ("shared", "the command verbena", has_the_command),
               ("shared", "CMake: hello, with one protobuf", shared_hello))
 OTHER_ROWS = (("shared", "CMake: a program with its own Boost.JSON", own_json),
               ("shared", "CMake: a program that asks etcd", asks_etcd),

@@ -5,6 +5,7 @@
 
 #include "fmt/format.h"
 #include "tools/verbena/doctor.h"
+#include "verbena/rpc/version.h"
 
 namespace {
 
@@ -16,13 +17,21 @@ constexpr const char* kUsage =
     "           is wrong, and the commands that mend it.\n"
     "           Exit status 0: RDMA works, or there is no device and the soft device works.\n"
     "           1: a device is there that does not work, or nothing works\n"
-    "  help     this text\n";
+    "  help     this text\n"
+    "\n"
+    "options:\n"
+    "  --version   the version of Verbena\n";
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   if (command == "help" || command == "--help" || command == "-h") return fmt::print(kUsage), 0;
+  if (command == "--version") {
+    fmt::print("verbena {}.{}.{}\n", VERBENA_VERSION_MAJOR, VERBENA_VERSION_MINOR,
+               VERBENA_VERSION_PATCH);
+    return 0;
+  }
   const std::string option = argc > 2 ? argv[2] : "";
   if (command == "doctor" && (option == "--help" || option == "-h")) return fmt::print(kUsage), 0;
   if (command == "doctor" && argc == 2) return verbena::doctor::RunDoctor();

@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -92,8 +93,20 @@ def build_library(kind, install):
                 f"-DBUILD_SHARED_LIBS={shared}")
             run("cmake", "--build", build, timeout=LIBRARY_S)
             run("cmake", "--install", build, "--prefix", install)
+            removed_again(build, install)
+            run("cmake", "--install", build, "--prefix", install)
     except lock.Held as held:
         raise RowFailed(str(held)) from held
+
+
+def removed_again(build, install):
+    """Removes what is installed at `install`, as docs/install.md says."""
+    command = re.search(r"^    (xargs .*) < build/default/install_manifest\.txt$",
+                        (TOP / "docs" / "install.md").read_text(), re.MULTILINE)[1]
+    run("sh", "-c", f"{command} < {shlex.quote(str(build))}/install_manifest.txt")
+    left = [str(path) for path in install.rglob("*") if not path.is_dir()]
+    if left:
+        raise RowFailed(f"docs/install.md's command leaves {' '.join(left[:10])}")
 
 
 class Installation:
@@ -154,6 +167,12 @@ def tells_nothing_of_the_building_machine(installed):
                 raise RowFailed(f"{library.name} has {content[at:at + 200]!r}")
         if library.name.startswith("libverbena.") and b"transport/executor/executor.cc\0" not in content:
             raise RowFailed(f"{library.name} does not name transport/executor/executor.cc")
+
+
+def has_documents(installed):
+    for name in ("README.md", "CHANGELOG.md", "LICENSE", *(f"docs/{path.name}" for path in TOP.glob("docs/*.md"))):
+        if (installed.prefix / "share/doc/Verbena" / name).read_bytes() != (TOP / name).read_bytes():
+            raise RowFailed(f"share/doc/Verbena/{name} is not the tree's")
 
 
 def has_the_command(installed):
@@ -398,6 +417,7 @@ verbena_generate(TARGET messages {arguments})
 
 SHORT_ROWS = (("shared", "libverbena.so shows its own names alone", shows_its_own_names_alone),
               ("shared", "no paths of the machine that built it", tells_nothing_of_the_building_machine),
+              ("shared", "documents are installed", has_documents),
               ("shared", "the command verbena", has_the_command),
               ("shared", "CMake: hello, with one protobuf", shared_hello))
 OTHER_ROWS = (("shared", "CMake: a program with its own Boost.JSON", own_json),

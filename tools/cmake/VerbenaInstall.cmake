@@ -58,6 +58,9 @@ endif()
 
 install(FILES LICENSE tools/packaging/verbena.spdx
         DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT library)
+install(FILES README.md CHANGELOG.md DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT dev)
+install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT dev
+        FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 
 # --- CMake's package.
 

@@ -46,6 +46,13 @@ class DocumentsTest(unittest.TestCase):
             for link in re.findall(r"\]\(([^)#:]+)\)", tree.text(name)):
                 self.assertTrue((folder / link).exists(), f"{name}: {link}")
 
+    def test_they_install_where_a_new_project_looks(self):
+        expected = re.search(r'"CMAKE_PREFIX_PATH": "@verbena@/([^"]*)"',
+                             tree.text("tools/dev/new_service/CMakePresets.json.in"))[1]
+        for name in ("README.md", "tools/dev/new_service/README.cmake.md.in"):
+            self.assertEqual([expected], re.findall(r"--prefix (\S+)", tree.text(name)), name)
+        self.assertIn(f"-DCMAKE_PREFIX_PATH=CLONE/{expected} ", tree.text("README.md"))
+
 
 if __name__ == "__main__":
     case_report.main()

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/client/server_feed.h"
 #include "verbena/rpc/shard/device_keeper.h"

@@ -4,6 +4,7 @@
 #include <boost/json/basic_parser_impl.hpp>
 #include <boost/json/error.hpp>
 #include <boost/json/parse_options.hpp>
+#include <boost/system/error_code.hpp>
 #include <utility>
 
 #include "fmt/format.h"
@@ -13,6 +14,7 @@ namespace verbena::internal {
 namespace {
 
 namespace json = boost::json;
+using boost::system::error_code;  // up to Boost 1.91 also json::error_code
 
 // Builds the tree from a parser's events. The names and signatures of its functions are those that
 // boost::json::basic_parser wants.
@@ -28,14 +30,14 @@ class Builder {
   LocatedJson& root() { return root_; }
   const absl::Status& error() const { return error_; }
 
-  bool on_document_begin(json::error_code&) { return true; }
-  bool on_document_end(json::error_code&) { return true; }
-  bool on_object_begin(json::error_code&) { return Open(LocatedJson::Kind::kObject); }
-  bool on_object_end(std::size_t, json::error_code&) { return Close(); }
-  bool on_array_begin(json::error_code&) { return Open(LocatedJson::Kind::kArray); }
-  bool on_array_end(std::size_t, json::error_code&) { return Close(); }
-  bool on_key_part(json::string_view part, std::size_t, json::error_code&) { return Append(part); }
-  bool on_key(json::string_view part, std::size_t, json::error_code& error) {
+  bool on_document_begin(error_code&) { return true; }
+  bool on_document_end(error_code&) { return true; }
+  bool on_object_begin(error_code&) { return Open(LocatedJson::Kind::kObject); }
+  bool on_object_end(std::size_t, error_code&) { return Close(); }
+  bool on_array_begin(error_code&) { return Open(LocatedJson::Kind::kArray); }
+  bool on_array_end(std::size_t, error_code&) { return Close(); }
+  bool on_key_part(json::string_view part, std::size_t, error_code&) { return Append(part); }
+  bool on_key(json::string_view part, std::size_t, error_code& error) {
     Append(part);
     key_ = std::exchange(text_, {});
     key_place_ = token_;
@@ -48,38 +50,36 @@ class Builder {
                                    [this](const LocatedJson& each) { return each.key == key_; });
     return !again || Refuse(fmt::format("the key {} is there twice", Quoted(key_)), error);
   }
-  bool on_string_part(json::string_view part, std::size_t, json::error_code&) {
-    return Append(part);
-  }
-  bool on_string(json::string_view part, std::size_t, json::error_code&) {
+  bool on_string_part(json::string_view part, std::size_t, error_code&) { return Append(part); }
+  bool on_string(json::string_view part, std::size_t, error_code&) {
     Append(part);
     Add(LocatedJson::Kind::kString).text = std::exchange(text_, {});
     return true;
   }
-  bool on_number_part(json::string_view part, json::error_code&) { return Append(part); }
-  bool on_int64(int64_t value, json::string_view part, json::error_code&) {
+  bool on_number_part(json::string_view part, error_code&) { return Append(part); }
+  bool on_int64(int64_t value, json::string_view part, error_code&) {
     return AddNumber(static_cast<double>(value), part);
   }
-  bool on_uint64(uint64_t value, json::string_view part, json::error_code&) {
+  bool on_uint64(uint64_t value, json::string_view part, error_code&) {
     return AddNumber(static_cast<double>(value), part);
   }
-  bool on_double(double value, json::string_view part, json::error_code&) {
+  bool on_double(double value, json::string_view part, error_code&) {
     return AddNumber(value, part);
   }
-  bool on_bool(bool value, json::error_code&) {
+  bool on_bool(bool value, error_code&) {
     Add(LocatedJson::Kind::kBool).boolean = value;
     return true;
   }
-  bool on_null(json::error_code&) {
+  bool on_null(error_code&) {
     Add(LocatedJson::Kind::kNull);
     return true;
   }
-  bool on_comment_part(json::string_view, json::error_code&) { return true; }
-  bool on_comment(json::string_view, json::error_code&) { return true; }
+  bool on_comment_part(json::string_view, error_code&) { return true; }
+  bool on_comment(json::string_view, error_code&) { return true; }
 
  private:
   // The key that was read last is wrong.
-  bool Refuse(std::string_view what, json::error_code& error) {
+  bool Refuse(std::string_view what, error_code& error) {
     error_ = key_place_.Wrong(what);
     error = json::error::syntax;
     return false;
@@ -175,7 +175,7 @@ absl::StatusOr<LocatedJson> ParseLocatedJson(std::string_view text) {
   }
   json::basic_parser<Builder> parser{json::parse_options()};
   TokenFinder tokens;
-  json::error_code error;
+  error_code error;
   // One character at a time, so that the place of an event is known.
   for (const char& c : text) {
     if (tokens.Take(c)) parser.handler().set_token(place);

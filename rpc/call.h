@@ -35,9 +35,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "absl/utility/utility.h"
 #include "verbena/rpc/call/protobuf.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
@@ -640,6 +642,14 @@ class VERBENA_EXPORT InPlaceCall {
   alignas(std::max_align_t) std::byte storage_[kStorageBytes];
 };
 
+// The tag that makes the value of an absl::StatusOr in place. Newer Abseils take std's, and call
+// the other name deprecated; Debian 12's and 13's have a type of their own.
+#ifdef ABSL_USES_STD_OPTIONAL
+using std::in_place;
+#else
+using absl::in_place;
+#endif
+
 }  // namespace internal
 
 // UnaryCall: one call of a unary method, as a stub's method returns it.
@@ -676,7 +686,7 @@ class [[nodiscard("a call begins when it is awaited: co_await it")]] UnaryCall {
   UnaryCall(Channel& channel, const MethodDescriptor& descriptor, Request&& request)
     requires(!kBorrowsReply)
       : request_(std::forward<Request>(request)),
-        reply_(absl::in_place),
+        reply_(internal::in_place),
         call_(channel, descriptor) {}
   UnaryCall(Channel& channel, const MethodDescriptor& descriptor, Request&& request, Reply reply)
     requires kBorrowsReply
@@ -686,7 +696,7 @@ class [[nodiscard("a call begins when it is awaited: co_await it")]] UnaryCall {
             CallOptions&& options)
     requires(!kBorrowsReply)
       : request_(std::forward<Request>(request)),
-        reply_(absl::in_place),
+        reply_(internal::in_place),
         call_(channel, descriptor, std::move(options)) {}
   UnaryCall(Channel& channel, const MethodDescriptor& descriptor, Request&& request, Reply reply,
             CallOptions&& options)

@@ -350,11 +350,115 @@ def without_a_component(installed):
            "this Verbena has no component etcd: it was built with -DVERBENA_ETCD=OFF")
 
 
+# How a newer protobuf's CMake package makes its library. FILE is Debian's.
+LIBPROTOBUF = """
+add_library(protobuf::libprotobuf SHARED IMPORTED)
+set_target_properties(protobuf::libprotobuf PROPERTIES IMPORTED_CONFIGURATIONS NOCONFIG
+  IMPORTED_LOCATION_NOCONFIG "FILE" INTERFACE_LINK_LIBRARIES absl::strings)
+"""
+
+
+def debian_libraries():
+    return pathlib.Path(run("pkg-config", "--variable=libdir", "protobuf").strip())
+
+
+def protobuf_package(installed, version="29.3.0"):
+    """A prefix with CMake packages as a newer protobuf and its Abseil install them. They call Debian's
+    protobuf `version`, and Debian's Abseil 20240722."""
+    prefix = pathlib.Path(tempfile.mkdtemp(dir=installed.scratch))
+    libraries = debian_libraries()
+    protoc = prefix / "protoc"
+    # protoc leaves out the first number, which each language counts for itself, and a last 0.
+    protoc.write_text(f"#!/bin/sh\necho libprotoc {re.sub(r'^[0-9][.]|[.]0$', '', version)}\n")
+    protoc.chmod(0o755)
+    words = f"""
+include(CMakeFindDependencyMacro)
+find_dependency(absl CONFIG)
+{LIBPROTOBUF.replace("FILE", f"{libraries}/libprotobuf.so")}
+add_library(protobuf::libprotoc SHARED IMPORTED)
+set_target_properties(protobuf::libprotoc PROPERTIES IMPORTED_LOCATION "{libraries}/libprotoc.so")
+add_executable(protobuf::protoc IMPORTED)
+set_target_properties(protobuf::protoc PROPERTIES IMPORTED_CONFIGURATIONS NOCONFIG
+  IMPORTED_LOCATION_NOCONFIG "{protoc}")
+"""
+    for library, says, text in (("absl", "20240722", f'include("{libraries}/cmake/absl/abslConfig.cmake")\n'),
+                                ("protobuf", version, words)):
+        package = prefix / "lib" / "cmake" / library
+        package.mkdir(parents=True)
+        (package / f"{library}-config.cmake").write_text(text)
+        # As protobuf's own: if a version is asked for, its first number must be the same.
+        (package / f"{library}-config-version.cmake").write_text(
+            f'set(PACKAGE_VERSION "{says}")\n'
+            f'if("${{PACKAGE_FIND_VERSION_MAJOR}}" STREQUAL "{says.split(".", maxsplit=1)[0]}")\n'
+            "  set(PACKAGE_VERSION_COMPATIBLE TRUE)\nendif()\n")
+    return prefix
+
+
+def cached(build, name):
+    """The value of the variable `name` in CMake's cache."""
+    found = re.search(rf"^{name}:\w+=(.*)$", (build / "CMakeCache.txt").read_text(), re.MULTILINE)
+    return pathlib.Path(found[1] if found else "")
+
+
+# A build of Verbena that is only configured.
+ONLY_LIBRARY = ("-DBUILD_SHARED_LIBS=OFF", "-DVERBENA_ETCD=OFF", "-DVERBENA_TOOLS=OFF")
+UNTRIED = "Verbena is built and tested with protobuf 3.21; nobody has built it with 29.3.0"
+
+
+def newer_protobuf(installed):
+    """The CMake package of a newer protobuf is found beside Debian's protobuf, which has none."""
+    prefix = protobuf_package(installed)
+    package = prefix / "lib" / "cmake" / "protobuf"
+    for option in (f"-DCMAKE_PREFIX_PATH={prefix}", f"-DProtobuf_DIR={package}", f"-Dprotobuf_DIR={package}"):
+        build, output = installed.configure(*ONLY_LIBRARY, option, source=TOP)
+        expect(output, UNTRIED, "tested with Abseil 20220623; nobody has built it with 20240722")
+        expect(str(cached(build, "absl_DIR")), str(package.with_name("absl")))
+        expect((build / "verbena.pc").read_text(), "protobuf = 29.3.0", "absl_status = 20240722")
+    of_headers = protobuf_package(installed, version="5.29.3")
+    expect((installed.configure(*ONLY_LIBRARY, source=TOP, prefixes=[of_headers])[0] / "verbena.pc").read_text(),
+           "protobuf = 29.3.0")
+    expect(installed.configure(*ONLY_LIBRARY, "-DProtobuf_PROTOC_EXECUTABLE=/usr/bin/protoc", source=TOP,
+                               prefixes=[prefix], fails=True)[1],
+           "/usr/bin/protoc is protoc '3.21", f"the library is protobuf 29.3.0 ({package})")
+    # A project finds the same without a word, and is told of another that it names.
+    copy = pathlib.Path(tempfile.mkdtemp(dir=installed.scratch)) / "prefix"
+    shutil.copytree(installed.prefix, copy, copy_function=os.symlink)
+    config = copy / installed.libraries.relative_to(installed.prefix) / "cmake" / "Verbena" / "VerbenaConfig.cmake"
+    config.unlink()
+    shutil.copy(build / "VerbenaConfig.cmake", config)
+    user, _ = installed.configure("-DCOMPONENTS=verbena", prefixes=[copy])
+    expect(f"{cached(user, 'Protobuf_DIR')} {cached(user, 'absl_DIR')}", f"{package} {package.with_name('absl')}")
+    other = protobuf_package(installed, version="28.2.0")
+    shutil.rmtree(other / "lib" / "cmake" / "absl")
+    expect(installed.refuses("-DCOMPONENTS=verbena", prefixes=[copy, other]),
+           f"this Verbena was built with protobuf 29.3.0, but {other}/lib/cmake/protobuf has 28.2.0")
+
+
+def which_protobuf(installed):
+    """A system's CMake package comes before its files, and what the user names before both."""
+    system = f"-DCMAKE_SYSTEM_PREFIX_PATH={protobuf_package(installed)}"
+    expect(installed.configure(*ONLY_LIBRARY, system, source=TOP)[1], UNTRIED)
+    files = pathlib.Path(tempfile.mkdtemp(dir=installed.scratch))
+    for name, place in (("include", "/usr/include/google"), ("lib", debian_libraries() / "libprotobuf.so")):
+        (files / name).mkdir()
+        (files / name / pathlib.Path(place).name).symlink_to(place)
+    build, output = installed.configure(*ONLY_LIBRARY, system, source=TOP, prefixes=[files])
+    if UNTRIED in " ".join(output.split()):
+        raise RowFailed(f"The system's protobuf is taken, and not the one in {files}:\n{output}")
+    expect(str(cached(build, "Protobuf_LIBRARY_RELEASE")), str(files))
+    # One that cannot be used is not passed over.
+    broken = protobuf_package(installed)
+    (broken / "lib" / "cmake" / "absl" / "absl-config.cmake").write_text("set(absl_FOUND FALSE)\n")
+    expect(installed.configure(*ONLY_LIBRARY, source=TOP, prefixes=[broken], fails=True)[1],
+           "Verbena needs protobuf 3.21, but", "protobuf-config.cmake cannot be used",
+           "dependency absl could not be found")
+
+
 def shared_of_archives(installed):
-    archive = pathlib.Path(run("pkg-config", "--variable=libdir", "protobuf").strip()) / "libprotobuf.a"
-    output = installed.configure("-DBUILD_SHARED_LIBS=ON", f"-DProtobuf_LIBRARY={archive}",
-                                 f"-DProtobuf_LIBRARY_RELEASE={archive}", source=TOP, fails=True)[1]
-    expect(output, "protobuf::libprotobuf is an archive", "-DBUILD_SHARED_LIBS=OFF")
+    archive = debian_libraries() / "libprotobuf.a"
+    refused = ("protobuf::libprotobuf is an archive", "-DBUILD_SHARED_LIBS=OFF")
+    expect(installed.configure("-DBUILD_SHARED_LIBS=ON", f"-DProtobuf_LIBRARY={archive}",
+                               f"-DProtobuf_LIBRARY_RELEASE={archive}", source=TOP, fails=True)[1], *refused)
 
 
 def altered(installed, file, old, new):
@@ -381,7 +485,7 @@ def two_versions(installed):
 
 def with_other_libraries(installed):
     for library, pattern in (("Abseil", r'(?<=absl_VERSION STREQUAL ")\w+'),
-                             ("protobuf", r'(?<=Protobuf_VERSION STREQUAL ")[\w.]+')):
+                             ("protobuf", r'(?<=\(verbena_built_with ")[\w.]+')):
         prefix = altered(installed, "VerbenaConfig.cmake", pattern, "1.2.3")
         expect(installed.refuses(prefixes=[prefix]), f"this Verbena was built with {library}",
                "docs/install.md")
@@ -444,6 +548,8 @@ OTHER_ROWS = (("shared", "CMake: a program with its own Boost.JSON", own_json),
               ("static", "refused: a component that is not there", without_a_component),
               ("static", "refused: libverbena.so with archives in it", shared_of_archives),
               ("static", "refused: mistakes in verbena_generate()", mistaken_generate),
+              ("static", "a CMake package of a newer protobuf", newer_protobuf),
+              ("static", "which protobuf is taken", which_protobuf),
               ("static", "two versions installed", two_versions),
               ("static", "refused: other Abseil, other protobuf", with_other_libraries))
 

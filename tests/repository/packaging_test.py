@@ -11,7 +11,7 @@ sys.path[:0] = [os.path.abspath("tests/repository")]
 import case_report
 import tree
 
-DEPENDENCIES = "tools/cmake/VerbenaDependencies.cmake"
+DEPENDENCIES = ("tools/cmake/VerbenaDependencies.cmake", "tools/cmake/VerbenaProtobuf.cmake")
 BILL = "tools/packaging/verbena.spdx"
 # How the bill and the ports call what CMake has under another name.
 BILL_NAMES = {"absl": "abseil"}
@@ -23,7 +23,7 @@ NOT_IN_VCPKG = {"ibverbs", "rdmacm"}
 
 def dependencies():
     """The libraries that CMake looks for, in lower case."""
-    text = tree.text(DEPENDENCIES)
+    text = "".join(map(tree.text, DEPENDENCIES))
     found = set(re.findall(r"^\s*find_package\((\w+)", text, re.MULTILINE)) - {"Threads"}
     found |= set(re.findall(r"^verbena_import\(Verbena::(\w+)", text, re.MULTILINE))
     if "VERBENA_BOOST_INCLUDE_DIR" in text:

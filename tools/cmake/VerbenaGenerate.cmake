@@ -6,13 +6,26 @@
 # gives the library `blocks` the files blocks.pb.{h,cc} and blocks.verbena.pb.{h,cc}, and whoever
 # links it their headers and Verbena::verbena.
 
+# Sets `result` to the file of the imported `target`; empty if it has none.
+function(verbena_imported_file result target)
+  get_target_property(configurations "${target}" IMPORTED_CONFIGURATIONS)
+  set(${result} "" PARENT_SCOPE)
+  foreach(property IN ITEMS IMPORTED_LOCATION IMPORTED_LOCATION_RELEASE LISTS configurations)
+    if(property IN_LIST configurations)
+      string(TOUPPER "IMPORTED_LOCATION_${property}" property)
+    endif()
+    get_target_property(file "${target}" ${property})
+    if(file)
+      set(${result} "${file}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
 # protoc's version is the library's, or what it writes does not compile.
 function(verbena_check_protoc)
   get_property(checked GLOBAL PROPERTY VERBENA_PROTOC_CHECKED)
-  get_target_property(protoc protobuf::protoc IMPORTED_LOCATION)
-  if(NOT protoc)
-    get_target_property(protoc protobuf::protoc IMPORTED_LOCATION_RELEASE)
-  endif()
+  verbena_imported_file(protoc protobuf::protoc)
   if(NOT protoc)
     set(protoc "${Protobuf_PROTOC_EXECUTABLE}")  # a file that is not there has no target
   endif()
@@ -27,14 +40,13 @@ function(verbena_check_protoc)
       "-DProtobuf_PROTOC_EXECUTABLE=PATH. On Debian: apt-get install protobuf-compiler.")
   endif()
   string(REGEX REPLACE "^libprotoc " "" version "${version}")
-  # The library may say 4.25.1 where protoc says 25.1: each language counts its own first number.
-  foreach(each IN ITEMS version Protobuf_VERSION)
-    string(REGEX REPLACE "^[0-9]\\.([0-9]+\\.[0-9]+)" "\\1" ${each}_of_all "${${each}}")
-  endforeach()
-  if(NOT version_of_all VERSION_EQUAL Protobuf_VERSION_of_all)
+  verbena_protobuf_common_version(version_of_all "${version}")
+  verbena_protobuf_common_version(library_of_all "${Protobuf_VERSION}")
+  if(NOT version_of_all VERSION_EQUAL library_of_all)
+    verbena_protobuf_place(place)
     message(FATAL_ERROR
       "${protoc} is protoc '${version}', but the library is protobuf ${Protobuf_VERSION} "
-      "(${Protobuf_INCLUDE_DIRS}). Name the protoc of that library: "
+      "(${place}). Name the protoc of that library: "
       "-DProtobuf_PROTOC_EXECUTABLE=PATH. On Debian: apt-get install protobuf-compiler.")
   endif()
   set_property(GLOBAL PROPERTY VERBENA_PROTOC_CHECKED TRUE)

@@ -64,6 +64,14 @@ install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT dev
 
 # --- CMake's package.
 
+# Users find the protobuf and the Abseil of CMake packages where this build found them, unless they
+# name others. Those of a system have no packages, or any build finds them.
+set(protobuf_found_at)
+set(absl_found_at)
+if(Protobuf_CONFIG)
+  set(protobuf_found_at "${Protobuf_DIR}")
+  set(absl_found_at "${absl_DIR}")
+endif()
 set(package_at "${CMAKE_INSTALL_LIBDIR}/cmake/Verbena")
 configure_package_config_file(tools/cmake/VerbenaConfig.cmake.in VerbenaConfig.cmake
                               INSTALL_DESTINATION "${package_at}" PATH_VARS CMAKE_INSTALL_INCLUDEDIR)
@@ -71,7 +79,7 @@ configure_package_config_file(tools/cmake/VerbenaConfig.cmake.in VerbenaConfig.c
 write_basic_package_version_file(VerbenaConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/VerbenaConfig.cmake"
               "${PROJECT_BINARY_DIR}/VerbenaConfigVersion.cmake"
-              tools/cmake/VerbenaGenerate.cmake
+              tools/cmake/VerbenaGenerate.cmake tools/cmake/VerbenaProtobuf.cmake
         DESTINATION "${package_at}" COMPONENT dev)
 install(EXPORT VerbenaTargets NAMESPACE Verbena:: DESTINATION "${package_at}" COMPONENT dev)
 
@@ -103,7 +111,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 list(APPEND pc_requires protobuf)
 if(Protobuf_VERSION)
-  list(APPEND pc_requires "protobuf = ${Protobuf_VERSION}")
+  # protobuf.pc says 29.3.0, also if CMake has read 5.29.3 in the headers.
+  set(pc_protobuf "${Protobuf_VERSION}")
+  if(Protobuf_VERSION MATCHES "^[0-9]\\.([0-9]+)\\.([0-9]+)" AND CMAKE_MATCH_1 GREATER_EQUAL 22)
+    set(pc_protobuf "${CMAKE_MATCH_1}.${CMAKE_MATCH_2}.0")
+  endif()
+  list(APPEND pc_requires "protobuf = ${pc_protobuf}")
 endif()
 if(absl_VERSION)
   list(APPEND pc_requires "absl_status = ${absl_VERSION}")

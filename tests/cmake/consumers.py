@@ -356,13 +356,24 @@ add_library(protobuf::libprotobuf SHARED IMPORTED)
 set_target_properties(protobuf::libprotobuf PROPERTIES IMPORTED_CONFIGURATIONS NOCONFIG
   IMPORTED_LOCATION_NOCONFIG "FILE" INTERFACE_LINK_LIBRARIES absl::strings)
 """
+# How Conan's does, which may lead back to itself, too.
+LIBPROTOBUF_OF_CONAN = """
+add_library(protobuf::libprotobuf INTERFACE IMPORTED)
+set_target_properties(protobuf::libprotobuf PROPERTIES INTERFACE_LINK_LIBRARIES
+  "$<$<CONFIG:Release>:CONAN_LIB::all;CONAN_LIB::file>;$<$<CONFIG:Debug>:CONAN_LIB::all>")
+add_library(CONAN_LIB::all INTERFACE IMPORTED)
+set_target_properties(CONAN_LIB::all PROPERTIES INTERFACE_LINK_LIBRARIES
+  "$<LINK_ONLY:protobuf::libprotobuf>;-lz;m")
+add_library(CONAN_LIB::file UNKNOWN IMPORTED)
+set_target_properties(CONAN_LIB::file PROPERTIES IMPORTED_LOCATION "FILE")
+"""
 
 
 def debian_libraries():
     return pathlib.Path(run("pkg-config", "--variable=libdir", "protobuf").strip())
 
 
-def protobuf_package(installed, version="29.3.0"):
+def protobuf_package(installed, version="29.3.0", libprotobuf=LIBPROTOBUF, file="libprotobuf.so"):
     """A prefix with CMake packages as a newer protobuf and its Abseil install them. They call Debian's
     protobuf `version`, and Debian's Abseil 20240722."""
     prefix = pathlib.Path(tempfile.mkdtemp(dir=installed.scratch))
@@ -374,7 +385,7 @@ def protobuf_package(installed, version="29.3.0"):
     words = f"""
 include(CMakeFindDependencyMacro)
 find_dependency(absl CONFIG)
-{LIBPROTOBUF.replace("FILE", f"{libraries}/libprotobuf.so")}
+{libprotobuf.replace("FILE", str(libraries / file))}
 add_library(protobuf::libprotoc SHARED IMPORTED)
 set_target_properties(protobuf::libprotoc PROPERTIES IMPORTED_LOCATION "{libraries}/libprotoc.so")
 add_executable(protobuf::protoc IMPORTED)
@@ -459,6 +470,10 @@ def shared_of_archives(installed):
     refused = ("protobuf::libprotobuf is an archive", "-DBUILD_SHARED_LIBS=OFF")
     expect(installed.configure("-DBUILD_SHARED_LIBS=ON", f"-DProtobuf_LIBRARY={archive}",
                                f"-DProtobuf_LIBRARY_RELEASE={archive}", source=TOP, fails=True)[1], *refused)
+    prefix = protobuf_package(installed, libprotobuf=LIBPROTOBUF_OF_CONAN, file=archive.name)
+    expect(installed.configure("-DBUILD_SHARED_LIBS=ON", source=TOP, prefixes=[prefix], fails=True)[1], *refused)
+    prefix = protobuf_package(installed, libprotobuf=LIBPROTOBUF_OF_CONAN)
+    expect(installed.configure("-DBUILD_SHARED_LIBS=ON", source=TOP, prefixes=[prefix])[1], UNTRIED)
 
 
 def altered(installed, file, old, new):

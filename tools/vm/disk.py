@@ -7,7 +7,7 @@ disk's own volatile cache is not lost; dm-log-writes in the guest shows what hap
 
 import subprocess
 
-import kernel as kernels
+from archive import Unavailable
 
 MIB = 1 << 20
 
@@ -42,7 +42,7 @@ def _format(path, megabytes):
                             check=False)
     if result.returncode != 0:
         path.unlink()
-        raise kernels.Unavailable(f"mkfs.ext4 of {path} failed:\n{result.stdout.strip()}")
+        raise Unavailable(f"mkfs.ext4 of {path} failed:\n{result.stdout.strip()}")
 
 
 def qemu_words(image):

@@ -17,7 +17,7 @@ TIMED_OUT = 124  # as timeout(1) has it
 DIED = 125
 PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static",
             "rdma": "iproute2", "depmod": "kmod", "setpriv": "util-linux",
-            "mkfs.ext4": "e2fsprogs"}
+            "mkfs.ext4": "e2fsprogs", "zstd": "zstd"}
 BOOT_ARGUMENTS = ("console=ttyS0 quiet loglevel=5 panic=-1 nokaslr mitigations=off nohz=off "
                   "tsc=reliable random.trust_cpu=on")
 COMPLAINTS = re.compile(r"WARNING:|BUG:|Oops|general protection|blocked for more|soft lockup|stall")

@@ -4,7 +4,6 @@ import hashlib
 import lzma
 import os
 import pathlib
-import re
 import shutil
 import stat
 import struct
@@ -12,46 +11,22 @@ import subprocess
 import sys
 import tempfile
 
+from archive import Archive, Unavailable, rename_unless_there
+
 # Modules that init loads, each after its dependencies. "siw" is built apart (siw.py).
 MODULES = ("virtio_pci virtio_console virtio_rng virtio_net 9pnet_virtio 9p overlay "
            "crc32_generic crc32c_generic libcrc32c udp_tunnel ip6_udp_tunnel ib_core iw_cm "
            "ib_uverbs ib_umad rdma_cm rdma_ucm rdma_rxe veth dummy sch_netem").split()
 # A guest with disks loads these after that.
 DISK_MODULES = "virtio_blk ext4 dm_mod dm_log_writes loop".split()
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / (
-    "verbena-vm")
-
-
-class Unavailable(Exception):
-    """The guest cannot run; the text says what is missing and what mends it."""
-
-
-def output_of(*command):
-    """The output of a command, or "" if it fails or is not there."""
-    try:
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                              check=False).stdout
-    except FileNotFoundError:
-        return ""
-
-
-def download(packages, directory):
-    """Downloads Debian packages ("name=version") and unpacks them below `directory`."""
-    with tempfile.TemporaryDirectory(dir=directory) as into:
-        result = subprocess.run(["apt-get", "download", *packages], cwd=into, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-        if result.returncode != 0:
-            raise Unavailable(f"cannot download {' '.join(packages)}:\n{result.stdout.strip()}\n"
-                              "Run apt-get update (as root) and try again.")
-        for package in pathlib.Path(into).glob("*.deb"):
-            subprocess.run(["dpkg", "-x", package, directory], check=True)
 
 
 class Kernel:
     """One unpacked kernel: <directory>/vmlinux, and its modules in <directory>/modules."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, archive):
         self.directory = directory
+        self.archive = archive
         # linux-image-6.1.0-56-amd64_6.1.192-2_<digest of the modules' names>
         name, self.version, _ = directory.name.split("_")
         self.release = name[len("linux-image-"):]
@@ -67,59 +42,73 @@ class Kernel:
         return order
 
 
-def get():
-    """The kernel that linux-image-amd64 stands for, downloaded once. If apt does not know that
-    package, the newest kernel in the cache."""
+def get(suite):
+    """The kernel that linux-image-amd64 of `suite` stands for, downloaded once. If apt does not
+    know that package, the newest kernel in the cache."""
+    archive = Archive(suite)
     digest = hashlib.sha256(" ".join(MODULES + DISK_MODULES).encode()).hexdigest()[:8]
-    name = re.search(r"Depends: (linux-image-\S+)", output_of("apt-cache", "depends",
-                                                              "linux-image-amd64"))
+    name = archive.dependency("linux-image-amd64", r"linux-image-\S+")
     if not name:
-        cached = list(CACHE.glob(f"linux-image-*_{digest}"))
+        cached = list(archive.cache.glob(f"linux-image-*_{digest}"))
         if cached:
-            return Kernel(max(cached, key=lambda path: path.stat().st_mtime))
+            return Kernel(max(cached, key=lambda path: path.stat().st_mtime), archive)
         raise Unavailable("apt knows no linux-image-amd64; as root, on Debian 12: apt-get update")
-    shown = output_of("apt-cache", "show", "--no-all-versions", name[1])
-    version = re.search(r"^Version: (\S+)", shown, re.MULTILINE)[1]
-    directory = CACHE / f"{name[1]}_{version}_{digest}"
+    version = archive.version(name)
+    directory = archive.cache / f"{name}_{version}_{digest}"
     if not directory.exists():
-        _unpack(name[1], version, directory)
-    return Kernel(directory)
+        _unpack(archive, name, version, directory)
+    return Kernel(directory, archive)
 
 
-def _unpack(name, version, directory):
+def _unpack(archive, name, version, directory):
     print(f"vm: downloading {name} {version} (once)", file=sys.stderr, flush=True)
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE, prefix="unpacking-") as temporary:
+    archive.cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=archive.cache, prefix="unpacking-") as temporary:
         top = pathlib.Path(temporary)
-        download([f"{name}={version}"], top)
+        archive.download([f"{name}={version}"], top)
+        if not (top / "lib").exists():  # Debian 13 has the modules in /usr/lib
+            (top / "lib").symlink_to("usr/lib")
         release = name[len("linux-image-"):]
         made = top / "made"
         (made / "modules").mkdir(parents=True)
         image = (top / "boot" / f"vmlinuz-{release}").read_bytes()
-        (made / "vmlinux").write_bytes(_decompress(image))
+        (made / "vmlinux").write_bytes(decompress_image(image))
         subprocess.run(["/sbin/depmod", "-b", top, release], check=True)
         dependencies = (top / "lib/modules" / release / "modules.dep").read_text()
         for name, modules in (("load_order", MODULES), ("disk_load_order", DISK_MODULES)):
             order = load_order_of(dependencies, modules)
-            for path in order:
-                shutil.copy(top / "lib/modules" / release / path, made / "modules")
-            (made / name).write_text("".join(f"{os.path.basename(path)}\n" for path in order))
-        try:
-            made.rename(directory)
-        except OSError:  # another process was faster
-            if not directory.exists():
-                raise
+            files = [os.path.basename(path).removesuffix(".xz") for path in order]
+            for path, file in zip(order, files):
+                module = plain_module(top / "lib/modules" / release / path)
+                (made / "modules" / file).write_bytes(module)
+            (made / name).write_text("".join(f"{file}\n" for file in files))
+        rename_unless_there(made, directory)
 
 
-def _decompress(image):
+def decompress_image(image):
     """The ELF inside a bzImage: booting it directly saves the guest two seconds of unpacking."""
-    # Documentation/arch/x86/boot.rst: setup_sects, payload_offset, payload_length.
+    # Documentation/arch/x86/boot.rst: setup_sects, payload_offset, payload_length. The build puts
+    # the length of the ELF behind what it compressed.
     setup = (image[0x1f1] or 4) + 1
     offset, length = struct.unpack("<II", image[0x248:0x250])
     payload = image[setup * 512 + offset:setup * 512 + offset + length]
-    if payload[:6] != b"\xfd7zXZ\0":
-        raise Unavailable("the kernel image is not compressed with xz")
-    return lzma.LZMADecompressor().decompress(payload)
+    packed, size = payload[:-4], struct.unpack("<I", payload[-4:])[0]
+    if packed[:6] == b"\xfd7zXZ\0":
+        elf = lzma.decompress(packed)
+    elif packed[:4] == b"\x28\xb5\x2f\xfd":
+        elf = subprocess.run(["zstd", "-dc"], input=packed, stdout=subprocess.PIPE,
+                             check=True).stdout
+    else:
+        raise Unavailable("the kernel image is compressed neither with xz nor with zstd")
+    if len(elf) != size:
+        raise Unavailable(f"the kernel image unpacks to {len(elf)} bytes, not to {size}")
+    return elf
+
+
+def plain_module(path):
+    """The content of a module's file, which may be compressed, as Debian 13's are."""
+    content = path.read_bytes()
+    return lzma.decompress(content) if path.suffix == ".xz" else content
 
 
 def load_order_of(dependencies, modules):

@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 
+import archive
 import disk
 import guest
 import kernel as kernels
@@ -26,6 +27,8 @@ which real packets cross. With --hosts 2 the second guest's eth0 has 10.0.0.2, C
 that answers, and the run ends when COMMAND ends; the peer's output comes on standard error.
 With --disk a disk with ext4 is mounted at /disk. Killing ./dev vm is a power cut: the guest's page
 cache is lost, and --disk-image FILE keeps what had reached the disk.
+Kernels are downloaded once, into ~/.cache/verbena-vm. Soft-iWARP for trixie is built by that Debian's
+compiler, in a root of 320 MB there. Remove ~/.cache/verbena-vm/trixie for a newer kernel of trixie.
 VERBENA_*, GTEST_* and the sanitizers' variables are passed on.
 
 exit status: that of COMMAND; 2 wrong usage; 69 what is needed is missing (./dev install-deps --vm);
@@ -33,6 +36,7 @@ exit status: that of COMMAND; 2 wrong usage; 69 what is needed is missing (./dev
 
 examples:
   ./dev vm -- ibv_devinfo
+  ./dev vm --kernel trixie --device siw -- ibv_devinfo
   ./dev vm --devices 2 --loss 1 -- \\
     'ib_write_bw -d rxe0 -x 1 & sleep 1; ib_write_bw -d rxe1 -x 1 10.0.0.1'
   ./dev vm --disk 128 --device none -- df -h /disk
@@ -46,6 +50,9 @@ def arguments(argv):
         description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--device", choices=("rxe", "siw", "none"), default="rxe",
                         help="Soft-RoCE (default), Soft-iWARP (built on first use), or no device")
+    parser.add_argument("--kernel", choices=archive.SUITES, default=archive.SUITES[0],
+                        help="the Debian whose kernel boots: bookworm with Linux 6.1 (default), or "
+                             "trixie with 6.12")
     parser.add_argument("--devices", type=int, choices=(1, 2), default=1, help="in the guest")
     parser.add_argument("--hosts", type=int, choices=(1, 2), default=1, help="guests")
     parser.add_argument("--peer", metavar="COMMAND", help="what the second guest runs")
@@ -149,7 +156,7 @@ def settings_of(options, host):
 
 def run(options):
     options.environment = environment(options.env, os.environ)
-    options.kernel = kernels.get()
+    options.kernel = kernels.get(options.kernel)
     modules = [siw.module(options.kernel)] if options.device == "siw" else []
     cables = socket.socketpair() if options.hosts == 2 else (None, None)
     guests = []
@@ -192,7 +199,7 @@ def main():
         return 69
     try:
         return run(options)
-    except kernels.Unavailable as reason:
+    except archive.Unavailable as reason:
         print(f"vm: cannot run a guest: {reason}", file=sys.stderr)
         return 69
 

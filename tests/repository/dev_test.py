@@ -215,6 +215,54 @@ class WholeRunTest(unittest.TestCase):
         self.assertEqual(["guest"], phases(only=["guest"]))
 
 
+class KernelTest(unittest.TestCase):
+    """--kernel of ./dev test."""
+
+    def options(self, *words):
+        with mock.patch.object(sys, "argv", ["test", *words]):
+            return whole_run.arguments()
+
+    def refusal(self, *words):
+        with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as end:
+            self.options(*words)
+        self.assertEqual(2, end.exception.code)
+        return said.getvalue().splitlines()[-1]
+
+    def test_guests_boot_bookworms_kernel_unless_another_is_named(self):
+        self.assertEqual("bookworm", self.options().kernel)
+        self.assertEqual("bookworm", self.options("--only", "asan").kernel)
+        self.assertEqual("trixie", self.options("--all", "--only", "guest", "--kernel", "trixie").kernel)
+
+    def test_an_unknown_kernel_is_refused_and_those_that_exist_are_named(self):
+        self.assertIn("'sid' (choose from 'bookworm', 'trixie')", self.refusal("--kernel", "sid"))
+
+    def test_a_kernel_without_a_guest_is_refused(self):
+        for words in (["--only", "asan,plain"], ["--racy"]):
+            self.assertIn("--kernel is for the phases guest and smoke", self.refusal(*words, "--kernel", "trixie"))
+
+    def test_all_guests_boot_the_kernel_that_is_named(self):
+        test = guest_phase.Test("//:a", [], 240)
+        started, flags = [], []
+
+        def run(words, **_):
+            started.append([str(word) for word in words])
+            return subprocess.CompletedProcess(words, guest_phase.CANNOT_RUN, "", "")
+
+        def run_bazel(_, words):
+            flags.extend(words)
+            return 0, []
+        options = self.options("--all", "--only", "guest", "--kernel", "trixie")
+        with (contextlib.redirect_stdout(io.StringIO()), mock.patch.object(guest_phase, "missing", lambda kernel: ""),
+              mock.patch.multiple(guest_phase, tests_with=lambda tag, _: [test, test], build=lambda tests, _: tests),
+              mock.patch.object(guest_phase.subprocess, "run", run),
+              mock.patch.object(bazel_events, "run", run_bazel)):
+            guest_phase.run(options)
+        self.assertEqual(len(guest_phase.BOOTS + guest_phase.MORE_BOOTS), len(started))
+        for words in started:
+            self.assertEqual("trixie", words[words.index("--kernel") + 1])
+        self.assertIn("--test_env=VERBENA_GUEST_KERNEL=trixie", flags)
+
+
 class PassedPhasesTest(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
@@ -227,7 +275,7 @@ class PassedPhasesTest(unittest.TestCase):
 
     def passed(self, **options):
         said = argparse.Namespace(**{"all": True, "filter": None, "runs": 1, "targets": [],
-                                     "only": [], **options})
+                                     "only": [], "kernel": "bookworm", **options})
         return passed_phases.PassedPhases(said, self.top, self.cache)
 
     def test_a_phase_that_passed_on_the_same_files_is_known_with_its_count(self):
@@ -247,6 +295,7 @@ class PassedPhasesTest(unittest.TestCase):
 
     def test_other_options_are_another_run(self):
         self.passed().add("tsan", 17)
+        self.assertFalse(self.passed(kernel="trixie").has("tsan"))
         self.assertFalse(self.passed(all=False).has("tsan"))
         self.assertFalse(self.passed(filter="A.*").has("tsan"))
 
@@ -277,7 +326,8 @@ class PassedPhasesTest(unittest.TestCase):
 
     def test_outside_of_git_nothing_is_remembered(self):
         with tempfile.TemporaryDirectory() as elsewhere:
-            said = argparse.Namespace(all=True, filter=None, runs=1, targets=[], only=[])
+            said = argparse.Namespace(all=True, filter=None, runs=1, targets=[], only=[],
+                                      kernel="bookworm")
             outside = passed_phases.PassedPhases(said, elsewhere, self.cache)
             outside.add("tsan", 17)
             self.assertFalse(outside.has("tsan"))

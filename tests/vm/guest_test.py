@@ -19,13 +19,19 @@ def environment():
     return dict(os.environ, HOME=pwd.getpwuid(os.getuid()).pw_dir)
 
 
+def command(words):
+    """./dev vm, with the kernel that ./dev test --kernel names."""
+    return [str(tree.top() / "tools/vm/vm.py"), "--kernel",
+            os.environ.get("VERBENA_GUEST_KERNEL", "bookworm"), *words]
+
+
 def vm(*words):
-    return subprocess.run([str(tree.top() / "tools/vm/vm.py"), *words], env=environment(),
+    return subprocess.run(command(words), env=environment(),
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
 
 
 def start_vm(*words):
-    return subprocess.Popen([str(tree.top() / "tools/vm/vm.py"), *words], env=environment(),
+    return subprocess.Popen(command(words), env=environment(),
                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 

@@ -11,7 +11,8 @@ A test runs in the guests of each of its tags. All tests with a tag share the bo
 With --all, tests tagged two_networks run in a guest, whose kernel has netem, tests tagged iwarp also
 run over siw, two_hosts also over siw and by rdma_cm, and disk checks more. Tests tagged guest boot
 guests of their own, unless they also have one of the tags above: then they only run inside its
-guests.
+guests. All guests boot the kernel that --kernel names; tests that boot their own find it in
+VERBENA_GUEST_KERNEL.
 """
 
 import concurrent.futures
@@ -28,8 +29,12 @@ import xml.etree.ElementTree as ElementTree
 import bazel_events
 import test_log
 
+sys.path.append(str(bazel_events.TOP / "tools/vm"))
+import archive
+
 TOP = bazel_events.TOP
 VM = TOP / "tools/vm/vm.py"
+KERNELS = archive.SUITES  # the first is the default
 CANNOT_RUN = 69  # the exit status of ./dev vm if something that it needs is missing
 BOOT_TIMEOUT_S = 1800
 # Emulated processors, busy host: several times what bazel gives a test of that size.
@@ -189,7 +194,8 @@ def run_inside(boot, tests, options):
         if options.filter:
             environment["GTEST_FILTER"] = options.filter
         result = subprocess.run(
-            [VM, "--timeout", str(BOOT_TIMEOUT_S), "--memory", str(GUEST_MB), "--writable", results,
+            [VM, "--kernel", options.kernel, "--timeout", str(BOOT_TIMEOUT_S),
+             "--memory", str(GUEST_MB), "--writable", results,
              *[word.format(binaries=binaries) for word in boot.options], "--", "bash", script],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             errors="replace", check=False)
@@ -208,15 +214,15 @@ def run_inside(boot, tests, options):
     return outcome, written
 
 
-def missing():
-    """Why no guest can run here, or "". Installs what can be installed."""
+def missing(kernel):
+    """Why no guest with that kernel can run here, or "". Installs what can be installed."""
     installed = subprocess.run([TOP / "tools/dev/install_deps.sh", "--quiet", "vm"],
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                check=False)
     if installed.returncode != 0:
         return installed.stdout.strip().splitlines()[-1]
-    boot = subprocess.run([VM, "--timeout", "120", "true"], stdout=subprocess.DEVNULL,
-                          stderr=subprocess.PIPE, text=True, check=False)
+    boot = subprocess.run([VM, "--kernel", kernel, "--timeout", "120", "true"],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     sys.stderr.write(boot.stderr)
     return boot.stderr.strip().splitlines()[-1] if boot.returncode == CANNOT_RUN else ""
 
@@ -224,7 +230,7 @@ def missing():
 def run(options, smoke=False):
     """The outcome of the guest phase, or of the smoke phase."""
     outcome = bazel_events.Outcome()
-    reason = missing()
+    reason = missing(options.kernel)
     if reason:
         outcome.skips.append(f"all tests over real verbs: {reason}")
         return outcome
@@ -263,6 +269,7 @@ def run(options, smoke=False):
 
 def run_those_that_boot_guests(options, targets):
     flags = ["--keep_going", "--test_output=summary", "--test_summary=terse", "--build_tests_only",
+             f"--test_env=VERBENA_GUEST_KERNEL={options.kernel}",
              "--test_tag_filters=" + ",".join(
                  ["guest", *([] if options.all else ["-long"]),
                   *sorted({f"-{boot.tag}" for boot in BOOTS + MORE_BOOTS})])]

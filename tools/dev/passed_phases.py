@@ -55,6 +55,7 @@ class PassedPhases:
         self._cache = cache or default_cache()
         self._tree = digest_of_tree(top)
         said = [options.all, options.filter, options.runs, options.targets, options.only,
+                options.kernel,
                 sorted(item for item in os.environ.items() if COUNTS.fullmatch(item[0]))]
         self._said = repr(said)
 

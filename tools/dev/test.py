@@ -26,6 +26,7 @@ PHASES = {"asan": 11, "plain": 3, "consumer": 8, "smoke": 3,
           "guest": 20, "fuzz": 3, "mutants": 20}
 # The phases that a newcomer and CI run. The smoke phase is a part of the guest phase.
 SHORT = ("asan", "plain", "consumer", "smoke")
+GUEST_PHASES = {"guest", "smoke"}
 FUZZ_SECONDS = 10
 
 # The tests of the profiles phase: those whose subject is a device that links and calls run on.
@@ -95,6 +96,9 @@ def arguments():
                         help="leave out phases that have passed with just these files and options")
     parser.add_argument("--filter", metavar="PATTERN",
                         help="run the GoogleTest cases that match; the others are not counted")
+    parser.add_argument("--kernel", choices=guest_phase.KERNELS,
+                        help="the Debian whose kernel the guests of guest and smoke boot, as for ./dev vm "
+                             f"(default {guest_phase.KERNELS[0]})")
     parser.add_argument("--runs", type=int, default=1, metavar="N",
                         help="run each test N times in plain, asan, tsan and tcp, and with --racy; the "
                              "other phases run once (default 1)")
@@ -110,6 +114,9 @@ def arguments():
         parser.error("--loaded is for --racy")
     if options.racy and (options.only or options.all or options.resume):
         parser.error("--racy runs no phases: leave out --only, --all and --resume")
+    if options.kernel and not GUEST_PHASES.intersection(phases_of(options)):
+        parser.error("--kernel is for the phases guest and smoke, and neither runs")
+    options.kernel = options.kernel or guest_phase.KERNELS[0]
     options.short = not (options.only or options.all or options.targets)
     return options
 
@@ -251,7 +258,7 @@ def run_phase(phase, options):
         return arm64.run()
     if phase == "consumer":
         return run_consumer_phase(options)
-    if phase in ("guest", "smoke"):
+    if phase in GUEST_PHASES:
         return guest_phase.run(options, smoke=phase == "smoke")
     return run_bazel_phase(phase, options)
 

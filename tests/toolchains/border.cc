@@ -203,8 +203,14 @@ Task<absl::StatusOr<uint32_t>> CountTo(Channel& channel, uint32_t messages) {
   uint32_t counted = 0;
   Answer answer;
   // Both ways to read: an await, and a Task of the library's.
-  while (counted % 2 == 0 ? co_await answers.Read(answer)
-                          : (co_await answers.TryRead(answer)).value_or(false)) {
+  for (;;) {
+    bool is_there = false;
+    if (counted % 2 == 0) {
+      is_there = co_await answers.Read(answer);
+    } else {
+      is_there = (co_await answers.TryRead(answer)).value_or(false);
+    }
+    if (!is_there) break;
     if (answer.number() != counted++) co_return absl::DataLossError("a message is not the next");
   }
   VERBENA_CO_RETURN_IF_ERROR(co_await answers.Finish());

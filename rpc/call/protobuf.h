@@ -5,6 +5,9 @@
 // newer protobuf is the work of these files. Built and tested with
 // protobuf 3.21.
 //
+// Built by CMake, the source also has the check that ends the process if a second copy of Verbena
+// is loaded (docs/install.md, "Plugins").
+//
 // Messages are borrowed for the call. Any thread.
 
 #ifndef VERBENA_RPC_CALL_PROTOBUF_H_

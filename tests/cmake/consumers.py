@@ -272,6 +272,61 @@ def new_service(installed):
         raise RowFailed(f"the server ended with {server.returncode}")
 
 
+def plugin_of(installed, name):
+    """A plugin that is linked with `installed`, as the file `name`.so, and a program that loads such."""
+    build, _ = installed.configure("-DCOMPONENTS=verbena")
+    run("cmake", "--build", build, "--target", "plugin", "load")
+    return (build / "libplugin.so").rename(build / f"{name}.so"), build / "load"
+
+
+def second_copy_is_refused(load, first, second, env=None):
+    """Loads two plugins with a copy of Verbena each, and fails unless the second is refused in words."""
+    for plugin in (first, second):
+        expect(run(load, plugin, env=env), f"{plugin} has started")
+    output = run(load, first, second, fails=True, env=env)
+    expect(output, f"{first} has started", "two copies of Verbena in one process", "the first is in ",
+           "the second in ", "Link both with libverbena.so, of one version")
+    return output
+
+
+def two_static_plugins(installed):
+    first, load = plugin_of(installed, "first")
+    second = shutil.copy(first, first.with_name("second.so"))
+    expect(second_copy_is_refused(load, first, second), f"the first is in {first}, the second in {second}")
+
+
+def static_beside_shared(shared, static):
+    first, load = plugin_of(shared, "shared")
+    second, _ = plugin_of(static, "static")
+    library = shared.libraries / "libverbena.so"
+    expect(second_copy_is_refused(load, first, second), f"the first is in {library}", f"the second in {second}")
+    expect(second_copy_is_refused(load, second, first), f"the first is in {second}", f"the second in {library}")
+
+
+def two_shared_plugins(installed):
+    first, load = plugin_of(installed, "first")
+    second = shutil.copy(first, first.with_name("second.so"))
+    expect(run(load, first, second), f"{first} has started", f"{second} has started")
+
+
+def two_sonames(installed):
+    """As if libverbena.so had got another VERBENA_SOVERSION, and one plugin were linked with that."""
+    first, load = plugin_of(installed, "first")
+    soname = re.search(r"libverbena\.so\.\d+", run("objdump", "-p", first))[0]
+    other = soname[:-1] + ("9" if soname[-1] != "9" else "8")
+    second = first.with_name("second.so")
+    for old, new in ((first, second), (installed.libraries / soname, first.with_name(other))):
+        new.write_bytes(old.read_bytes().replace(soname.encode(), other.encode()))
+    places = (f"the first is in {installed.libraries / soname}", f"the second in {first.with_name(other)}")
+    env = {"LD_LIBRARY_PATH": str(first.parent)}
+    expect(second_copy_is_refused(load, first, second, env=env), *places)
+    # So is a plugin beside a program that is linked with Verbena, though the names of the program's come first.
+    preloaded = first.with_name("preloaded.so")
+    preloaded.symlink_to(installed.libraries / soname)
+    expect(run(load, second, fails=True, env={**env, "LD_PRELOAD": str(preloaded)}), "two copies of Verbena",
+           *places[1:])
+
+
 # --- Bad input: each is answered by one message, which says what to do.
 
 
@@ -544,6 +599,8 @@ OTHER_ROWS = (("shared", "CMake: a program with its own Boost.JSON", own_json),
               ("shared", "make and pkg-config", made_hello),
               ("shared", "make and pkg-config: a program that asks etcd", made_to_ask_etcd),
               ("shared", "./dev new-service --cmake", new_service),
+              ("shared", "two plugins", two_shared_plugins),
+              ("shared", "refused: two plugins, libraries of two sonames", two_sonames),
               ("static", "CMake: hello", cmake_hello),
               ("static", "CMake: a program with its own Boost.JSON", own_json),
               ("static", "CMake: a program that asks etcd", asks_etcd),
@@ -563,10 +620,12 @@ OTHER_ROWS = (("shared", "CMake: a program with its own Boost.JSON", own_json),
               ("static", "refused: a component that is not there", without_a_component),
               ("static", "refused: libverbena.so with archives in it", shared_of_archives),
               ("static", "refused: mistakes in verbena_generate()", mistaken_generate),
+              ("static", "refused: two plugins with a copy each", two_static_plugins),
               ("static", "a CMake package of a newer protobuf", newer_protobuf),
               ("static", "which protobuf is taken", which_protobuf),
               ("static", "two versions installed", two_versions),
-              ("static", "refused: other Abseil, other protobuf", with_other_libraries))
+              ("static", "refused: other Abseil, other protobuf", with_other_libraries),
+              ("shared+static", "refused: a plugin with a copy beside libverbena.so", static_beside_shared))
 
 
 def report(kind, name, row, *arguments):
@@ -597,18 +656,23 @@ def main():
     rows = [row for row in SHORT_ROWS + (OTHER_ROWS if options.all or options.row else ())
             if options.row in f"{row[0]} {row[1]}"]
     passed = []
+    installations = {}
     with tempfile.TemporaryDirectory(prefix="verbena consumers ") as directory:
         scratch = pathlib.Path(directory)
         builds = pathlib.Path(tempfile.mkdtemp(prefix="verbena_consumers_"))
         try:
-            for kind in dict.fromkeys(row[0] for row in rows):
+            for kind in dict.fromkeys(kind for row in rows for kind in row[0].split("+")):
                 prefix = getattr(options, kind) or scratch / kind
                 if not getattr(options, kind):
                     passed.append(report(kind, "the library, built and installed", build_library, kind, prefix))
                     if not passed[-1]:
                         continue
-                installed = Installation(prefix.resolve(), builds)
-                passed += [report(kind, name, row, installed) for where, name, row in rows if where == kind]
+                installations[kind] = Installation(prefix.resolve(), builds)
+                passed += [report(kind, name, row, installations[kind]) for where, name, row in rows if where == kind]
+            for where, name, row in rows:
+                kinds = where.split("+")
+                if len(kinds) > 1 and installations.keys() >= set(kinds):
+                    passed.append(report(where, name, row, *(installations[kind] for kind in kinds)))
         finally:
             shutil.rmtree(builds)
     print(f"tests/cmake: {sum(passed)} passed, {len(passed) - sum(passed)} failed")

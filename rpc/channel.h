@@ -128,8 +128,9 @@ class VERBENA_EXPORT Channel {
   //                            (ServerOptions::registration). Changes are heard of at once. While
   //                            etcd cannot be reached the last good set stays. Over TLS:
   //                            etcds://host:port/prefix?ca=/path&cert=/path&key=/path, with as
-  //                            many of the files as needed. The program depends on
-  //                            @verbena//rpc:etcd; otherwise calls fail with FAILED_PRECONDITION.
+  //                            many of the files as needed. The program links the
+  //                            client of etcd (etcd.h); otherwise calls fail with
+  //                            FAILED_PRECONDITION.
   //
   // Nothing is connected here, and a target that is wrong fails the first call with
   // INVALID_ARGUMENT. `runtime` must outlive every use but the destructor. A check aborts if

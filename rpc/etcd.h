@@ -3,8 +3,8 @@
 //
 // For programs that keep their own state in etcd, such as the members and epochs of a replicated
 // store. Channels to etcd:// targets and ServerOptions::registration use it, too. A program that
-// names this class, or an etcd:// target, depends on @verbena//rpc:etcd, which links OpenSSL;
-// others link neither.
+// names this class, or an etcd:// target, links Verbena::etcd (CMake), verbena-etcd (pkg-config) or
+// @verbena//rpc:etcd (Bazel), and with it OpenSSL; others link neither.
 //
 // Any thread may share a client; it must outlive its Tasks and watches. Tasks may be awaited on any
 // executor. All clients of a process share one thread, which starts with the first one and stays,

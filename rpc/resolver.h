@@ -104,7 +104,8 @@ class Resolver {
 //                                   .name = "storage-7"}});
 struct RegistrationOptions {
   // "etcd://host:port[,host:port]/prefix", as for a Channel: the server writes the key prefix/name,
-  // and the program depends on @verbena//rpc:etcd. "", the default: the server does not register.
+  // and the program links the client of etcd (etcd.h). "", the default: the server does not
+  // register.
   std::string target = "";
   // The server's identity (ResolvedServer::name): unique below the prefix, and the same after a
   // restart. "": the first address.

@@ -294,8 +294,7 @@ class VERBENA_EXPORT Server {
   // `services` are borrowed, and must outlive the server.
   //   ALREADY_EXISTS: a service is given twice, or two methods have the same id.
   //   FAILED_PRECONDITION: the port is taken; or the server should register in etcd, and the
-  //   program
-  //     does not link @verbena//rpc:etcd.
+  //     program does not link the client of etcd (etcd.h).
   //   INVALID_ARGUMENT: the address is no host:port; a field of `options` is out of its range (in
   //     handshakes: 0, except links_per_source); a service or an interceptor is null; or
   //     registration is wrong.

@@ -112,9 +112,11 @@ TEST_P(StreamAnswerTest, EndsTheLinkIfItIsAViolation) {
     ClientReaderWriter<testing::StreamItem, testing::StreamItem> stream = stub_->Echo();
     const TimePoint limit = Clock::Real().Now() + RoguePeer::kPatience;
     // Finish() would drop what nobody reads.
-    while (answer.closes && (co_await stream.WritesDone()).ok()) {
-      if (Clock::Real().Now() > limit) co_return absl::InternalError("the link stays");
-      co_await Turn(client_runtime_->executor(0));
+    if (answer.closes) {
+      while ((co_await stream.WritesDone()).ok()) {
+        if (Clock::Real().Now() > limit) co_return absl::InternalError("the link stays");
+        co_await Turn(client_runtime_->executor(0));
+      }
     }
     co_return co_await stream.Finish();
   };

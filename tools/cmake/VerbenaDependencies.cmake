@@ -15,9 +15,17 @@ function(verbena_need found what package)
   endif()
 endfunction()
 
-# Says so if `version` of `library` begins otherwise than the one `tried`.
-function(verbena_tried library version tried)
-  if(version AND NOT version MATCHES "^${tried}")
+# Says so if `version` of `library` begins with none of the versions that were tried: all further
+# arguments.
+function(verbena_tried library version)
+  foreach(tried IN LISTS ARGN)
+    string(FIND "${version}" "${tried}" at)
+    if(at EQUAL 0)
+      return()
+    endif()
+  endforeach()
+  if(version)
+    list(JOIN ARGN " and " tried)
     message(WARNING "Verbena is built and tested with ${library} ${tried}; nobody has built it "
                     "with ${version}.")
   endif()
@@ -63,7 +71,7 @@ endif()
 if(NOT TARGET absl::any_invocable)
   verbena_need(FALSE "Abseil 20220623" libabsl-dev "${absl_DIR} has ${absl_VERSION}, which is older")
 endif()
-verbena_tried(Abseil "${absl_VERSION}" 20220623)
+verbena_tried(Abseil "${absl_VERSION}" 20220623 20240722)
 if(NOT TARGET protobuf::protoc)
   verbena_need(FALSE "protoc, which writes the code of .proto files" protobuf-compiler
                "there is none")

@@ -31,6 +31,11 @@ def _without_contents(match):
     return ('""' if text[0] in "R\"'" else "") + "\n" * text.count("\n")
 
 
+def without_comments(text):
+    """`text` without its comments and without what its strings hold; lines stay."""
+    return _NOT_CODE.sub(_without_contents, text)
+
+
 def is_checked(name):
     """Whether the file `name` has to use the macros."""
     return (name.startswith(_CHECKED) and not name.startswith(_FREE)
@@ -41,7 +46,7 @@ def check(name, text):
     """Messages about the places where the file `name`, with content `text`, breaks the rule."""
     if not is_checked(name):
         return []
-    code = _NOT_CODE.sub(_without_contents, text)
+    code = without_comments(text)
     found = {(code.count("\n", 0, match.start()) + 1, match.group("error"))
              for pattern in (_TESTED, _DECLARED) for match in pattern.finditer(code)}
     return [f"{name}:{line}: hand '{error}' on by a macro of {_MACROS}"

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 
+import awaits
 import bazel_events
 import errors
 import includes
@@ -47,6 +48,7 @@ def arguments():
                "  layers   the table of allowed dependencies, tools/dev/layers.py\n"
                "  prose    a test file opens with a comment that says what its tests prove\n"
                "  errors   a failed Status that rpc/ or transport/ hands on by hand, not by a macro\n"
+               "  awaits   a loop's condition that gcc compiles wrongly\n"
                "  shellcheck\n"
                "           shell scripts\n"
                "  pylint   Python: errors, and the warnings that .pylintrc names\n"
@@ -138,6 +140,11 @@ def check_prose(files):
 def check_errors(files):
     return [message for name in files if name.endswith((".h", ".cc"))
             for message in errors.check(name, (TOP / name).read_text())]
+
+
+def check_awaits(files):
+    return [message for name in files if awaits.is_checked(name)
+            for message in awaits.check(name, (TOP / name).read_text())]
 
 
 def check_build(_):
@@ -356,6 +363,7 @@ CHECKS = {
     "layers": check_layers,
     "prose": check_prose,
     "errors": check_errors,
+    "awaits": check_awaits,
     "shellcheck": check_shellcheck,
     "pylint": check_pylint,
     "codespell": check_codespell,

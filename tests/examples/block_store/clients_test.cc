@@ -84,7 +84,9 @@ Task<absl::Status> Client(verbena::Channel& channel, int client) {
   VERBENA_CO_RETURN_IF_ERROR(co_await own.Create(kBlocksOfClient));
   // Whoever is first makes it.
   absl::Status made = co_await shared.Create(kClients * kBlocksOfClient);
-  while (absl::IsAlreadyExists(made) && !(co_await shared.Stat()).ok()) {
+  if (absl::IsAlreadyExists(made)) {
+    while (!(co_await shared.Stat()).ok()) {
+    }
   }
   if (!made.ok() && !absl::IsAlreadyExists(made)) co_return made;
   absl::Status first_error;

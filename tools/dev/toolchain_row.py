@@ -59,8 +59,8 @@ DEMOS = {
 }
 
 # What tests/toolchains/exchange.cc is asked for, and what of a mixed row.
-EXCHANGE = ("--calls=10000000", "--payload-calls=100000")
-FEWER = ("--calls=1000000", "--payload-calls=10000")
+EXCHANGE = ("--calls=10000000", "--payload_calls=100000")
+FEWER = ("--calls=1000000", "--payload_calls=10000")
 
 # The libraries of the mixed row, and the programs that are built against each.
 LIBRARIES = {

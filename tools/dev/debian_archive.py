@@ -1,4 +1,4 @@
-"""How this machine's apt reaches Debian's archive, for Debians of their own beside it."""
+"""How this machine's apt reaches Debian's archive, for systems of Debian beside it."""
 
 import re
 import subprocess

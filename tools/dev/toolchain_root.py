@@ -1,4 +1,4 @@
-"""Roots of newer Debians, with their compilers and libraries, and how a command runs in one.
+"""Roots of newer Debian releases, with their compilers and libraries, and how a command runs in one.
 
 A root is made once by mmdebstrap, beside its final place, and renamed when it is whole. It never changes afterwards:
 commands run in a mount namespace in which it is read-only.

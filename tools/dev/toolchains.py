@@ -25,7 +25,7 @@ def arguments(words=None):
     parser = argparse.ArgumentParser(
         prog="./dev toolchains", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Builds library, command, preload library, unit tests and examples by CMake with other compilers\n"
-                    "than this machine's, in roots of newer Debian releases, and uses what is installed. Works as root.",
+                    "than this machine's, in roots of newer Debian releases, and uses what is installed. Runs as root.",
         epilog=rows_text() +
                "\nA row of one compiler runs ctest and every example's demo, installs, builds the README's hello by\n"
                "find_package and by pkg-config, and a project of ./dev new-service with its test. It makes 10,000,000\n"

@@ -200,13 +200,14 @@ class RememberingTest(WithCache):
         def run(*_, **__):
             ran.append(True)
             meanwhile()
-            record = toolchains.builds_directory() / self.ROW.name / "outcome.json"
+            record = toolchains.builds_directory() / self.ROW.name / \
+                ("hello.json" if more.get("hello") else "outcome.json")
             record.write_text(json.dumps({"steps": [
                 {"name": name, "passed": not failures, "failures": failures, "skips": []}
                 for name, failures in steps]}))
             return mock.Mock(returncode=status)
 
-        options = mock.Mock(**{"changed": False, "resume": False, "protobuf": None, "jobs": None, **more})
+        options = mock.Mock(**{"changed": False, "resume": False, "hello": False, "protobuf": None, "jobs": None, **more})
         with (mock.patch.object(toolchain_root, "enter", lambda *_: []),
               mock.patch.object(toolchains.subprocess, "run", run)):
             return toolchains.run_row(self.ROW, self.root, options), bool(ran)
@@ -226,6 +227,16 @@ class RememberingTest(WithCache):
         self.run_row([("build", [])], meanwhile=lambda: setattr(self, "tree", "later"))
         self.tree = "files"
         self.assertTrue(self.run_row([("build", [])], changed=True)[1])
+
+    def test_hello_alone_makes_no_row_green(self):
+        self.assertEqual(1, self.run_row([("hello", [])], hello=True)[0].passed)
+        self.assertTrue(self.run_row([("build", [])], changed=True)[1])
+
+    def test_hello_makes_no_root(self):
+        with (mock.patch.object(toolchain_root, "make", side_effect=AssertionError),
+              mock.patch.object(toolchains.os, "geteuid", lambda: 0),
+              mock.patch.object(sys, "argv", ["toolchains.py", "trixie-g++14-O2", "--hello"])):
+            self.assertEqual(0, toolchains.main())
 
     def test_outside_of_git_nothing_is_remembered(self):
         self.tree = None

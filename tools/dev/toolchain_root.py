@@ -73,11 +73,16 @@ def root_path(suite):
     return cache() / f"root-{suite}-{digest}"
 
 
+def is_there(suite):
+    """Whether the root of `suite` is whole."""
+    return (root_path(suite) / STAMP).is_file()
+
+
 def make(suite):
     """Returns the root of `suite`, which all clones of this user share. Makes it if it is not there."""
     path = root_path(suite)
     with lock.locked(path, wait=True):
-        if not (path / STAMP).is_file():
+        if not is_there(suite):
             fill(suite, path)
     return Root(path)
 
@@ -190,8 +195,8 @@ REASONS = (
      lambda suite, _, __: f"this machine has no key of Debian {suite}'s archive: install a newer "
                           "debian-archive-keyring"),
     (r"does not have a Release file|404  Not Found",
-     lambda suite, source, _: f"{source.split()[1]} has no suite {suite} (any more): the archive of old suites is "
-                              "archive.debian.org, and apt's sources say which archive is taken"),
+     lambda suite, source, _: f"{source.split()[1]} has no suite {suite} (any more): apt's sources say which archive "
+                              "is taken, and Debian keeps old suites in another one"),
     (r"Temporary failure|Could not (?:resolve|connect)|Unable to connect|[Nn]etwork is unreachable|timed out",
      lambda _, source, __: f"{source.split()[1]} cannot be reached: a root is downloaded once, by this machine's "
                            "apt, and needs the network"),

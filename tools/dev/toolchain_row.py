@@ -62,6 +62,9 @@ DEMOS = {
 EXCHANGE = ("--calls=10000000", "--payload_calls=100000")
 FEWER = ("--calls=1000000", "--payload_calls=10000")
 
+# What --hello builds.
+HELLO = ("verbena", "example_hello")
+
 # The libraries of the mixed row, and the programs that are built against each.
 LIBRARIES = {
     "clang-lto": ("clang++-19", True, (("g++-14", "O2"), ("g++-14", "O0"))),
@@ -162,10 +165,10 @@ class Build:
                           environment={**CCACHE, "CCACHE_STATSLOG": statistics.name})
             return ccache_had(statistics.read())
 
-    def library(self, build, *options):
-        """Builds what the top's CMakeLists.txt gives."""
+    def library(self, build, *options, targets=()):
+        """Builds what the top's CMakeLists.txt gives, or of that `targets` alone."""
         self.configure(TOP, build, *options, more=PRECOMPILED[kind_of(self.compiler)])
-        return self.build(build, "--", "-k", "0")
+        return self.build(build, *(["--target", *targets] if targets else []), "--", "-k", "0")
 
     def consumer(self, source, name, prefix, *options):
         """A project that uses the Verbena below `prefix`. Returns its build directory."""
@@ -193,9 +196,10 @@ def install(logs, build, prefix):
 class WholeRow:
     """One compiler, one mode."""
 
-    def __init__(self, row, logs, jobs):
+    def __init__(self, row, logs, jobs, hello=False):
         self.row = row
         self.jobs = jobs
+        self.hello = hello
         self.directory = BUILDS / row.name
         self.cmake = self.directory / "cmake"
         self.prefix = self.directory / "prefix"
@@ -205,6 +209,9 @@ class WholeRow:
     def steps(self):
         """(name, step, whether the rest needs it)."""
         yield "build", self.build, True
+        if self.hello:
+            yield "hello", lambda: expect(self.demo("hello"), GREETING), False
+            return
         yield "ctest", self.ctest, False
         if self.row.kind == toolchain_rows.SHORT:
             yield "hello", lambda: self.demo("hello"), False
@@ -221,7 +228,8 @@ class WholeRow:
 
     def build(self):
         return self.with_compiler.library(self.cmake, "-DBUILD_SHARED_LIBS=OFF", "-DVERBENA_TESTS=ON",
-                                          "-DVERBENA_EXAMPLES=ON", "-DVERBENA_TOOLS=ON")
+                                          "-DVERBENA_EXAMPLES=ON", "-DVERBENA_TOOLS=ON",
+                                          targets=HELLO if self.hello else ())
 
     def ctest(self):
         with open(self.logs.path(), "a", encoding="utf-8") as log:
@@ -235,7 +243,7 @@ class WholeRow:
         command = [self.cmake / "examples" / program, *arguments]
         if needs_etcd:
             command = [TOP / "tools/dev/etcd.sh", "--", *command]
-        self.logs.run(*command)
+        return self.logs.run(*command)
 
     def install(self):
         install(self.logs, self.cmake, self.prefix)
@@ -423,11 +431,16 @@ def show(row, record, note=""):
         print(f"        {line}", flush=True)
 
 
-def run(row, logs, record, jobs):
+def steps_of(row, logs, options):
+    if row.kind == toolchain_rows.MIXED:
+        return MixedRow(row, logs, options.jobs).steps()
+    return WholeRow(row, logs, options.jobs, options.hello).steps()
+
+
+def run(row, logs, record, options):
     """Does the steps of a row. Returns whether all passed."""
-    kind = MixedRow if row.kind == toolchain_rows.MIXED else WholeRow
     passed = True
-    for name, step, is_needed in kind(row, logs, jobs).steps():
+    for name, step, is_needed in steps_of(row, logs, options):
         before = record.passed_before(name)
         if before:
             record.add(before)
@@ -450,13 +463,14 @@ def main():
     parser.add_argument("--sources", default="", help="names the files that the row is of")
     parser.add_argument("--outside", default=str(BUILDS), help="where /builds is outside of the root")
     parser.add_argument("--resume", action="store_true", help="leave out steps that passed with the same sources")
+    parser.add_argument("--hello", action="store_true", help="only build the library and hello, and run that")
     parser.add_argument("--jobs", type=int)
     options = parser.parse_args()
     row = toolchain_rows.by_name(options.row)
     directory = BUILDS / row.name
     logs = Logs(directory / "logs", f"{options.outside}/{row.name}/logs")
-    record = Record(directory / "outcome.json", options.sources, options.resume)
-    return 0 if run(row, logs, record, options.jobs) else 1
+    record = Record(directory / ("hello.json" if options.hello else "outcome.json"), options.sources, options.resume)
+    return 0 if run(row, logs, record, options) else 1
 
 
 if __name__ == "__main__":

@@ -54,6 +54,9 @@ def arguments(words=None):
                         help="take the protobuf that is installed below PREFIX, and was built for the root, instead of "
                              "Debian's")
     parser.add_argument("--jobs", type=int, metavar="N", help="build and test so many at once (default: one a core)")
+    parser.add_argument("--hello", action="store_true",
+                        help="only build the library and hello, and run that; without a root say so, and end with 0 "
+                             "(what .ci/run does)")
     parser.add_argument("--shell", action="store_true",
                         help="only open a shell in the root of one row, at its build directories")
     options = parser.parse_args(words)
@@ -89,6 +92,8 @@ def check(parser, options):
         options.protobuf = options.protobuf.resolve()
         if not (options.protobuf / "bin/protoc").is_file():
             parser.error(f"--protobuf: '{options.protobuf}' has no bin/protoc: name the prefix of an installed one")
+    if options.hello and any(row.kind == toolchain_rows.MIXED for row in options.rows):
+        parser.error("--hello is for rows of one compiler: name one, such as trixie-g++14-O2")
     if options.shell and not (options.names and len({row.suite for row in options.rows}) == 1):
         parser.error("--shell is for one row: name it")
 
@@ -147,16 +152,17 @@ def run_row(row, root, options):
         print(f"== {row.name}: green before, with the same files", flush=True)
         return bazel_events.Outcome(skips=["green before, with the same files"])
     print(f"== {row.name}: {what_is(row)}", flush=True)
-    record = directory / "outcome.json"
+    record = directory / ("hello.json" if options.hello else "outcome.json")
     if not options.resume:
         record.unlink(missing_ok=True)
     command = ["python3", INSIDE, row.name, "--sources", named, "--outside", builds,
-               *(["--resume"] if options.resume else []), *(["--jobs", options.jobs] if options.jobs else [])]
+               *(["--resume"] if options.resume else []), *(["--hello"] if options.hello else []),
+               *(["--jobs", options.jobs] if options.jobs else [])]
     status = subprocess.run(toolchain_root.enter(root, builds, command, options.protobuf), check=False).returncode
     outcome = outcome_of(read(record), status)
     if sources(root, options.protobuf) != named:
         record.unlink(missing_ok=True)  # of files that were changed meanwhile
-    elif not outcome.failures:
+    elif not outcome.failures and not options.hello:
         remember_green(directory, named)
     return outcome
 
@@ -211,6 +217,12 @@ def main():
     if os.geteuid() != 0:
         words = " ".join(sys.argv[1:])
         raise toolchain_root.Failed(f"mounting takes root: sudo ./dev toolchains {words}".rstrip())
+    if options.hello:
+        for suite in {row.suite for row in options.rows}:
+            if not toolchain_root.is_there(suite):
+                print(f"toolchains: there is no root of Debian {suite}, so nothing is built there: ./dev toolchains "
+                      "makes it")
+                return 0
     with lock.locked(builds_directory()):
         return shell(options) if options.shell else run(options)
 

@@ -29,7 +29,7 @@ MODES = {
     "asan": Mode("Debug", "-O0 -g1", "-fsanitize=address -fno-omit-frame-pointer -DNDEBUG_SANITIZER"),
 }
 
-# What a row does: everything; libraries of one compiler with programs of another; library, tests and hello.
+# What a row does: everything; libraries of one compiler with programs of another; library, unit tests and hello.
 WHOLE, MIXED, SHORT = "whole", "mixed", "short"
 
 

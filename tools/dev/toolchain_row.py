@@ -141,6 +141,26 @@ def kind_of(compiler):
     return "clang++" if compiler.startswith("clang++") else "g++"
 
 
+def has_protobuf():
+    """Whether another protobuf than Debian's was given."""
+    return PROTOBUF.is_dir() and any(PROTOBUF.iterdir())
+
+
+def prefix_path(prefix):
+    """Where CMake looks for packages: below `prefix`, if that is not None, and in another protobuf."""
+    return ";".join(str(path) for path in (prefix, PROTOBUF if has_protobuf() else None) if path)
+
+
+def without_cmake(prefix):
+    """The environment in which pkg-config, protoc and the loader find the same."""
+    packages = [str(path) for path in prefix.glob("lib*/**/pkgconfig")]
+    if not has_protobuf():
+        return {"PKG_CONFIG_PATH": ":".join(packages)}
+    libraries = sorted({str(path.parent) for path in PROTOBUF.glob("lib*/**/pkgconfig")})
+    return {"PKG_CONFIG_PATH": ":".join(packages + [f"{path}/pkgconfig" for path in libraries]),
+            "PATH": f"{PROTOBUF}/bin:{os.environ['PATH']}", "LD_LIBRARY_PATH": ":".join(libraries)}
+
+
 class Build:
     """How a row's compiler compiles, and where."""
 
@@ -152,11 +172,10 @@ class Build:
         self.mode = toolchain_rows.MODES[mode]
 
     def configure(self, source, build, *options, more="", prefix=None):
-        prefixes = [str(path) for path in (prefix, PROTOBUF if any(PROTOBUF.iterdir()) else None) if path]
         # Afresh: what CMake found and what options said may have changed since. Objects stay.
         self.logs.run("cmake", "--fresh", "-S", source, "-B", build, "-G", "Ninja",
                       f"-DCMAKE_CXX_COMPILER={self.compiler}", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache",
-                      f"-DCMAKE_PREFIX_PATH={';'.join(prefixes)}", *self.mode.options(more), *options)
+                      f"-DCMAKE_PREFIX_PATH={prefix_path(prefix)}", *self.mode.options(more), *options)
 
     def build(self, build, *words, timeout=BUILD_S):
         """Builds, and returns what ccache had."""
@@ -258,17 +277,17 @@ class OneCompilerRow:
     def made_hello(self):
         build = self.directory / "made"
         shutil.rmtree(build, ignore_errors=True)
-        packages = next(self.prefix.glob("lib*/**/pkgconfig"))
+        environment = without_cmake(self.prefix)
         self.logs.run("make", "-C", TOP / "tests/cmake/consumer", f"BUILD={build}", f"{build}/hello",
                       f"CXX={self.with_compiler.compiler}", f"CXXFLAGS={self.with_compiler.mode.flags()}",
-                      environment={"PKG_CONFIG_PATH": str(packages)})
-        expect(self.logs.run(build / "hello"), GREETING)
+                      environment=environment)
+        expect(self.logs.run(build / "hello", environment=environment), GREETING)
 
     def new_service(self):
         project = self.directory / "block_index"
         shutil.rmtree(project, ignore_errors=True)
         self.logs.run(TOP / "tools/dev/new_service.py", "block_index", "--cmake", "--dir", project)
-        self.logs.run("cmake", "--preset", "default", f"-DCMAKE_PREFIX_PATH={self.prefix}",
+        self.logs.run("cmake", "--preset", "default", f"-DCMAKE_PREFIX_PATH={prefix_path(self.prefix)}",
                       f"-DCMAKE_CXX_COMPILER={self.with_compiler.compiler}", *self.with_compiler.mode.options(),
                       cwd=project)
         self.logs.run("cmake", "--build", "--preset", "default", cwd=project)

@@ -51,16 +51,16 @@ class UnaryChain final : public ClientChain {
  private:
   Task<absl::Status> Last() override {
     spec_.context = Start();
-    co_return co_await FullCall(connection_, std::move(spec_));
+    co_return co_await FullCall(ConnectionUse(connection_), std::move(spec_));
   }
 
   Connection& connection_;
   CallSpec& spec_;
 };
 
-// One attempt over `connection`, with the channel's interceptors around it.
-Task<absl::Status> InterceptedCall(const Channel& channel, Connection& connection, CallSpec spec) {
-  [[maybe_unused]] const ConnectionUse use(connection);
+// One attempt over a connection, with the channel's interceptors around it.
+Task<absl::Status> InterceptedCall(const Channel& channel, ConnectionUse use, CallSpec spec) {
+  Connection& connection = *use;
   const Executor& executor = connection.shard().executor();
   CallInfo* const info = spec.options.info;
   const TimePoint began = info != nullptr ? executor.now() : TimePoint{};
@@ -91,8 +91,8 @@ Task<absl::Status> InterceptedCall(const Channel& channel, Connection& connectio
 VERBENA_CORO_WRAPPER Task<absl::Status> AttemptOver(const Channel& channel, Connection& connection,
                                                     CallSpec&& spec) {
   return channel.options().interceptors.empty()
-             ? FullCall(connection, std::move(spec))
-             : InterceptedCall(channel, connection, std::move(spec));
+             ? FullCall(ConnectionUse(connection), std::move(spec))
+             : InterceptedCall(channel, ConnectionUse(connection), std::move(spec));
 }
 
 // One attempt over a connection that the channel finds, once a server is ready; it joins `tried`,
@@ -173,13 +173,14 @@ VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(Channel& channel, CallRoute r
 }
 
 // A call that has a name, several attempts, or a scope of its own. `own_token` is its name, if the
-// caller gave none.
-Task<absl::Status> WholeCall(Channel& channel, CallRoute route, CallSpec spec,
+// caller gave none. `use` keeps the route's connection until the call has begun.
+Task<absl::Status> WholeCall(Channel& channel, CallRoute route, ConnectionUse use, CallSpec spec,
                              [[maybe_unused]] std::unique_ptr<DedupeToken> own_token) {
   const DedupeToken* const token = spec.options.dedupe;
   const bool inherits = spec.options.inherit == Inherit::kAll;
   ChannelAttempts maker(channel);
   Task<absl::Status> attempts = AttemptsOf(channel, route, std::move(spec), maker);
+  use = {};
   // Otherwise no cancellation of the caller's reaches it.
   absl::Status status =
       inherits ? co_await std::move(attempts) : co_await std::move(attempts).In(nullptr);
@@ -382,7 +383,10 @@ std::coroutine_handle<> InPlaceCall::BeginFull(CallRoute route, PromiseBase& cal
     route.connection = nullptr;
   }
   if (route.policy != nullptr || options.dedupe != nullptr || !inherits) {
-    return BeginTask(WholeCall(*channel_, route, std::move(spec), std::move(own_token)), caller);
+    ConnectionUse use;
+    if (route.connection != nullptr) use = ConnectionUse(*route.connection);
+    return BeginTask(
+        WholeCall(*channel_, route, std::move(use), std::move(spec), std::move(own_token)), caller);
   }
   return BeginTask(OneAttempt(*channel_, route.connection, std::move(spec)), caller);
 }

@@ -394,10 +394,9 @@ absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink r
 }
 
 // Only steps that may wait long are coroutines of their own: every block takes this path.
-Task<absl::Status> FullCall(Connection& first, CallSpec spec) {
-  ConnectionUse use(first);
+Task<absl::Status> FullCall(ConnectionUse use, CallSpec spec) {
   CallOptions& options = spec.options;
-  CallInfoOf info(options.info, first.shard().executor());
+  CallInfoOf info(options.info, use->shard().executor());
   size_t message_bytes = spec.request.ByteSizeLong();
   info.set_request_bytes(message_bytes);
   absl::Status status = CheckSpec(spec);

@@ -75,7 +75,7 @@ inline bool HasPayloads(const MethodDescriptor& method, const CallOptions& optio
 // The call waits if memory or windows are short: for memory at most kMaxMemoryWait, for windows
 // until its deadline. INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the method,
 // the channel or the link does not take a part of the call.
-Task<absl::Status> FullCall(Connection& connection, CallSpec spec);
+Task<absl::Status> FullCall(ConnectionUse connection, CallSpec spec);
 
 // Gives the caller of a call that never began its buffers back.
 void ReturnUnsent(CallOptions& options, PayloadSink received);

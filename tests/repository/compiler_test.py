@@ -110,6 +110,23 @@ class CompilerTest(unittest.TestCase):
         errors, said, status = self.errors_of(USER, "g++", "-std=c++20", "-DVERBENA_SYNTAX_ONLY", "-Wall")
         self.assertEqual(([], 0), (errors, status), said)
 
+    def test_gcc_refuses_what_it_would_misalign(self):
+        if gcc_version() is None:
+            self.skipTest("needs a g++; here: none")
+        for coroutine, words in (("Task<int> Take(Wide) { co_return 1; }", "take over-aligned parameters by reference"),
+                                 ("Generator<int> Count(Wide) { co_yield 1; }",
+                                  "take over-aligned parameters by reference"),
+                                 ("Task<Wide> Make() { co_return Wide(); }", "return an over-aligned result"),
+                                 ("Generator<Wide> Each() { co_yield Wide(); }", "yield an over-aligned item"),
+                                 ("Task<int> Look(const Wide&, int) { co_return 1; }", None)):
+            program = ('#include "verbena/rpc/task.h"\nusing namespace verbena;\n'
+                       f"struct alignas(32) Wide {{ char bytes[32]; }};\n{coroutine}\n")
+            errors, said, _ = self.errors_of(program, "g++", "-std=c++20", "-DVERBENA_SYNTAX_ONLY")
+            if words is None:
+                self.assertEqual([], errors, said)
+            else:
+                self.assertTrue(any(words in error for error in errors), said)
+
     def test_flags_that_verbena_cannot_do_with_give_one_clear_error(self):
         for compiler in self.compilers():
             for flags, words in REFUSED:

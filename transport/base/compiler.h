@@ -1,16 +1,15 @@
 // What Verbena asks of a compiler. One that lacks something ends here, with one error in words.
 //
-//   asked                  why
-//   C++20                  coroutines and concepts are in every chapter
-//   exceptions             what a coroutine throws comes out of the co_await of its Task
-//   RTTI                   protobuf asks messages for their type: without, the first stream crashes
-//   libstdc++              Verbena, Abseil and protobuf are built with it: nothing links with
-//   libc++ clang 17, gcc 13       gcc before 13 miscompiles coroutines (it destroys temporaries in
-//   a
-//                          co_await operand twice)
-//   -fcoro-aligned-allocation
-//                          from clang alone, and no macro tells of it: a coroutine that returns a
-//                          Task does not compile without (transport/coro/task.h)
+//   asked              why
+//   C++20              coroutines and concepts are in every chapter
+//   exceptions         what a coroutine throws comes out of the co_await of its Task
+//   RTTI               protobuf asks messages for their type: without, the first stream crashes
+//   libstdc++          what Verbena, Abseil and protobuf are built with: libc++ does not link
+//   clang 17, gcc 13   older gcc miscompiles coroutines (it destroys temporaries in a co_await
+//                      operand twice)
+//
+// clang is also asked for -fcoro-aligned-allocation, of which no macro tells: without it no
+// coroutine that returns a Task compiles (transport/coro/task.h).
 //
 // Every public header includes this one ahead of all that would fail (through export.h, or by
 // itself before <coroutine>). tests/repository/compiler_test.py holds that each case gives one

@@ -88,6 +88,15 @@ class IntrusiveList {
     head_.previous_ = &node;
   }
 
+  void PushFront(T& object) {
+    IntrusiveNode<T>& node = object;
+    VERBENA_DCHECK(!node.linked()) << "an object is put into a second list: " << &object;
+    node.previous_ = &head_;
+    node.next_ = head_.next_;
+    head_.next_->previous_ = &node;
+    head_.next_ = &node;
+  }
+
   T* Front() { return empty() ? nullptr : static_cast<T*>(head_.next_); }
 
   T* PopFront() {

@@ -50,8 +50,7 @@ class Generator;
 namespace internal {
 
 #if !defined(__clang__)
-// The co_yield of a Generator that gcc compiles: hands over to whoever waits in Next(), by way of
-// the queue of ready coroutines if there is no tail call (task.h).
+// The co_yield of a Generator that gcc compiles: hands over to whoever waits in Next().
 template <typename Promise, bool kTailCalls>
 class GccYieldAwaiter final {
  public:
@@ -60,7 +59,7 @@ class GccYieldAwaiter final {
     promise_ = &yielding.promise();
     if constexpr (kTailCalls) return promise_->continuation;
     promise_->handle = promise_->continuation;
-    promise_->scheduler->Ready(*promise_);
+    promise_->scheduler->HandOver(*promise_);
     return std::noop_coroutine();
   }
   void await_resume() const noexcept {

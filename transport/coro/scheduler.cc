@@ -56,7 +56,11 @@ size_t Scheduler::RunReady(size_t max) {
     if (node == nullptr) break;
     ++count;
     VERBENA_DCHECK(!node->handle.done()) << "a coroutine ended while it was queued";
-    node->handle.resume();
+    if constexpr (VERBENA_TAIL_CALLS) {
+      node->handle.resume();
+    } else {
+      ResumeAll(node->handle);
+    }
   }
   return count;
 }

@@ -10,11 +10,23 @@
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/export.h"
 #include "verbena/transport/base/list.h"
+
+// Whether a coroutine of this translation unit resumes the next one by a tail call. gcc does so
+// only if it optimises (-O1 and -Og need -foptimize-sibling-calls, of which no macro tells), and
+// not under address and thread sanitizer. Templates that depend on it have it as an argument, so
+// that code with and without it may be linked into one program.
+#if defined(__clang__) || (defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && \
+                           !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_HWADDRESS__))
+#define VERBENA_TAIL_CALLS true
+#else
+#define VERBENA_TAIL_CALLS false
+#endif
 
 namespace verbena {
 
@@ -70,6 +82,24 @@ class VERBENA_EXPORT Scheduler {
     VERBENA_DCHECK(node.handle != nullptr && !node.handle.done())
         << "a coroutine that has ended was made ready";
     ready_.PushBack(node);
+  }
+
+  // In the place of a tail call: the coroutine that suspends now is followed by that of `node`. Who
+  // resumed it by ResumeAll() resumes the other one, too. Otherwise RunReady() does, next.
+  void HandOver(internal::ReadyNode& node) {
+    VERBENA_DCHECK(MayBeUsedHere()) << "a coroutine of another thread's scheduler was made ready";
+    ready_.PushFront(node);
+    handed_over_ = &node;
+  }
+  // Resumes `coroutine`, and one after another those to which it and its followers hand over.
+  void ResumeAll(std::coroutine_handle<> coroutine) {
+    handed_over_ = nullptr;
+    coroutine.resume();
+    while (handed_over_ != nullptr) {
+      internal::ReadyNode& next = *std::exchange(handed_over_, nullptr);
+      next.Unlink();
+      next.handle.resume();
+    }
   }
 
   // Restarts a timer that runs.
@@ -131,6 +161,9 @@ class VERBENA_EXPORT Scheduler {
   const uint64_t id_;
   std::atomic<bool> entered_{false};  // some thread is in a CurrentScope of this
   internal::IntrusiveList<internal::ReadyNode> ready_;
+  // Of the coroutine that suspended last, until who resumed it looks. Valid only then: nobody else
+  // reads it, and each ResumeAll() begins without.
+  internal::ReadyNode* handed_over_ = nullptr;
   mutable TimePoint now_{};
   void* attachment_ = nullptr;
 };

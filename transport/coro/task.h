@@ -13,10 +13,10 @@
 // aligns frames to 16 bytes: it refuses over-aligned parameters and results, and silently
 // misaligns over-aligned locals.
 //
-// gcc hands one coroutine over to another by a tail call only if it optimises, without address or
-// thread sanitizer. Otherwise a Task that is awaited begins, and its awaiter goes on, from the
-// queue of ready coroutines: other coroutines may run between, and chains of any length still use
-// no stack. -O1 and -Og need -foptimize-sibling-calls, which CMake's and pkg-config's flags have.
+// Where gcc makes no tail calls (VERBENA_TAIL_CALLS in scheduler.h), a coroutine that suspends says
+// which one is next, and who resumed it resumes that one: nothing runs between, and chains use no
+// stack either. If the library makes tail calls, and a program does not, some of the program's
+// Tasks run first in the scheduler's queue instead.
 //
 // Arguments by reference must outlive the Task; clang warns when a temporary cannot.
 //
@@ -120,15 +120,6 @@ concept ForeignAwaitable = requires(Awaitable&& awaitable, std::coroutine_handle
   GetAwaiter(std::forward<Awaitable>(awaitable)).await_suspend(any);
 };
 
-// Whether a coroutine of this translation unit hands over by a tail call. It is an argument of the
-// templates below, so that code with and without it may be linked into one program.
-#if defined(__clang__) || (defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && \
-                           !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_HWADDRESS__))
-#define VERBENA_TAIL_CALLS true
-#else
-#define VERBENA_TAIL_CALLS false
-#endif
-
 // ForeignAwaiter: brings a Task back to its scheduler after it awaited something that is not ours.
 //
 // Our own awaits resume a Task through its scheduler. A foreign awaitable (of another library, or
@@ -176,7 +167,7 @@ class ForeignAwaiter final {
     }
     bridge.destroy();
     if constexpr (kTailCalls) return coroutine;
-    promise.scheduler->Ready(promise);
+    promise.scheduler->HandOver(promise);
     return std::noop_coroutine();
   }
   decltype(auto) await_resume() { return awaiter_.await_resume(); }
@@ -205,9 +196,9 @@ class OwnAwaiter final {
     if constexpr (kTailCalls || std::is_void_v<Suspended> || std::same_as<Suspended, bool>) {
       return awaiter_.await_suspend(coroutine);
     } else {
-      // Whatever is to run next, be it nothing, runs from the queue.
+      // To whatever is next, be it nothing.
       next_.handle = awaiter_.await_suspend(coroutine);
-      coroutine.promise().scheduler->Ready(next_);
+      coroutine.promise().scheduler->HandOver(next_);
     }
   }
   decltype(auto) await_resume() { return awaiter_.await_resume(); }
@@ -256,7 +247,7 @@ class GccFinalAwaiter final {
     if (promise.continuation) {
       if constexpr (kTailCalls) return promise.continuation;
       promise.handle = promise.continuation;
-      promise.scheduler->Ready(promise);
+      promise.scheduler->HandOver(promise);
     } else if (promise.completion != nullptr) {
       listener_ = promise.completion;
       return std::coroutine_handle<>::from_address(this);
@@ -329,10 +320,15 @@ class PromiseBase : public ReadyNode {
     }
     void await_resume() const noexcept {}
   };
-#else
-  using FinalAwaiter = GccFinalAwaiter<VERBENA_TAIL_CALLS>;
-#endif
   FinalAwaiter final_suspend() const noexcept { return {}; }
+#else
+  // A template, for a name of its own: clang's returns another class, and both may be linked into
+  // one program.
+  template <typename FinalAwaiter = GccFinalAwaiter<VERBENA_TAIL_CALLS>>
+  FinalAwaiter final_suspend() const noexcept {
+    return {};
+  }
+#endif
 
   // Our own awaitables bring a Task back to its scheduler themselves.
 #if defined(__clang__)
@@ -494,7 +490,11 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
   // scheduler's thread.
   void Start(Scheduler& scheduler, CancelScope* cancel, internal::TaskListener* completion) {
     Bind(scheduler, cancel, completion);
-    coroutine_.resume();
+    if constexpr (VERBENA_TAIL_CALLS) {
+      coroutine_.resume();
+    } else {
+      scheduler.ResumeAll(coroutine_);
+    }
   }
   // Starts the Task as Start() does, but from the queue of ready coroutines, never inline.
   void StartLater(Scheduler& scheduler, CancelScope* cancel, internal::TaskListener* completion) {

@@ -209,7 +209,6 @@ TEST_F(GeneratorTest, RunsOnTheConsumersScheduler) {
   Generator<TaskContext> items = Contexts();
   CancelScope scope;
   Started asking(scheduler_, AskOnce(items), &scope);
-  scheduler_.RunUntilIdle();
   const TaskContext context = *asking.result();
   EXPECT_EQ(context.scheduler, &scheduler_);
   EXPECT_EQ(context.cancel, &scope);

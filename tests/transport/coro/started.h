@@ -16,10 +16,6 @@
 
 namespace verbena::internal {
 
-// Whether a Task that is awaited runs at once, and its awaiter goes on at its end. Otherwise both
-// go by way of the queue of ready coroutines, and others may run between.
-inline constexpr bool kAwaitsRunAtOnce = VERBENA_TAIL_CALLS;
-
 template <typename T>
 class Started final : private TaskListener {
  public:

@@ -26,8 +26,11 @@ Task<absl::Status> WriteOnce(verbena::Channel& channel, bool appends,
   const v1::ReplicatedKv::Stub stub(channel);
   verbena::CallOptions options = {
       .deadline = Load::kCallPatience, .wait_for_ready = true, .dedupe = &token};
-  status = appends ? co_await stub.Append(request, reply, std::move(options))
-                   : co_await stub.Put(request, reply, std::move(options));
+  if (appends) {
+    status = co_await stub.Append(request, reply, std::move(options));
+  } else {
+    status = co_await stub.Put(request, reply, std::move(options));
+  }
   co_return status;
 }
 

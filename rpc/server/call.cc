@@ -220,7 +220,11 @@ Task<absl::Status> ServerCall::RunNamed(RunningName& running) {
   try {
     Task<absl::Status> handler =
         entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
-    status = handler ? co_await std::move(handler) : NoTask();
+    if (handler) {
+      status = co_await std::move(handler);
+    } else {
+      status = NoTask();
+    }
   } catch (...) {
     status = Thrown();
     outcome = Outcome::kMaybeExecuted;

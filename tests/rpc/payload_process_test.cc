@@ -92,8 +92,9 @@ class PayloadProcessTest : public PayloadFixture {
     TaskScope scope(client_runtime_->executor(0));
     for (int i = 0; i < 8; ++i) {
       scope.Spawn([this, i, deadline, &ended]() -> Task<void> {
-        ended.push_back(i % 2 == 0 ? co_await GetOnce(kBytes, deadline)
-                                   : co_await PutOnce(kBytes, deadline));
+        absl::Status status =
+            i % 2 == 0 ? co_await GetOnce(kBytes, deadline) : co_await PutOnce(kBytes, deadline);
+        ended.push_back(std::move(status));
       });
     }
     co_await Pass(turns);

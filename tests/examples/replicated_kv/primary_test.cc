@@ -60,7 +60,8 @@ class PrimaryTest : public testing::Test {
     request.set_value("v");
     const absl::StatusOr<uint64_t> sequence =
         co_await primary_->Begin(WriteKind::kPut, request, {.client = {1}, .number = number}, 1);
-    result_ = sequence.ok() ? co_await primary_->AwaitCommitted(*sequence) : sequence.status();
+    result_ = sequence.status();
+    if (sequence.ok()) result_ = co_await primary_->AwaitCommitted(*sequence);
     ++ended_;
   }
   void TearDown() override {

@@ -447,7 +447,7 @@ add_executable(protobuf::protoc IMPORTED)
 set_target_properties(protobuf::protoc PROPERTIES IMPORTED_CONFIGURATIONS NOCONFIG
   IMPORTED_LOCATION_NOCONFIG "{protoc}")
 """
-    for library, says, text in (("absl", "20240722", f'include("{libraries}/cmake/absl/abslConfig.cmake")\n'),
+    for library, says, text in (("absl", "20250127", f'include("{libraries}/cmake/absl/abslConfig.cmake")\n'),
                                 ("protobuf", version, words)):
         package = prefix / "lib" / "cmake" / library
         package.mkdir(parents=True)
@@ -477,7 +477,7 @@ def newer_protobuf(installed):
     package = prefix / "lib" / "cmake" / "protobuf"
     for option in (f"-DCMAKE_PREFIX_PATH={prefix}", f"-DProtobuf_DIR={package}", f"-Dprotobuf_DIR={package}"):
         build, output = installed.configure(*ONLY_LIBRARY, option, source=TOP)
-        expect(output, UNTRIED, "tested with Abseil 20220623; nobody has built it with 20240722")
+        expect(output, UNTRIED, "tested with Abseil 20220623 and 20240722; nobody has built it with 20250127")
         expect(str(cached(build, "absl_DIR")), str(package.with_name("absl")))
         expect((build / "verbena.pc").read_text(), "protobuf = 29.3.0", "absl_status = 20240722")
     of_headers = protobuf_package(installed, version="5.29.3")

@@ -221,7 +221,7 @@ class RememberingTest(WithCache):
             self.assertTrue(self.run_row([("build", ["it failed"])], 1, changed=True)[1])
         self.assertTrue(self.run_row([("build", [])], changed=True)[1])
         self.assertFalse(self.run_row(changed=True)[1])
-        self.assertTrue(self.run_row(protobuf="/another", changed=True)[1])
+        self.assertTrue(self.run_row(protobuf=self.path, changed=True)[1])
 
     def test_files_that_change_meanwhile_are_not_remembered(self):
         self.run_row([("build", [])], meanwhile=lambda: setattr(self, "tree", "later"))

@@ -104,8 +104,8 @@ def fill(suite, path):
     try:
         lines = debian_archive.sources()
         source = f"deb {debian_archive.uri(lines)} {suite} main"
-    except debian_archive.Failed as problem:
-        raise Failed(str(problem)) from problem
+    except (debian_archive.Failed, OSError, subprocess.CalledProcessError) as problem:
+        raise Failed(f"this machine's apt does not say where Debian's archive is: {problem}") from problem
     print(f"Making a root of Debian {suite} in {path}: a minute, 1.6 GB ...", file=sys.stderr, flush=True)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"apt-{suite}-") as state:

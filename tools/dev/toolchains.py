@@ -92,7 +92,7 @@ def check(parser, options):
         options.protobuf = options.protobuf.resolve()
         if not (options.protobuf / "bin/protoc").is_file():
             parser.error(f"--protobuf: '{options.protobuf}' has no bin/protoc: name the prefix of an installed one")
-    if options.hello and any(row.kind == toolchain_rows.MIXED for row in options.rows):
+    if options.hello and any(row.kind != toolchain_rows.WHOLE for row in options.rows):
         parser.error("--hello is for rows of one compiler: name one, such as trixie-g++14-O2")
     if options.shell and not (options.names and len({row.suite for row in options.rows}) == 1):
         parser.error("--shell is for one row: name it")
@@ -105,11 +105,17 @@ def builds_directory():
     return toolchain_root.cache() / f"builds-{TOP.name}-{hashlib.sha256(str(TOP).encode()).hexdigest()[:12]}"
 
 
+def installed_files(prefix):
+    """What is installed below `prefix`: names, sizes and times of its files."""
+    return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(prefix.rglob("*"))
+            if path.is_file()]
+
+
 def sources(root, protobuf):
     """Names what a row is built of: the files of this tree, the root's packages, another protobuf. "" if the tree is
     outside of git: then nothing is remembered."""
     tree = passed_phases.digest_of_tree(TOP)
-    said = f"{tree} {root.identity()} {protobuf or ''}"
+    said = f"{tree} {root.identity()} {installed_files(protobuf) if protobuf else ''}"
     return hashlib.sha256(said.encode()).hexdigest() if tree else ""
 
 
@@ -193,8 +199,13 @@ def run(options):
     results = []
     for row in options.rows:
         start = time.monotonic()
-        root = toolchain_root.make(row.suite)
-        results.append((row, run_row(row, root, options), time.monotonic() - start))
+        try:
+            outcome = run_row(row, toolchain_root.make(row.suite), options)
+        except toolchain_root.Failed as problem:
+            if row.gates:
+                raise
+            outcome = bazel_events.Outcome(failures=[str(problem)])
+        results.append((row, outcome, time.monotonic() - start))
     for kind, word in (("skips", "left out"), ("failures", "FAILED  ")):
         for row, outcome, _ in results:
             for line in getattr(outcome, kind):
@@ -214,15 +225,16 @@ def shell(options):
 
 def main():
     options = arguments()
-    if os.geteuid() != 0:
-        words = " ".join(sys.argv[1:])
-        raise toolchain_root.Failed(f"mounting takes root: sudo ./dev toolchains {words}".rstrip())
+    as_root = f"mounting takes root: sudo ./dev toolchains {' '.join(sys.argv[1:])}".rstrip()
     if options.hello:
-        for suite in {row.suite for row in options.rows}:
-            if not toolchain_root.is_there(suite):
-                print(f"toolchains: there is no root of Debian {suite}, so nothing is built there: ./dev toolchains "
-                      "makes it")
-                return 0
+        missing = [suite for suite in dict.fromkeys(row.suite for row in options.rows)
+                   if not toolchain_root.is_there(suite)]
+        if missing or os.geteuid() != 0:
+            why = f"there is no root of Debian {missing[0]}: ./dev toolchains makes it" if missing else as_root
+            print(f"toolchains: nothing is built by another compiler: {why}")
+            return 0
+    if os.geteuid() != 0:
+        raise toolchain_root.Failed(as_root)
     with lock.locked(builds_directory()):
         return shell(options) if options.shell else run(options)
 
@@ -232,5 +244,5 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
-    except (toolchain_root.Failed, lock.Held) as failure:
+    except (toolchain_root.Failed, lock.Held, OSError) as failure:
         sys.exit(f"toolchains: {failure}")

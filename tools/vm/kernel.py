@@ -52,7 +52,8 @@ def get(suite):
         cached = list(archive.cache.glob(f"linux-image-*_{digest}"))
         if cached:
             return Kernel(max(cached, key=lambda path: path.stat().st_mtime), archive)
-        raise Unavailable("apt knows no linux-image-amd64; as root, on Debian 12: apt-get update")
+        mend = "as root, on Debian 12: apt-get update" if archive.is_this_machines else f"remove {archive.cache}"
+        raise Unavailable(f"apt knows no linux-image-amd64 of {suite}; {mend}")
     version = archive.version(name)
     directory = archive.cache / f"{name}_{version}_{digest}"
     if not directory.exists():

@@ -31,7 +31,7 @@ class VerbenaConan(ConanFile):
         self.version = ".".join(re.findall(r"#define VERBENA_VERSION_[A-Z]+ (\d+)", header))
 
     def export_sources(self):
-        for pattern in ("CMakeLists.txt", "LICENSE", "*.h", "rpc/*", "transport/*", "proto/*",
+        for pattern in ("CMakeLists.txt", "LICENSE", "README.md", "CHANGELOG.md", "docs/*", "*.h", "rpc/*", "transport/*", "proto/*",
                         "tools/cmake/*", "tools/packaging/*", "tools/verbena/*"):
             copy(self, pattern, self._clone(), self.export_sources_folder)
 

@@ -1,24 +1,43 @@
 #include "tests/conformance/departures.h"
 
+#include <sys/utsname.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <mutex>
 #include <set>
 
 namespace verbena::internal::conformance {
 namespace {
 
-// Devices of Linux 6.1, with rdma-core 44.
-constexpr unsigned kRxe = 1;  // Soft-RoCE
-constexpr unsigned kSiw = 2;  // Soft-iWARP
+// Devices of Linux 6.1 and 6.12, with rdma-core 44.
+constexpr unsigned kRxe61 = 1;  // Soft-RoCE
+constexpr unsigned kRxe612 = 2;
+constexpr unsigned kSiw61 = 4;  // Soft-iWARP
+constexpr unsigned kSiw612 = 8;
+constexpr unsigned kRxe = kRxe61 | kRxe612;
+constexpr unsigned kSiw = kSiw61 | kSiw612;
+
+// Whether the kernel is 6.12 or newer. Older ones are taken for 6.1.
+bool IsLinux612() {
+  utsname system{};
+  int major = 0;
+  int minor = 0;
+  if (uname(&system) != 0 || std::sscanf(system.release, "%d.%d", &major, &minor) != 2) {
+    return false;
+  }
+  return major > 6 || (major == 6 && minor >= 12);
+}
 
 // One of these, or 0.
 unsigned KnownDevice(const HostInfo& device) {
   if (device.kind != DeviceKind::kRdma) return 0;
+  static const bool kNew = IsLinux612();
   switch (device.attributes.vendor_id) {
     case 0xffffff:
-      return kRxe;
+      return kNew ? kRxe612 : kRxe61;
     case 0x626d74:
-      return kSiw;
+      return kNew ? kSiw612 : kSiw61;
     default:
       return 0;
   }
@@ -49,10 +68,16 @@ DepartureText TextOf(Departure departure) {
               "refused, `bad_wr` is left as it was", kRxe};
     case Departure::kReceiveQueueDeeper:
       return {"receives beyond the `max_recv_wr` that was granted", "refused with ENOMEM",
-              "taken: the queue is deeper than it says", kRxe};
+              "taken: the queue is deeper than it says", kRxe61};
     case Departure::kLocalKeyStatus:
       return {"a SEND or WRITE from memory whose lkey is bad", "LOC_PROT_ERR", "LOC_QP_OP_ERR",
-              kRxe | kSiw};
+              kRxe61 | kSiw};
+    case Departure::kLocalErrorFlushed:
+      return {"a SEND or WRITE from memory whose lkey is bad, or a binding that is not allowed",
+              "LOC_PROT_ERR or MW_BIND_ERR", "WR_FLUSH_ERR", kRxe612};
+    case Departure::kExecutedFlushed:
+      return {"WRs that were executed ahead of one that their own device refuses",
+              "complete with success", "WR_FLUSH_ERR", kRxe612};
     case Departure::kReceiveKeyStatus:
       return {"a receive whose lkey is bad", "LOC_PROT_ERR", "LOC_QP_OP_ERR", kRxe};
     case Departure::kShortReceiveStatus:
@@ -64,7 +89,7 @@ DepartureText TextOf(Departure departure) {
       return {"a receive posted in ERR", "flushed", "never completes", kRxe | kSiw};
     case Departure::kOversizedMessageSent:
       return {"a message over `max_msg_sz`", "LOC_LEN_ERR",
-              "sent all the same: it fails at the target's bounds", kRxe};
+              "sent all the same: it fails at the target's bounds", kRxe61};
     case Departure::kPkeyIndexUnchecked:
       return {"a P_Key index beyond the table, to INIT", "refused", "accepted", kRxe};
     case Departure::kResponderDepthUnchecked:
@@ -84,15 +109,23 @@ DepartureText TextOf(Departure departure) {
       return {"the receive of a SEND_WITH_INV", "with IBV_WC_WITH_INV",
               "with IBV_WC_IP_CSUM_OK in its place; `invalidated_rkey` is right", kRxe};
     case Departure::kBindingAcrossPds:
-      return {"a window is bound to a region of another PD", "MW_BIND_ERR", "bound", kRxe};
+      return {"a window is bound to a region of another PD", "MW_BIND_ERR", "bound", kRxe61};
     case Departure::kBindingWrapsAround:
       return {"a window is bound to a range that wraps around the address space", "MW_BIND_ERR",
               "bound", kRxe};
     case Departure::kBindingBehindRetry:
       return {"a BIND_MW behind a SEND that is retried after an RNR NAK",
-              "both complete once a receive is there", "neither ever completes", kRxe};
+              "both complete once a receive is there", "neither ever completes", kRxe61};
+    case Departure::kBindingRepeated:
+      return {"a BIND_MW behind a SEND that is retried after an RNR NAK",
+              "both complete once a receive is there",
+              "it is executed again, which fails: all are flushed", kRxe612};
     case Departure::kStateUntold:
-      return {"the state that `ibv_query_qp` tells", "the QP's", "RESET, whatever it is in", kSiw};
+      return {"the state that `ibv_query_qp` tells", "the QP's", "RESET, whatever it is in",
+              kSiw61};
+    case Departure::kEndUntold:
+      return {"the state that `ibv_query_qp` tells once an error has ended the connection", "ERR",
+              "RTS", kSiw612};
     case Departure::kNegativeErrno:
       return {"a post that is refused", "returns the errno", "returns -errno, or -1", kSiw};
     case Departure::kRefusalInChainLost:
@@ -117,7 +150,7 @@ DepartureText TextOf(Departure departure) {
               "raises none", kSiw};
     case Departure::kFailureUnheard:
       return {"a failure, in a CQ that is armed for solicited completions alone", "raises an event",
-              "raises none", kSiw};
+              "raises none", kSiw | kRxe612};
     case Departure::kSrqUnknown:
       return {"`ibv_query_srq`", "tells depth and limit", "fails with EOPNOTSUPP", kSiw};
     case Departure::kReceiveOnSrqQpCrashes:

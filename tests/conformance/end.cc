@@ -128,9 +128,16 @@ uint64_t End::PeekWord(uint64_t offset, Where where) {
 
 ibv_qp_state End::State(Where where) {
   const ibv_qp_state state = Must(host_->QueryQp(qp, IBV_QP_STATE), where).qp_state;
-  if (state != IBV_QPS_RESET || !IsKnown(Departure::kStateUntold, info_)) return state;
-  Note(Departure::kStateUntold);
-  return Must(host_->CmHasEnded(qp), where) ? IBV_QPS_ERR : IBV_QPS_RTS;
+  if (state == IBV_QPS_RESET && IsKnown(Departure::kStateUntold, info_)) {
+    Note(Departure::kStateUntold);
+    return Must(host_->CmHasEnded(qp), where) ? IBV_QPS_ERR : IBV_QPS_RTS;
+  }
+  if (state == IBV_QPS_RTS && IsKnown(Departure::kEndUntold, info_) &&
+      Must(host_->CmHasEnded(qp), where)) {
+    Note(Departure::kEndUntold);
+    return IBV_QPS_ERR;
+  }
+  return state;
 }
 
 void End::AwaitState(ibv_qp_state state, Where where) {
@@ -149,7 +156,8 @@ void End::AwaitState(ibv_qp_state state, Where where) {
 }
 
 void End::ExpectInError(Where where) {
-  if (IsKnown(Departure::kStateUntold, info_)) return AwaitState(IBV_QPS_ERR, where);
+  // The event of rdma_cm comes later than the completion.
+  if (info_.iwarp) return AwaitState(IBV_QPS_ERR, where);
   const ibv_qp_state now = State(where);
   if (now != IBV_QPS_ERR) {
     ADD_FAILURE_AT(where.file_name(), static_cast<int>(where.line()))

@@ -119,6 +119,11 @@ testing::Matcher<ibv_wc_status> ConformanceTest::DemandStatus(
   return accepted;
 }
 
+testing::Matcher<ibv_wc_status> ConformanceTest::FailsAtSource() const {
+  return DemandStatus(IBV_WC_LOC_PROT_ERR, {{Departure::kLocalKeyStatus, IBV_WC_LOC_QP_OP_ERR},
+                                            {Departure::kLocalErrorFlushed, IBV_WC_WR_FLUSH_ERR}});
+}
+
 testing::Matcher<ibv_wc_status> ConformanceTest::FailsAtTarget(
     const testing::Matcher<ibv_wc_status>& demanded) const {
   if (!near_info_.iwarp) return demanded;

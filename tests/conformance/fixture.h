@@ -73,6 +73,8 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
   testing::Matcher<ibv_wc_status> DemandStatus(
       ibv_wc_status demanded,
       std::initializer_list<std::pair<Departure, ibv_wc_status>> departures) const;
+  // Matches the status of a SEND or WRITE from memory whose lkey is bad.
+  testing::Matcher<ibv_wc_status> FailsAtSource() const;
   // Matches the status of a SEND or WRITE that its target refuses: `demanded`. On iWARP it
   // completes once TCP has its bytes, so success matches too, and a flush if the connection has
   // ended by then.

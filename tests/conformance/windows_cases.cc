@@ -139,8 +139,7 @@ TEST_P(Windows, AWindowsKeyIsNoLocalKey) {
   local.lkey = local.rkey;
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 64)}));
   c.near.Post(Send(1, {local.Piece(0, 64)}));
-  EXPECT_THAT(c.near.SendCompletion().status,
-              DemandStatus(IBV_WC_LOC_PROT_ERR, Departure::kLocalKeyStatus, IBV_WC_LOC_QP_OP_ERR));
+  EXPECT_THAT(c.near.SendCompletion().status, FailsAtSource());
 }
 
 TEST_P(Windows, AnotherQpOfTheSamePeerIsRefused) {
@@ -209,8 +208,10 @@ TEST_P(Windows, ABindingThatIsNotAllowedFails) {
     // Refused at once, or when its turn comes.
     if (c.far.TryPost({wr}).error != 0) continue;
     const ibv_wc wc = c.far.SendCompletion();
-    if (spoilt.departure && !Demand(wc.status == IBV_WC_MW_BIND_ERR, *spoilt.departure)) continue;
-    EXPECT_THAT(wc, Failed(IBV_WC_MW_BIND_ERR, 9));
+    if (spoilt.departure && !Demand(wc.status != IBV_WC_SUCCESS, *spoilt.departure)) continue;
+    EXPECT_THAT(wc, HasWrId(9));
+    EXPECT_THAT(wc.status, DemandStatus(IBV_WC_MW_BIND_ERR, Departure::kLocalErrorFlushed,
+                                        IBV_WC_WR_FLUSH_ERR));
     EXPECT_EQ(c.far.State(), IBV_QPS_ERR);
   }
 }
@@ -313,9 +314,11 @@ TEST_P(Windows, ABindingBehindASendThatIsRetriedIsDoneOnce) {
                              Unsignalled(Send(3, {c.far.memory.Piece(0, 8)})),
                              Send(4, {c.far.memory.Piece(0, 8)})}),
               Accepted());
-  EXPECT_THAT(Must(far().Await(c.far.send_cq, 1, 10)), testing::IsEmpty());
+  const std::vector<ibv_wc> early = Must(far().Await(c.far.send_cq, 1, 10));
+  if (!Demand(early.empty(), Departure::kBindingRepeated)) return;
   for (uint64_t i = 0; i < 3; ++i) c.near.Post(Receive(i, {c.near.memory.Piece(1024, 64)}));
   const std::vector<ibv_wc> all = c.far.SendCompletions(3);
+  if (!Demand(all[1].status == IBV_WC_SUCCESS, Departure::kBindingRepeated)) return;
   EXPECT_THAT(all[0], Succeeded(IBV_WC_SEND, 1));
   EXPECT_THAT(all[1], Succeeded(IBV_WC_BIND_MW, 2));
   EXPECT_THAT(all[2], Succeeded(IBV_WC_SEND, 4));

@@ -14,6 +14,7 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/task.h"
 
@@ -394,7 +395,7 @@ TEST_F(CallContextTest, AMalformedBlockThatTravelledEndsItsLinkAndRunsNoHandler)
     testing::EchoReply reply;
     CallSpec spec{.method = method, .request = request, .reply = reply};
     spec.context = {.metadata = Filler(2000), .dedupe = DedupeName{}};
-    co_return co_await FullCall(*channel_->ConnectionHere(), std::move(spec));
+    co_return co_await FullCall(ConnectionUse(*channel_->ConnectionHere()), std::move(spec));
   };
   const absl::Status status = Run(broken());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;

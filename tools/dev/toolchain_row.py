@@ -170,12 +170,18 @@ class Build:
         self.parallel = ["--parallel", str(jobs)] if jobs else []
         self.compiler = compiler_of(compiler)
         self.mode = toolchain_rows.MODES[mode]
+        self.linking = toolchain_rows.LINKING.get(compiler, "")
+
+    def options(self, more=""):
+        """What a project of CMake is configured with."""
+        return [*self.mode.options(more), f"-DCMAKE_EXE_LINKER_FLAGS={self.linking}",
+                f"-DCMAKE_SHARED_LINKER_FLAGS={self.linking}", f"-DCMAKE_MODULE_LINKER_FLAGS={self.linking}"]
 
     def configure(self, source, build, *options, more="", prefix=None):
         # Afresh: what CMake found and what options said may have changed since. Objects stay.
         self.logs.run("cmake", "--fresh", "-S", source, "-B", build, "-G", "Ninja",
                       f"-DCMAKE_CXX_COMPILER={self.compiler}", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache",
-                      f"-DCMAKE_PREFIX_PATH={prefix_path(prefix)}", *self.mode.options(more), *options)
+                      f"-DCMAKE_PREFIX_PATH={prefix_path(prefix)}", *self.options(more), *options)
 
     def build(self, build, *words, timeout=BUILD_S):
         """Builds, and returns what ccache had."""
@@ -280,7 +286,7 @@ class OneCompilerRow:
         environment = without_cmake(self.prefix)
         self.logs.run("make", "-C", TOP / "tests/cmake/consumer", f"BUILD={build}", f"{build}/hello",
                       f"CXX={self.with_compiler.compiler}", f"CXXFLAGS={self.with_compiler.mode.flags()}",
-                      environment=environment)
+                      f"LDFLAGS={self.with_compiler.linking}", environment=environment)
         expect(self.logs.run(build / "hello", environment=environment), GREETING)
 
     def new_service(self):
@@ -288,7 +294,7 @@ class OneCompilerRow:
         shutil.rmtree(project, ignore_errors=True)
         self.logs.run(TOP / "tools/dev/new_service.py", "block_index", "--cmake", "--dir", project)
         self.logs.run("cmake", "--preset", "default", f"-DCMAKE_PREFIX_PATH={prefix_path(self.prefix)}",
-                      f"-DCMAKE_CXX_COMPILER={self.with_compiler.compiler}", *self.with_compiler.mode.options(),
+                      f"-DCMAKE_CXX_COMPILER={self.with_compiler.compiler}", *self.with_compiler.options(),
                       cwd=project)
         self.logs.run("cmake", "--build", "--preset", "default", cwd=project)
         expect(self.logs.run("ctest", "--preset", "default", cwd=project), "100% tests passed")

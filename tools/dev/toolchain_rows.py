@@ -29,6 +29,10 @@ MODES = {
     "asan": Mode("Debug", "-O0 -g1", "-fsanitize=address -fno-omit-frame-pointer -DNDEBUG_SANITIZER"),
 }
 
+# What compilers want of the linker. Debian 13's g++-13 links a libstdc++ of its own, which lacks symbols that Debian's
+# libraries, built by gcc 14, have from the newer one. That one is there when a program runs.
+LINKING = {"g++-13": "-Wl,--allow-shlib-undefined"}
+
 # What a row does: everything; libraries of one compiler with programs of another; library, unit tests and hello.
 WHOLE, MIXED, SHORT = "whole", "mixed", "short"
 

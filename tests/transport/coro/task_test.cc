@@ -384,8 +384,9 @@ TEST(TaskTest, OverAlignedResultsAreAligned) {
 }
 #else
 TEST(TaskTest, OverAlignedVariablesAreAligned) {
-  GTEST_SKIP() << "gcc aligns coroutines to 16 bytes. It refuses over-aligned parameters and "
-                  "results (tests/repository/compiler_test.py), and does not see over-aligned locals";
+  GTEST_SKIP()
+      << "gcc aligns coroutines to 16 bytes. It refuses over-aligned parameters and "
+         "results (tests/repository/compiler_test.py), and does not see over-aligned locals";
 }
 #endif
 

@@ -6,7 +6,6 @@ import io
 import lzma
 import os
 import pathlib
-import platform
 import shutil
 import struct
 import subprocess
@@ -19,7 +18,6 @@ from unittest import mock
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/vm")]
 import archive
 import case_report
-import clock
 import kernel
 import root
 import siw
@@ -273,17 +271,6 @@ class SiwTest(unittest.TestCase):
         self.assertEqual(["make", "-C", f"{root.SEEN_AS}/headers", f"M={root.SEEN_AS}/siw"],
                          inside[inside.index("make"):][:4])
         self.assertEqual(f"{root.SEEN_AS}/usr/src/common/Makefile", inside[-1])
-
-
-class ClockTest(unittest.TestCase):
-    @unittest.skipUnless(platform.machine() == "x86_64", "no time stamp counter")
-    def test_two_measurements_of_the_counter_agree_however_long_they_take(self):
-        self.assertAlmostEqual(1, clock.tsc_khz(0.05) / clock.tsc_khz(0.02), delta=0.01)
-        self.assertRegex(clock.boot_argument(), r"tsc_early_khz=\d+")
-
-    def test_other_machines_leave_it_to_the_guest(self):
-        with mock.patch.object(clock.platform, "machine", lambda: "aarch64"):
-            self.assertEqual("", clock.boot_argument())
 
 
 class MissingTest(unittest.TestCase):

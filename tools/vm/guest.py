@@ -9,7 +9,6 @@ import tempfile
 import threading
 import time
 
-import clock
 import disk
 import kernel as kernels
 
@@ -131,9 +130,8 @@ class Guest:
                 "-name", "guest,debug-threads=on"]
         line += ["-accel", "kvm", "-cpu", "host"] if options.kvm else [
             "-accel", "tcg,thread=multi", "-cpu", "max"]
-        rate = "" if options.kvm else clock.boot_argument()
         line += ["-kernel", self.kernel.vmlinux, "-initrd", run / "initrd",
-                 "-append", f"{BOOT_ARGUMENTS} {rate} verbena_run={run}",
+                 "-append", f"{BOOT_ARGUMENTS} verbena_run={run}",
                  "-serial", f"file:{run}/console.log"]
         line += _share("/", "host", "readonly=on")
         if options.writable:

@@ -27,7 +27,8 @@ MODES = {
     "O2": Mode("Release", "-O2 -DNDEBUG"),
     # Debian's Abseil was compiled without asan. Headers that are precompiled would come behind the one that says so.
     "asan": Mode("Debug", "-O0 -g1", "-fsanitize=address -fno-omit-frame-pointer "
-                 "-include /verbena/tests/toolchains/abseil_without_asan.h", ("-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON",)),
+                 "-include /verbena/tests/toolchains/abseil_without_asan.h",
+                 ("-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON",)),
 }
 
 # What compilers want of the linker. Debian 13's g++-13 links a libstdc++ of its own, which lacks symbols that Debian's

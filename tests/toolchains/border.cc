@@ -75,7 +75,7 @@ bool AllGone(Runtime& runtime) {
 
 Task<void> Throw(std::string text) {
   const Witness witness;
-  co_await verbena::Yield();
+  (void)co_await verbena::Yield();
   throw std::runtime_error(std::move(text));
 }
 
@@ -125,8 +125,9 @@ class BorderService final : public Border::Service {
 };
 
 // What the interceptors of both sides do to a call, by the text of its order.
-Task<absl::Status> Around(const google::protobuf::MessageLite& request,
-                          std::function<Task<absl::Status>()> next, std::string side) {
+template <typename Next>
+Task<absl::Status> Around(const google::protobuf::MessageLite& request, Next next,
+                          std::string side) {
   const Witness witness;
   const auto* order = dynamic_cast<const Order*>(&request);
   if (order == nullptr) co_return co_await next();

@@ -124,7 +124,7 @@ class BorderService final : public Border::Service {
   }
 };
 
-// What the interceptors of both sides do to a call, by the text of its order.
+// Does to a call what the text of its order says, as an interceptor of either side.
 template <typename Next>
 Task<absl::Status> Around(const google::protobuf::MessageLite& request, Next next,
                           std::string side) {

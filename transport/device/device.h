@@ -22,6 +22,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -56,6 +57,9 @@ struct DeviceCapabilities {
   bool flushes_in_error = true;     // a WR that is posted in ERR is flushed (siw 6.1: never)
   bool remote_key_checked = false;  // a bad rkey fails the WR (siw 6.1: it does not)
   bool emulated = false;            // a kernel does the work of a NIC (rxe, siw)
+  // A SEND or WRITE of more bytes must be signalled: a later completion does not prove that its
+  // memory has been read (siw).
+  uint32_t max_unsignalled_bytes = std::numeric_limits<uint32_t>::max();
   // The revision of the wire that a device of software has for itself: two devices of different
   // ones cannot talk. 0: the wire is that of RDMA.
   uint32_t wire_revision = 0;

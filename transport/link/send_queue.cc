@@ -40,6 +40,17 @@ SendBuffers::SendBuffers(Arena arena, uint32_t count, uint32_t bytes, uint32_t m
 
 SendBuffers::~SendBuffers() { UnpoisonMemory(arena_.data(), arena_.size()); }
 
+void WrChain::SignalLongOnes() {
+  for (ibv_send_wr* request = first_; request != nullptr; request = request->next) {
+    // Other requests read no memory that the caller gets back. These have one element each.
+    const bool sends = request->opcode == IBV_WR_SEND || request->opcode == IBV_WR_SEND_WITH_INV ||
+                       request->opcode == IBV_WR_RDMA_WRITE;
+    if (sends && request->sg_list->length > max_unsignalled_bytes_) {
+      request->send_flags |= IBV_SEND_SIGNALED;
+    }
+  }
+}
+
 uint32_t LinkSendQueue::TakeBuffer(SendUse use, uint32_t bindings_due) {
   if (FreeSlots(bindings_due) == 0) return SendBuffers::kNone;
   if (use != SendUse::kControl) {

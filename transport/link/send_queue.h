@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -289,6 +290,11 @@ class SendSlots {
 // flush.
 class WrChain {
  public:
+  // Those with more than `max_unsignalled_bytes` are signalled, whatever their maker has chosen
+  // (DeviceCapabilities). The CQ has room for a completion of each WR.
+  explicit WrChain(uint32_t max_unsignalled_bytes)
+      : max_unsignalled_bytes_(max_unsignalled_bytes) {}
+
   // Appends the linked WRs from `first` to `last`.
   void Add(ibv_send_wr* first, ibv_send_wr* last) {
     (last_ == nullptr ? first_ : last_->next) = first;
@@ -301,11 +307,18 @@ class WrChain {
   // `bad_wr` as it was.
   int Post(ibv_qp* qp) {
     last_ = nullptr;
+    if (max_unsignalled_bytes_ != kAnyBytes) [[unlikely]]
+      SignalLongOnes();
     ibv_send_wr* ignored = nullptr;
     return ibv_post_send(qp, std::exchange(first_, nullptr), &ignored);
   }
 
  private:
+  static constexpr uint32_t kAnyBytes = std::numeric_limits<uint32_t>::max();
+
+  void SignalLongOnes();
+
+  const uint32_t max_unsignalled_bytes_;
   ibv_send_wr* first_ = nullptr;
   ibv_send_wr* last_ = nullptr;
 };
@@ -373,6 +386,7 @@ class LinkSendQueue {
     SendBuffers& buffers;
     SendChain& chain;
     uint32_t max_inline_bytes;
+    uint32_t max_unsignalled_bytes;  // WrChain
     uint32_t depth;  // WRs of one link at once; the drain marker has a slot beside them
   };
 
@@ -383,6 +397,7 @@ class LinkSendQueue {
         chain_(shared.chain),
         source_(source),
         max_inline_bytes_(shared.max_inline_bytes),
+        max_unsignalled_bytes_(shared.max_unsignalled_bytes),
         slots_(key, shared.depth + kDrainMarkers),
         pending_(slots_.count()) {}
   LinkSendQueue(const LinkSendQueue&) = delete;
@@ -455,6 +470,9 @@ class LinkSendQueue {
   // Send buffers, of pending SENDs and of posted ones.
   uint32_t held() const { return held_; }
   bool holds_posted() const { return held_ != pending_.size(); }
+
+  // An empty chain, for what this link posts next.
+  WrChain NewChain() const { return WrChain(max_unsignalled_bytes_); }
 
   struct PostTerms {
     SendHeader header;  // of each SEND, apart from its frame count and whether it spends reserve
@@ -571,6 +589,7 @@ class LinkSendQueue {
   SendChain& chain_;
   PeerSource& source_;
   const uint32_t max_inline_bytes_;
+  const uint32_t max_unsignalled_bytes_;
   uint32_t send_bytes_ = 0;
   Told told_;
   SendSlots slots_;

@@ -24,6 +24,7 @@ LinkSender::LinkSender(Owner& owner, LinkHost& host, ibv_qp* qp, LinkKey key, Pe
              {.buffers = host.supplies().buffers(),
               .chain = host.supplies().chain(),
               .max_inline_bytes = host.supplies().max_inline_bytes(),
+              .max_unsignalled_bytes = host.device().capabilities().max_unsignalled_bytes,
               .depth = host.limits().send_queue_depth},
              source),
       issued_(host.credit_issuer().pool(), source.credits, host.limits().initial_credits,
@@ -310,7 +311,7 @@ void LinkSender::Flush() {
     if (refusal_ != 0) PostFailed(refusal_);
     return;
   }
-  WrChain ready;
+  WrChain ready = queue_.NewChain();
   flushing_ = true;
   lacks_room_ = false;
   bool bulk_refused = false;
@@ -478,7 +479,7 @@ bool LinkSender::PostWritten() {
   const PendingSend& last = queue_.last();
   const bool is_empty = last.frames == 0 && last.use == SendUse::kFrames;
   if (!is_empty && !OpenSend()) return false;
-  WrChain ready;
+  WrChain ready = queue_.NewChain();
   refusal_ = PostPending(ready, /*kept=*/1);
   return true;
 }
@@ -486,7 +487,7 @@ bool LinkSender::PostWritten() {
 // Posts what is pending, between two completions of one poll.
 void LinkSender::PostEarly() {
   if (!host_.handles_more_completions() || !IsGroup() || !MayPostEarly()) return;
-  WrChain ready;
+  WrChain ready = queue_.NewChain();
   refusal_ = PostPending(ready);
 }
 
@@ -498,7 +499,7 @@ void LinkSender::SendNow() {
   }
   FlushHook::Unlink();
   flush_scheduled_ = false;
-  WrChain ready;
+  WrChain ready = queue_.NewChain();
   refusal_ = PostPending(ready);
   if (refusal_ != 0) ScheduleFlush();
 }

@@ -557,6 +557,7 @@ absl::StatusOr<DeviceCapabilities> ProbeCapabilities(Device& device) {
   found.rnr_nak = !iwarp;
   found.remote_key_checked = !iwarp;
   found.emulated = device.attributes().vendor_id == kRxeVendorId || IsSiw(device);
+  if (IsSiw(device)) found.max_unsignalled_bytes = kMaxUnsignalledBytesOnSiw;
   found.atomics = device.attributes().atomic_cap != IBV_ATOMIC_NONE;
 
   VERBENA_ASSIGN_OR_RETURN(const TestBed bench, MakeBench(device));

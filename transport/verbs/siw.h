@@ -23,6 +23,13 @@ inline bool IsSiw(const Device& device) { return device.attributes().vendor_id =
 // siw. Also empty if the CQ cannot be made: then siw may refuse queues as described above.
 CqHandle CoverSiwQueueKey(Device& device);
 
+// A SEND or WRITE of a page or more that is not signalled goes out of its memory without a copy
+// (drivers/infiniband/sw/siw/siw_qp_tx.c: SENDPAGE_THRESH, MSG_SPLICE_PAGES), by TCP and perhaps
+// after the completion of a later WR. Linux 6.1 asks for it, too, but its TCP copies. A signalled
+// one is copied, so anything that is longer than this must be. x86 has pages of 4,096 bytes, and no
+// architecture has smaller ones.
+inline constexpr uint32_t kMaxUnsignalledBytesOnSiw = 4095;
+
 // IgnoreSiwSigpipe: keeps Soft-iWARP from ending the process by SIGPIPE.
 //
 // siw sends from within ibv_post_send, on a TCP socket of its own and without MSG_NOSIGNAL. If the

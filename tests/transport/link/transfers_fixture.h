@@ -60,13 +60,21 @@ class TransfersFixture : public LinksFixture,
   }
 
   void StartTransfer(Link& link, size_t bytes, TransferOutcome& outcome) {
-    buffers_.push_back(*pool_->TryAllocate(bytes));
-    const BufferView local = buffers_.back().view();
-    buffers_.push_back(*pool_->TryAllocate(bytes));
+    StartTransferOf(link, 1, bytes, outcome);
+  }
+  // The local end consists of so many pieces of `bytes` each.
+  void StartTransferOf(Link& link, size_t pieces, size_t bytes, TransferOutcome& outcome) {
+    std::vector<BufferView> local;
+    for (size_t i = 0; i < pieces; ++i) {
+      buffers_.push_back(*pool_->TryAllocate(bytes));
+      local.push_back(buffers_.back().view());
+    }
+    buffers_.push_back(*pool_->TryAllocate(pieces * bytes));
     const Buffer& remote = buffers_.back();
-    link.StartTransfer(GetParam(), {&local, 1},
-                       {reinterpret_cast<uintptr_t>(remote.data()), bytes, remote.region().rkey()},
-                       &outcome);
+    link.StartTransfer(
+        GetParam(), local,
+        {reinterpret_cast<uintptr_t>(remote.data()), pieces * bytes, remote.region().rkey()},
+        &outcome);
   }
 
  private:

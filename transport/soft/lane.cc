@@ -34,13 +34,20 @@ OutLane::OutLane(Completions& send_cq, std::shared_ptr<Peer> peer, uint64_t remo
       wire_(std::move(wire)),
       requests_(memory_->requests(), memory_->geometry().request_lines),
       answers_(memory_->answers(), memory_->geometry().answer_lines),
-      // A QP that fails watches one message that was not signalled, hence twice the lines.
       watched_(std::bit_ceil(memory_->geometry().request_lines) * 2) {
   if (wire_ != nullptr) wire_->set_out_lane(this);
 }
 
 OutLane::~OutLane() {
   if (wire_ != nullptr) wire_->set_out_lane(nullptr);
+}
+
+void OutLane::GrowWatched() {
+  std::vector<Watched> larger(watched_.size() * 2);
+  for (uint64_t i = watched_head_; i != watched_tail_; ++i) {
+    larger[i & (larger.size() - 1)] = watched_[i & (watched_.size() - 1)];
+  }
+  watched_ = std::move(larger);
 }
 
 void OutLane::BecomeActive() {

@@ -179,6 +179,8 @@ class OutLane {
 
   // A signalled message that ends at `end` was published for `user`.
   void Watch(LaneUser& user, uint64_t end) {
+    if (watched_tail_ - watched_head_ == watched_.size()) [[unlikely]]
+      GrowWatched();
     watched_[watched_tail_++ & (watched_.size() - 1)] = {end, &user};
   }
   // `user` has a request that did not fit the ring, or others have and it is not its turn.
@@ -292,6 +294,7 @@ class OutLane {
     return watched_head_ != watched_tail_ &&
            watched_[watched_head_ & (watched_.size() - 1)].end <= requests_.released();
   }
+  void GrowWatched();
   // Every QP of this lane fails.
   void Fail(CompletionWriter& writer);
   // Takes answers and completes what was consumed. False: the target's counters make no sense, or
@@ -321,7 +324,9 @@ class OutLane {
   // The READs of one QP are in the order of the ring. Each waits for its answer. The target has
   // consumed one of all at most (PassedOverRead), so the lines of the request ring bound them.
   std::vector<ForgottenRead> forgotten_reads_;
-  // Signalled messages in ring order. Twice as many as the ring has lines: it cannot overflow.
+  // A ring of the messages that are looked after, in the order in which that began. It holds those
+  // whose completion nobody has polled yet, too, whose lines of the request ring others have taken
+  // meanwhile: it grows, and the send queues of the lane's QPs bound it.
   std::vector<Watched> watched_;
   uint64_t watched_head_ = 0;
   uint64_t watched_tail_ = 0;

@@ -194,13 +194,16 @@ void QueuePair::Attend(Completions& side, CompletionWriter& writer) {
   }
   if (&side != &send_side()) return;
   if (timer_due_.exchange(false, std::memory_order_acquire)) {
-    send_queue_.EndBackoff(timer_token_.load(std::memory_order_relaxed), writer);
-  } else {
-    send_queue_.Resume(writer);
+    send_queue_.EndBackoff(timer_token_.load(std::memory_order_relaxed));
   }
+  // Whatever the timer was for: somebody may have asked for this turn, too.
+  send_queue_.Resume(writer);
 }
 
+// The engine calls this for one timer after another.
 void QueuePair::OnTimer(uint32_t token) {
+  // A connection that was reset leaves its timers behind. They must not hide the one that counts.
+  if (!send_queue_.Awaits(token)) return;
   timer_token_.store(token, std::memory_order_relaxed);
   timer_due_.store(true, std::memory_order_release);
   send_side().Attend(*this);

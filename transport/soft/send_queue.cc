@@ -761,8 +761,7 @@ void SendQueue::BackOff(uint32_t index, const RefusedFragment& refusal, Completi
     }
   }
   TakeBack(index);
-  backing_off_ = true;
-  qp_.device().engine().StartTimer(now + wait, qp_.qp_num, ++backoff_token_);
+  BackOffUntil(now + wait);
 }
 
 void SendQueue::TakeBack(uint32_t first) {
@@ -780,10 +779,15 @@ void SendQueue::TakeBack(uint32_t first) {
   launch_offset_ = 0;
 }
 
-void SendQueue::EndBackoff(uint32_t token, CompletionWriter& writer) {
-  if (!backing_off_ || token != backoff_token_) return;
-  backing_off_ = false;
-  Resume(writer);
+void SendQueue::BackOffUntil(TimePoint when) {
+  backing_off_ = true;
+  const uint32_t token = backoff_token_.load(std::memory_order_relaxed) + 1;
+  backoff_token_.store(token, std::memory_order_relaxed);
+  qp_.device().engine().StartTimer(when, qp_.qp_num, token);
+}
+
+void SendQueue::EndBackoff(uint32_t token) {
+  if (Awaits(token)) backing_off_ = false;
 }
 
 // SendQueue: BIND_MW and LOCAL_INV, which change what our peer may reach.
@@ -885,8 +889,7 @@ void SendQueue::LookAgain() {
     qp_.send_side().Attend(qp_);
     return;
   }
-  backing_off_ = true;
-  qp_.device().engine().StartTimer(qp_.device().Now() + kPatientLook, qp_.qp_num, ++backoff_token_);
+  BackOffUntil(qp_.device().Now() + kPatientLook);
 }
 
 // The peer whose copy was waited for may itself have failed the QP: its copy ended, and its next

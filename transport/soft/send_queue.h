@@ -21,6 +21,7 @@
 #include <infiniband/verbs.h>
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -67,8 +68,12 @@ class SendQueue final : public LaneUser {
   size_t FindPlace(const MessageHeader& answer, uint32_t offset, uint32_t from, uint32_t bytes,
                    std::span<iovec> parts) override;
 
-  // The RNR timer `token` ran out.
-  void EndBackoff(uint32_t token, CompletionWriter& writer);
+  // The timer `token` ran out. If it is the one that the queue waits for, WRs may go again.
+  void EndBackoff(uint32_t token);
+  // Whether it is the timer that was started last. Any thread.
+  bool Awaits(uint32_t token) const {
+    return token == backoff_token_.load(std::memory_order_relaxed);
+  }
 
   // The QP goes to SQD: the WRs that have begun are finished, and no other one begins. Raises
   // IBV_EVENT_SQ_DRAINED once none is under way, if `notify`. Under the lock of the send CQ, as the
@@ -192,6 +197,7 @@ class SendQueue final : public LaneUser {
   // Sending again what was refused.
   bool Contains(uint32_t index, uint64_t position);
   void BackOff(uint32_t index, const RefusedFragment& refusal, CompletionWriter& writer);
+  void BackOffUntil(TimePoint when);
   void TakeBack(uint32_t first);
 
   // Ending.
@@ -226,7 +232,7 @@ class SendQueue final : public LaneUser {
   bool draining_ = false;      // in SQD, while one of them is under way,
   bool tell_drained_ = false;  // whose end raises an event
   bool published_ = false;     // something, since the last Announce
-  bool backing_off_ = false;   // until the RNR timer
+  bool backing_off_ = false;   // until a timer has run out
   bool failed_ = false;        // the WQE at launched_ failed locally, and nothing follows it
   bool target_lost_ = false;
   int outstanding_reads_ = 0;
@@ -235,7 +241,7 @@ class SendQueue final : public LaneUser {
   // target has not been ready.
   uint32_t rnr_retries_ = 0;
   TimePoint not_ready_since_{};
-  uint32_t backoff_token_ = 0;
+  std::atomic<uint32_t> backoff_token_{0};  // of the timer that was started last
   // State of the LOCAL_INV at launched_: the copies that it waits for, if they are known, and how
   // often the queue has looked.
   std::vector<CopyUnderWay> invalidated_copies_;

@@ -495,6 +495,74 @@ TEST_F(InProcessTest, EveryPeerOfACrowdIsHeardHoweverFewAreWatchedClosely) {
   receivers.clear();
 }
 
+// A poll with room for one completion reports all that a queue pair has sent, and lets others into
+// the ring: more messages wait to be reported than the ring has lines.
+TEST_F(InProcessTest, EachQueuePairOfACrowdCompletesForACallerWithAShortArray) {
+  constexpr size_t kPairs = 12;
+  constexpr uint32_t kEach = 1024;
+  Make({.cqe = 16384, .send_wr = kEach},
+       {.cqe = 16384, .receive_wr = 16384, .shared_receives = true});
+  std::vector<QpHandle> senders;
+  std::vector<QpHandle> receivers;
+  for (size_t i = 0; i < kPairs; ++i) {
+    senders.push_back(a_->AddQp());
+    receivers.push_back(b_->AddQp());
+    ConnectQps(*a_, senders[i].get(), *b_, receivers[i].get());
+  }
+  if (OverTcp()) Settle();
+  for (size_t i = 0; i < kPairs * kEach; ++i) {
+    ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(0, 64)), 0);
+  }
+  for (const QpHandle& sender : senders) {
+    for (uint32_t i = 0; i < kEach; ++i) {
+      ibv_send_wr wr{};
+      wr.opcode = IBV_WR_SEND;
+      wr.send_flags = IBV_SEND_SIGNALED;
+      ibv_send_wr* bad = nullptr;
+      ASSERT_EQ(ibv_post_send(sender.get(), &wr, &bad), 0);
+    }
+  }
+  size_t completed = 0;
+  // No end by itself if messages are forgotten.
+  for (size_t idle = 0; completed < kPairs * kEach && idle < 100'000;) {
+    while (!Poll(b_->cq()).empty()) {
+    }
+    const std::vector<ibv_wc> done = Poll(a_->cq(), 1);
+    for (const ibv_wc& wc : done) EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    completed += done.size();
+    idle = done.empty() ? idle + 1 : 0;
+  }
+  EXPECT_EQ(completed, kPairs * kEach);
+  senders.clear();
+  receivers.clear();
+}
+
+TEST_F(InProcessTest, ATimerOfAFormerConnectionDoesNotHideTheOneThatCounts) {
+  // 1.28 ms and 10 us.
+  MakeConnected({.rnr_retry = 7}, {.min_rnr_timer = 14});
+  ASSERT_EQ(a_->SendText(1, "former", 0), 0);
+  EXPECT_TRUE(Poll(b_->cq()).empty());
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  a_->ToState(IBV_QPS_RESET);
+  b_->ToState(IBV_QPS_RESET);
+  b_->set_min_rnr_timer(1);
+  Connect(*a_, *b_);
+  if (OverTcp()) Settle();
+  ASSERT_EQ(a_->SendText(2, "next", 0), 0);
+  EXPECT_TRUE(Poll(b_->cq()).empty());
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  ASSERT_EQ(b_->PostReceive(3, b_->ReceiveSge(0, 100)), 0);
+  // Both are due before anybody polls.
+  clock_.Advance(std::chrono::milliseconds(2));
+  Settle();
+  std::vector<ibv_wc> received;
+  for (int turn = 0; turn < 100 && received.empty(); ++turn) {
+    Poll(a_->cq());
+    received = Poll(b_->cq());
+  }
+  EXPECT_EQ(received.size(), 1u);
+}
+
 TEST_F(InProcessTest, QueuePairNumbersAreNotReusedSoon) {
   Make({}, {});
   uint32_t last = a_->qp()->qp_num;

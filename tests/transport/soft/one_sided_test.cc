@@ -313,6 +313,31 @@ TEST_F(DirectBoundTest, APostCopiesFewBytesHoweverManyArePosted) {
   EXPECT_EQ(copied(), uint64_t{kWrs} * kWrBytes);
 }
 
+// Each part of a long WRITE after the first needs a turn of its own.
+TEST_F(DirectBoundTest, ATimerOfAFormerConnectionTakesNoTurnFromAWrite) {
+  VERBENA_SKIP_OVER_TCP("the initiator copies nothing");
+  constexpr uint32_t kBytes = 4 * kDirectBytesPerTurn;
+  MakeConnected({.bytes = size_t{2} * kBytes}, {.bytes = size_t{2} * kBytes, .min_rnr_timer = 1});
+  ASSERT_EQ(a_->SendText(1, "for want of a receive", 0), 0);
+  EXPECT_TRUE(Poll(b_->cq()).empty());
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  a_->ToState(IBV_QPS_ERR);
+  clock_.Advance(std::chrono::milliseconds(1));
+  Settle();
+  Poll(a_->cq());
+  a_->ToState(IBV_QPS_RESET);
+  b_->ToState(IBV_QPS_RESET);
+  Connect(*a_, *b_);
+  ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_WRITE, 2, a_->SendSge(0, kBytes),
+                             reinterpret_cast<uint64_t>(b_->receive_buffer()), b_->mr()->rkey),
+            0);
+  std::vector<ibv_wc> done;
+  for (int turn = 0; turn < 1000 && done.empty(); ++turn) done = Poll(a_->cq());
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].wr_id, 2u);
+  EXPECT_EQ(done[0].status, IBV_WC_SUCCESS);
+}
+
 TEST_F(DirectBoundTest, APollCopiesFewBytesForAllItsQueuePairsInTurn) {
   VERBENA_SKIP_OVER_TCP("the initiator copies nothing");
   constexpr uint32_t kQps = 8;

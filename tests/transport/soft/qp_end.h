@@ -91,6 +91,8 @@ class QpEnd {
   std::byte* send_buffer() { return memory_.get(); }
   std::byte* receive_buffer() { return memory_.get() + options_.bytes / 2; }
   const QpEndOptions& options() const { return options_; }
+  // For the next connection.
+  void set_min_rnr_timer(uint8_t code) { options_.min_rnr_timer = code; }
 
   absl::Status ToInit(ibv_qp* qp) {
     ibv_qp_attr attr{};

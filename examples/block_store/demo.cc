@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "examples/block_store/cable_addresses.h"
 #include "examples/block_store/comparison.h"
 #include "examples/block_store/local_tree.h"
 #include "examples/common/amounts.h"
@@ -131,13 +132,14 @@ class Demo {
 
   // A cable between the server's network and ours, of two interfaces that end with the server.
   absl::Status JoinNetworks() {
+    VERBENA_ASSIGN_OR_RETURN(cable_, CableAddresses::Claim());
     const std::string pid = fmt::format("{}", server_->pid());
     const std::string ours = "verbena" + pid;
     const std::vector<std::vector<std::string>> commands = {
         {kIp, "link", "add", ours, "type", "veth", "peer", "name", "verbena", "netns", pid},
-        {kIp, "address", "add", "192.0.2.1/30", "dev", ours},
+        {kIp, "address", "add", cable_->near() + "/30", "dev", ours},
         {kIp, "link", "set", ours, "up"},
-        {kNsenter, "-t", pid, "-n", kIp, "address", "add", "192.0.2.2/30", "dev", "verbena"},
+        {kNsenter, "-t", pid, "-n", kIp, "address", "add", cable_->far() + "/30", "dev", "verbena"},
         {kNsenter, "-t", pid, "-n", kIp, "link", "set", "verbena", "up"},
     };
     for (const std::vector<std::string>& command : commands) {
@@ -146,7 +148,7 @@ class Demo {
           ServerProcess::Start(command[0], {command.begin() + 1, command.end()}));
       VERBENA_RETURN_IF_ERROR(step->WaitForEnd(signals_));
     }
-    address_ = "192.0.2.2" + address_.substr(address_.rfind(':'));
+    address_ = cable_->far() + address_.substr(address_.rfind(':'));
     return absl::OkStatus();
   }
 
@@ -209,6 +211,7 @@ class Demo {
   LocalTree& local_;
   StopSignals& signals_;
   std::unique_ptr<TemporaryDirectory> directory_;
+  std::unique_ptr<CableAddresses> cable_;
   std::unique_ptr<ServerProcess> server_;
   std::string address_;  // by which we reach it
   std::vector<Row> rows_;

@@ -21,6 +21,10 @@ namespace {
 
 // The record that says that names were dropped.
 constexpr std::string_view kDropped = "dropped";
+// The first byte of a name's record, before the reply: whether its client was entered anew, so that
+// a restart, too, knows nothing of the client's other names.
+constexpr char kClientKnown = 'k';
+constexpr char kClientAnew = 'a';
 constexpr size_t kIdBytes = sizeof(RequestId::client) + sizeof(uint64_t);
 
 static_assert(DedupeRecords::kMaxRemoved + 2 <= kMaxRecords);
@@ -57,11 +61,12 @@ Task<absl::Status> DedupeRecords::Load() {
     for (const StoreEntry& entry : page.entries) {
       if (entry.key.size() != kIdBytes) continue;
       const RequestId name = NameOf(entry.key);
-      // In ascending order.
-      Client& client = ClientOf(name.client, name.number);
+      Client& client = ClientOf(name.client);
       names_ += client.numbers.insert(name.number).second ? 1 : 0;
-      // A crash may have left a part of a dropped client's names, with the highest among them.
+      // In ascending order, so the last one counts. A crash may have left a part of a dropped
+      // client's names, with the highest among them.
       if (dropped_) client.unproven_below = name.number + 1;
+      client.is_anew |= entry.value.starts_with(kClientAnew);
     }
     next = std::move(page.next_key);
   } while (!next.empty());
@@ -78,8 +83,11 @@ Task<absl::StatusOr<bool>> DedupeRecords::Write(StoreWrite write, Call call) {
       removed.push_back(IdOf({.client = removal.client, .number = *number}));
     }
   }
-  std::vector<StoreRecord> records = {
-      {.id = id, .bytes = call.reply_if_new, .bytes_if_existed = call.reply_if_existed}};
+  std::string if_new(1, changes.client_is_anew ? kClientAnew : kClientKnown);
+  std::string if_existed = if_new;
+  if_new += call.reply_if_new;
+  if_existed += call.reply_if_existed;
+  std::vector<StoreRecord> records = {{.id = id, .bytes = if_new, .bytes_if_existed = if_existed}};
   for (const std::string& each : removed) records.push_back({.id = each});
   if (changes.dropped) records.push_back({.id = kDropped, .bytes = ""});
   write.records = records;
@@ -91,7 +99,11 @@ Task<absl::StatusOr<bool>> DedupeRecords::Write(StoreWrite write, Call call) {
 Task<absl::StatusOr<std::optional<DedupeResult>>> DedupeRecords::Lookup(RequestId name) {
   DedupeResult result;
   absl::Status found = co_await store_.GetRecord(IdOf(name), result.reply);
-  if (found.ok()) co_return result;
+  if (found.ok()) {
+    if (result.reply.empty()) co_return absl::DataLossError("the record of the call is empty");
+    result.reply.erase(0, 1);
+    co_return result;
+  }
   if (!absl::IsNotFound(found)) co_return found;
   if (IsProven(name)) co_return std::nullopt;
   co_return absl::AbortedError(
@@ -103,9 +115,12 @@ Task<absl::StatusOr<std::optional<DedupeResult>>> DedupeRecords::Lookup(RequestI
 
 absl::StatusOr<DedupeRecords::Changes> DedupeRecords::Begin(const Call& call) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Client& client = ClientOf(call.name.client, call.name.number);
+  const bool is_known = clients_.contains(call.name.client);
+  Client& client = ClientOf(call.name.client);
+  // The client may have had names before, which were dropped, and whose numbers nobody knows.
+  if (!is_known && dropped_) client.is_anew = true;
   by_age_.splice(by_age_.end(), by_age_, client.age);
-  Changes changes;
+  Changes changes{.client_is_anew = client.is_anew};
   changes.removals.push_back(Acknowledge(call, client));
   size_t removed = changes.removals.back().in_write;
   if (client.numbers.size() >= max_names_ / 2) {
@@ -142,15 +157,10 @@ void DedupeRecords::End(Changes changes, bool stored) {
   }
 }
 
-DedupeRecords::Client& DedupeRecords::ClientOf(const ClientId& id, uint64_t unproven_below) {
+DedupeRecords::Client& DedupeRecords::ClientOf(const ClientId& id) {
   const auto [found, added] = clients_.try_emplace(id);
-  Client& client = found->second;
-  if (added) {
-    client.age = by_age_.insert(by_age_.end(), id);
-    // The client may have had names before, which were dropped.
-    if (dropped_) client.unproven_below = unproven_below;
-  }
-  return client;
+  if (added) found->second.age = by_age_.insert(by_age_.end(), id);
+  return found->second;
 }
 
 DedupeRecords::Removal DedupeRecords::Acknowledge(const Call& call, Client& client) {
@@ -181,7 +191,7 @@ bool DedupeRecords::IsProven(const RequestId& name) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto client = clients_.find(name.client);
   if (client == clients_.end()) return !dropped_;
-  return name.number >= client->second.unproven_below;
+  return !client->second.is_anew && name.number >= client->second.unproven_below;
 }
 
 }  // namespace kv

@@ -5,8 +5,8 @@
 // once the client has acknowledged it. A client that leaves more than half of `max_names`
 // unacknowledged is refused. Clients that are gone acknowledge nothing: beyond `max_names` in all,
 // those that have been idle longest are dropped. After that a missing record proves that a call has
-// not run only if its client was known before the drop, or gave the name after it. A restart keeps
-// that proof for names above all that the store still has of the client.
+// not run only if its client was known before the drop and ever since. A restart keeps that proof
+// for names above all that the store still has of the client.
 //
 // On any executor; a mutex is held for a few look-ups in the names, which are in memory, too. The
 // store must outlive it, and have no other DedupeRecords.
@@ -72,6 +72,7 @@ class DedupeRecords final : public verbena::DedupeStore {
   struct Client {
     absl::btree_set<uint64_t> numbers;
     uint64_t unproven_below = 0;  // such numbers may be among the dropped ones
+    bool is_anew = false;         // any number may be: the client came after some were dropped
     std::list<ClientId>::iterator age;
   };
 
@@ -84,7 +85,8 @@ class DedupeRecords final : public verbena::DedupeStore {
   };
   // Changes of records, beside the one that a write adds.
   struct Changes {
-    std::vector<Removal> removals;
+    bool client_is_anew = false;
+    std::vector<Removal> removals = {};
     bool dropped = false;  // some of the names may be unacknowledged
   };
 
@@ -94,7 +96,7 @@ class DedupeRecords final : public verbena::DedupeStore {
   // Whether a name without a record is that of a call that has not run.
   bool IsProven(const verbena::RequestId& name);
   // Under the mutex.
-  Client& ClientOf(const ClientId& id, uint64_t unproven_below);
+  Client& ClientOf(const ClientId& id);
   Removal Acknowledge(const Call& call, Client& client);
   void DropIdlest();
 

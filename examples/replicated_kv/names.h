@@ -7,9 +7,9 @@
 // a write says which numbers its client repeats no more, and these are dropped. Bounds: kMaxNames
 // names of one client, and kMaxClients clients. A number that the client repeats no more, or
 // that was pushed out, gives an error, never "not there". A client that has written nothing for
-// long may be forgotten when there are too many. From then on a repeated call gives an error, too,
-// if its client is not known, or if its number is below the first known one of its client. One
-// thread.
+// long may be forgotten when there are too many. From then on a repeated call that is not there
+// gives an error, too, if its client is not known, or has come since: numbers need not come in the
+// order in which a client gave them, so nobody knows which ones ran before. One thread.
 //
 //   absl::StatusOr<std::optional<uint64_t>> sequence = names.Find(client, number);
 
@@ -60,8 +60,7 @@ class Names {
   absl::StatusOr<std::optional<uint64_t>> FindRepeated(std::string_view client,
                                                        uint64_t number) const {
     const auto known = clients_.find(client);
-    const bool unproven =
-        known == clients_.end() ? has_forgotten() : number < known->second.unproven_below();
+    const bool unproven = known == clients_.end() ? has_forgotten() : known->second.came_anew();
     absl::StatusOr<std::optional<uint64_t>> found = Find(client, number);
     const bool is_there = !found.ok() || found->has_value();
     if (is_there || !unproven) return found;
@@ -86,7 +85,7 @@ class Names {
         clients_.erase(*forgotten);
         forgot_ = true;
       }
-      if (forgot_) clients_[entry.client()].set_unproven_below(entry.number());
+      if (forgot_) clients_[entry.client()].set_came_anew(true);
     }
     v1::ClientNames& client = clients_[entry.client()];
     client.set_last_sequence(std::max(client.last_sequence(), entry.sequence()));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -121,7 +122,7 @@ DedupeClaim DedupeShard::BeginUnknown(const DedupeRequest& request, Record* reco
   const bool forgotten = record != nullptr && record->forgotten.Contains(name.id.number);
   const bool elsewhere = repeated && name.earlier != incarnation_;
   const uint64_t unproven_below =
-      record != nullptr ? record->unproven_below : UnprovenBelow(name.id, name.id.number + 1);
+      record != nullptr ? record->unproven_below : UnprovenBelow(name.id);
   const bool lost = repeated && name.id.number < unproven_below;
   if ((forgotten || elsewhere || lost) && !limits_.has_store) {
     return Unproven(forgotten ? "it has dropped the result (DedupeOptions)"
@@ -181,9 +182,7 @@ DedupeShard::Record* DedupeShard::AddRecord(const DedupeRequest& request, TimePo
   record->client = {.client = request.name.id.client};
   record->owner = &shares_.Of(request.source, request.runtime);
   record->acknowledged_below = request.name.acknowledged_below;
-  // A client whose record is not among the dropped ones any more is taken to have given greater
-  // numbers to calls that come after this one.
-  record->unproven_below = UnprovenBelow(request.name.id, request.name.id.number);
+  record->unproven_below = UnprovenBelow(request.name.id);
   shares_.Add(*record->owner, entry_weight_);
   return (records_[request.name.id.client] = std::move(record)).get();
 }
@@ -241,10 +240,10 @@ void DedupeShard::NoteIdle(Record& record, TimePoint now) {
   idle_by_age_.PushBack(record);
 }
 
-uint64_t DedupeShard::UnprovenBelow(const RequestId& id, uint64_t number) const {
+uint64_t DedupeShard::UnprovenBelow(const RequestId& id) const {
   const std::optional<uint64_t> dropped = dropped_.Below(id.client);
   if (dropped.has_value()) return *dropped;
-  return dropped.has_value() || !dropped_.complete() ? number : 0;
+  return dropped_.complete() ? 0 : std::numeric_limits<uint64_t>::max();
 }
 
 void DedupeShard::DropRecord(Record& record) {

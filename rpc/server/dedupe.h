@@ -380,9 +380,10 @@ class DedupeShard {
   static void DropGoneWaiters(Call& call);
   static DedupeClaim Found(const DedupeRequest& request, Call& call, Executor& executor);
   DedupeClaim BeginUnknown(const DedupeRequest& request, Record* record, TimePoint now);
-  // Calls of a client without a record may have run if their numbers are below it. `number`: that
-  // of a call for which the client may have had a record that is not among the dropped ones.
-  uint64_t UnprovenBelow(const RequestId& id, uint64_t number) const;
+  // Calls of a client without a record may have run if their numbers are below it: all numbers if
+  // the client may have had a record that is not among the dropped ones any more. The number that
+  // comes first proves nothing then, since numbers need not come as the client gave them.
+  uint64_t UnprovenBelow(const RequestId& id) const;
   void Acknowledge(Record& record, uint64_t below, TimePoint now);
   // A record for the request's client; null if there is no room.
   Record* AddRecord(const DedupeRequest& request, TimePoint now);

@@ -378,16 +378,20 @@ TEST(NamesTest, ARepeatedCallOfAClientThatMayHaveBeenForgottenIsNotTakenForNew) 
   EXPECT_TRUE(absl::IsOutOfRange(names.FindRepeated(*forgotten, 101).status()));
   EXPECT_FALSE(names.Find(*forgotten, 102)->has_value()) << "a call that is not repeated may run";
   EXPECT_FALSE(names.FindRepeated("known all the time", 102)->has_value());
-  // The client comes back with a later call.
-  entry.set_client(*forgotten);
-  entry.set_sequence(4);
-  entry.set_number(103);
-  names.Add(entry);
-  Names loaded;
-  ASSERT_TRUE(loaded.Load(*forgotten, names.RecordOf(*forgotten)).ok());
-  for (const Names& each : {names, loaded}) {
-    EXPECT_TRUE(absl::IsOutOfRange(each.FindRepeated(*forgotten, 101).status()));
-    EXPECT_EQ(**each.FindRepeated(*forgotten, 103), 4u);
+  // The client comes back, with a number that it had given before or later.
+  for (const uint64_t number : {uint64_t{100}, uint64_t{103}}) {
+    Names again = names;
+    entry.set_client(*forgotten);
+    entry.set_sequence(4);
+    entry.set_number(number);
+    again.Add(entry);
+    Names loaded;
+    ASSERT_TRUE(loaded.Load(*forgotten, again.RecordOf(*forgotten)).ok());
+    for (const Names& each : {again, loaded}) {
+      EXPECT_TRUE(absl::IsOutOfRange(each.FindRepeated(*forgotten, 101).status())) << number;
+      EXPECT_EQ(**each.FindRepeated(*forgotten, number), 4u);
+      EXPECT_FALSE(each.Find(*forgotten, 102)->has_value()) << "it is not repeated";
+    }
   }
 }
 

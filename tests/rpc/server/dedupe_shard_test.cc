@@ -226,6 +226,18 @@ TEST_F(DedupeShardTest, AForgottenClientIsBoundedInMemoryAndThenTakenForEachUnkn
   ExpectUnproven(Begin(Request(8, 1, kIncarnation)));
 }
 
+TEST_F(DedupeShardTest, OfAClientThatMayHaveBeenForgottenNoNumberIsProven) {
+  Make({.max_results = 1, .max_bytes = 100});
+  RunCall(Request(1, 6));
+  // Each pushes the one before out, and the second of them client 1 out of the dropped ones.
+  for (uint8_t client = 2; client <= 4; ++client) RunCall(Request(client, 1));
+  ASSERT_EQ(Begin(Request(1, 5)).verdict, kRun) << "the first request for it";
+  // It runs still, so the record stays.
+  ExpectUnproven(Begin(Request(1, 6, kIncarnation)));
+  ExpectUnproven(Begin(Request(1, 7, kIncarnation)));
+  EXPECT_EQ(Begin(Request(1, 8)).verdict, kRun) << "nobody has asked for it before";
+}
+
 TEST(DroppedNamesTest, TheOldestGoFirst) {
   DroppedNames names(2);
   EXPECT_TRUE(names.complete());

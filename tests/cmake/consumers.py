@@ -430,7 +430,7 @@ def debian_libraries():
 
 def protobuf_package(installed, version="29.3.0", libprotobuf=LIBPROTOBUF, file="libprotobuf.so"):
     """A prefix with CMake packages as a newer protobuf and its Abseil install them. They call Debian's
-    protobuf `version`, and Debian's Abseil 20240722."""
+    protobuf `version`, and Debian's Abseil 20250127."""
     prefix = pathlib.Path(tempfile.mkdtemp(dir=installed.scratch))
     libraries = debian_libraries()
     protoc = prefix / "protoc"
@@ -479,7 +479,7 @@ def newer_protobuf(installed):
         build, output = installed.configure(*ONLY_LIBRARY, option, source=TOP)
         expect(output, UNTRIED, "tested with Abseil 20220623 and 20240722; nobody has built it with 20250127")
         expect(str(cached(build, "absl_DIR")), str(package.with_name("absl")))
-        expect((build / "verbena.pc").read_text(), "protobuf = 29.3.0", "absl_status = 20240722")
+        expect((build / "verbena.pc").read_text(), "protobuf = 29.3.0", "absl_status = 20250127")
     of_headers = protobuf_package(installed, version="5.29.3")
     expect((installed.configure(*ONLY_LIBRARY, source=TOP, prefixes=[of_headers])[0] / "verbena.pc").read_text(),
            "protobuf = 29.3.0")

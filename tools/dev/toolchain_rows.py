@@ -32,8 +32,8 @@ MODES = {
 }
 
 # What compilers want of the linker. Debian 13's g++-13 links a libstdc++ of its own, which lacks symbols that Debian's
-# libraries, GoogleTest's archive among them, have from gcc 14's. That one is there when a program runs, so it is linked.
-LINKING = {"g++-13": "/usr/lib/x86_64-linux-gnu/libstdc++.so.6"}
+# libraries, GoogleTest's archive among them, have from gcc 14's. That one is there when a program runs: it is linked, too.
+LINKING = {"g++-13": "-L/usr/lib/gcc/x86_64-linux-gnu/14"}
 
 # What a row does: everything; libraries of one compiler with programs of another; library, unit tests and hello.
 WHOLE, MIXED, SHORT = "whole", "mixed", "short"

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import pathlib
+import shutil
 import stat
 import subprocess
 import sys
@@ -629,6 +630,35 @@ class CommandTest(unittest.TestCase):
                                     stdout=subprocess.PIPE, text=True, check=False)
             self.assertEqual(0, result.returncode, command)
             self.assertIn(f"usage: ./dev {command}", result.stdout)
+
+
+class ContinuousIntegrationTest(unittest.TestCase):
+    """.ci/run, beside a ./dev that answers as a test says."""
+
+    def run_with(self, toolchains, test):
+        with tempfile.TemporaryDirectory() as name:
+            top = pathlib.Path(name)
+            (top / ".ci").mkdir()
+            shutil.copy(tree.top() / ".ci/run", top / ".ci/run")
+            (top / "dev").write_text(f"#!/bin/sh\ncase $1 in toolchains) {toolchains} ;; test) {test} ;; esac\n",
+                                     encoding="utf-8")
+            (top / "dev").chmod(0o755)
+            result = subprocess.run([str(top / ".ci/run")], stdout=subprocess.PIPE, text=True, check=False)
+            return result.returncode, result.stdout.splitlines()[-1]
+
+    def test_the_last_line_counts_what_all_commands_counted(self):
+        self.assertEqual((0, "12 passed, 0 failed"),
+                         self.run_with("echo 2 passed, 0 failed", "echo 10 passed, 0 failed"))
+
+    def test_a_failure_of_gcc_alone_fails_the_run(self):
+        self.assertEqual((1, "11 passed, 1 failed"),
+                         self.run_with("echo 1 passed, 1 failed; exit 1", "echo 10 passed, 0 failed"))
+
+    def test_a_machine_without_a_root_counts_the_tests_alone(self):
+        self.assertEqual((0, "10 passed, 0 failed"), self.run_with("echo no root", "echo 10 passed, 0 failed"))
+
+    def test_a_command_that_ends_without_a_count_is_one_failure(self):
+        self.assertEqual((3, "10 passed, 1 failed"), self.run_with("exit 3", "echo 10 passed, 0 failed"))
 
 
 class BenchDeviceTest(unittest.TestCase):

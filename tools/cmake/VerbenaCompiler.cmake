@@ -3,14 +3,14 @@
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   message(FATAL_ERROR
     "gcc ${CMAKE_CXX_COMPILER_VERSION} miscompiles coroutines (it destroys awaited temporaries twice). "
-    "Take clang 19: -DCMAKE_CXX_COMPILER=clang++-19, in a new build directory.")
+    "Take clang 19 or gcc 14: -DCMAKE_CXX_COMPILER=clang++-19 or g++-14, in a new build directory.")
 elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 17)
   message(FATAL_ERROR
     "clang ${CMAKE_CXX_COMPILER_VERSION} is too old. "
-    "Take clang 19: -DCMAKE_CXX_COMPILER=clang++-19, in a new build directory.")
-elseif(NOT "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" MATCHES "^(Clang 19|GNU 14)\\.")
+    "Take clang 19 or gcc 14: -DCMAKE_CXX_COMPILER=clang++-19 or g++-14, in a new build directory.")
+elseif(NOT "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" MATCHES "^(Clang 19|GNU 1[34])\\.")
   message(WARNING
-    "Verbena is built and tested with clang 19 and gcc 14; nobody has run it as built by "
+    "Verbena ${PROJECT_VERSION} is built and tested with clang 19, gcc 13 and gcc 14; no test runs with "
     "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}. "
     "docs/install.md says which versions were run.")
 endif()

@@ -26,7 +26,7 @@ function(verbena_tried library version)
   endforeach()
   if(version)
     list(JOIN ARGN " and " tried)
-    message(WARNING "Verbena is built and tested with ${library} ${tried}; nobody has built it "
+    message(WARNING "Verbena is built and tested with ${library} ${tried}; no test runs "
                     "with ${version}.")
   endif()
 endfunction()

@@ -9,7 +9,7 @@ usage() {
 usage: ./dev install-deps [--arm64] [--deb] [--peers] [--plots] [--soft] [--toolchains] [--vm] [--quiet] [group...]
 
 Installs the Debian packages of tools/dev/packages.txt that are missing; groups: arm64, build, lint,
-deb, peers, plots, soft, toolchains, upgrade, vm (default: build and lint). Works as root, or through sudo.
+deb, peers, plots, python, soft, toolchains, upgrade, vm (default: build and lint). Works as root, or through sudo.
 
   --arm64       also install what ./dev arm64 needs: CMake, Ninja, QEMU's user mode
   --deb         also install what builds and tests Debian packages: debhelper, lintian, mmdebstrap
@@ -39,7 +39,7 @@ for argument in "$@"; do
     --vm) extra+=(vm) ;;
     --quiet) quiet=true ;;
     -h | --help) usage; exit 0 ;;
-    arm64 | build | lint | deb | peers | plots | soft | toolchains | upgrade | vm) groups+=("$argument") ;;
+    arm64 | build | lint | deb | peers | plots | python | soft | toolchains | upgrade | vm) groups+=("$argument") ;;
     *) echo "dev install-deps: unknown argument '$argument'; see --help" >&2; exit 2 ;;
   esac
 done

@@ -48,7 +48,7 @@ def arguments():
                "  layers   the table of allowed dependencies, tools/dev/layers.py\n"
                "  prose    a test file opens with a comment that says what its tests prove\n"
                "  errors   a failed Status that rpc/ or transport/ hands on by hand, not by a macro\n"
-               "  awaits   a loop's condition that gcc compiles wrongly\n"
+               "  awaits   an await that gcc runs though its expression does not ask for it\n"
                "  shellcheck\n"
                "           shell scripts\n"
                "  pylint   Python: errors, and the warnings that .pylintrc names\n"

@@ -121,6 +121,8 @@ class Logs:
             output = log.read()
         if late or process.returncode != 0:
             how = f"took longer than {timeout} s" if late else f"failed ({process.returncode})"
+            if "No space left on device" in output:
+                how += ": the disk is full; ./dev toolchains --help says what takes how much, and how to remove it"
             raise StepFailed(f"{' '.join(words)}: {how}\n{output[-3000:]}\nthe whole log: {self.outside()}")
         return output
 

@@ -75,22 +75,29 @@ def expect(text, *parts):
             raise RowFailed(f"'{part}' is not in\n{text[-4000:]}")
 
 
+# How each kind of library is built. `quick` is what every ./dev test builds: libverbena.so and the plugin alone, hardly
+# optimised, and without debug information, which would have the paths of the machine that builds it.
+KINDS = {"shared": ("-DBUILD_SHARED_LIBS=ON",),
+         "static": ("-DBUILD_SHARED_LIBS=OFF",),
+         "quick": ("-DBUILD_SHARED_LIBS=ON", "-DVERBENA_LTO=OFF", "-DVERBENA_TOOLS=OFF", "-DVERBENA_ETCD=OFF",
+                   "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1")}
+
+
 def build_directory(kind):
-    """Where libverbena, `kind` shared or static, is built: a directory belongs to one tree of sources."""
+    """Where libverbena of that kind is built: a directory belongs to one tree of sources."""
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     tree = hashlib.sha256(str(TOP).encode()).hexdigest()[:8]
     return cache / "verbena-cmake" / f"{kind}-{tree}"
 
 
 def build_library(kind, install):
-    """Builds libverbena, `kind` shared or static, and installs it at `install`."""
+    """Builds libverbena of that kind, and installs it at `install`."""
     build = build_directory(kind)
-    shared = "ON" if kind == "shared" else "OFF"
     try:
         with lock.locked(build):
             # Afresh: what CMake found and what options said may have changed since. Objects stay.
             run("cmake", "--fresh", "-S", TOP, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={COMPILER}",
-                f"-DBUILD_SHARED_LIBS={shared}")
+                *KINDS[kind])
             run("cmake", "--build", build, timeout=LIBRARY_S)
             run("cmake", "--install", build, "--prefix", install)
             removed_again(build, install)
@@ -183,7 +190,7 @@ def has_the_command(installed):
 
 
 def shared_hello(installed):
-    program = cmake_hello(installed)
+    program = cmake_hello(installed, "-DCOMPONENTS=verbena")
     libraries = re.findall(r"^\s*(lib\S+)\.so\S* =>", run("ldd", program), re.MULTILINE)
     if "libverbena" not in libraries or libraries.count("libprotobuf") != 1:
         raise RowFailed(f"hello is linked with {' '.join(sorted(libraries))}")
@@ -589,12 +596,13 @@ verbena_generate(TARGET messages {arguments})
     refused("PROTOS inner/there.proto there.proto BASE_DIR ..")
 
 
-SHORT_ROWS = (("shared", "libverbena.so shows its own names alone", shows_its_own_names_alone),
-              ("shared", "no paths of the machine that built it", tells_nothing_of_the_building_machine),
-              ("shared", "documents are installed", has_documents),
+SHORT_ROWS = (("quick", "libverbena.so shows its own names alone", shows_its_own_names_alone),
+              ("quick", "no paths of the machine that built it", tells_nothing_of_the_building_machine),
+              ("quick", "documents are installed", has_documents),
+              ("quick", "CMake: hello, with one protobuf", shared_hello))
+OTHER_ROWS = (*(("shared", name, row) for _, name, row in SHORT_ROWS),
               ("shared", "the command verbena", has_the_command),
-              ("shared", "CMake: hello, with one protobuf", shared_hello))
-OTHER_ROWS = (("shared", "CMake: a program with its own Boost.JSON", own_json),
+              ("shared", "CMake: a program with its own Boost.JSON", own_json),
               ("shared", "CMake: a program that asks etcd", asks_etcd),
               ("shared", "make and pkg-config", made_hello),
               ("shared", "make and pkg-config: a program that asks etcd", made_to_ask_etcd),
@@ -642,8 +650,8 @@ def report(kind, name, row, *arguments):
 
 def main():
     parser = argparse.ArgumentParser(prog="tests/cmake/consumers.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--all", action="store_true", help="all rows; otherwise those of a shared library "
-                        "that every ./dev test runs")
+    parser.add_argument("--all", action="store_true", help="all rows, of optimised libraries; otherwise those of a "
+                        "quick build, which every ./dev test runs")
     parser.add_argument("--shared", type=pathlib.Path, metavar="PREFIX", help="take this installation of the shared "
                         "library instead of building it")
     parser.add_argument("--static", type=pathlib.Path, metavar="PREFIX", help="the same of the static one")
@@ -653,7 +661,7 @@ def main():
                if not shutil.which(program)]
     if missing:
         sys.exit(f"tests/cmake/consumers.py: no {', no '.join(missing)}: run ./dev install-deps")
-    rows = [row for row in SHORT_ROWS + (OTHER_ROWS if options.all or options.row else ())
+    rows = [row for row in (OTHER_ROWS if options.all or options.row else SHORT_ROWS)
             if options.row in f"{row[0]} {row[1]}"]
     passed = []
     installations = {}
@@ -662,8 +670,8 @@ def main():
         builds = pathlib.Path(tempfile.mkdtemp(prefix="verbena_consumers_"))
         try:
             for kind in dict.fromkeys(kind for row in rows for kind in row[0].split("+")):
-                prefix = getattr(options, kind) or scratch / kind
-                if not getattr(options, kind):
+                prefix = getattr(options, kind, None) or scratch / kind
+                if not getattr(options, kind, None):
                     passed.append(report(kind, "the library, built and installed", build_library, kind, prefix))
                     if not passed[-1]:
                         continue

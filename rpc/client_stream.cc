@@ -285,24 +285,45 @@ Task<bool> ClientRead::ReadLater(StreamRef stream, MessageLite& into) {
   co_return read.ok() && *read;
 }
 
-Task<absl::Status> ClientWrite::WriteLater(StreamRef stream, const MessageLite& message,
-                                           BorrowedPayload payload) {
-  // A Write that is destroyed before it has begun has lost its message, too.
-  absl::Cleanup abandoned = [&stream] {
-    stream->sender().NoteLost(CancelStatus(absl::StatusCode::kCancelled));
-  };
-  co_await Begin(stream);
-  std::move(abandoned).Cancel();
-  co_return co_await StreamWrite(stream->sender(), message, payload);
-}
-
 namespace {
 
 struct Beginner : BeginsStream {
   using BeginsStream::Begin;
 };
 
+// A Write that is destroyed before its stream has begun has lost its message, also if nobody has
+// started its Task, as by WhenAny() of another that ends at once.
+class LostUnlessBegun {
+ public:
+  explicit LostUnlessBegun(StreamRef stream) : stream_(std::move(stream)) {}
+  LostUnlessBegun(LostUnlessBegun&& other) noexcept
+      : stream_(std::move(other.stream_)), lost_(std::exchange(other.lost_, false)) {}
+  ~LostUnlessBegun() {
+    if (lost_) stream_->sender().NoteLost(CancelStatus(absl::StatusCode::kCancelled));
+  }
+
+  const StreamRef& stream() const { return stream_; }
+  void NoteBegun() { lost_ = false; }
+
+ private:
+  StreamRef stream_;
+  bool lost_ = true;
+};
+
+Task<absl::Status> WriteOnceBegun(LostUnlessBegun write, const MessageLite& message,
+                                  BorrowedPayload payload) {
+  co_await Beginner::Begin(write.stream());
+  write.NoteBegun();
+  co_return co_await StreamWrite(write.stream()->sender(), message, payload);
+}
+
 }  // namespace
+
+VERBENA_CORO_WRAPPER Task<absl::Status> ClientWrite::WriteLater(StreamRef stream,
+                                                                const MessageLite& message,
+                                                                BorrowedPayload payload) {
+  return WriteOnceBegun(LostUnlessBegun(std::move(stream)), message, payload);
+}
 
 Task<bool> ReadWithPayload(StreamRef stream, MessageLite& into, PayloadSink sink) {
   co_await Beginner::Begin(stream);

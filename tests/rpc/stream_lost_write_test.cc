@@ -155,5 +155,21 @@ TEST_F(StreamLostWriteTest, AWriteThatIsDestroyedCounts) {
   EXPECT_EQ(OutcomeOf(connected), Outcome::kMaybeExecuted);
 }
 
+// As WhenAny() leaves it that has a Task which ends at once.
+TEST_F(StreamLostWriteTest, AWriteThatNobodyHasStartedCounts) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    Writer writer = stub_->Sum();
+    EXPECT_EQ(co_await writer.Write(ItemOf(1)), absl::OkStatus());
+    const Item lost = ItemOf(2);
+    {
+      const Task<absl::Status> write = writer.Write(lost).AsTask();
+    }
+    co_return (co_await writer.Finish()).status();
+  };
+  const absl::Status status = Run(run());
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+}
+
 }  // namespace
 }  // namespace verbena

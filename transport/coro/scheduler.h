@@ -91,11 +91,12 @@ class VERBENA_EXPORT Scheduler {
     ready_.PushFront(node);
     handed_over_ = &node;
   }
-  // Resumes `coroutine`, and one after another those to which it and its followers hand over.
+  // Resumes `coroutine`, and one after another those to which it and its followers hand over. One
+  // that is destroyed meanwhile has left the list: its address alone is looked at.
   void ResumeAll(std::coroutine_handle<> coroutine) {
     handed_over_ = nullptr;
     coroutine.resume();
-    while (handed_over_ != nullptr) {
+    while (handed_over_ != nullptr && ready_.Front() == handed_over_) {
       internal::ReadyNode& next = *std::exchange(handed_over_, nullptr);
       next.Unlink();
       next.handle.resume();

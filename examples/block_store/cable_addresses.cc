@@ -30,6 +30,9 @@ constexpr AddressRange kRanges[] = {
     {0xc6120000, 0xc613ffff},  // 198.18.0.0/15
 };
 constexpr uint32_t kAddresses = 4;
+// A route to fewer addresses than this leads to certain hosts. VPNs split a default route in two or
+// more (0.0.0.0/1, 128.0.0.0/1).
+constexpr int kLeastPrefixBits = 8;
 
 std::string TextOf(uint32_t address) {
   const in_addr in{.s_addr = htonl(address)};
@@ -62,7 +65,7 @@ absl::Status AddAddresses(std::vector<AddressRange>& taken) {
 
 void AddRoute(const nlmsghdr* message, std::vector<AddressRange>& taken) {
   const auto* const route = static_cast<const rtmsg*>(NLMSG_DATA(message));
-  if (route->rtm_family != AF_INET || route->rtm_dst_len == 0) return;
+  if (route->rtm_family != AF_INET || route->rtm_dst_len < kLeastPrefixBits) return;
   auto left = static_cast<int>(RTM_PAYLOAD(message));
   for (const rtattr* each = RTM_RTA(route); RTA_OK(each, left); each = RTA_NEXT(each, left)) {
     if (each->rta_type != RTA_DST || RTA_PAYLOAD(each) != sizeof(uint32_t)) continue;

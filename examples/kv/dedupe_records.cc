@@ -22,12 +22,17 @@ namespace {
 // The record that says that names were dropped.
 constexpr std::string_view kDropped = "dropped";
 // The first byte of a name's record, before the reply: whether its client was entered anew, so that
-// a restart, too, knows nothing of the client's other names.
+// a restart, too, knows nothing of the client's other names. Records of earlier versions are
+// replies alone. A reply is empty or begins with a tag, which neither of these is.
 constexpr char kClientKnown = 'k';
 constexpr char kClientAnew = 'a';
 constexpr size_t kIdBytes = sizeof(RequestId::client) + sizeof(uint64_t);
 
 static_assert(DedupeRecords::kMaxRemoved + 2 <= kMaxRecords);
+
+bool HasClient(std::string_view record) {
+  return record.starts_with(kClientKnown) || record.starts_with(kClientAnew);
+}
 
 // Orders the names of a client by their numbers.
 std::string IdOf(const RequestId& name) {
@@ -66,7 +71,7 @@ Task<absl::Status> DedupeRecords::Load() {
       // In ascending order, so the last one counts. A crash may have left a part of a dropped
       // client's names, with the highest among them.
       if (dropped_) client.unproven_below = name.number + 1;
-      client.is_anew |= entry.value.starts_with(kClientAnew);
+      client.is_anew |= dropped_ && !entry.value.starts_with(kClientKnown);
     }
     next = std::move(page.next_key);
   } while (!next.empty());
@@ -100,8 +105,7 @@ Task<absl::StatusOr<std::optional<DedupeResult>>> DedupeRecords::Lookup(RequestI
   DedupeResult result;
   absl::Status found = co_await store_.GetRecord(IdOf(name), result.reply);
   if (found.ok()) {
-    if (result.reply.empty()) co_return absl::DataLossError("the record of the call is empty");
-    result.reply.erase(0, 1);
+    if (HasClient(result.reply)) result.reply.erase(0, 1);
     co_return result;
   }
   if (!absl::IsNotFound(found)) co_return found;

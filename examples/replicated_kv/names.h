@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -60,7 +61,8 @@ class Names {
   absl::StatusOr<std::optional<uint64_t>> FindRepeated(std::string_view client,
                                                        uint64_t number) const {
     const auto known = clients_.find(client);
-    const bool unproven = known == clients_.end() ? has_forgotten() : known->second.came_anew();
+    const bool unproven =
+        known == clients_.end() ? has_forgotten() : number < known->second.unproven_below();
     absl::StatusOr<std::optional<uint64_t>> found = Find(client, number);
     const bool is_there = !found.ok() || found->has_value();
     if (is_there || !unproven) return found;
@@ -85,7 +87,7 @@ class Names {
         clients_.erase(*forgotten);
         forgot_ = true;
       }
-      if (forgot_) clients_[entry.client()].set_came_anew(true);
+      if (forgot_) clients_[entry.client()].set_unproven_below(kAllNumbers);
     }
     v1::ClientNames& client = clients_[entry.client()];
     client.set_last_sequence(std::max(client.last_sequence(), entry.sequence()));
@@ -129,6 +131,9 @@ class Names {
   void NoteForgotten() { forgot_ = true; }
 
  private:
+  // A client that came after any was forgotten has none that is proven.
+  static constexpr uint64_t kAllNumbers = std::numeric_limits<uint64_t>::max();
+
   bool is_full() const { return clients_.size() >= kMaxClients; }
   // The client that has written nothing for the longest time.
   std::map<std::string, v1::ClientNames, std::less<>>::const_iterator Idlest() const {

@@ -94,7 +94,7 @@ TEST_F(CableAddressesTest, ARouteIsNotTakenButADefaultOneIsNoRouteInTheWay) {
   EXPECT_TRUE(ClaimsIn(
       [](int socket) {
         return TurnOn(socket, "lo", 0x0a000001) && AddRoute(socket, 0, 0) &&
-               AddRoute(socket, kFirst, 0xffffff00);
+               AddRoute(socket, 0x80000000, 0x80000000) && AddRoute(socket, kFirst, 0xffffff00);
       },
       "198.51.100.1"));
 }
@@ -116,8 +116,9 @@ TEST_F(CableAddressesTest, AHostWithoutAFreeNetworkSaysSo) {
   EXPECT_TRUE(SucceedsInAChild([] {
     if (!EnterOwnNetwork()) return false;
     const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (!TurnOn(socket, "lo", 0x0a000001) || !AddRoute(socket, 0x80000000, 0x80000000)) {
-      return false;
+    if (!TurnOn(socket, "lo", 0x0a000001)) return false;
+    for (const uint32_t network : {0xc0000000, 0xc6000000, 0xcb000000}) {
+      if (!AddRoute(socket, network, 0xff000000)) return false;
     }
     const absl::Status status = CableAddresses::Claim().status();
     return status.code() == absl::StatusCode::kNotFound &&

@@ -219,6 +219,23 @@ TEST_F(DedupeRecordsTest, WritesThatFailRemoveTheirRecordsLater) {
   EXPECT_EQ(RecordsInStore(), 1u);
 }
 
+// They do not say whether their client was known.
+TEST_F(DedupeRecordsTest, RecordsOfEarlierVersionsAreRepliesAlone) {
+  const auto write = [this](char last, std::string_view reply) {
+    std::string id(24, '\0');  // the client, and the number in eight bytes
+    id[0] = 1;
+    id[23] = last;
+    const StoreRecord record{.id = id, .bytes = reply};
+    ASSERT_TRUE(Run(store_->Write({.key = "key", .value = "value", .records = {&record, 1}})).ok());
+  };
+  write(1, "");
+  write(2, "\x08\x01");
+  Restart();
+  EXPECT_EQ(Known(1, 1), "");
+  EXPECT_EQ(Known(1, 2), "\x08\x01");
+  EXPECT_EQ(Known(1, 3), "none");
+}
+
 // The service on that, as its clients see it.
 class DedupedServiceTest : public DedupeRecordsTest {
  protected:

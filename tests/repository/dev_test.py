@@ -197,6 +197,37 @@ class WholeRunTest(unittest.TestCase):
         self.assertEqual("consumer   1000 s, over its budget of 480 s",
                          whole_run.phase_line("consumer", 1000, 0))
 
+    def run_late(self, *words):
+        """The exit status and the last lines of a run in which a phase took a thousand seconds."""
+        times = iter((0, 1000))
+        with (mock.patch.object(sys, "argv", ["test", "--only", "consumer", *words]),
+              mock.patch.object(whole_run, "run_phase", lambda *_: bazel_events.Outcome(passed=1)),
+              mock.patch.object(whole_run.time, "monotonic", lambda: next(times)),
+              mock.patch.object(passed_phases, "default_cache", lambda: None),
+              contextlib.redirect_stdout(io.StringIO()) as said):
+            return whole_run.main(), said.getvalue().splitlines()
+
+    def test_a_phase_over_its_budget_fails_only_if_that_is_asked_for(self):
+        status, lines = self.run_late()
+        self.assertEqual((0, "1 passed, 0 failed"), (status, lines[-1]))
+        self.assertIn("over its budget of 480 s", lines[-2])
+        status, lines = self.run_late("--budgets")
+        self.assertEqual((1, "1 passed, 1 failed"), (status, lines[-1]))
+        self.assertIn("FAILED   consumer: 1000 s, over its budget of 480 s", lines)
+
+    def test_a_whole_run_plants_a_few_of_the_changed_faults_and_lints_and_packages(self):
+        def command(phase, status=0):
+            done = subprocess.CompletedProcess([], status)
+            with mock.patch.object(whole_run.subprocess, "run", return_value=done) as run:
+                outcome = whole_run.run_phase(phase, argparse.Namespace())
+            program, *words = run.call_args.args[0]
+            return [program.name, *words], outcome
+        self.assertEqual(["mutants.py", "--changed", "--sample", "40"], command("mutants")[0])
+        self.assertEqual(["lint.py"], command("lint")[0])
+        self.assertEqual(["deb.py", "--test"], command("deb")[0])
+        self.assertEqual(1, command("deb")[1].passed)
+        self.assertEqual(["./dev deb --test: failed"], command("deb", status=1)[1].failures)
+
     def test_the_consumer_phase_tries_all_rows_of_cmake_in_a_whole_run_alone(self):
         def commands(whole):
             done = subprocess.CompletedProcess([], 0)
@@ -292,6 +323,17 @@ class PassedPhasesTest(unittest.TestCase):
         (self.top / "b.cc").unlink()
         self.assertTrue(self.passed().has("tsan"))
         (self.top / "a.cc").write_text("int c;")
+        self.assertFalse(self.passed().has("tsan"))
+
+    def test_a_changed_document_does_not_unless_its_code_is_compiled(self):
+        (self.top / "tests/docs").mkdir(parents=True)
+        for name in ("README.md", "tests/docs/shown.md"):
+            (self.top / name).write_text("before")
+        self.passed().add("tsan", 17)
+        (self.top / "README.md").write_text("after")
+        (self.top / "CHANGELOG.md").write_text("after")
+        self.assertTrue(self.passed().has("tsan"))
+        (self.top / "tests/docs/shown.md").write_text("after")
         self.assertFalse(self.passed().has("tsan"))
 
     def test_other_options_are_another_run(self):
@@ -635,12 +677,13 @@ class CommandTest(unittest.TestCase):
 class ContinuousIntegrationTest(unittest.TestCase):
     """.ci/run, beside a ./dev that answers as a test says."""
 
-    def run_with(self, toolchains, test):
+    def run_with(self, toolchains, test, lint="echo lint: clean"):
         with tempfile.TemporaryDirectory() as name:
             top = pathlib.Path(name)
             (top / ".ci").mkdir()
             shutil.copy(tree.top() / ".ci/run", top / ".ci/run")
-            (top / "dev").write_text(f"#!/bin/sh\ncase $1 in toolchains) {toolchains} ;; test) {test} ;; esac\n",
+            (top / "dev").write_text(f"#!/bin/sh\ncase $1 in toolchains) {toolchains} ;; test) {test} ;; lint) {lint} ;; "
+                                     "esac\n",
                                      encoding="utf-8")
             (top / "dev").chmod(0o755)
             result = subprocess.run([str(top / ".ci/run")], stdout=subprocess.PIPE, text=True, check=False)
@@ -659,6 +702,10 @@ class ContinuousIntegrationTest(unittest.TestCase):
 
     def test_a_command_that_ends_without_a_count_is_one_failure(self):
         self.assertEqual((3, "10 passed, 1 failed"), self.run_with("exit 3", "echo 10 passed, 0 failed"))
+
+    def test_what_does_not_build_fails_the_run(self):
+        self.assertEqual((1, "10 passed, 1 failed"),
+                         self.run_with("echo no root", "echo 10 passed, 0 failed", "echo lint: 2 found; exit 1"))
 
 
 class BenchDeviceTest(unittest.TestCase):

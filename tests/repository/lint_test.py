@@ -64,6 +64,22 @@ class LookTest(unittest.TestCase):
             with mock.patch.object(lint, "installed", lambda _, version=version: version):
                 self.assertEqual((looks, set()), self.look({"a.cc": {"a.cc"}}))
 
+    def test_what_a_stricter_command_found_clean_is_clean_and_not_the_other_way_round(self):
+        (self.top / "a.cc").write_text("1")
+        sources_of = {"a.cc": {"a.cc"}}
+
+        def look(flag, stricter=None):
+            self.runs.write_text("")
+
+            def command(by):
+                return lambda name: ["sh", "-c", f"echo {name} >> {self.runs}; true {by}"]
+            lint.look_at_compiled(sources_of, command(flag), self.root, command(stricter) if stricter else None)
+            return len(self.runs.read_text().splitlines())
+
+        self.assertEqual(1, look("quick", stricter="deep"))
+        self.assertEqual(1, look("deep"))
+        self.assertEqual(0, look("another quick", stricter="deep"))
+
     def test_a_tool_that_is_not_there_or_says_nothing_is_a_finding(self):
         (self.top / "a.cc").write_text("1")
         with contextlib.redirect_stdout(io.StringIO()) as said:
@@ -121,6 +137,29 @@ class ArgumentsTest(unittest.TestCase):
             (pathlib.Path(name) / "bazel-out" / "a.pb.cc").write_text("")
             self.assertEqual({"rpc/status.cc", "bazel-out/a.pb.cc"}, lint.check_portable(["rpc/status.cc"]))
             self.assertEqual({"rpc/status.cc"}, lint.check_tidy(["rpc/status.cc"]))
+
+    def test_a_whole_run_leaves_out_sources_of_tests_and_the_analyzer_unless_it_is_deep(self):
+        commands = {"rpc/status.cc": [], "tests/rpc/status_test.cc": []}
+
+        def check(deep):
+            looked = []
+            with (tempfile.TemporaryDirectory() as name, mock.patch.object(lint, "compile_commands", lambda: commands),
+                  mock.patch.object(lint, "execution_root", lambda: pathlib.Path(name)),
+                  mock.patch.object(lint, "look_at_compiled", lambda *words: looked.append(words) or set())):
+                lint.check_tidy([".clang-tidy"], deep)
+            [(sources_of, command, _, stricter)] = looked
+            return sorted(sources_of), lint.ANALYZER in " ".join(command("rpc/status.cc")), stricter is not None
+
+        with mock.patch.object(lint, "needed_by", lambda commands, _: {name: {name} for name in commands}):
+            self.assertEqual((sorted(commands), False, False), check(deep=True))
+            self.assertEqual((["rpc/status.cc"], True, True), check(deep=False))
+
+    def test_files_that_are_named_and_changed_ones_are_looked_at_deeply(self):
+        def deep(*words):
+            with mock.patch.object(sys, "argv", ["lint", *words]):
+                return lint.arguments().deep
+        self.assertEqual([False, True, True, True],
+                         [deep(), deep("--deep"), deep("--changed"), deep("tools/dev/lint.py")])
 
 
 if __name__ == "__main__":

@@ -24,16 +24,18 @@ TOP = bazel_events.TOP
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / \
     "verbena-lint"
 PACKAGES = pathlib.Path(__file__).parent / "packages.txt"
+# It takes half of clang-tidy's time.
+ANALYZER = "clang-analyzer-*"
 # In tests, a coroutine lambda ends before the variables that it captures by reference. Growing
 # vectors cost nothing there, nor do copies, which coroutines often need. A call gives the Payload
-# that was moved into it back to the same variable. The analyzer takes half of clang-tidy's time,
-# and all that it guesses at the sanitizers see when they run the tests.
+# that was moved into it back to the same variable. What the analyzer guesses at the sanitizers see
+# when they run the tests.
 NOT_IN_TESTS = ("-cppcoreguidelines-avoid-capturing-lambda-coroutines,"
                 "-bugprone-use-after-move,"
                 "-performance-inefficient-vector-operation,"
                 "-performance-unnecessary-copy-initialization,"
                 "-performance-unnecessary-value-param,"
-                "-clang-analyzer-*")
+                f"-{ANALYZER}")
 # Others wrote these, or programs did.
 NOT_SPELT = ("third_party/stubs/", "tests/rpc/codegen/testdata/", "tests/fuzz/corpus/")
 NOT_TEXT = (".json", ".svg", ".golden")
@@ -56,16 +58,20 @@ def arguments():
                "           misspelt words in documents and sources; .codespellrc names exceptions\n"
                "  reuse    each file says its licence, or .reuse/dep5 does for it\n"
                "  build    layering_check and parse_headers, by building every target; part of tidy\n"
-               "  tidy     clang-tidy-19 with .clang-tidy; what was clean is remembered by content\n"
+               "  tidy     clang-tidy-19 with .clang-tidy; what was clean is remembered by content. Sources of tests,\n"
+               "           and the analyzer, which is slow, only with --deep, --changed or files\n"
                "  portable\n"
                "           gcc 12 parses all sources, though it may not run them; likewise remembered")
     parser.add_argument("--only", metavar="CHECK[,CHECK]",
                         default=",".join(CHECKS), help="only these checks")
     parser.add_argument("--changed", action="store_true",
                         help="look only at files that differ from the main branch's")
+    parser.add_argument("--deep", action="store_true",
+                        help="with tidy also the analyzer, and sources of tests")
     parser.add_argument("files", nargs="*", help="look only at these files")
     options = parser.parse_args()
     options.only = options.only.split(",")
+    options.deep |= options.changed or bool(options.files)
     if {"tidy", "portable"} & set(options.only):
         options.only.append("build")  # generated headers must be there
     for name in options.files:
@@ -229,9 +235,10 @@ def installed(tool):
     return "".join(said)
 
 
-def look_at_compiled(sources_of, command, root):
+def look_at_compiled(sources_of, command, root, stricter=None):
     """Runs `command(name)` in `root` for each source that is not known to be clean. `sources_of`:
-    to each the names of the files that the findings depend on, besides the command."""
+    to each the names of the files that the findings depend on, besides the command. What is clean
+    to `stricter(name)` is clean to that command."""
     if not sources_of:
         return set()
     tool = command(next(iter(sources_of)))[0]
@@ -252,8 +259,8 @@ def look_at_compiled(sources_of, command, root):
                 told.add(finding)
                 print(text, flush=True)
 
-    def known_as(name):
-        digest = hashlib.sha256((repr(command(name)) + versions).encode())
+    def known_as(name, by=command):
+        digest = hashlib.sha256((repr(by(name)) + versions).encode())
         for path in sorted(sources_of[name]):
             there = TOP / path if (TOP / path).is_file() else root / path
             digest.update(path.encode() + b"\0" + there.read_bytes())
@@ -261,7 +268,7 @@ def look_at_compiled(sources_of, command, root):
 
     def look(name):
         clean = known_as(name)
-        if clean.exists():
+        if clean.exists() or (stricter is not None and known_as(name, stricter).exists()):
             return
         result = subprocess.run(command(name), cwd=root, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, check=False)
@@ -285,19 +292,23 @@ def is_generated(name):
     return name.startswith("bazel-out/")
 
 
-def check_tidy(files):
+def check_tidy(files, deep=True):
     commands = compile_commands()
     root = execution_root()
     # A changed header is checked through the files that include it.
     sources_of = {name: needed | {".clang-tidy"} for name, needed in needed_by(commands, root).items()
-                  if not is_generated(name) and (needed | {".clang-tidy"}) & set(files)}
+                  if not is_generated(name) and (needed | {".clang-tidy"}) & set(files)
+                  and (deep or not name.startswith("tests/"))}
 
-    def command(name):
-        return ["clang-tidy-19", "--quiet", f"--config-file={TOP / '.clang-tidy'}",
-                f"--checks={NOT_IN_TESTS if name.startswith('tests/') else ''}", name, "--",
+    def thorough(name, without=""):
+        checks = NOT_IN_TESTS if name.startswith("tests/") else without
+        return ["clang-tidy-19", "--quiet", f"--config-file={TOP / '.clang-tidy'}", f"--checks={checks}", name, "--",
                 *tidy_arguments(commands[name])]
 
-    return look_at_compiled(sources_of, command, root)
+    def quick(name):
+        return thorough(name, without=f"-{ANALYZER}")
+
+    return look_at_compiled(sources_of, thorough if deep else quick, root, None if deep else thorough)
 
 
 def check_portable(files):
@@ -382,7 +393,7 @@ def main():
         if check not in options.only:
             continue
         print(f"== {check}", flush=True)
-        found = CHECKS[check](files)
+        found = check_tidy(files, options.deep) if check == "tidy" else CHECKS[check](files)
         if check not in ("tidy", "portable"):  # which have printed their own
             for message in found:
                 print(message)

@@ -19,8 +19,13 @@ def default_cache():
         return None
 
 
-def digest_of_tree(top):
-    """A digest of the names, modes and bytes of all files that git knows or could add.
+def is_document(name):
+    """Whether no phase needs to run again because that file has changed: a text, none of which is compiled."""
+    return name.endswith(".md") and not name.startswith("tests/docs/")
+
+
+def digest_of_tree(top, without=lambda name: False):
+    """A digest of the names, modes and bytes of all files that git knows or could add, `without` some.
 
     None for a tree outside of git.
     """
@@ -31,7 +36,7 @@ def digest_of_tree(top):
         digest = hashlib.sha256()
         for name in sorted(set(listed.split(b"\0")) - {b""}):
             path = pathlib.Path(top) / os.fsdecode(name)
-            if path.is_file():
+            if path.is_file() and not without(os.fsdecode(name)):
                 mode = b"x" if os.access(path, os.X_OK) else b"-"
                 digest.update(name + b"\0" + mode + hashlib.sha256(path.read_bytes()).digest())
         return digest.hexdigest()
@@ -44,7 +49,8 @@ COUNTS = re.compile(r"(?:CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|CMAKE_.*|VERBENA_.*)")
 
 
 class PassedPhases:
-    """The phases that have passed on the tree as it is, with the same options and environment.
+    """The phases that have passed on the tree as it is but for documents, with the same options and
+    environment.
 
     A file below `cache` for each phase holds the number of cases that passed. Without git, or
     without a directory that can be written, nothing is remembered.
@@ -53,7 +59,7 @@ class PassedPhases:
     def __init__(self, options, top=bazel_events.TOP, cache=None):
         self._top = top
         self._cache = cache or default_cache()
-        self._tree = digest_of_tree(top)
+        self._tree = digest_of_tree(top, is_document)
         said = [options.all, options.filter, options.runs, options.targets, options.only,
                 options.kernel,
                 sorted(item for item in os.environ.items() if COUNTS.fullmatch(item[0]))]
@@ -77,7 +83,7 @@ class PassedPhases:
 
     def add(self, phase, passed):
         """The phase has passed with that many cases. Of no effect if files changed meanwhile."""
-        if self._tree is None or self._cache is None or digest_of_tree(self._top) != self._tree:
+        if self._tree is None or self._cache is None or digest_of_tree(self._top, is_document) != self._tree:
             return
         try:
             self._cache.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds everything and runs every test, phase by phase. The last line is "N passed, N failed"."""
+"""Builds and runs every test, phase by phase. The last line is "N passed, N failed"."""
 
 import argparse
 import dataclasses
@@ -23,7 +23,7 @@ CMAKE_SCRIPT = "tests/cmake/consumers.py"
 # everything built for the others.
 PHASES = {"asan": 11, "plain": 3, "consumer": 8, "smoke": 3,
           "tsan": 12, "tcp": 4, "profiles": 17, "upgrade": 5, "arm64": 8,
-          "guest": 20, "fuzz": 3, "mutants": 20}
+          "guest": 20, "fuzz": 3, "mutants": 10, "lint": 5, "deb": 5}
 # The phases that a newcomer and CI run. The smoke phase is a part of the guest phase.
 SHORT = ("asan", "plain", "consumer", "smoke")
 GUEST_PHASES = {"guest", "smoke"}
@@ -54,17 +54,17 @@ CONFIGURATIONS = {
 TCP_TARGETS = "//tests/rpc/..."
 TCP_WITHOUT = "notcp"
 
-# --all plants the faults of files that have changed, and as many others, taken at random.
-SAMPLED_MUTANTS = 40
+# Of the faults whose files have changed since they were caught, --all plants as many at most, taken at random.
+MUTANTS = 40
 
 
 def arguments():
     parser = argparse.ArgumentParser(
         prog="./dev test", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Builds everything and runs every test, once in the configuration that finds most.",
+        description="Builds and runs every test, once in the configuration that finds most.",
         epilog="phases of every run:\n"
-               "  asan      address and undefined behaviour sanitizers: every target is built, and every\n"
-               "            test runs that is not tagged noasan\n"
+               "  asan      address and undefined behaviour sanitizers: every test that is not tagged noasan. What\n"
+               "            no test needs, as benchmarks, ./dev lint --only build builds\n"
                "  plain     debug build: tests tagged noasan, with --only, --all or targets every test\n"
                "  consumer  separate workspaces build services against this one; CMake builds libverbena.so\n"
                "            and a program that uses it; clangd reads this workspace\n"
@@ -84,7 +84,9 @@ def arguments():
                "  consumer  also a static libverbena, make, add_subdirectory(), mistakes that are answered, and CMake's\n"
                "            unit tests and examples\n"
                "  fuzz      ./dev fuzz, ten seconds for each target\n"
-               "  mutants   ./dev mutants of what has changed, and of 40 others\n\n"
+               "  mutants   ./dev mutants of 40 faults whose files have changed\n"
+               "  lint      ./dev lint; what is known to be clean is not looked at again\n"
+               "  deb       ./dev deb --test: Debian packages, built, checked, installed and purged\n\n"
                "A test tagged manual runs only when it is named, one tagged long only with --all.\n"
                "N counts test cases; a target that fails to build, times out or crashes is one failure.\n\n"
                "example: ./dev test --only asan //tests/transport/... --filter 'TaskTest.*'")
@@ -94,7 +96,11 @@ def arguments():
                         help="all phases; every test in each of plain, asan and tsan, tests tagged long, "
                              "too; the guest phase also over Soft-iWARP, whose module is built first")
     parser.add_argument("--resume", action="store_true",
-                        help="leave out phases that have passed with just these files and options")
+                        help="leave out phases that have passed with just these files and options; documents "
+                             "(*.md outside of tests/docs) may have changed")
+    parser.add_argument("--budgets", action="store_true",
+                        help="fail if a phase takes longer than its budget, which is for two idle cores; otherwise "
+                             "the last lines say so")
     parser.add_argument("--filter", metavar="PATTERN",
                         help="run the GoogleTest cases that match; the others are not counted")
     parser.add_argument("--kernel", choices=guest_phase.KERNELS,
@@ -133,19 +139,13 @@ def run_bazel_phase(phase, options):
     """Builds, then tests: tests that run beside compilers would be slow and miss their deadlines."""
     configuration = CONFIGURATIONS[phase]
     targets = ["--"] + (options.targets or ["//..."])
-    flags = [*configuration.flags, "--keep_going"]
+    flags = [*configuration.flags, "--keep_going", "--build_tests_only",
+             f"--test_tag_filters={tag_filter(configuration, options)}"]
     start = time.monotonic()
-    unbuilt = []
-    if phase == "asan":  # it also builds what is no test
-        unbuilt = bazel_events.unbuilt_targets(bazel_events.run("build", flags + targets)[1])
-    flags += ["--build_tests_only", f"--test_tag_filters={tag_filter(configuration, options)}"]
     # Tests that do not build are counted by the test command, which tries again.
     bazel_events.run("build", flags + targets)
     build_s = time.monotonic() - start
     status, outcome = run_tests(flags, targets, options)
-    counted = "\n".join(outcome.failures)
-    outcome.failures += [f"{label}: does not build" for label in unbuilt
-                         if f"{label}: does not build" not in counted]
     outcome.build_s = build_s
     if configuration.without and not options.short and status in (0, 3):
         outcome.skips += [f"{test.label}: tagged {configuration.without}" for test in
@@ -231,14 +231,15 @@ def run_profiles_phase(options):
     return total
 
 
-def run_mutants_phase():
+def run_command(*words):
+    """A command of ./dev, which counts as one case."""
     outcome = bazel_events.Outcome()
-    mutants = bazel_events.TOP / "tools" / "dev" / "mutants.py"
-    for choice in (["--changed"], ["--sample", str(SAMPLED_MUTANTS)]):
-        if subprocess.run([mutants, *choice], check=False).returncode == 0:
-            outcome.passed += 1
-        else:
-            outcome.failures.append(f"./dev mutants {' '.join(choice)}: failed")
+    name, *rest = words
+    program = bazel_events.TOP / "tools" / "dev" / f"{name}.py"
+    if subprocess.run([program, *rest], check=False).returncode == 0:
+        outcome.passed += 1
+    else:
+        outcome.failures.append(f"./dev {' '.join(words)}: failed")
     return outcome
 
 
@@ -252,7 +253,11 @@ def run_phase(phase, options):
     if phase == "fuzz":
         return run_fuzz_phase()
     if phase == "mutants":
-        return run_mutants_phase()
+        return run_command("mutants", "--changed", "--sample", str(MUTANTS))
+    if phase == "lint":
+        return run_command("lint")
+    if phase == "deb":
+        return run_command("deb", "--test")
     if phase == "tcp":
         return run_tcp_phase(options)
     if phase == "arm64":
@@ -272,16 +277,22 @@ def phases_of(options):
         return options.only
     chosen = [phase for phase in PHASES if phase != "smoke"] if options.all else list(SHORT)
     if options.targets:  # without those that look at everything
-        chosen = [phase for phase in chosen if phase not in ("consumer", "upgrade", "arm64", "fuzz", "mutants")]
+        chosen = [phase for phase in chosen if phase not in (
+            "consumer", "upgrade", "arm64", "fuzz", "mutants", "lint", "deb")]
     return chosen
+
+
+def lateness(phase, seconds):
+    """That a phase took longer than its budget, in words, or ""."""
+    budget_s = PHASES.get(phase, 0) * 60
+    return f"over its budget of {budget_s} s" if 0 < budget_s < seconds else ""
 
 
 def phase_line(phase, seconds, build_s):
     """A line of the last table: how long a phase took, of which building, and over its budget."""
     built = f" (building {build_s:.0f} s, running {seconds - build_s:.0f} s)" if build_s else ""
-    budget_s = PHASES.get(phase, 0) * 60
-    late = f", over its budget of {budget_s} s" if 0 < budget_s < seconds else ""
-    return f"{phase:9} {seconds:5.0f} s{built}{late}"
+    late = lateness(phase, seconds)
+    return f"{phase:9} {seconds:5.0f} s{built}{', ' if late else ''}{late}"
 
 
 def main():
@@ -302,6 +313,8 @@ def main():
         # A phase that could not run, as one without guests, has proven nothing.
         if not outcome.failures and outcome.passed:
             passed.add(phase, outcome.passed)
+        if options.budgets and lateness(phase, seconds):
+            outcome.failures.append(f"{seconds:.0f} s, {lateness(phase, seconds)}")
         outcome.failures = [f"{phase}: {line}" for line in outcome.failures]
         outcome.skips = [f"{phase}: {line}" for line in outcome.skips]
         total.add(outcome)

@@ -50,6 +50,14 @@ class TreeTest(unittest.TestCase):
                          "wait for an event, or move a clock (CONTRIBUTING.md)")
         self.assertEqual([], [name for name in exempt if not sleeps.get(name)])
 
+    def test_each_source_of_a_test_is_taken_by_a_rule(self):
+        taken = {file for test in timing_tags.tests() for file in timing_tags.sources(test)}
+        taken |= {file for package in build_files.packages("tests") for target in build_files.targets(package)
+                  for file in target.files("srcs")}
+        packages = set(build_files.packages("tests"))  # not of the workspaces below tests/
+        there = {name for name in tree.files() if name.endswith("_test.cc") and os.path.dirname(name) in packages}
+        self.assertEqual(set(), there - taken, "name it in its folder's BUILD (tests/README.md)")
+
     def test_the_tests_were_really_found(self):
         labels = {test.label() for test in timing_tags.tests()}
         self.assertLess(300, len(labels))

@@ -3,9 +3,9 @@
 The outcome of such a test may depend on when something else runs: a thread, a process, the
 machine's clock. `./dev test --racy` runs these tests and no others.
 
-The sources of a C++ test are its own, and the headers below tests/ that these include. A test
-without sources of its own has those of the libraries of its package. Of a test in shell or Python
-only the script counts.
+The sources of a C++ test are its own, or that of its name in a program with others, and the headers
+below tests/ that these include. A test without sources of its own has those of the libraries of its
+package. Of a test in shell or Python only the script counts.
 """
 
 import functools
@@ -140,6 +140,9 @@ def _libraries(test):
 def sources(test):
     """The files whose lines count for `test`."""
     files = test.files("srcs")
+    joined = f"{test.package}/{test.name}.cc"
+    if not files and tree.has(joined):  # in a program with others (tools/tests.bzl)
+        files = [joined]
     if not files:
         files = [file for library in _libraries(test) for file in library.files("srcs")]
     headers = {header for file in files if file.endswith((".cc", ".h")) for header in _support(file)}

@@ -19,7 +19,7 @@
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
-namespace {
+namespace back_pressure_test {
 
 constexpr uint32_t kInitialCredits = 8;
 
@@ -377,5 +377,5 @@ TEST_F(BackPressureTest, PostRefusedByADeviceThatNamesNoWrEndsTheLinkAlone) {
   PollUntil([&] { return b_.received() == 500; });
 }
 
-}  // namespace
+}  // namespace back_pressure_test
 }  // namespace verbena::internal

@@ -17,7 +17,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace bulk_beside_sends_test {
 
 constexpr size_t kLargeBytes = size_t{16} << 20;
 
@@ -127,5 +127,5 @@ TEST_P(BulkBesideSendsTest, ATransferOnALinkThatIsClosedAborts) {
   EXPECT_DEATH(link->OpenLease({}, LeaseAccess::kRead).IgnoreError(), "open\\(\\)");
 }
 
-}  // namespace
+}  // namespace bulk_beside_sends_test
 }  // namespace verbena::internal

@@ -11,7 +11,7 @@
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
-namespace {
+namespace compact_send_test {
 
 class CompactSendTest : public LinksFixture {
  protected:
@@ -90,5 +90,5 @@ TEST_F(CompactSendTest, ReturnedCreditsTravelThoughEachSendHasOneFrame) {
   EXPECT_EQ(Send(1, 32), 12u + 32);
 }
 
-}  // namespace
+}  // namespace compact_send_test
 }  // namespace verbena::internal

@@ -22,7 +22,7 @@
 #include "verbena/transport/link/payload_memory.h"
 
 namespace verbena::internal {
-namespace {
+namespace control_verbs_test {
 
 using testing::Contains;
 using testing::HasSubstr;
@@ -320,5 +320,5 @@ TEST_F(ControlVerbsTest, AReconnectStormIsServedInOrderAndNoSurvivorIsLost) {
   ExpectThatTheSurvivorServes();
 }
 
-}  // namespace
+}  // namespace control_verbs_test
 }  // namespace verbena::internal

@@ -13,7 +13,7 @@
 #include "verbena/transport/link/limits.h"
 
 namespace verbena::internal {
-namespace {
+namespace credit_issuer_test {
 
 constexpr uint32_t kInitial = 4;
 constexpr uint32_t kMax = 512;
@@ -308,5 +308,5 @@ TEST_F(CreditIssuerTest, TheFairShareOfALinkIsAPartOfThatOfItsAddress) {
   EXPECT_EQ(alone.credits.lacking(/*is_shared=*/true), 30 - alone.credits.surplus());
 }
 
-}  // namespace
+}  // namespace credit_issuer_test
 }  // namespace verbena::internal

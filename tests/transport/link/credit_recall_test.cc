@@ -10,7 +10,7 @@
 #include "verbena/transport/link/limits.h"
 
 namespace verbena::internal {
-namespace {
+namespace credit_recall_test {
 
 class CreditRecallTest : public testing::Test {
  protected:
@@ -84,5 +84,5 @@ TEST_F(CreditRecallTest, JudgesASecondRecallByItself) {
   EXPECT_EQ(Check(), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace credit_recall_test
 }  // namespace verbena::internal

@@ -22,7 +22,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace credit_share_test {
 
 // The client receives, and so issues the credits: its links are to servers of several addresses.
 class CreditShareTest : public LinksFixture {
@@ -107,5 +107,5 @@ TEST_F(CreditShareTest, ALostLinkIsNotAskedForItsCredits) {
   EXPECT_FALSE(may_be_asked.linked());
 }
 
-}  // namespace
+}  // namespace credit_share_test
 }  // namespace verbena::internal

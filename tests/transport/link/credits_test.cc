@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace credits_test {
 
 constexpr uint32_t kInitial = 8;
 constexpr uint32_t kMax = 64;
@@ -525,5 +525,5 @@ TEST(CreditsTest, TwoSidesNeverDisagreeWhateverIsOnItsWay) {
   EXPECT_GT(sides[1].ordinary, 10000u);
 }
 
-}  // namespace
+}  // namespace credits_test
 }  // namespace verbena::internal

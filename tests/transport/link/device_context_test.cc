@@ -27,7 +27,7 @@
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
-namespace {
+namespace device_context_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -267,5 +267,5 @@ TEST_F(DeviceContextTest, APortThatGoesDownAndUpIsLoggedByNumberAndEndsNoLink) {
   EXPECT_THAT(TakeSeen(0), IsEmpty());
 }
 
-}  // namespace
+}  // namespace device_context_test
 }  // namespace verbena::internal

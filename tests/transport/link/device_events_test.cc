@@ -18,7 +18,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace device_events_test {
 
 using ::testing::HasSubstr;
 
@@ -233,5 +233,5 @@ TEST_F(ManagedEventsTest, AConnectionManagerIsToldOfEachChangeOfThePortsAddress)
   EXPECT_EQ(connector_.moves, 2);
 }
 
-}  // namespace
+}  // namespace device_events_test
 }  // namespace verbena::internal

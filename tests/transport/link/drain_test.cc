@@ -15,7 +15,7 @@
 #include "verbena/transport/link/stats.h"
 
 namespace verbena::internal {
-namespace {
+namespace drain_test {
 
 // The queue pair of that number, as soon as it sends.
 uint32_t seen_qpn = 0;
@@ -119,5 +119,5 @@ TEST_F(DrainTest, APeerThatSendsWheneverItIsAnsweredDoesNotKeepADrainGoing) {
   EXPECT_LE(most, 2 * kReceives);
 }
 
-}  // namespace
+}  // namespace drain_test
 }  // namespace verbena::internal

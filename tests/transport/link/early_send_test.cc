@@ -20,7 +20,7 @@
 #include "verbena/transport/link/transfers.h"
 
 namespace verbena::internal {
-namespace {
+namespace early_send_test {
 
 constexpr uint32_t kInitialCredits = 32;
 
@@ -269,5 +269,5 @@ TEST_F(EarlySendTest, NothingIsLostOrReordered) {
       [&] { return client_listener_.received() == 20000 && server_listener_.received() == 20000; });
 }
 
-}  // namespace
+}  // namespace early_send_test
 }  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace endpoint_life_test {
 
 class EndpointLifeTest : public testing::Test {
  protected:
@@ -56,5 +56,5 @@ TEST_F(EndpointLifeTest, TheGateIsClosedOnceTheEndpointIsGone) {
   EXPECT_FALSE(gate->Post([] {}));
 }
 
-}  // namespace
+}  // namespace endpoint_life_test
 }  // namespace verbena::internal

@@ -20,7 +20,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace endpoint_queues_test {
 
 constexpr LinkLimits kLimits = {.max_links = 4, .srq_depth = 128, .eager_bytes = 1024};
 
@@ -143,5 +143,5 @@ TEST_F(EndpointQueuesTest, ClosesWithoutACompletionQueue) {
   EXPECT_TRUE(device_.destroyed.empty());
 }
 
-}  // namespace
+}  // namespace endpoint_queues_test
 }  // namespace verbena::internal

@@ -16,7 +16,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace failed_completion_test {
 
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -73,5 +73,5 @@ TEST_F(FailedCompletionTest, ARefusedAccessIsToldInWords) {
   EXPECT_THAT(log.Take(), Contains(HasSubstr("IBV_WC_REM_ACCESS_ERR")));
 }
 
-}  // namespace
+}  // namespace failed_completion_test
 }  // namespace verbena::internal

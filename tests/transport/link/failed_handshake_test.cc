@@ -19,7 +19,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace failed_handshake_test {
 
 // A stream that calls `on_end` before it ends the stream below.
 class ToldStream : public PassingStream {
@@ -87,5 +87,5 @@ TEST_F(FailedHandshakeTest, TheStreamLastsAsLongAsTheSlotWhichComesBackOnce) {
   EXPECT_TRUE(absl::IsResourceExhausted(third)) << third;
 }
 
-}  // namespace
+}  // namespace failed_handshake_test
 }  // namespace verbena::internal

@@ -19,7 +19,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace features_test {
 
 class FeaturesTest : public LinksFixture {
  protected:
@@ -81,5 +81,5 @@ TEST_F(FeaturesTest, BitsOfANewerPeerThatNobodyKnowsAreIgnored) {
   EXPECT_EQ(Agreed(~kSupportedFeatures), 0u);
 }
 
-}  // namespace
+}  // namespace features_test
 }  // namespace verbena::internal

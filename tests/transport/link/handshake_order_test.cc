@@ -21,7 +21,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace handshake_order_test {
 
 // Remembers the last state of each queue pair.
 class RecordingDevice final : public DelegatingDevice {
@@ -127,5 +127,5 @@ TEST_F(HandshakeOrderTest, AClientTakesASendThatComesBeforeItsReadyIsDone) {
   PollUntil([&] { return connected_.has_value(); });
 }
 
-}  // namespace
+}  // namespace handshake_order_test
 }  // namespace verbena::internal

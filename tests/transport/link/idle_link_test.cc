@@ -13,7 +13,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace idle_link_test {
 
 using std::chrono::seconds;
 
@@ -158,5 +158,5 @@ TEST_F(KeepAliveTest, APeerThatVanishedLosesTheLinkThoughNobodyWaitsForIt) {
   EXPECT_TRUE(absl::IsUnavailable(client_listener_.reason())) << client_listener_.reason();
 }
 
-}  // namespace
+}  // namespace idle_link_test
 }  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace lease_requests_test {
 
 class LeaseRequestsTest : public testing::Test {
  protected:
@@ -149,5 +149,5 @@ TEST_F(LeaseRequestsTest, NothingIsLeftOfALostQueuePair) {
   EXPECT_TRUE(Complete(1).empty());
 }
 
-}  // namespace
+}  // namespace lease_requests_test
 }  // namespace verbena::internal

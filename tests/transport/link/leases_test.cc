@@ -16,7 +16,7 @@
 #include "verbena/transport/link/payload_memory.h"
 
 namespace verbena::internal {
-namespace {
+namespace leases_test {
 
 constexpr size_t kBytes = 4096;
 
@@ -264,5 +264,5 @@ TEST_F(LeasesTest, ALostLinkTellsAndKeepsTheMemoryUntilItsQueuePairIsGone) {
   EXPECT_EQ(client().memory().send().stats().bytes_in_use, 0u);
 }
 
-}  // namespace
+}  // namespace leases_test
 }  // namespace verbena::internal

@@ -11,7 +11,7 @@
 #include "tests/transport/device/fake_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace limits_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -248,5 +248,5 @@ TEST_F(LimitsTest, ADeviceTooSmallForOneLinkIsRefusedWithItsNumbers) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("max_cqe 100"));
 }
 
-}  // namespace
+}  // namespace limits_test
 }  // namespace verbena::internal

@@ -29,7 +29,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace link_receives_test {
 
 using ::testing::HasSubstr;
 
@@ -305,5 +305,5 @@ TEST_F(LinkReceivesTest, ACompletionQueueThatIsLostIsReplacedAndNewLinksReceive)
   PollUntil([&] { return a_.received() == 1000; });
 }
 
-}  // namespace
+}  // namespace link_receives_test
 }  // namespace verbena::internal

@@ -19,7 +19,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace link_supplies_test {
 
 constexpr uint32_t kBuffers = 16;
 constexpr LinkLimits kLimits = {.max_links = 4, .eager_bytes = 1024, .send_buffers = kBuffers};
@@ -134,5 +134,5 @@ TEST_F(LinkSuppliesTest, GivesItsMemoryAwayWithoutFreeingIt) {
   EXPECT_EQ(memory.buffers->free_count(), kBuffers);
 }
 
-}  // namespace
+}  // namespace link_supplies_test
 }  // namespace verbena::internal

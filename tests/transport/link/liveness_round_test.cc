@@ -19,7 +19,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace liveness_round_test {
 
 constexpr Duration kInterval = std::chrono::seconds(1);
 
@@ -87,5 +87,5 @@ TEST_F(LivenessRoundTest, StartsAnewAfterItHasEndedOrWasStopped) {
   EXPECT_EQ(device_.looks, 2);
 }
 
-}  // namespace
+}  // namespace liveness_round_test
 }  // namespace verbena::internal

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace liveness_test {
 
 using std::chrono::seconds;
 
@@ -91,5 +91,5 @@ TEST_F(LivenessTest, IdleTimeRunsWhileNothingTravelsAndNobodyNeedsTheLink) {
   EXPECT_EQ(liveness_.IdleTime(kStart + seconds(9), 6, /*in_use=*/false), seconds(2));
 }
 
-}  // namespace
+}  // namespace liveness_test
 }  // namespace verbena::internal

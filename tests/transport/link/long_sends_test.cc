@@ -17,7 +17,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace long_sends_test {
 
 constexpr uint32_t kMaxUnsignalled = 4095;
 
@@ -115,5 +115,5 @@ TEST_P(LongSendsTest, EachWriteOfATransferIsSignalled) {
 INSTANTIATE_TEST_SUITE_P(, LongSendsTest, testing::Values(Transfer::Direction::kWrite),
                          DirectionName);
 
-}  // namespace
+}  // namespace long_sends_test
 }  // namespace verbena::internal

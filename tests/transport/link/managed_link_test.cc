@@ -17,7 +17,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace managed_link_test {
 
 using ::testing::HasSubstr;
 
@@ -121,5 +121,5 @@ TEST(ChoosingAConnectorTest, OnlyWaysThatExistAreTaken) {
   unsetenv("VERBENA_CONNECT");
 }
 
-}  // namespace
+}  // namespace managed_link_test
 }  // namespace verbena::internal

@@ -7,7 +7,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace misuse_test {
 
 class MisuseDeathTest : public LinksFixture {
  protected:
@@ -68,5 +68,5 @@ TEST_F(MisuseDeathTest, AnAtomicOperationOnAnOddAddressAborts) {
                "remote.address % 8 == 0");
 }
 
-}  // namespace
+}  // namespace misuse_test
 }  // namespace verbena::internal

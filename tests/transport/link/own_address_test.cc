@@ -20,7 +20,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace own_address_test {
 
 using GidBytes = std::array<uint8_t, 16>;
 
@@ -81,5 +81,5 @@ TEST_F(OwnAddressTest, ALinkOffersTheGidOfItsBootstrapsAddress) {
   EXPECT_EQ(offered_, kOther);
 }
 
-}  // namespace
+}  // namespace own_address_test
 }  // namespace verbena::internal

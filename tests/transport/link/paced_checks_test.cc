@@ -17,7 +17,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace paced_checks_test {
 
 using std::chrono::seconds;
 
@@ -107,5 +107,5 @@ TEST_F(PacedChecksTest, FewOfManyIdleLinksCloseInOneTurn) {
   EXPECT_EQ(client_listener_.as_expected, kLinks);
 }
 
-}  // namespace
+}  // namespace paced_checks_test
 }  // namespace verbena::internal

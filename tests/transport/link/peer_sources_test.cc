@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 namespace verbena::internal {
-namespace {
+namespace peer_sources_test {
 
 TEST(PeerSourcesTest, LinksToOneAddressShareASource) {
   PeerSources sources;
@@ -42,5 +42,5 @@ TEST(PeerSourcesTest, AloneOnlyWithoutOthers) {
   EXPECT_EQ(sources.alone(), &second);
 }
 
-}  // namespace
+}  // namespace peer_sources_test
 }  // namespace verbena::internal

@@ -17,7 +17,7 @@
 #include "verbena/transport/link/payload_memory.h"
 
 namespace verbena::internal {
-namespace {
+namespace pool_growth_test {
 
 using Verb = HeldDevice::Verb;
 
@@ -128,5 +128,5 @@ TEST_F(PoolGrowthTest, AnEndpointGoesWhileItsPoolGrows) {
   PollUntil([&] { return registered() == before; });
 }
 
-}  // namespace
+}  // namespace pool_growth_test
 }  // namespace verbena::internal

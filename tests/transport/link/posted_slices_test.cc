@@ -8,7 +8,7 @@
 #include <cstdint>
 
 namespace verbena::internal {
-namespace {
+namespace posted_slices_test {
 
 class PostedSlicesTest : public testing::Test {
  protected:
@@ -80,5 +80,5 @@ TEST_F(PostedSlicesDeathTest, MoreThanFitAbort) {
   EXPECT_DEATH(Add(one_, 0, 0), "slices 4");
 }
 
-}  // namespace
+}  // namespace posted_slices_test
 }  // namespace verbena::internal

@@ -14,7 +14,7 @@
 #include "tests/transport/device/fake_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace qp_setup_test {
 
 PortAddress InfiniBandPort(uint64_t prefix) {
   PortAddress address{.lid = 7, .kind = LinkKind::kInfiniBand};
@@ -107,5 +107,5 @@ TEST(PsnTest, NumbersAreTheKernelsAndNotOfAGeneratorThatAForkCopies) {
   close(pipes[1]);
 }
 
-}  // namespace
+}  // namespace qp_setup_test
 }  // namespace verbena::internal

@@ -30,7 +30,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace rdma_options_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -344,5 +344,5 @@ TEST(PathMtuTest, IsThePortsUnlessTheOptionsSayLess) {
   EXPECT_EQ(ReadPortAddress(device, {}, {.path_mtu = 4096})->path_mtu, IBV_MTU_2048);
 }
 
-}  // namespace
+}  // namespace rdma_options_test
 }  // namespace verbena::internal

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace receive_doubt_test {
 
 class ReceiveDoubtTest : public testing::Test {
  protected:
@@ -144,5 +144,5 @@ TEST_F(ReceiveDoubtDeathTest, ReceivesThatMayBeTheDevicesAreNotReclaimed) {
   EXPECT_DEATH(doubt_.WriteOff(), "4 receives may be the device's");
 }
 
-}  // namespace
+}  // namespace receive_doubt_test
 }  // namespace verbena::internal

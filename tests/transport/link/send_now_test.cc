@@ -16,7 +16,7 @@
 #include "verbena/transport/link/stats.h"
 
 namespace verbena::internal {
-namespace {
+namespace send_now_test {
 
 int Refuse(ibv_qp*, ibv_send_wr* wr, ibv_send_wr** refused) {
   *refused = wr;
@@ -168,5 +168,5 @@ TEST_F(SendNowTest, CreditsAreNotLentBeforeTheirReceivesArePosted) {
   EXPECT_EQ(echo_.at_once(), 0u);
 }
 
-}  // namespace
+}  // namespace send_now_test
 }  // namespace verbena::internal

@@ -25,7 +25,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace send_share_test {
 
 // Queue pairs whose SENDs are never acknowledged.
 std::set<uint32_t> silent_qps;
@@ -327,5 +327,5 @@ TEST_F(WithoutInlineTest, CreditsThatFoundNoBufferAreReturnedOnceOneIsFree) {
   EXPECT_TRUE(DoneInTime([&] { return a_.received() == kFrames; }));
 }
 
-}  // namespace
+}  // namespace send_share_test
 }  // namespace verbena::internal

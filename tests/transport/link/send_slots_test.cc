@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace send_slots_test {
 
 constexpr LinkKey kKey = {7, 3};
 
@@ -99,5 +99,5 @@ TEST_F(SendSlotsTest, BuffersOfALostQueuePairComeBackOnce) {
   EXPECT_EQ(freed, (std::vector<uint32_t>{10, 12}));
 }
 
-}  // namespace
+}  // namespace send_slots_test
 }  // namespace verbena::internal

@@ -7,7 +7,7 @@
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
-namespace {
+namespace service_state_test {
 
 const absl::Status kLost = absl::UnavailableError("queues are lost");
 const absl::Status kGone = absl::UnavailableError("the device is gone");
@@ -51,5 +51,5 @@ TEST(ServiceStateTest, ShuttingDownOutlastsEverything) {
   EXPECT_EQ(state.reason(), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace service_state_test
 }  // namespace verbena::internal

@@ -17,7 +17,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace slow_peer_test {
 
 using std::chrono::seconds;
 
@@ -111,5 +111,5 @@ TEST_F(SlowPeerTest, APeerThatGivesNoCreditForARecallLosesItsLink) {
   EXPECT_TRUE(starving_->open());
 }
 
-}  // namespace
+}  // namespace slow_peer_test
 }  // namespace verbena::internal

@@ -9,7 +9,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace stale_completion_test {
 
 class StaleCompletionTest : public LinksFixture {
  protected:
@@ -74,5 +74,5 @@ TEST_F(StaleCompletionTest, AGenerationThatWrappedAroundNamesTheSameSlot) {
   EXPECT_EQ(WrId::Unpack(next.Pack()).kind, WrId::Kind::kSend);
 }
 
-}  // namespace
+}  // namespace stale_completion_test
 }  // namespace verbena::internal

@@ -17,7 +17,7 @@
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
-namespace {
+namespace stingy_peer_test {
 
 // The false headers of one queue pair's SENDs.
 struct Claims {
@@ -151,5 +151,5 @@ TEST_F(UncheckedStingyPeerTest, APongThatFoundNoCreditLeavesWhenThePeerIssuesOne
   EXPECT_EQ(peer.stats().frames_received, before + 1);
 }
 
-}  // namespace
+}  // namespace stingy_peer_test
 }  // namespace verbena::internal

@@ -27,7 +27,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace swallowed_receives_test {
 
 using std::chrono::seconds;
 
@@ -362,5 +362,5 @@ TEST(SpareReceivesTest, ADeviceThatMayDropReceivesKeepsRoomForSparesBesideItsLin
   }
 }
 
-}  // namespace
+}  // namespace swallowed_receives_test
 }  // namespace verbena::internal

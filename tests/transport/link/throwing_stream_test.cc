@@ -18,7 +18,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace throwing_stream_test {
 
 // A server's stream that receives the client's Ready, and throws afterwards.
 class ThrowingStream final : public PassingStream {
@@ -64,5 +64,5 @@ TEST_P(ThrowingStreamTest, ALinkWhoseStreamThrowsCloses) {
 
 INSTANTIATE_TEST_SUITE_P(AtOnce, ThrowingStreamTest, ::testing::Bool());
 
-}  // namespace
+}  // namespace throwing_stream_test
 }  // namespace verbena::internal

@@ -11,7 +11,7 @@
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
-namespace {
+namespace transfer_queue_test {
 
 using Direction = Transfer::Direction;
 
@@ -355,5 +355,5 @@ TEST_F(TransferQueueTest, ATransferHalfPostedEndsOnceWhenTheQueuePairIsGone) {
   EXPECT_EQ(pool_.in_use(), 0u);
 }
 
-}  // namespace
+}  // namespace transfer_queue_test
 }  // namespace verbena::internal

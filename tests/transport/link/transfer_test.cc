@@ -22,7 +22,7 @@
 #include "verbena/transport/memory/buffer_pool.h"
 
 namespace verbena::internal {
-namespace {
+namespace transfer_test {
 
 using Direction = Transfer::Direction;
 
@@ -309,5 +309,5 @@ TEST_F(TransferTest, AKeyThatThePeerDidNotGiveEndsTheLinkAndHarmsNothing) {
   EXPECT_TRUE(Same(untouched, target));
 }
 
-}  // namespace
+}  // namespace transfer_test
 }  // namespace verbena::internal

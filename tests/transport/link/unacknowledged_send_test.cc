@@ -20,7 +20,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace unacknowledged_send_test {
 
 using std::chrono::seconds;
 
@@ -151,5 +151,5 @@ TEST_F(UnacknowledgedSendTest, ALinkThatFallsQuietStaysOpen) {
   EXPECT_EQ(client_listener_.reason(), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace unacknowledged_send_test
 }  // namespace verbena::internal

@@ -16,7 +16,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace unfinished_transfer_test {
 
 constexpr size_t kBytes = size_t{512} << 10;
 
@@ -80,5 +80,5 @@ TEST_P(UnfinishedTransferTest, ALinkWhoseSlicesEndInTimeStaysHoweverLongAllOfThe
   EXPECT_EQ(client_listener_.reason(), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace unfinished_transfer_test
 }  // namespace verbena::internal

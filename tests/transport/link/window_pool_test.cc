@@ -13,7 +13,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace window_pool_test {
 
 // Each link has one window; then the device has no more.
 WindowBatch OneWindow(Device& device, ibv_pd* pd) {
@@ -40,5 +40,5 @@ TEST(WindowPoolTest, ManyLinksThatGetTooFewWindowsCostOneLine) {
   EXPECT_EQ(device->DeallocPd(pd), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace window_pool_test
 }  // namespace verbena::internal

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace wire_format_test {
 
 struct Sample {
   FrameHeader header;
@@ -265,5 +265,5 @@ TEST(WireFormatTest, MutatedSendsNeverYieldAFrameOutsideTheirBytes) {
   }
 }
 
-}  // namespace
+}  // namespace wire_format_test
 }  // namespace verbena::internal

@@ -16,7 +16,7 @@
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-namespace {
+namespace wire_revision_test {
 
 class WireRevisionTest : public LinksFixture {
  protected:
@@ -47,5 +47,5 @@ TEST_F(WireRevisionTest, DevicesOfDifferentRevisionsAreRefusedInWordsOnBothSides
   }
 }
 
-}  // namespace
+}  // namespace wire_revision_test
 }  // namespace verbena::internal

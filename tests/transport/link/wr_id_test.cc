@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace wr_id_test {
 
 TEST(WrIdTest, EveryFieldSurvivesItsLargestValue) {
   const WrId id{WrId::Kind::kSend, 0xfff, 0xffffff, 0xffffff};
@@ -25,5 +25,5 @@ TEST(WrIdTest, FieldsDoNotRunIntoEachOther) {
             WrId::Kind::kReceive);
 }
 
-}  // namespace
+}  // namespace wr_id_test
 }  // namespace verbena::internal

@@ -13,7 +13,7 @@
 #include "verbena/rpc/call/bulk_format.h"
 
 namespace verbena::internal {
-namespace {
+namespace admission_of_payloads_test {
 
 using std::chrono::hours;
 
@@ -176,5 +176,5 @@ TEST_F(AdmissionOfPayloadsTest, ACallWithAPayloadThatWaitsIsRefusedByAShutdownAn
   EXPECT_EQ(server_->stats().failures, held.ok() ? 1u : 2u) << held;
 }
 
-}  // namespace
+}  // namespace admission_of_payloads_test
 }  // namespace verbena::internal

@@ -19,7 +19,7 @@
 #include "verbena/rpc/task.h"
 
 namespace verbena::internal {
-namespace {
+namespace admission_test {
 
 using std::chrono::hours;
 using std::chrono::microseconds;
@@ -495,5 +495,5 @@ TEST_F(AdmissionOfStreamsTest, ARequestThatComesAsAMessageIsReadWhenItsTurnComes
   }
 }
 
-}  // namespace
+}  // namespace admission_test
 }  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "verbena/rpc/task.h"
 
 namespace verbena::internal {
-namespace {
+namespace ambient_test {
 
 using namespace std::chrono_literals;
 
@@ -249,5 +249,5 @@ TEST_F(AmbientMemoryTest, AWaitForALoanEndsBeforeTheDeadlineOfItsTask) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
 }
 
-}  // namespace
+}  // namespace ambient_test
 }  // namespace verbena::internal

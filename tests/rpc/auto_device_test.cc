@@ -12,7 +12,7 @@
 #include "verbena/transport/connect/rdma_cm.h"
 
 namespace verbena::internal {
-namespace {
+namespace auto_device_test {
 
 class AutoDeviceTest : public RpcTest {
  protected:
@@ -149,5 +149,5 @@ TEST_F(AutoDeviceTest, SidesWithoutACommonDeviceSayWhichTheyHave) {
   EXPECT_NE(std::string(status.message()).find("only soft"), std::string::npos) << status;
 }
 
-}  // namespace
+}  // namespace auto_device_test
 }  // namespace verbena::internal

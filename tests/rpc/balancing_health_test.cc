@@ -27,7 +27,7 @@
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena {
-namespace {
+namespace balancing_health_test {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -586,5 +586,5 @@ TEST_F(BalancingHealthTest, OptionsOfSetsThatCannotHoldAbort) {
                "latency_factor is 1");
 }
 
-}  // namespace
+}  // namespace balancing_health_test
 }  // namespace verbena

@@ -23,7 +23,7 @@
 #include "verbena/transport/coro/context.h"
 
 namespace verbena {
-namespace {
+namespace balancing_test {
 
 using State = ChannelServer::State;
 using Counts = std::vector<uint64_t>;
@@ -367,5 +367,5 @@ TEST_F(BalancingTest, ARuntimeMayEndBeforeItsChannel) {
   channel_.reset();
 }
 
-}  // namespace
+}  // namespace balancing_test
 }  // namespace verbena

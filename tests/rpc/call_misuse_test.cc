@@ -11,7 +11,7 @@
 #include "verbena/transport/coro/combinators.h"
 
 namespace verbena::internal {
-namespace {
+namespace call_misuse_test {
 
 using Item = testing::StreamItem;
 
@@ -139,5 +139,5 @@ TEST_F(PayloadMisuseDeathTest, TwoPartsOfAResponsePayloadAtOnceAbort) {
   StopBoth();
 }
 
-}  // namespace
+}  // namespace call_misuse_test
 }  // namespace verbena::internal

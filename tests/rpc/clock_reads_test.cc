@@ -6,7 +6,7 @@
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena {
-namespace {
+namespace clock_reads_test {
 
 // The work that an executor counts towards its next look at the timers, one in 16.
 uint64_t Work(const ExecutorStats& stats) {
@@ -59,5 +59,5 @@ TEST_F(ClockReadsTest, ACallWithADeadlineReadsTheClock) {
   EXPECT_GE(reads->clock, static_cast<uint64_t>(kCalls));
 }
 
-}  // namespace
+}  // namespace clock_reads_test
 }  // namespace verbena

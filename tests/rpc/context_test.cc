@@ -19,7 +19,7 @@
 #include "verbena/rpc/task.h"
 
 namespace verbena::internal {
-namespace {
+namespace context_test {
 
 bool Mentions(const absl::Status& status, const std::string& text) {
   return std::string(status.message()).find(text) != std::string::npos;
@@ -463,5 +463,5 @@ TEST_F(RogueAnswerTest, AMalformedBlockEndsTheLink) {
   }
 }
 
-}  // namespace
+}  // namespace context_test
 }  // namespace verbena::internal

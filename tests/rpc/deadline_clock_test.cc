@@ -8,7 +8,7 @@
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena {
-namespace {
+namespace deadline_clock_test {
 
 using std::chrono::hours;
 using std::chrono::milliseconds;
@@ -101,5 +101,5 @@ TEST_F(DeadlineDeathTest, AskingADurationForItsTimeAborts) {
   EXPECT_DEATH((void)Deadline(hours(1)).when(), "no time before its call starts");
 }
 
-}  // namespace
+}  // namespace deadline_clock_test
 }  // namespace verbena

@@ -43,7 +43,7 @@
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
-namespace {
+namespace deadline_table_test {
 
 constexpr Duration kLimit = std::chrono::milliseconds(500);
 
@@ -259,5 +259,5 @@ INSTANTIATE_TEST_SUITE_P(, DeadlineTableTest,
                                            Path::kAttempts),
                          [](const auto& info) { return NameOf(info.param); });
 
-}  // namespace
+}  // namespace deadline_table_test
 }  // namespace verbena::internal

@@ -24,7 +24,7 @@
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
-namespace {
+namespace dedupe_lifetime_test {
 
 class DedupeLifetimeTest : public CounterTest {
  protected:
@@ -225,5 +225,5 @@ TEST_F(DroppedHandlerTest, AStoreIsAskedForACallWhoseHandlerWasDestroyed) {
   server_.reset();
 }
 
-}  // namespace
+}  // namespace dedupe_lifetime_test
 }  // namespace verbena::internal

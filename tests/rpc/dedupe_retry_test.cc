@@ -18,7 +18,7 @@
 #include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
-namespace {
+namespace dedupe_retry_test {
 
 using namespace std::chrono_literals;
 
@@ -148,5 +148,5 @@ TEST_F(TwoServersTest, ACallThatMayHaveRunStaysWithItsServer) {
   }
 }
 
-}  // namespace
+}  // namespace dedupe_retry_test
 }  // namespace verbena::internal

@@ -24,7 +24,7 @@
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
-namespace {
+namespace dedupe_test {
 
 // Its calls go on to their handler once they are cancelled.
 class LateInterceptor final : public ServerInterceptor {
@@ -542,5 +542,5 @@ TEST_F(DedupeTest, ACallWhoseHandlerCouldNotTellRunsOnce) {
   EXPECT_EQ(service_.runs, 1u);
 }
 
-}  // namespace
+}  // namespace dedupe_test
 }  // namespace verbena::internal

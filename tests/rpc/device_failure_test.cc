@@ -23,7 +23,7 @@
 #include "verbena/transport/memory/buffer_pool.h"
 
 namespace verbena::internal {
-namespace {
+namespace device_failure_test {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
@@ -489,5 +489,5 @@ TEST_P(HostedDeviceFailureTest, ADeviceOfBothSidesIsOpenedAgain) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, HostedDeviceFailureTest, ::testing::Bool());
 
-}  // namespace
+}  // namespace device_failure_test
 }  // namespace verbena::internal

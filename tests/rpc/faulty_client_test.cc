@@ -14,7 +14,7 @@
 #include "verbena/rpc/call/bulk_format.h"
 
 namespace verbena::internal {
-namespace {
+namespace faulty_client_test {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -267,5 +267,5 @@ TEST_F(FaultyClientTest, AClientThatKeepsWhatIsAskedBackLosesItsLinkAfterTheGrac
   client_runtime_.reset();
 }
 
-}  // namespace
+}  // namespace faulty_client_test
 }  // namespace verbena::internal

@@ -24,7 +24,7 @@
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
-namespace {
+namespace faulty_server_test {
 
 using std::chrono::milliseconds;
 
@@ -478,5 +478,5 @@ std::string NameOf(const ::testing::TestParamInfo<Wire>& info) {
 INSTANTIATE_TEST_SUITE_P(Wires, FaultyServerTest, ::testing::ValuesIn(Wires()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Wires, LateWriteTest, ::testing::ValuesIn(Wires()), NameOf);
 
-}  // namespace
+}  // namespace faulty_server_test
 }  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include "verbena/transport/connect/file_bootstrap.h"
 
 namespace verbena {
-namespace {
+namespace file_bootstrap_test {
 
 class FileBootstrapTest : public RpcTest {
  protected:
@@ -85,5 +85,5 @@ TEST_F(FileBootstrapTest, ServerThatGoesIsNoticedAndItsSuccessorFound) {
   Eventually([&] { return Run(EchoOnce(3, "")).ok(); }, "the channel comes back");
 }
 
-}  // namespace
+}  // namespace file_bootstrap_test
 }  // namespace verbena

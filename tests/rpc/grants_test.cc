@@ -11,7 +11,7 @@
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
-namespace {
+namespace grants_test {
 
 using std::chrono::milliseconds;
 
@@ -243,5 +243,5 @@ TEST_F(GrantsTest, CallsThatAreGivenUpLeaveNothingBehind) {
   ASSERT_EQ(Run(PutAtOnce(4, 100'000)), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace grants_test
 }  // namespace verbena::internal

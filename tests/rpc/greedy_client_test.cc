@@ -10,7 +10,7 @@
 #include "tests/transport/base/captured_log.h"
 
 namespace verbena::internal {
-namespace {
+namespace greedy_client_test {
 
 using std::chrono::seconds;
 
@@ -122,5 +122,5 @@ TEST_F(GreedyClientTest, OneClientsPayloadsLeaveRoomForOthers) {
   EXPECT_EQ(other_runtime->BlockOn(Put(other, 2 * kPart)), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace greedy_client_test
 }  // namespace verbena::internal

@@ -11,7 +11,7 @@
 #include "verbena/rpc/status.h"
 
 namespace verbena::internal {
-namespace {
+namespace handlers_refusal_test {
 
 using std::chrono::microseconds;
 using std::chrono::nanoseconds;
@@ -119,5 +119,5 @@ TEST(RetryAfterDeathTest, ANegativeDelayAborts) {
                "-1000 ns");
 }
 
-}  // namespace
+}  // namespace handlers_refusal_test
 }  // namespace verbena::internal

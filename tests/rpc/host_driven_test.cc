@@ -15,7 +15,7 @@
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
-namespace {
+namespace host_driven_test {
 
 // A host's loop over all executors of a runtime, which sleeps in poll() without a timeout.
 class HostLoop {
@@ -179,5 +179,5 @@ TEST_F(HostDrivenRuntimeTest, TheHostReadsStatisticsOfEveryExecutor) {
   }
 }
 
-}  // namespace
+}  // namespace host_driven_test
 }  // namespace verbena::internal

@@ -23,7 +23,7 @@
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
-namespace {
+namespace hostile_server_test {
 
 using std::chrono::milliseconds;
 
@@ -347,5 +347,5 @@ TEST_F(HostileServerTest, AServerThatSaysGoAwayOnEachLinkHasFewOfThem) {
   EXPECT_GE(closed_, kMore);
 }
 
-}  // namespace
+}  // namespace hostile_server_test
 }  // namespace verbena::internal

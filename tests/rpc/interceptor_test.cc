@@ -20,7 +20,7 @@
 #include "verbena/rpc/task.h"
 
 namespace verbena::internal {
-namespace {
+namespace interceptor_test {
 
 using namespace std::chrono_literals;
 
@@ -390,5 +390,5 @@ TEST_F(PayloadInterceptorTest, ACallThatOneEndsGivesItsBuffersBack) {
   EXPECT_EQ(Run(swap()), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace interceptor_test
 }  // namespace verbena::internal

@@ -16,7 +16,7 @@
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
-namespace {
+namespace lease_lifetime_test {
 
 using std::chrono::hours;
 using std::chrono::milliseconds;
@@ -278,5 +278,5 @@ TEST_F(LeaseLifetimeTest, BeyondTheQuarantinesBudgetNoMoreIsLent) {
   ExpectNothingHeld();
 }
 
-}  // namespace
+}  // namespace lease_lifetime_test
 }  // namespace verbena::internal

@@ -18,7 +18,7 @@
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
-namespace {
+namespace lifetime_test {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -382,5 +382,5 @@ TEST_F(LifetimeTest, TooManyCallsAtOnceAreRefusedAtOnce) {
   EXPECT_EQ(Run(overload()), 2);
 }
 
-}  // namespace
+}  // namespace lifetime_test
 }  // namespace verbena::internal

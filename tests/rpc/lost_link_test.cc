@@ -9,7 +9,7 @@
 #include "tests/rpc/waiting_replies.h"
 
 namespace verbena::internal {
-namespace {
+namespace lost_link_test {
 
 class LostLinkTest : public RpcTest {
  protected:
@@ -36,5 +36,5 @@ TEST_F(LostLinkTest, ALinkWithAHandlerLeftIsNotFreed) {
   EXPECT_EQ(Run(EchoOnce(2, "still there")), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace lost_link_test
 }  // namespace verbena::internal

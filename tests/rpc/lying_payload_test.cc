@@ -13,7 +13,7 @@
 #include "verbena/rpc/call/bulk_format.h"
 
 namespace verbena::internal {
-namespace {
+namespace lying_payload_test {
 
 using testing::GetReply;
 using testing::GetRequest;
@@ -205,5 +205,5 @@ TEST_F(LyingClientTest, APayloadThatIsNotWhatItsChecksumSaysReachesNoHandler) {
   EXPECT_EQ(service_.puts, 0);
 }
 
-}  // namespace
+}  // namespace lying_payload_test
 }  // namespace verbena::internal

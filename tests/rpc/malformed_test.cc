@@ -15,7 +15,7 @@
 #include "verbena/rpc/call/bulk_format.h"
 
 namespace verbena::internal {
-namespace {
+namespace malformed_test {
 
 struct Violation {
   const char* name;
@@ -405,5 +405,5 @@ TEST_F(RogueServerTest, ARequestToAClientEndsTheLink) {
   EXPECT_TRUE(dropped_);
 }
 
-}  // namespace
+}  // namespace malformed_test
 }  // namespace verbena::internal

@@ -19,7 +19,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace many_links_test {
 
 using ::testing::HasSubstr;
 
@@ -116,5 +116,5 @@ TEST_F(ManyLinksTest, AnExecutorTakesAThousandLinksByDefaultAndRefusesOneTooMany
   EXPECT_EQ(server_runtime_->endpoint_stats(0).links_opened, kLinks);
 }
 
-}  // namespace
+}  // namespace many_links_test
 }  // namespace verbena::internal

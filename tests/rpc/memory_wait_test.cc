@@ -15,7 +15,7 @@
 #include "verbena/rpc/client/connection.h"
 
 namespace verbena::internal {
-namespace {
+namespace memory_wait_test {
 
 using std::chrono::hours;
 using std::chrono::minutes;
@@ -178,5 +178,5 @@ TEST_F(MemoryWaitTest, AWaitTooShortForThePoolToGrowBlamesNoBudget) {
   EXPECT_EQ(status.message().find("Raise LinkLimits"), std::string::npos) << status;
 }
 
-}  // namespace
+}  // namespace memory_wait_test
 }  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include "verbena/rpc/call/context_block.h"
 
 namespace verbena::internal {
-namespace {
+namespace metadata_test {
 
 bool Mentions(const absl::Status& status, const std::string& text) {
   return std::string(status.message()).find(text) != std::string::npos;
@@ -231,5 +231,5 @@ TEST(ContextFormatTest, ABlockThatTravelsLeavesItsLengthInTheFrame) {
   EXPECT_FALSE(ParseContextHeader(header.data(), header.size()).ok());
 }
 
-}  // namespace
+}  // namespace metadata_test
 }  // namespace verbena::internal

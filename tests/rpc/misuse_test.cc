@@ -6,7 +6,7 @@
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
-namespace {
+namespace misuse_test {
 
 TEST(MisuseDeathTest, APartThatAPayloadDoesNotHave) {
   EXPECT_DEATH((void)Payload().part(1), "part 1 of 1");
@@ -24,7 +24,7 @@ TEST(MisuseDeathTest, ALandingForAnEmptyPayload) {
   EXPECT_DEATH((void)landings.Take(0), "an empty payload needs no landing");
 }
 
-TEST(PayloadTest, AnEmptyOneIsPresentAndDefaultOnesAreNot) {
+TEST(MisusedPayloadTest, AnEmptyOneIsPresentAndDefaultOnesAreNot) {
   EXPECT_FALSE(Payload().present());
   Payload empty = Payload::Empty();
   EXPECT_TRUE(empty.present());
@@ -33,5 +33,5 @@ TEST(PayloadTest, AnEmptyOneIsPresentAndDefaultOnesAreNot) {
   EXPECT_FALSE(empty.TakeBuffer());
 }
 
-}  // namespace
+}  // namespace misuse_test
 }  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include "tests/transport/base/captured_log.h"
 
 namespace verbena {
-namespace {
+namespace moved_address_test {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
@@ -75,5 +75,5 @@ TEST_F(MovedAddressTest, NewLinksUseTheAddressThatThePortHasNow) {
   }
 }
 
-}  // namespace
+}  // namespace moved_address_test
 }  // namespace verbena

@@ -16,7 +16,7 @@
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena {
-namespace {
+namespace path_test {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
@@ -195,5 +195,5 @@ TEST_F(PathTest, ADeviceThatIsBeingRemovedServesUntilItIsClosed) {
   ExpectCallsWorkAgain();
 }
 
-}  // namespace
+}  // namespace path_test
 }  // namespace verbena

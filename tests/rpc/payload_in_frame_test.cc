@@ -16,7 +16,7 @@
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
-namespace {
+namespace payload_in_frame_test {
 
 using testing::GetReply;
 using testing::GetRequest;
@@ -342,5 +342,5 @@ TEST_F(SmallPayloadMemoryTest, AResponseWaitsForTheClientsMemory) {
   ExpectNothingHeld();
 }
 
-}  // namespace
+}  // namespace payload_in_frame_test
 }  // namespace verbena::internal

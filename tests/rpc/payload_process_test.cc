@@ -15,7 +15,7 @@
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
-namespace {
+namespace payload_process_test {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -183,5 +183,5 @@ TEST_F(PayloadProcessTest, AServerThatIsFrozenAmongTransfersWritesNowhereWhenItG
   }
 }
 
-}  // namespace
+}  // namespace payload_process_test
 }  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace payload_test {
 
 struct Ways {
   const char* name;
@@ -424,5 +424,5 @@ INSTANTIATE_TEST_SUITE_P(
                       Ways{"checked", LeaseLevel::kAuto, PayloadChecksum::kOn}),
     [](const auto& tested) { return tested.param.name; });
 
-}  // namespace
+}  // namespace payload_test
 }  // namespace verbena::internal

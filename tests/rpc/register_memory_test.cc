@@ -20,7 +20,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace register_memory_test {
 
 using absl::StatusCode;
 using ::testing::HasSubstr;
@@ -174,5 +174,5 @@ TEST_F(RegisterMemoryTest, MemoryThatCannotBeRegisteredIsRefusedWithTheReason) {
       << "on another runtime's executor";
 }
 
-}  // namespace
+}  // namespace register_memory_test
 }  // namespace verbena::internal

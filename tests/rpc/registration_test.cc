@@ -23,7 +23,7 @@
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena {
-namespace {
+namespace registration_test {
 
 using internal::Directory;
 using internal::EtcdTarget;
@@ -227,5 +227,5 @@ TEST_F(RegistrationTest, AChannelAsksTheDirectoryForItsServers) {
   EXPECT_EQ(Run(Echo({.wait_for_ready = true})), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace registration_test
 }  // namespace verbena

@@ -16,7 +16,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace remote_memory_lifetime_test {
 
 using std::chrono::milliseconds;
 
@@ -333,5 +333,5 @@ TEST_F(RemoteMemoryLifetimeTest, WhenTheUserDiesTheLoanIsOverAndTheMemoryComesHo
   Eventually([this] { return HeldBy(*client_runtime_).bytes == 0; }, "the memory is home");
 }
 
-}  // namespace
+}  // namespace remote_memory_lifetime_test
 }  // namespace verbena::internal

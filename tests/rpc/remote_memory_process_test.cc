@@ -9,7 +9,7 @@
 #include "tests/rpc/server_process.h"
 
 namespace verbena::internal {
-namespace {
+namespace remote_memory_process_test {
 
 using std::chrono::milliseconds;
 
@@ -92,5 +92,5 @@ TEST_F(RemoteMemoryProcessTest, OperationsOnAProcessThatIsKilledEnd) {
   Eventually([this] { return HeldBy(*client_runtime_).bytes == 0; }, "the memory is home");
 }
 
-}  // namespace
+}  // namespace remote_memory_process_test
 }  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace remote_memory_test {
 
 using std::chrono::milliseconds;
 
@@ -337,5 +337,5 @@ TEST(RemoteMemoryDeviceTest, WithoutAtomicsTheyAreUnimplementedOnEitherSide) {
   }
 }
 
-}  // namespace
+}  // namespace remote_memory_test
 }  // namespace verbena::internal

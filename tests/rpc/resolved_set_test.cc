@@ -20,7 +20,7 @@
 #include "verbena/rpc/testing/fake_clock.h"
 
 namespace verbena {
-namespace {
+namespace resolved_set_test {
 
 using Counts = std::vector<uint64_t>;
 
@@ -261,5 +261,5 @@ TEST_F(ResolvedSetTest, AResolverThatNeverWaitsIsAskedAtMostTenTimesASecond) {
   client_runtime_.reset();
 }
 
-}  // namespace
+}  // namespace resolved_set_test
 }  // namespace verbena

@@ -28,7 +28,7 @@
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena {
-namespace {
+namespace retry_test {
 
 using namespace std::chrono_literals;
 
@@ -397,5 +397,5 @@ TEST_F(RetriedPayloadTest, ACallWhoseServerMayStillWriteToTheCallersMemorySaysSo
   EXPECT_EQ(channel_->retry_stats().retries, 0u);
 }
 
-}  // namespace
+}  // namespace retry_test
 }  // namespace verbena

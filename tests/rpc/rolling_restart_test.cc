@@ -23,7 +23,7 @@
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena {
-namespace {
+namespace rolling_restart_test {
 
 using State = ChannelServer::State;
 
@@ -170,5 +170,5 @@ TEST_F(RollingRestartTest, ServersThatAreKilledComeBackAndOnlyTheirOwnCallsFail)
   EXPECT_LE(failed, kills * kCallers) << waiting_.last_failure << " " << hasty_.last_failure;
 }
 
-}  // namespace
+}  // namespace rolling_restart_test
 }  // namespace verbena

@@ -38,14 +38,14 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace runtime_test {
 
-using testing::Contains;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // The parameter: whether the runtime has threads.
-class RuntimeTest : public testing::TestWithParam<bool> {
+class RuntimeTest : public ::testing::TestWithParam<bool> {
  protected:
   std::unique_ptr<Runtime> Start(RuntimeOptions options = {}) {
     options.threads = GetParam();
@@ -55,7 +55,7 @@ class RuntimeTest : public testing::TestWithParam<bool> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(, RuntimeTest, testing::Bool(), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(, RuntimeTest, ::testing::Bool(), [](const auto& info) {
   return info.param ? "WithThreads" : "HostDriven";
 });
 
@@ -160,7 +160,7 @@ TEST_P(RuntimeTest, AnExceptionThatTheHandleGivesIsCountedAndNotLogged) {
   CapturedLog log;
   EXPECT_THROW(runtime->Spawn(ThrowNow()).Join(), std::runtime_error);
   EXPECT_EQ(runtime->failed_tasks(), 1u);
-  EXPECT_THAT(log.Take(), testing::Not(Contains(HasSubstr("threw"))));
+  EXPECT_THAT(log.Take(), ::testing::Not(Contains(HasSubstr("threw"))));
 }
 
 TEST_P(RuntimeTest, AHandleEndsItsTaskAlone) {
@@ -440,9 +440,9 @@ TEST(RuntimeServersTest, AServerThatIsGoneLetsItsRuntimeEnd) {
   server.reset();
 }
 
-class RuntimeDeathTest : public testing::Test {
+class RuntimeDeathTest : public ::testing::Test {
  protected:
-  void SetUp() override { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+  void SetUp() override { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 };
 
 TEST_F(RuntimeDeathTest, BlockingOnAnExecutorAborts) {
@@ -506,5 +506,5 @@ TEST_F(RuntimeDeathTest, AnExecutorThatThereIsNotAborts) {
       "executor 1 of 1");
 }
 
-}  // namespace
+}  // namespace runtime_test
 }  // namespace verbena::internal

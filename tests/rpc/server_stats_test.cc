@@ -6,7 +6,7 @@
 #include "verbena/rpc/server.h"
 
 namespace verbena {
-namespace {
+namespace server_stats_test {
 
 TEST(ServerStatsTest, AreReadOnTheServersOwnExecutor) {
   auto runtime = *Runtime::Start();
@@ -35,5 +35,5 @@ TEST(ServerStatsTest, AnExecutorReadsThoseOfAnotherThatIsBlocked) {
   let_go.count_down();
 }
 
-}  // namespace
+}  // namespace server_stats_test
 }  // namespace verbena

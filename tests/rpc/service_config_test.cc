@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena {
-namespace {
+namespace service_config_test {
 
 using namespace std::chrono_literals;
 using absl::StatusCode;
@@ -210,5 +210,5 @@ TEST(ServiceConfigTest, FieldsInCodeHaveRanges) {
               HasSubstr("token_ratio is 0"));
 }
 
-}  // namespace
+}  // namespace service_config_test
 }  // namespace verbena

@@ -15,7 +15,7 @@
 #include "verbena/rpc/testing/fake_clock.h"
 
 namespace verbena::internal {
-namespace {
+namespace shutdown_test {
 
 // Calls wait in front of their handler.
 class WaitingInterceptor final : public ServerInterceptor {
@@ -283,5 +283,5 @@ TEST_F(ShutdownTest, ASecondShutdownWaitsForTheHandlersThatWereLeft) {
   EXPECT_TRUE(left_.empty());
 }
 
-}  // namespace
+}  // namespace shutdown_test
 }  // namespace verbena::internal

@@ -11,7 +11,7 @@
 #include "verbena/rpc/call/frames.h"
 
 namespace verbena::internal {
-namespace {
+namespace slow_client_test {
 
 using std::chrono::hours;
 using std::chrono::milliseconds;
@@ -220,5 +220,5 @@ TEST_F(SlowClientTest, OneClientsCallsLeaveRoomForOthers) {
   EXPECT_EQ(greedy->Receive()[0].header.status_code, 0);
 }
 
-}  // namespace
+}  // namespace slow_client_test
 }  // namespace verbena::internal

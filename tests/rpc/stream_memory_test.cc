@@ -19,7 +19,7 @@
 #include "verbena/transport/coro/combinators.h"
 
 namespace verbena {
-namespace {
+namespace stream_memory_test {
 
 using internal::StreamMemory;
 using internal::StreamShare;
@@ -362,5 +362,5 @@ TEST_F(StreamMemoryTest, AStreamWhoseClientIsGoneLeavesNoMemory) {
   Eventually([this] { return used_bytes() == 0; }, "the memory is free");
 }
 
-}  // namespace
+}  // namespace stream_memory_test
 }  // namespace verbena

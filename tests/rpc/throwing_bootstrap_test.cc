@@ -13,7 +13,7 @@
 #include "verbena/transport/connect/local_bootstrap.h"
 
 namespace verbena {
-namespace {
+namespace throwing_bootstrap_test {
 
 // Faults to come: each counts down to 0 as it strikes.
 struct Faults {
@@ -145,5 +145,5 @@ TEST_F(ThrowingBootstrapTest, AHandshakeThatThrowsFailsAloneAndLeavesNoSession) 
   }
 }
 
-}  // namespace
+}  // namespace throwing_bootstrap_test
 }  // namespace verbena

@@ -12,7 +12,7 @@
 #include "tests/support/in_a_child.h"
 
 namespace verbena {
-namespace {
+namespace two_users_test {
 
 constexpr uid_t kNobody = 65534;
 
@@ -95,5 +95,5 @@ TEST_F(ForkDeathTest, ACallOverTheParentsRuntimeAbortsAndSaysWhatToDo) {
   EXPECT_DEATH((void)Run(EchoOnce(1, "from the child")), "is a fork of .* first, then Runtime");
 }
 
-}  // namespace
+}  // namespace two_users_test
 }  // namespace verbena

@@ -14,7 +14,7 @@
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
-namespace {
+namespace unary_test {
 
 class UnaryTest : public RpcTest {
  protected:
@@ -419,5 +419,5 @@ TEST_F(UnaryTest, LargeMessagesAreCountedInACallsInfo) {
   }
 }
 
-}  // namespace
+}  // namespace unary_test
 }  // namespace verbena::internal

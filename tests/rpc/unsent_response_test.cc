@@ -20,7 +20,7 @@
 extern "C" size_t __sanitizer_get_current_allocated_bytes() __attribute__((weak));
 
 namespace verbena::internal {
-namespace {
+namespace unsent_response_test {
 
 constexpr size_t kPayload = 256 << 10;
 constexpr size_t kMessage = 3 << 20;
@@ -218,5 +218,5 @@ TEST_F(UnsentResponseTest, ALargeReplyIsGoneWhileTheFailureOfItsCallWaits) {
   PollUntil(*client_runtime_, [&] { return ended == kOthers; });
 }
 
-}  // namespace
+}  // namespace unsent_response_test
 }  // namespace verbena::internal

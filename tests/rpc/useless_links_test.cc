@@ -17,7 +17,7 @@
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
-namespace {
+namespace useless_links_test {
 
 using std::chrono::milliseconds;
 
@@ -156,5 +156,5 @@ INSTANTIATE_TEST_SUITE_P(All, LinkOfUseTest,
                            }
                          });
 
-}  // namespace
+}  // namespace useless_links_test
 }  // namespace verbena::internal

@@ -23,7 +23,7 @@
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
-namespace {
+namespace waiting_frames_test {
 
 // A request that takes a SEND of its own.
 constexpr size_t kLarge = kLargeReply;
@@ -412,5 +412,5 @@ TEST_F(WaitingRepliesTest, RefusalsThatWaitOnManyLinksOfOneAddressAreBounded) {
             static_cast<int>(absl::StatusCode::kUnimplemented));
 }
 
-}  // namespace
+}  // namespace waiting_frames_test
 }  // namespace verbena::internal

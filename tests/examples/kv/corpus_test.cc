@@ -18,7 +18,7 @@
 #include "examples/kv/limits.h"
 
 namespace kv {
-namespace {
+namespace corpus_test {
 
 using ::examples::AppendHex;
 using ::examples::Sha256;
@@ -128,5 +128,5 @@ TEST(CorpusTest, AFileWhoseSizeIsNotKnownBeforeIsReadToItsEnd) {
   EXPECT_GT(corpus->lines(), 10u);
 }
 
-}  // namespace
+}  // namespace corpus_test
 }  // namespace kv

@@ -32,7 +32,7 @@
 #include "verbena/rpc/task.h"
 
 namespace kv {
-namespace {
+namespace dedupe_records_test {
 
 using verbena::RequestId;
 using verbena::Task;
@@ -349,5 +349,5 @@ TEST_F(FlakyServiceTest, AWriteThatTheStoreRefusedRunsWhenItIsRepeated) {
   EXPECT_TRUE(repeated->created());
 }
 
-}  // namespace
+}  // namespace dedupe_records_test
 }  // namespace kv

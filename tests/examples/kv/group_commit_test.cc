@@ -24,7 +24,7 @@
 #include "verbena/rpc/task.h"
 
 namespace kv {
-namespace {
+namespace group_commit_test {
 
 using ::testing::ElementsAre;
 using verbena::CurrentContext;
@@ -241,5 +241,5 @@ TEST_F(GroupCommitTest, WritesThatWaitAreStoredBeforeTheEnd) {
   EXPECT_THAT(BatchSizes(), ElementsAre(1, 3));
 }
 
-}  // namespace
+}  // namespace group_commit_test
 }  // namespace kv

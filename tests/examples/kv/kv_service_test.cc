@@ -27,7 +27,7 @@
 #include "verbena/testing.h"
 
 namespace kv {
-namespace {
+namespace kv_service_test {
 
 using ::testing::HasSubstr;
 using verbena::testing::InProcess;
@@ -175,7 +175,8 @@ TEST_F(KvServiceTest, StatsTellWhatHappened) {
   const auto stats = kv_.Run(stub().Stats(v1::StatsRequest()));
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(stats->keys(), 1u);
-  const size_t record_bytes = 24 + 2 + kEntryBytes;  // the Put's name and reply
+  // The Put's name, and a byte and its reply.
+  const size_t record_bytes = 24 + 1 + 2 + kEntryBytes;
   EXPECT_EQ(stats->bytes(), 3 + 5 + kEntryBytes + record_bytes);
   EXPECT_EQ(stats->max_bytes(), 4 * (kMaxKeyBytes + kMaxValueBytes + kEntryBytes));
   EXPECT_THAT(stats->store(), HasSubstr("memory"));
@@ -275,5 +276,5 @@ TEST(ChangeLogTest, AWatcherHoldsFewBytesAtOnce) {
   EXPECT_TRUE(log.After(seen, "")->empty());
 }
 
-}  // namespace
+}  // namespace kv_service_test
 }  // namespace kv

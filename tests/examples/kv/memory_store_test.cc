@@ -22,7 +22,7 @@
 #include "verbena/rpc/task.h"
 
 namespace kv {
-namespace {
+namespace memory_store_test {
 
 using ::testing::HasSubstr;
 using verbena::Task;
@@ -126,5 +126,5 @@ TEST_F(MemoryStoreTest, ThreadsAtOnceNeverSeeAHalfAndNeverExceedTheMemory) {
   EXPECT_EQ(stats.keys, all.entries.size());
 }
 
-}  // namespace
+}  // namespace memory_store_test
 }  // namespace kv

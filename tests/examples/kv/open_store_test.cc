@@ -14,7 +14,7 @@
 #include "examples/kv/store.h"
 
 namespace kv {
-namespace {
+namespace open_store_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -48,5 +48,5 @@ TEST(OpenStoreTest, RefusesChoicesThatMeanNothing) {
   EXPECT_THAT(DescriptionOf(choice), HasSubstr("--directory"));
 }
 
-}  // namespace
+}  // namespace open_store_test
 }  // namespace kv

@@ -31,7 +31,7 @@
 #include "verbena/rpc/task.h"
 
 namespace kv {
-namespace {
+namespace power_loss_test {
 
 using block_store::DiskPaths;
 using block_store::LoggedDisk;
@@ -175,5 +175,5 @@ TEST_F(PowerLossTest, NothingThatWasAcknowledgedIsLostOrTorn) {
                                 });
 }
 
-}  // namespace
+}  // namespace power_loss_test
 }  // namespace kv

@@ -11,7 +11,7 @@
 #include "examples/common/phase.h"
 
 namespace kv {
-namespace {
+namespace report_test {
 
 using ::examples::PhaseReport;
 using ::testing::AllOf;
@@ -52,5 +52,5 @@ TEST(ReportTest, CallsAreComparedWithTheSameWorkWithoutThem) {
   EXPECT_EQ(Ratio(calls, direct), "get: 0.25 of the rate of the same store in one process\n");
 }
 
-}  // namespace
+}  // namespace report_test
 }  // namespace kv

@@ -22,7 +22,7 @@
 #include "tests/examples/kv/store_files.h"
 
 namespace kv {
-namespace {
+namespace rocks_damage_test {
 
 constexpr size_t kSectorBytes = 512;
 // So many writes lie in a file of entries, and as many more in the log.
@@ -132,5 +132,5 @@ TEST_F(RocksDamageTest, NoSectorOfTheMarkIsLostWithoutAWord) {
   DamageAll("SYNCED", "");
 }
 
-}  // namespace
+}  // namespace rocks_damage_test
 }  // namespace kv

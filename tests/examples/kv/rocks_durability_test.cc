@@ -11,7 +11,7 @@
 #include "tests/examples/kv/rocks_fixture.h"
 
 namespace kv {
-namespace {
+namespace rocks_durability_test {
 
 class RocksDurabilityTest : public RocksFixture {
  protected:
@@ -112,5 +112,5 @@ TEST_F(RocksDurabilityTest, ACutAmongManyFilesLeavesAllWritesUpToOne) {
   }
 }
 
-}  // namespace
+}  // namespace rocks_durability_test
 }  // namespace kv

@@ -24,7 +24,7 @@
 #include "verbena/rpc/task.h"
 
 namespace kv {
-namespace {
+namespace rocks_log_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -444,5 +444,5 @@ TEST_F(RocksLogTest, AStoreThatLostTheNameOfItsListOfFilesIsDataLoss) {
   ExpectDataLoss("no CURRENT");
 }
 
-}  // namespace
+}  // namespace rocks_log_test
 }  // namespace kv

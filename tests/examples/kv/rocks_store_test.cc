@@ -27,7 +27,7 @@
 #include "verbena/rpc/task.h"
 
 namespace kv {
-namespace {
+namespace rocks_store_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -368,5 +368,5 @@ TEST_F(RocksStoreTest, DamagedEntriesAreDataLossAndNeverReturned) {
   EXPECT_THAT(std::string(first.message()), AllOf(HasSubstr(path_), HasSubstr("damaged")));
 }
 
-}  // namespace
+}  // namespace rocks_store_test
 }  // namespace kv

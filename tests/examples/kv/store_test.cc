@@ -22,7 +22,7 @@
 #include "verbena/rpc/task.h"
 
 namespace kv {
-namespace {
+namespace store_test {
 
 using ::testing::ElementsAre;
 
@@ -214,5 +214,5 @@ TEST_F(ScanTest, KeysThatComeBehindAreNotSeenAndThoseAheadAre) {
   EXPECT_THAT(KeysOf(Scan(first.next_key, 1000)), ElementsAre("d", "e"));
 }
 
-}  // namespace
+}  // namespace store_test
 }  // namespace kv

@@ -29,7 +29,7 @@
 #include "verbena/testing.h"
 
 namespace replicated_kv {
-namespace {
+namespace follower_test {
 
 using verbena::Task;
 
@@ -216,5 +216,5 @@ TEST_F(LossTest, ABackupThatLostCommittedEntriesLeavesTheSetUntilItHasThem) {
   EXPECT_TRUE(directory_.was_ready);
 }
 
-}  // namespace
+}  // namespace follower_test
 }  // namespace replicated_kv

@@ -25,7 +25,7 @@
 #include "verbena/rpc/task.h"
 
 namespace replicated_kv {
-namespace {
+namespace log_test {
 
 using verbena::Task;
 
@@ -395,5 +395,5 @@ TEST(NamesTest, ARepeatedCallOfAClientThatMayHaveBeenForgottenIsNotTakenForNew) 
   }
 }
 
-}  // namespace
+}  // namespace log_test
 }  // namespace replicated_kv

@@ -19,7 +19,7 @@
 #include "verbena/rpc/task.h"
 
 namespace replicated_kv {
-namespace {
+namespace membership_test {
 
 using verbena::Task;
 
@@ -321,5 +321,5 @@ TEST(BackupProgressTest, ADiskThatIsSlowIsNotStuck) {
   }
 }
 
-}  // namespace
+}  // namespace membership_test
 }  // namespace replicated_kv

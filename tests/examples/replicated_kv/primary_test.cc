@@ -24,7 +24,7 @@
 #include "verbena/rpc/task.h"
 
 namespace replicated_kv {
-namespace {
+namespace primary_test {
 
 using verbena::Task;
 
@@ -143,5 +143,5 @@ TEST_F(PrimaryTest, AReplicaThatIsNoneOfTheShardLeavesTheSet) {
   EXPECT_EQ(directory_.now.state.in_sync, (std::vector<std::string>{"s1"}));
 }
 
-}  // namespace
+}  // namespace primary_test
 }  // namespace replicated_kv

@@ -21,7 +21,7 @@
 #include "verbena/rpc/task.h"
 
 namespace replicated_kv {
-namespace {
+namespace replica_test {
 
 // The replica s1, whose disk has a log up to entry 5 of epoch 2.
 class ReplicaTest : public testing::Test {
@@ -62,5 +62,5 @@ TEST_F(ReplicaTest, LeavesTheShardToOthersIfItsDiskLostWhatWasCommitted) {
   EXPECT_EQ(RequestsToLead("epoch 3 primary s1 in_sync s1 committed 2:6"), 0);
 }
 
-}  // namespace
+}  // namespace replica_test
 }  // namespace replicated_kv

@@ -20,7 +20,7 @@
 #include "verbena/rpc/task.h"
 
 namespace replicated_kv {
-namespace {
+namespace rules_test {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -241,5 +241,5 @@ TEST(EpochGateTest, AStreamMakesNoEpoch) {
   EXPECT_TRUE(gate.Check(*pass, 5).ok()) << "the primary's stream goes on";
 }
 
-}  // namespace
+}  // namespace rules_test
 }  // namespace replicated_kv

@@ -17,7 +17,7 @@
 #include "tests/support/manual_scheduler.h"
 
 namespace verbena::internal {
-namespace {
+namespace admission_queue_test {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
@@ -358,5 +358,5 @@ TEST_F(AdmissionQueueTest, BackgroundCallsThatAreHeldBackRefuseNoOther) {
   ExpectNoOtherIsRefusedWhile([this] { PushMany(b_, 1, CallClass::kBackground); });
 }
 
-}  // namespace
+}  // namespace admission_queue_test
 }  // namespace verbena::internal

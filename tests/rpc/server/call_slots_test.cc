@@ -7,7 +7,7 @@
 #include <cstdint>
 
 namespace verbena::internal {
-namespace {
+namespace call_slots_test {
 
 // The table never looks into a call.
 // NOLINTNEXTLINE(performance-no-int-to-ptr)
@@ -79,5 +79,5 @@ TEST(CallSlotsTest, APageStaysWhileACallRunsWhoseSlotHasALaterOne) {
   EXPECT_EQ(slots.Find(300), nullptr);
 }
 
-}  // namespace
+}  // namespace call_slots_test
 }  // namespace verbena::internal

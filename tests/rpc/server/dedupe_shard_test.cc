@@ -15,7 +15,7 @@
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
-namespace {
+namespace dedupe_shard_test {
 
 using std::chrono::seconds;
 using enum DedupeClaim::Verdict;
@@ -373,5 +373,5 @@ TEST(DedupeOptionsTest, OptionsOutOfRangeAreNamed) {
   EXPECT_TRUE(says({.keep_for = Duration::zero()}, "keep_for is 0"));
 }
 
-}  // namespace
+}  // namespace dedupe_shard_test
 }  // namespace verbena::internal

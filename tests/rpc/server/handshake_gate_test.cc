@@ -21,7 +21,7 @@
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
-namespace {
+namespace handshake_gate_test {
 
 // A connection whose end only the test decides.
 class FakeStream final : public MessageStream {
@@ -431,5 +431,5 @@ TEST_F(HandshakeGateDeathTest, PlacingAStreamTwiceAborts) {
   EXPECT_DEATH((void)Place(connection), "a stream is placed once");
 }
 
-}  // namespace
+}  // namespace handshake_gate_test
 }  // namespace verbena::internal

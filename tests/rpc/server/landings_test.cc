@@ -15,7 +15,7 @@
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
-namespace {
+namespace landings_test {
 
 constexpr size_t kBytes = 64 << 10;
 
@@ -55,5 +55,5 @@ TEST_F(LandingsTest, TheShareOfALostLinksLandingReturnsWithItsMemory) {
   EXPECT_EQ(runtime->BlockOn(LoseALink(*runtime)), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace landings_test
 }  // namespace verbena::internal

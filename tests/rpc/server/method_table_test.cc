@@ -11,7 +11,7 @@
 #include "verbena/transport/connect/peer.h"
 
 namespace verbena::internal {
-namespace {
+namespace method_table_test {
 
 // A service of methods that are only looked up.
 class Named final : public Service {
@@ -84,5 +84,5 @@ TEST(MethodTableTest, AMethodTwiceIsRefusedByName) {
   EXPECT_NE(status.message().find("test.Named/Get"), absl::string_view::npos) << status;
 }
 
-}  // namespace
+}  // namespace method_table_test
 }  // namespace verbena::internal

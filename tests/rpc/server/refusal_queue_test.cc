@@ -7,7 +7,7 @@
 #include <cstdint>
 
 namespace verbena::internal {
-namespace {
+namespace refusal_queue_test {
 
 Refusal Numbered(uint32_t number) {
   return {{.slot = number % kMaxCallsInFlight, .generation = number}, RefusalReason{1}};
@@ -37,5 +37,5 @@ TEST(RefusalQueueTest, RefusalsLeaveInOrder) {
   EXPECT_EQ(queue.left(), pushed + 1);
 }
 
-}  // namespace
+}  // namespace refusal_queue_test
 }  // namespace verbena::internal

@@ -26,7 +26,7 @@
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
-namespace {
+namespace response_memory_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -316,5 +316,5 @@ TEST_F(ResponseMemoryTest, ABufferMayOutliveItsClient) {
   EXPECT_EQ(Get(client, 2 * kPart), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace response_memory_test
 }  // namespace verbena::internal

@@ -29,7 +29,7 @@
 #include "verbena/transport/coro/context.h"
 
 namespace verbena::internal {
-namespace {
+namespace bootstrap_test {
 
 using namespace std::chrono_literals;
 using StreamPtr = std::unique_ptr<MessageStream>;
@@ -409,5 +409,5 @@ TEST_P(BootstrapTest, TwoThreadsTalkToEachOther) {
   EXPECT_TRUE(echoed.ok()) << echoed;
 }
 
-}  // namespace
+}  // namespace bootstrap_test
 }  // namespace verbena::internal

@@ -9,7 +9,7 @@
 #include <string>
 
 namespace verbena::internal {
-namespace {
+namespace claimed_address_test {
 
 LinkParameters Offer(const std::string& gid, LinkKind kind = LinkKind::kRoce) {
   LinkParameters offer;
@@ -65,5 +65,5 @@ TEST(ClaimedAddressTest, AddressesThatCannotBeComparedPass) {
   }
 }
 
-}  // namespace
+}  // namespace claimed_address_test
 }  // namespace verbena::internal

@@ -28,7 +28,7 @@
 #include "verbena/transport/base/clock.h"
 
 namespace verbena::internal {
-namespace {
+namespace connect_race_test {
 
 using boost::asio::ip::tcp;
 using std::chrono::milliseconds;
@@ -125,5 +125,5 @@ TEST_F(ConnectRaceTest, EachAddressHasItsShareOfAShortPatience) {
   EXPECT_EQ(ConnectRace::HeadStart(milliseconds(100), 4), milliseconds(25));
 }
 
-}  // namespace
+}  // namespace connect_race_test
 }  // namespace verbena::internal

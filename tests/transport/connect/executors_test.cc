@@ -24,7 +24,7 @@
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena {
-namespace {
+namespace executors_test {
 
 using StreamPtr = std::unique_ptr<MessageStream>;
 using Received = absl::StatusOr<std::string>;
@@ -136,5 +136,5 @@ TEST_P(ExecutorsTest, ExecutorMayEndWithAwaitsInFlightAndTheStreamServesAnother)
   EXPECT_TRUE(*received == "hello" || *received == "again");
 }
 
-}  // namespace
+}  // namespace executors_test
 }  // namespace verbena

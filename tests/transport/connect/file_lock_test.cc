@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 
 namespace verbena::internal {
-namespace {
+namespace file_lock_test {
 
 std::string NewPath(const char* name) { return ::testing::TempDir() + "/" + name; }
 
@@ -50,5 +50,5 @@ TEST(FileLockTest, WhoeverLooksIsInNobodysWay) {
   EXPECT_EQ(refused, 0);
 }
 
-}  // namespace
+}  // namespace file_lock_test
 }  // namespace verbena::internal

@@ -20,7 +20,7 @@
 #include "verbena/transport/connect/bootstrap.h"
 
 namespace verbena::internal {
-namespace {
+namespace file_spool_test {
 
 class FileSpoolTest : public testing::Test {
  protected:
@@ -217,5 +217,5 @@ TEST_F(FileSpoolTest, BootstrapNamesWhatIsWrongWithItsDirectoryAndItsNames) {
   }
 }
 
-}  // namespace
+}  // namespace file_spool_test
 }  // namespace verbena::internal

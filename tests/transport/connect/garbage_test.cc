@@ -24,7 +24,7 @@
 #include "verbena/transport/coro/context.h"
 
 namespace verbena::internal {
-namespace {
+namespace garbage_test {
 
 using namespace std::chrono_literals;
 using absl::StatusCode;
@@ -176,5 +176,5 @@ TEST_F(GarbageTest, ServerThatIsNoVerbenaFailsTheClientInWords) {
   EXPECT_EQ(client.status().code(), StatusCode::kInvalidArgument) << client.status();
 }
 
-}  // namespace
+}  // namespace garbage_test
 }  // namespace verbena::internal

@@ -17,7 +17,7 @@
 #include "verbena/transport/connect/peer.h"
 
 namespace verbena::internal {
-namespace {
+namespace handshake_codec_test {
 
 using absl::StatusCode;
 using ParametersOr = absl::StatusOr<LinkParameters>;
@@ -501,5 +501,5 @@ TEST(HandshakeCodecClientTest, AnIdOfAnotherLengthIsRefused) {
   EXPECT_NE(status.message().find("runtime_id of 5 bytes"), std::string::npos) << status;
 }
 
-}  // namespace
+}  // namespace handshake_codec_test
 }  // namespace verbena::internal

@@ -28,7 +28,7 @@
 #include "verbena/transport/coro/context.h"
 
 namespace verbena::internal {
-namespace {
+namespace handshake_test {
 
 using namespace std::chrono_literals;
 using absl::StatusCode;
@@ -311,5 +311,5 @@ TEST_F(HandshakeTest, EndOfTheConnectionIsSeenAfterTheHandshakeToo) {
   EXPECT_EQ(liveness.result().status().code(), StatusCode::kUnavailable);
 }
 
-}  // namespace
+}  // namespace handshake_test
 }  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "tests/transport/coro/started.h"
 
 namespace verbena::internal {
-namespace {
+namespace local_bootstrap_test {
 
 using StreamPtr = std::unique_ptr<MessageStream>;
 using StreamOr = absl::StatusOr<StreamPtr>;
@@ -134,5 +134,5 @@ TEST_F(LocalBootstrapTest, StreamMovesFromOneSchedulerToAnother) {
   EXPECT_EQ(other.Run(server->Receive()).value(), "second");
 }
 
-}  // namespace
+}  // namespace local_bootstrap_test
 }  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include <string>
 
 namespace verbena::internal {
-namespace {
+namespace peer_address_test {
 
 using Gid = std::array<uint8_t, 16>;
 
@@ -50,5 +50,5 @@ TEST(PeerAddressTest, ABootstrapThatTellsNothingBetterChangesNothing) {
   EXPECT_TRUE(IsBeyondLoopback("[2001:db8::1]:4000"));
 }
 
-}  // namespace
+}  // namespace peer_address_test
 }  // namespace verbena::internal

@@ -23,7 +23,7 @@
 #include "verbena/transport/verbs/rdma_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace rdma_cm_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -277,5 +277,5 @@ TEST_F(RdmaCmTest, NoMoreConnectionsWaitThanTheLimit) {
             absl::StatusCode::kResourceExhausted);
 }
 
-}  // namespace
+}  // namespace rdma_cm_test
 }  // namespace verbena::internal

@@ -14,7 +14,7 @@
 #include "verbena/transport/connect/rdma_cm.h"
 
 namespace verbena::internal {
-namespace {
+namespace rdma_cm_values_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -193,5 +193,5 @@ TEST(RdmaCmAddressTest, ThisHostsAddressesAreNeitherLoopbackNorLinkLocal) {
   }
 }
 
-}  // namespace
+}  // namespace rdma_cm_values_test
 }  // namespace verbena::internal

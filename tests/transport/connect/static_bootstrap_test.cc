@@ -12,7 +12,7 @@
 #include "verbena/transport/connect/local_bootstrap.h"
 
 namespace verbena::internal {
-namespace {
+namespace static_bootstrap_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -58,5 +58,5 @@ TEST_F(StaticBootstrapTest, AnUnknownNameIsToldWhichThereAre) {
   }
 }
 
-}  // namespace
+}  // namespace static_bootstrap_test
 }  // namespace verbena::internal

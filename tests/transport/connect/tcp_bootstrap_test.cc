@@ -41,7 +41,7 @@
 #include "verbena/transport/coro/context.h"
 
 namespace verbena::internal {
-namespace {
+namespace tcp_bootstrap_test {
 
 using StreamPtr = std::unique_ptr<MessageStream>;
 using StreamOr = absl::StatusOr<StreamPtr>;
@@ -522,5 +522,5 @@ TEST_F(TcpBootstrapTest, BootstrapDestroyedInTheMiddleOfConnectsAndAwaitsLeaksNo
   }
 }
 
-}  // namespace
+}  // namespace tcp_bootstrap_test
 }  // namespace verbena::internal

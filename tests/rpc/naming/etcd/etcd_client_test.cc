@@ -29,7 +29,7 @@
 #include "verbena/transport/executor/blocking.h"
 
 namespace verbena::internal {
-namespace {
+namespace etcd_client_test {
 
 constexpr const char* kCommitted = R"({"header":{"revision":"7"},"succeeded":true,"pad":")";
 
@@ -216,5 +216,5 @@ TEST_F(EtcdLoginTest, AnEtcdThatDemandsNoLoginIsAsked) {
   EXPECT_EQ(Get(), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace etcd_client_test
 }  // namespace verbena::internal

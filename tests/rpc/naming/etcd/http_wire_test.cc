@@ -36,7 +36,7 @@
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
-namespace {
+namespace http_wire_test {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -457,5 +457,5 @@ TEST(EtcdOptionsTest, OptionsOutOfTheirRangeAreRefused) {
   }
 }
 
-}  // namespace
+}  // namespace http_wire_test
 }  // namespace verbena::internal

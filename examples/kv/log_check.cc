@@ -159,6 +159,7 @@ absl::StatusOr<uint64_t> ReadLog(rocksdb::Env& env, const std::string& directory
     return Lost(directory, fmt::format("its list of files lacks the column family {}", family));
   }
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  families.reserve(names.size());
   for (const std::string& name : names) {
     families.emplace_back(name, rocksdb::ColumnFamilyOptions());
   }

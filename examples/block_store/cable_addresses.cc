@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
@@ -112,6 +113,15 @@ absl::Status AddRoutes(std::vector<AddressRange>& taken) {
   }
 }
 
+// What the addresses of this host, and the networks that they are in, and its routes but default
+// ones cover.
+absl::StatusOr<std::vector<AddressRange>> TakenAddresses() {
+  std::vector<AddressRange> taken;
+  if (absl::Status status = AddAddresses(taken); !status.ok()) return status;
+  if (absl::Status status = AddRoutes(taken); !status.ok()) return status;
+  return taken;
+}
+
 // A socket whose name nobody else in this network namespace has; -1 and errno otherwise.
 int BindAlone(uint32_t network) {
   const std::string name = fmt::format("verbena cable {}", TextOf(network));
@@ -142,13 +152,6 @@ std::optional<uint32_t> FreeNetwork(std::span<const AddressRange> taken) {
     }
   }
   return std::nullopt;
-}
-
-absl::StatusOr<std::vector<AddressRange>> TakenAddresses() {
-  std::vector<AddressRange> taken;
-  if (absl::Status status = AddAddresses(taken); !status.ok()) return status;
-  if (absl::Status status = AddRoutes(taken); !status.ok()) return status;
-  return taken;
 }
 
 absl::StatusOr<std::unique_ptr<CableAddresses>> CableAddresses::Claim() {

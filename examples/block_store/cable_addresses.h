@@ -17,7 +17,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -51,10 +50,6 @@ class CableAddresses {
 
 // The first network of four addresses in one of the ranges above that is apart from all of `taken`.
 std::optional<uint32_t> FreeNetwork(std::span<const AddressRange> taken);
-
-// What the addresses of this host, and the networks that they are in, and its routes but default
-// ones cover.
-absl::StatusOr<std::vector<AddressRange>> TakenAddresses();
 
 }  // namespace block_store
 

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace connect_order_test {
 
 using Order = std::vector<size_t>;
 const std::vector<LinkKind> kAll = {LinkKind::kSoft, LinkKind::kInfiniBand, LinkKind::kRoce};
@@ -33,5 +33,5 @@ TEST(ConnectOrderTest, AnOnlyDeviceIsTriedWhereverThePeerIs) {
   EXPECT_EQ(ConnectOrder({LinkKind::kRoce}, true), (Order{0}));
 }
 
-}  // namespace
+}  // namespace connect_order_test
 }  // namespace verbena::internal

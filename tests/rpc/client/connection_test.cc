@@ -29,7 +29,7 @@
 #include "verbena/transport/executor/run_on.h"
 
 namespace verbena::internal {
-namespace {
+namespace connection_test {
 
 // A bootstrap whose Connect() throws.
 class ThrowingBootstrap final : public Bootstrap {
@@ -385,5 +385,5 @@ TEST_F(ConnectionDeathTest, AnInterceptorThatIsNullAborts) {
                "one of ChannelOptions::interceptors is null");
 }
 
-}  // namespace
+}  // namespace connection_test
 }  // namespace verbena::internal

@@ -21,7 +21,7 @@
 #include "verbena/transport/coro/context.h"
 
 namespace verbena::internal {
-namespace {
+namespace hedged_call_test {
 
 using namespace std::chrono_literals;
 using absl::StatusCode;
@@ -225,5 +225,5 @@ TEST_F(HedgedCallTest, OnlyMethodsWithoutSideEffectsAreHedged) {
       << "a payload goes with one attempt alone";
 }
 
-}  // namespace
+}  // namespace hedged_call_test
 }  // namespace verbena::internal

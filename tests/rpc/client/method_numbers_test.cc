@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace method_numbers_test {
 
 constexpr MethodDescriptor kGet("test.Numbers/Get", Idempotency::kUnknown);
 constexpr MethodDescriptor kPut("test.Numbers/Put", Idempotency::kUnknown);
@@ -54,5 +54,5 @@ TEST(MethodIndexTest, EachDescriptorHasOneOfItsOwnOnEveryThread) {
   EXPECT_NE(fresh.index.value(), 0u);
 }
 
-}  // namespace
+}  // namespace method_numbers_test
 }  // namespace verbena::internal

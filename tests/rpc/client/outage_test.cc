@@ -23,7 +23,7 @@
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
-namespace {
+namespace outage_test {
 
 using std::chrono::seconds;
 
@@ -141,5 +141,5 @@ TEST_F(OutageTest, ADeadlineThatPassesWhileTheCallConnectsSaysWhere) {
   }
 }
 
-}  // namespace
+}  // namespace outage_test
 }  // namespace verbena::internal

@@ -14,7 +14,7 @@
 #include "verbena/rpc/status.h"
 
 namespace verbena::internal {
-namespace {
+namespace outliers_test {
 
 using std::chrono::microseconds;
 using std::chrono::seconds;
@@ -228,5 +228,5 @@ TEST_F(OutliersTest, AnEjectionIsNeverLongerThanTheLongest) {
   }
 }
 
-}  // namespace
+}  // namespace outliers_test
 }  // namespace verbena::internal

@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace verbena::internal {
-namespace {
+namespace picker_test {
 
 using Member = Picker::Member;
 
@@ -188,5 +188,5 @@ TEST(RouteTableTest, AnIdThatIsUsedAgainGetsTheNewMembersKeys) {
   for (uint64_t key = 1; key <= 1000; ++key) EXPECT_EQ(reused.Of(key), fresh.Of(key)) << key;
 }
 
-}  // namespace
+}  // namespace picker_test
 }  // namespace verbena::internal

@@ -31,7 +31,7 @@
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
-namespace {
+namespace reaching_test {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -341,5 +341,5 @@ TEST_F(ReachingTest, AServerThatJoinsClosesNoLinkBeforeItIsReady) {
   EXPECT_EQ(Servers()[1].state, ChannelServer::State::kReady);
 }
 
-}  // namespace
+}  // namespace reaching_test
 }  // namespace verbena::internal

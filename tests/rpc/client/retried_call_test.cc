@@ -20,7 +20,7 @@
 #include "verbena/transport/coro/context.h"
 
 namespace verbena::internal {
-namespace {
+namespace retried_call_test {
 
 using namespace std::chrono_literals;
 using absl::StatusCode;
@@ -177,5 +177,5 @@ TEST_F(RetriedCallTest, ALostPayloadIsNotBlamedOnMemoryForTheResponse) {
   EXPECT_EQ(attempts.begun, 1);
 }
 
-}  // namespace
+}  // namespace retried_call_test
 }  // namespace verbena::internal

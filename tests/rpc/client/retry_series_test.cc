@@ -14,7 +14,7 @@
 #include "verbena/rpc/status.h"
 
 namespace verbena::internal {
-namespace {
+namespace retry_series_test {
 
 using namespace std::chrono_literals;
 using absl::StatusCode;
@@ -162,5 +162,5 @@ TEST_F(RetrySeriesTest, TheLongestNameThatFitsSaysWhatHoldsForAMethod) {
   EXPECT_EQ(narrow.Of(kSets), nullptr);
 }
 
-}  // namespace
+}  // namespace retry_series_test
 }  // namespace verbena::internal

@@ -21,7 +21,7 @@
 #include "verbena/rpc/testing/fake_clock.h"
 
 namespace verbena::internal {
-namespace {
+namespace server_feed_test {
 
 // CountingListener notes what one executor of a channel hears. It lives on that executor, and is
 // read while that is idle.
@@ -169,5 +169,5 @@ TEST_F(ServerFeedTest, TheResolverEndsWithTheLastChannel) {
   EXPECT_TRUE(resolver.expired());
 }
 
-}  // namespace
+}  // namespace server_feed_test
 }  // namespace verbena::internal

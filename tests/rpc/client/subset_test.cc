@@ -16,7 +16,7 @@
 #include "verbena/rpc/client/subchannels.h"
 
 namespace verbena::internal {
-namespace {
+namespace subset_test {
 
 constexpr size_t kSubset = 20;
 
@@ -63,5 +63,5 @@ TEST(SubsetTest, AServerThatComesOrGoesMovesOneLinkOfAClientAtMost) {
   }
 }
 
-}  // namespace
+}  // namespace subset_test
 }  // namespace verbena::internal

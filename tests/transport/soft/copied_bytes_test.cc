@@ -23,7 +23,7 @@ void PrintTo(const CopiedBytes& copied, std::ostream* out) {
 }
 
 namespace soft {
-namespace {
+namespace copied_bytes_test {
 
 constexpr uint32_t kBytes = 3 << 20;  // several chunks and turns
 constexpr uint32_t kOdd = 1234567;
@@ -173,6 +173,6 @@ TEST(CopiedBytesTest, ACqsCopiedBytesOutliveIt) {
   EXPECT_EQ(device->copied_bytes(), CopiedBytes{.direct_write_bytes = 5000});
 }
 
-}  // namespace
+}  // namespace copied_bytes_test
 }  // namespace soft
 }  // namespace verbena::internal

@@ -13,7 +13,7 @@
 #include "tests/transport/soft/two_processes.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace direct_copy_test {
 
 constexpr uint32_t kBytes = 4 << 20;
 
@@ -186,5 +186,5 @@ TEST(DirectCopyTest, ArenaInUseCannotBeFreedAndAFreedOneIsNoArena) {
   EXPECT_EQ(device->FreeShared(memory).code(), absl::StatusCode::kInvalidArgument);
 }
 
-}  // namespace
+}  // namespace direct_copy_test
 }  // namespace verbena::internal::soft

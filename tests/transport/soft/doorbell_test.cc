@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace doorbell_test {
 
 constexpr int kRingers = 3;
 constexpr uint64_t kMessages = 20'000;  // of each ringer, one after the other has been heard
@@ -100,5 +100,5 @@ TEST_F(DoorbellTest, OneWakeUpServesAllThatIsRungUntilTheNextTaking) {
   EXPECT_EQ(wakings, 2);
 }
 
-}  // namespace
+}  // namespace doorbell_test
 }  // namespace verbena::internal::soft

@@ -10,7 +10,7 @@
 #include "tests/transport/soft/in_process_fixture.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace drain_test {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
@@ -165,5 +165,5 @@ TEST_F(DrainTest, ADrainedQueuePairTakesOtherAttributesButNoOtherPeer) {
   EXPECT_THAT(received_, ElementsAre(10));
 }
 
-}  // namespace
+}  // namespace drain_test
 }  // namespace verbena::internal::soft

@@ -12,7 +12,7 @@
 #include "verbena/transport/soft/engine.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace engine_step_test {
 
 class FakeWire final : public Engine::Wire {
  public:
@@ -90,5 +90,5 @@ TEST_F(EngineStepTest, ATimerWaitsForItsTime) {
   EXPECT_EQ(client_.fired.size(), 1u);
 }
 
-}  // namespace
+}  // namespace engine_step_test
 }  // namespace verbena::internal::soft

@@ -12,7 +12,7 @@
 #include "tests/transport/soft/two_processes.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace engine_test {
 
 class EngineTest : public testing::Test {
  protected:
@@ -226,5 +226,5 @@ TEST_F(EngineTest, QueuePairsComeAndGoWhileTheirPeersKeepSending) {
   }
 }
 
-}  // namespace
+}  // namespace engine_test
 }  // namespace verbena::internal::soft

@@ -15,7 +15,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace in_lane_test {
 
 class InLaneTest : public testing::Test {
  protected:
@@ -73,5 +73,5 @@ TEST_F(InLaneTest, NothingIsExecutedOnceTheLaneIsBroken) {
   EXPECT_EQ(lane_.requests().position(), 0u);
 }
 
-}  // namespace
+}  // namespace in_lane_test
 }  // namespace verbena::internal::soft

@@ -24,7 +24,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace in_lanes_test {
 
 // The half of a lane that its initiator has.
 class Initiator {
@@ -183,5 +183,5 @@ TEST(NewLaneTest, NothingIsCopiedThroughItBeforeTheTargetHasIt) {
   EXPECT_EQ(there, 2u);
 }
 
-}  // namespace
+}  // namespace in_lanes_test
 }  // namespace verbena::internal::soft

@@ -13,7 +13,7 @@
 #include "verbena/transport/soft/user_memory.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace in_process_errors_test {
 
 TEST_F(InProcessTest, OversizedSendFailsBothSidesWithTheirOwnStatus) {
   MakeConnected();
@@ -239,5 +239,5 @@ TEST_F(InProcessTest, WrThatFailsHereBehindOneThatIsDoneIsReportedOnce) {
   EXPECT_TRUE(Poll(a_->cq()).empty());
 }
 
-}  // namespace
+}  // namespace in_process_errors_test
 }  // namespace verbena::internal::soft

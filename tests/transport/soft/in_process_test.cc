@@ -10,7 +10,7 @@
 #include "tests/transport/soft/in_process_fixture.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace in_process_test {
 
 using testing::ElementsAre;
 
@@ -608,5 +608,5 @@ TEST_F(InProcessTest, QueuePairCanBeConnectedToItself) {
   EXPECT_EQ(sent[0].opcode, IBV_WC_SEND);
 }
 
-}  // namespace
+}  // namespace in_process_test
 }  // namespace verbena::internal::soft

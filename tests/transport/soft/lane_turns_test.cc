@@ -18,7 +18,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace lane_turns_test {
 
 constexpr uint32_t kRing = 4 << 20;
 constexpr uint32_t kRead = 2 << 20;
@@ -130,5 +130,5 @@ TEST_F(LaneTurnsTest, LanesThatArePolledRarelyGoOnToo) {
   }
 }
 
-}  // namespace
+}  // namespace lane_turns_test
 }  // namespace verbena::internal::soft

@@ -17,7 +17,7 @@
 #include "tests/transport/soft/window.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace late_writer_test {
 
 constexpr uint32_t kLarge = 4 << 20;
 
@@ -184,5 +184,5 @@ INSTANTIATE_TEST_SUITE_P(Ways, RacingWriterTest,
                                   (info.param.separate_cqs ? "TwoCqs" : "OneCq");
                          });
 
-}  // namespace
+}  // namespace late_writer_test
 }  // namespace verbena::internal::soft

@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace lent_payloads_test {
 
 constexpr uint32_t kLines = 2048;
 constexpr uint32_t kBytes = 5000;
@@ -102,5 +102,5 @@ TEST_F(LentPayloadsTest, ChunkEndsBeforeALentMessageThatItHasNotAllOf) {
   EXPECT_EQ(lent_.WholeMessages(second, second + 10), second + 10);
 }
 
-}  // namespace
+}  // namespace lent_payloads_test
 }  // namespace verbena::internal::soft

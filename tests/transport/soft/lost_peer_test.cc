@@ -23,7 +23,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace lost_peer_test {
 
 CompletionQueue& CqOf(ibv_cq* cq) { return *static_cast<CompletionQueue*>(cq); }
 
@@ -141,5 +141,5 @@ TEST(LostWriterTest, NothingLandsAfterQuiescedThoughItsLanesWereSwept) {
   EXPECT_EQ(std::memcmp(endpoint.receive_buffer(), ours.data(), kBytes), 0);
 }
 
-}  // namespace
+}  // namespace lost_peer_test
 }  // namespace verbena::internal::soft

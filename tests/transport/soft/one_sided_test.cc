@@ -9,7 +9,7 @@
 #include "verbena/transport/soft/completions.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace one_sided_test {
 
 using testing::ElementsAre;
 
@@ -375,5 +375,5 @@ TEST_F(DirectBoundTest, APollCopiesFewBytesForAllItsQueuePairsInTurn) {
   }
 }
 
-}  // namespace
+}  // namespace one_sided_test
 }  // namespace verbena::internal::soft

@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace peer_test {
 
 // How often the engine was woken since the last look.
 uint64_t Wakings(int fd) {
@@ -126,5 +126,5 @@ TEST(PeerMemoryTest, MemoryThatIsNotMappedThereIsNoReasonToGiveUpThePeer) {
   munmap(gone, page);
 }
 
-}  // namespace
+}  // namespace peer_test
 }  // namespace verbena::internal::soft

@@ -16,7 +16,7 @@
 #include "verbena/transport/soft/copies.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace pid_namespace_test {
 
 constexpr uint32_t kBytes = (1 << 20) + 123;
 
@@ -127,5 +127,5 @@ TEST_F(PidNamespaceTest, PayloadsCrossBetweenProcessesThatDoNotSeeEachOther) {
   two.Join();
 }
 
-}  // namespace
+}  // namespace pid_namespace_test
 }  // namespace verbena::internal::soft

@@ -13,7 +13,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace quiesced_test {
 
 constexpr uint32_t kBytes = 4 << 20;
 
@@ -90,5 +90,5 @@ TEST(QuiescedTest, ADeviceOfNoQueuePairsIsRefused) {
   }
 }
 
-}  // namespace
+}  // namespace quiesced_test
 }  // namespace verbena::internal::soft

@@ -11,7 +11,7 @@
 #include "verbena/transport/soft/peer.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace quiescence_test {
 
 class QuiescenceTest : public testing::Test {
  protected:
@@ -108,5 +108,5 @@ TEST_F(QuiescenceTest, CopiesThroughOneQpDoNotHoldUpAnother) {
   EXPECT_FALSE(quiescence_.Quiesced(qp_));
 }
 
-}  // namespace
+}  // namespace quiescence_test
 }  // namespace verbena::internal::soft

@@ -19,7 +19,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace registration_test {
 
 // A page that may be written, and behind it one that may only be read.
 class RegistrationTest : public testing::Test {
@@ -71,5 +71,5 @@ TEST_F(RegistrationTest, AKernelThatFindsAMappingListsNone) {
   WithForbidden(SYS_read, EIO, [this] { ExpectTheRightsCount(); });
 }
 
-}  // namespace
+}  // namespace registration_test
 }  // namespace verbena::internal::soft

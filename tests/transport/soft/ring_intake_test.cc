@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace ring_intake_test {
 
 constexpr uint32_t kLines = 2048;
 
@@ -188,5 +188,5 @@ TEST_F(RingIntakeTest, PadInTheMiddleOfAMessageIsRefused) {
 
 TEST_F(RingIntakeTest, PadAtTheStartIsRefused) { EXPECT_FALSE(intake_.Pad(0)); }
 
-}  // namespace
+}  // namespace ring_intake_test
 }  // namespace verbena::internal::soft

@@ -11,7 +11,7 @@
 #include "verbena/transport/soft/shared_memory.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace ring_test {
 
 constexpr uint32_t kLines = 2048;
 
@@ -149,5 +149,5 @@ TEST(RingDeathTest, ARingThatIsNoPowerOfTwoOrTooSmallAborts) {
   EXPECT_DEATH(RingWriter(line, 64), "lines 64");
 }
 
-}  // namespace
+}  // namespace ring_test
 }  // namespace verbena::internal::soft

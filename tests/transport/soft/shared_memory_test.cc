@@ -25,7 +25,7 @@
 #include "verbena/transport/soft/control_socket.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace shared_memory_test {
 
 constexpr int kRounds = 3'000;
 
@@ -327,5 +327,5 @@ TEST(SharedMemoryTest, ProcessOfAnotherUserIsRefused) {
   child.Join();
 }
 
-}  // namespace
+}  // namespace shared_memory_test
 }  // namespace verbena::internal::soft

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace shared_region_test {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
@@ -73,5 +73,5 @@ TEST(SharedRegionTest, ARegionNotSealedOrOfAnotherSizeIsRefused) {
   EXPECT_FALSE(SharedRegion::Map(unsealed, 4096, SharedRegion::Access::kReadOnly).ok());
 }
 
-}  // namespace
+}  // namespace shared_region_test
 }  // namespace verbena::internal::soft

@@ -30,7 +30,7 @@
 #include "verbena/transport/soft/wire.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace shared_wire_test {
 
 // A device without queue pairs, which counts what the wire tells it.
 class CountingHost final : public WireHost {
@@ -227,5 +227,5 @@ TEST_F(SharedWireTest, AllThatAProcessSaidBeforeItsEndIsHeard) {
   EXPECT_EQ(host_.peers_lost, 1);
 }
 
-}  // namespace
+}  // namespace shared_wire_test
 }  // namespace verbena::internal::soft

@@ -16,7 +16,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace soft_profile_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -151,5 +151,5 @@ TEST_F(ProfileInEnvironmentTest, EmptyWithholdsNothing) {
   EXPECT_TRUE(of_empty_file->srq);
 }
 
-}  // namespace
+}  // namespace soft_profile_test
 }  // namespace verbena::internal

@@ -33,7 +33,7 @@
 #include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace tcp_bounds_test {
 
 using Verdict = TcpGreeting::Verdict;
 using Kind = TcpControl::Kind;
@@ -561,5 +561,5 @@ TEST_F(TcpBoundsTest, PeerThatBreaksConnectionsAgainAndAgainWritesFewLines) {
   EXPECT_LE(log.Take().size(), 16u);
 }
 
-}  // namespace
+}  // namespace tcp_bounds_test
 }  // namespace verbena::internal::soft

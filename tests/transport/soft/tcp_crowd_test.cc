@@ -16,7 +16,7 @@
 #include "verbena/transport/soft/tcp_format.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace tcp_crowd_test {
 
 SoftDeviceOptions Tcp() {
   return {.name = "tcp0", .shared_memory = false, .tcp = TcpWireOptions{.address = "127.0.0.1"}};
@@ -52,5 +52,5 @@ TEST(TcpCrowdTest, TenThousandSilentConnectionsHarmNobody) {
   peer.CqOf(a.qp()->qp_num);
 }
 
-}  // namespace
+}  // namespace tcp_crowd_test
 }  // namespace verbena::internal::soft

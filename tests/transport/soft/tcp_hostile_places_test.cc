@@ -20,7 +20,7 @@
 #include "tests/transport/soft/window.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace tcp_hostile_places_test {
 
 constexpr size_t kHalf = 2 << 20;
 constexpr uint32_t kFirstBytes = RawWrite::kFirstBytes;
@@ -331,5 +331,5 @@ TEST_F(TcpHostilePlacesTest, EarlierReadIsExecutedBeforeBytesArePlaced) {
   PollUntil([&] { return TargetIs(std::byte{0x77}, offset, kRead); });
 }
 
-}  // namespace
+}  // namespace tcp_hostile_places_test
 }  // namespace verbena::internal::soft

@@ -26,7 +26,7 @@
 #include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace tcp_hostile_test {
 
 SoftDeviceOptions Tcp() {
   return {.name = "tcp0", .shared_memory = false, .tcp = TcpWireOptions{.address = "127.0.0.1"}};
@@ -503,5 +503,5 @@ TEST(TcpPatienceTest, ManySilentConnectionsKeepNobodyOut) {
   peer.CqOf(victim.qp()->qp_num);
 }
 
-}  // namespace
+}  // namespace tcp_hostile_test
 }  // namespace verbena::internal::soft

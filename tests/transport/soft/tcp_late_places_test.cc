@@ -23,7 +23,7 @@
 #include "verbena/transport/soft/tcp_format.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace tcp_late_places_test {
 
 constexpr size_t kHalf = 2 << 20;
 constexpr uint32_t kWriteBytes = RawWrite::kBytes;
@@ -208,5 +208,5 @@ TEST_F(TcpLatePlacesTest, ReadEndsWhenItsQpIsReset) {
   ExpectReadEnds();
 }
 
-}  // namespace
+}  // namespace tcp_late_places_test
 }  // namespace verbena::internal::soft

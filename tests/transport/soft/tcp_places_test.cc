@@ -18,7 +18,7 @@
 #include "tests/transport/soft/two_processes.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace tcp_places_test {
 
 constexpr size_t kHalf = 4 << 20;
 
@@ -339,5 +339,5 @@ TEST(TcpLoansTest, RestOfAWriteIsNotSentOnceItsMemoryIsDeregistered) {
   EXPECT_GT(std::count(target, target + kBytes, std::byte{0x11}), 0);
 }
 
-}  // namespace
+}  // namespace tcp_places_test
 }  // namespace verbena::internal::soft

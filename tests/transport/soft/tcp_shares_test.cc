@@ -12,7 +12,7 @@
 #include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace tcp_shares_test {
 
 using Kind = TcpShares::Kind;
 
@@ -109,5 +109,5 @@ TEST(TcpSharesTest, MoreThanThereIsIsRefusedWhoeverAsks) {
           .ok());
 }
 
-}  // namespace
+}  // namespace tcp_shares_test
 }  // namespace verbena::internal::soft

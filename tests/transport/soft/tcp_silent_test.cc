@@ -10,7 +10,7 @@
 #include "verbena/transport/base/socket.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace tcp_silent_test {
 
 IpAddress Host(int number) { return ParseIp("192.0.0." + std::to_string(number)).value(); }
 
@@ -36,5 +36,5 @@ TEST(TcpSilentTest, SocketsThatHaveGreetedCountNoMore) {
   EXPECT_EQ(silent.TakeOldestOfMost(Host(3)), 11u);
 }
 
-}  // namespace
+}  // namespace tcp_silent_test
 }  // namespace verbena::internal::soft

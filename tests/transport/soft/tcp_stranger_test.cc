@@ -15,7 +15,7 @@
 #include "verbena/transport/soft/tcp_format.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace tcp_stranger_test {
 
 using Verdict = TcpGreeting::Verdict;
 
@@ -49,5 +49,5 @@ TEST(TcpStrangerTest, TheEndOfItsSessionTouchesNoCq) {
   EXPECT_EQ(verdict, Verdict::kAccepted) << "the engine waits for the CQ";
 }
 
-}  // namespace
+}  // namespace tcp_stranger_test
 }  // namespace verbena::internal::soft

@@ -32,7 +32,7 @@
 #include "verbena/transport/soft/user_memory.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace tcp_wire_test {
 
 using testing::HasSubstr;
 
@@ -467,5 +467,5 @@ TEST(TcpWireTest, DevicesWithBothWiresPreferSharedMemory) {
   child.Join();
 }
 
-}  // namespace
+}  // namespace tcp_wire_test
 }  // namespace verbena::internal::soft

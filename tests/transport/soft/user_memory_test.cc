@@ -18,7 +18,7 @@
 #include "verbena/transport/base/process.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace user_memory_test {
 
 // Two pages: the first as `protection` says, the second to be read and written.
 class Pages {
@@ -136,5 +136,5 @@ TEST_F(UserMemoryDeathTest, OtherFaultsEndTheProcess) {
   EXPECT_DEATH(raise(SIGSEGV), "");
 }
 
-}  // namespace
+}  // namespace user_memory_test
 }  // namespace verbena::internal::soft

@@ -16,7 +16,7 @@
 #include "tests/transport/soft/window.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace windows_test {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
@@ -376,5 +376,5 @@ INSTANTIATE_TEST_SUITE_P(Ways, WindowsTest,
                                   (info.param.separate_cqs ? "TwoCqs" : "OneCq");
                          });
 
-}  // namespace
+}  // namespace windows_test
 }  // namespace verbena::internal::soft

@@ -20,7 +20,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::soft {
-namespace {
+namespace withheld_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -260,5 +260,5 @@ TEST_F(WithheldTest, EventsThatTheProfileWithholdsAreNotRaised) {
   }
 }
 
-}  // namespace
+}  // namespace withheld_test
 }  // namespace verbena::internal::soft

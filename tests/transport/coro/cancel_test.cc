@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace cancel_test {
 
 using absl::StatusCode;
 
@@ -88,5 +88,5 @@ TEST(CancelScopeDeathTest, ARequestWithoutAReasonAborts) {
   EXPECT_DEATH(CancelScope().Request(StatusCode::kOk), "a request to stop needs a reason");
 }
 
-}  // namespace
+}  // namespace cancel_test
 }  // namespace verbena::internal

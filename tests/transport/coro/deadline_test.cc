@@ -13,7 +13,7 @@
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
-namespace {
+namespace deadline_test {
 
 using absl::StatusCode;
 using namespace std::chrono_literals;
@@ -126,5 +126,5 @@ TEST_F(DeadlineTest, ExceptionPassesThrough) {
   EXPECT_EQ(scheduler_.timer_count(), 0u);
 }
 
-}  // namespace
+}  // namespace deadline_test
 }  // namespace verbena::internal

@@ -11,7 +11,7 @@
 #include "verbena/transport/coro/cancel.h"
 
 namespace verbena::internal {
-namespace {
+namespace event_test {
 
 using absl::StatusCode;
 
@@ -107,5 +107,5 @@ TEST(EventTest, DestroyedEventLeavesWaitersThatCanStillBeCancelled) {
   EXPECT_TRUE(waiting.done());
 }
 
-}  // namespace
+}  // namespace event_test
 }  // namespace verbena::internal

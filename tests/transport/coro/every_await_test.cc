@@ -23,7 +23,7 @@
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
-namespace {
+namespace every_await_test {
 
 using namespace std::chrono_literals;
 
@@ -226,5 +226,5 @@ TEST(EveryAwaitTest, DestroyingAtEveryStepOfACancellationLeavesNothingBehind) {
   }
 }
 
-}  // namespace
+}  // namespace every_await_test
 }  // namespace verbena::internal

@@ -32,7 +32,7 @@
 // NOLINTBEGIN(cppcoreguidelines-avoid-capturing-lambda-coroutines)
 
 namespace verbena::internal {
-namespace {
+namespace for_each_test {
 
 using absl::StatusCode;
 using testing::ElementsAre;
@@ -365,7 +365,7 @@ TEST(ForEachDeathTest, ConcurrencyZeroAborts) {
       "concurrency 0");
 }
 
-}  // namespace
+}  // namespace for_each_test
 }  // namespace verbena::internal
 
 // NOLINTEND(cppcoreguidelines-avoid-capturing-lambda-coroutines)

@@ -20,7 +20,7 @@
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
-namespace {
+namespace foreign_await_test {
 
 static_assert(ForeignAwaitable<std::suspend_always>);
 static_assert(!ForeignAwaitable<Task<int>>);
@@ -144,5 +144,5 @@ TEST_F(ForeignAwaitTest, ATaskMayBeDestroyedBetweenItsForeignResumptionAndItsTur
   scheduler_.RunUntilIdle();
 }
 
-}  // namespace
+}  // namespace foreign_await_test
 }  // namespace verbena::internal

@@ -16,7 +16,7 @@
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
-namespace {
+namespace frame_pool_test {
 
 constexpr size_t kSizes[] = {1, 100, 112, 113, 128, 1000, 4096, 8000, 8176, 8177, 100'000};
 
@@ -186,5 +186,5 @@ TEST(FramePoolDeathTest, UseOfAFrameOnItsWayHomeIsReported) {
 #endif
 }
 
-}  // namespace
+}  // namespace frame_pool_test
 }  // namespace verbena::internal

@@ -24,7 +24,7 @@
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
-namespace {
+namespace generator_test {
 
 using absl::StatusCode;
 using testing::ElementsAre;
@@ -310,5 +310,5 @@ TEST_F(GeneratorDeathTest, AskingOnTwoExecutorsAborts) {
   EXPECT_DEATH((void)other.Run(AskOnce(items)), "asked on two executors");
 }
 
-}  // namespace
+}  // namespace generator_test
 }  // namespace verbena::internal

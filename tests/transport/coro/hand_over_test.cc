@@ -11,7 +11,7 @@
 #include "verbena/transport/coro/scheduler.h"
 
 namespace verbena::internal {
-namespace {
+namespace hand_over_test {
 
 // A coroutine that is no Task: only what a scheduler knows of one. Owns its frame.
 class Plain {
@@ -110,5 +110,5 @@ TEST_F(HandOverTest, ACoroutineThatIsDestroyedFirstNeverRuns) {
   EXPECT_EQ(ran_, (std::vector{1, 3}));
 }
 
-}  // namespace
+}  // namespace hand_over_test
 }  // namespace verbena::internal

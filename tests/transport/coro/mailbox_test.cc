@@ -20,7 +20,7 @@
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
-namespace {
+namespace mailbox_test {
 
 using Box = Mailbox<std::unique_ptr<int>>;
 using ItemOr = absl::StatusOr<std::unique_ptr<int>>;
@@ -188,5 +188,5 @@ TEST(MailboxDeathTest, EndingWithoutAReasonAborts) {
   EXPECT_DEATH(mailbox->Abort(absl::OkStatus()), "a mailbox ends with an error");
 }
 
-}  // namespace
+}  // namespace mailbox_test
 }  // namespace verbena::internal

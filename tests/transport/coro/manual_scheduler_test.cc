@@ -17,7 +17,7 @@
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
-namespace {
+namespace manual_scheduler_test {
 
 using namespace std::chrono_literals;
 
@@ -223,5 +223,5 @@ TEST(ManualSchedulerTest, CoroutineWokenFromAnotherThreadThroughTheInbox) {
   EXPECT_EQ(waiting.result(), std::this_thread::get_id());
 }
 
-}  // namespace
+}  // namespace manual_scheduler_test
 }  // namespace verbena::internal

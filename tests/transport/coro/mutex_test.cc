@@ -19,7 +19,7 @@
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
-namespace {
+namespace mutex_test {
 
 using absl::StatusCode;
 using testing::ElementsAre;
@@ -183,5 +183,5 @@ TEST(MutexDeathTest, DestroyingALockedMutexAborts) {
       "destroyed while somebody holds it");
 }
 
-}  // namespace
+}  // namespace mutex_test
 }  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
-namespace {
+namespace one_executor_test {
 
 Task<absl::Status> Lock(Mutex& mutex) { co_return (co_await mutex.Lock()).status(); }
 Task<absl::Status> Acquire(Semaphore& semaphore) { co_return co_await semaphore.Acquire(); }
@@ -122,5 +122,5 @@ TEST_F(OneExecutorDeathTest, ATaskScopeThatAnotherExecutorUsesAborts) {
   home_.RunUntilIdle();
 }
 
-}  // namespace
+}  // namespace one_executor_test
 }  // namespace verbena::internal

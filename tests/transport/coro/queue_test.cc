@@ -14,7 +14,7 @@
 #include "verbena/transport/coro/cancel.h"
 
 namespace verbena::internal {
-namespace {
+namespace queue_test {
 
 using absl::StatusCode;
 using Item = std::unique_ptr<int>;
@@ -258,5 +258,5 @@ TEST_F(QueueTest, ItemsAreDestroyedWhenPoppedAndWithTheQueue) {
   EXPECT_EQ(tracked.use_count(), 1);
 }
 
-}  // namespace
+}  // namespace queue_test
 }  // namespace verbena::internal

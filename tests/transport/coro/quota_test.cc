@@ -15,7 +15,7 @@
 #include "verbena/transport/coro/cancel.h"
 
 namespace verbena::internal {
-namespace {
+namespace quota_test {
 
 using absl::StatusCode;
 using ::testing::HasSubstr;
@@ -289,5 +289,5 @@ TEST(QuotaDeathTest, NobodyGivesBackWhatIsNotTakenOrKeepsWhatIs) {
       "some never gave back 1 of 2");
 }
 
-}  // namespace
+}  // namespace quota_test
 }  // namespace verbena::internal

@@ -14,7 +14,7 @@
 #include "verbena/transport/coro/cancel.h"
 
 namespace verbena::internal {
-namespace {
+namespace semaphore_test {
 
 using absl::StatusCode;
 
@@ -172,5 +172,5 @@ TEST(SemaphoreDeathTest, DestroyingASemaphoreForWhichSomebodyWaitsAborts) {
       "a Semaphore was destroyed while somebody waits");
 }
 
-}  // namespace
+}  // namespace semaphore_test
 }  // namespace verbena::internal

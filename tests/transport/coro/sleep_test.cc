@@ -12,7 +12,7 @@
 #include "verbena/transport/coro/cancel.h"
 
 namespace verbena::internal {
-namespace {
+namespace sleep_test {
 
 using absl::StatusCode;
 using namespace std::chrono_literals;
@@ -166,5 +166,5 @@ TEST(YieldTest, AbandonedYieldNeverRuns) {
   EXPECT_EQ(scheduler.RunUntilIdle(), 0u);
 }
 
-}  // namespace
+}  // namespace sleep_test
 }  // namespace verbena::internal

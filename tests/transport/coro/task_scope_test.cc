@@ -22,7 +22,7 @@
 // NOLINTBEGIN(cppcoreguidelines-avoid-capturing-lambda-coroutines)
 
 namespace verbena::internal {
-namespace {
+namespace task_scope_test {
 
 using absl::StatusCode;
 using namespace std::chrono_literals;
@@ -307,7 +307,7 @@ TEST_F(TaskScopeTest, SpawningInSteadyStateAllocatesNothing) {
   EXPECT_EQ(passed_, 101 * 11);
 }
 
-}  // namespace
+}  // namespace task_scope_test
 }  // namespace verbena::internal
 
 // NOLINTEND(cppcoreguidelines-avoid-capturing-lambda-coroutines)

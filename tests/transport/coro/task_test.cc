@@ -22,7 +22,7 @@
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
-namespace {
+namespace task_test {
 
 constexpr int kMillion = 1'000'000;
 
@@ -434,5 +434,5 @@ TEST(TaskTest, ContextNamesTheScheduler) {
   EXPECT_EQ(scheduler.Run(get()), &scheduler);
 }
 
-}  // namespace
+}  // namespace task_test
 }  // namespace verbena::internal

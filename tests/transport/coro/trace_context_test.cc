@@ -16,7 +16,7 @@
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena {
-namespace {
+namespace trace_context_test {
 
 constexpr char kParent[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -190,5 +190,5 @@ TEST_F(AmbientTest, ShieldedWorkHasNone) {
   EXPECT_EQ(seen, kNever);
 }
 
-}  // namespace
+}  // namespace trace_context_test
 }  // namespace verbena

@@ -18,7 +18,7 @@
 #include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
-namespace {
+namespace when_test {
 
 using absl::StatusCode;
 using namespace std::chrono_literals;
@@ -279,5 +279,5 @@ TEST_F(WhenAnyTest, AbandonedWhileALoserIsStoppingDestroysIt) {
   EXPECT_EQ(scheduler_.RunUntilIdle(), 0u);
 }
 
-}  // namespace
+}  // namespace when_test
 }  // namespace verbena::internal

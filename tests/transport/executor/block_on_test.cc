@@ -21,7 +21,7 @@
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena {
-namespace {
+namespace block_on_test {
 
 class BlockOnTest : public testing::Test {
  protected:
@@ -108,5 +108,5 @@ TEST_F(BlockOnTest, TheExecutorMayBeDestroyedAsSoonAsTheResultIsThere) {
   }
 }
 
-}  // namespace
+}  // namespace block_on_test
 }  // namespace verbena

@@ -10,7 +10,7 @@
 #include <utility>
 
 namespace verbena::internal {
-namespace {
+namespace executor_gate_test {
 
 TEST(ExecutorGateTest, AFunctionOfAnotherThreadRunsOnTheExecutor) {
   std::unique_ptr<Executor> executor = *Executor::Create();
@@ -65,5 +65,5 @@ TEST(ExecutorGateTest, AnExecutorMayEndWhileAnotherThreadPosts) {
   }
 }
 
-}  // namespace
+}  // namespace executor_gate_test
 }  // namespace verbena::internal

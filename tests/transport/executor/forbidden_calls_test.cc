@@ -16,7 +16,7 @@
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
-namespace {
+namespace forbidden_calls_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -48,5 +48,5 @@ TEST(ForbiddenCallsTest, WithoutEpollPwait2TimersStillFire) {
   });
 }
 
-}  // namespace
+}  // namespace forbidden_calls_test
 }  // namespace verbena::internal

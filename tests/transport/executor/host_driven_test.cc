@@ -16,7 +16,7 @@
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {
-namespace {
+namespace host_driven_test {
 
 using std::chrono::hours;
 using std::chrono::milliseconds;
@@ -158,5 +158,5 @@ TEST_F(HostDrivenDeathTest, DestroyingAnExecutorInsideItsOwnLoopAborts) {
       "destroyed inside its own loop");
 }
 
-}  // namespace
+}  // namespace host_driven_test
 }  // namespace verbena::internal

@@ -16,7 +16,7 @@
 #include "verbena/transport/coro/scheduler.h"
 
 namespace verbena::internal {
-namespace {
+namespace inbox_test {
 
 using testing::ElementsAre;
 
@@ -154,5 +154,5 @@ TEST_F(InboxTest, TheInboxMayBeDestroyedAsSoonAsTheLastItemIsThere) {
   }
 }
 
-}  // namespace
+}  // namespace inbox_test
 }  // namespace verbena::internal

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace io_ring_test {
 
 class NoTags final : public RingListener {
  public:
@@ -93,5 +93,5 @@ TEST_F(IoRingTest, AnotherThreadWaitsForWhatTheFirstOneStarted) {
   EXPECT_EQ(read.result, 4);
 }
 
-}  // namespace
+}  // namespace io_ring_test
 }  // namespace verbena::internal

@@ -32,7 +32,7 @@
 // NOLINTBEGIN(cppcoreguidelines-avoid-capturing-lambda-coroutines)
 
 namespace verbena::internal {
-namespace {
+namespace join_handle_test {
 
 using absl::StatusCode;
 using testing::ElementsAre;
@@ -403,7 +403,7 @@ TEST_F(JoinHandleDeathTest, SpawningAnEmptyTaskAborts) {
   EXPECT_DEATH(Spawn(*executor, Task<int>()), "a Task was spawned that is empty");
 }
 
-}  // namespace
+}  // namespace join_handle_test
 }  // namespace verbena::internal
 
 // NOLINTEND(cppcoreguidelines-avoid-capturing-lambda-coroutines)

@@ -18,7 +18,7 @@
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
-namespace {
+namespace join_logged_test {
 
 TEST(JoinLoggedTest, ATaskThatThrewIsLoggedAndEndsNobodyElse) {
   const std::unique_ptr<Executor> executor = *Executor::Create({});
@@ -74,5 +74,5 @@ TEST(JoinLoggedTest, AShutdownThatTasksKeepWaitingSaysSo) {
   while (!joined) executor->Poll();
 }
 
-}  // namespace
+}  // namespace join_logged_test
 }  // namespace verbena::internal

@@ -23,7 +23,7 @@
 // NOLINTBEGIN(cppcoreguidelines-avoid-capturing-lambda-coroutines)
 
 namespace verbena::internal {
-namespace {
+namespace joined_executor_test {
 
 using absl::StatusCode;
 
@@ -133,7 +133,7 @@ TEST_F(JoinedExecutorTest, RequestsRacingWithTheEndOfTheExecutorLeakNothing) {
   }
 }
 
-}  // namespace
+}  // namespace joined_executor_test
 }  // namespace verbena::internal
 
 // NOLINTEND(cppcoreguidelines-avoid-capturing-lambda-coroutines)

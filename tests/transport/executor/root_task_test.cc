@@ -19,7 +19,7 @@
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {
-namespace {
+namespace root_task_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -157,5 +157,5 @@ TEST_F(RootTaskTest, AnItemLeftInTheInboxStillGetsToDeleteItself) {
   EXPECT_TRUE(ran);
 }
 
-}  // namespace
+}  // namespace root_task_test
 }  // namespace verbena::internal

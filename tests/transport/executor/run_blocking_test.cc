@@ -33,7 +33,7 @@
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena {
-namespace {
+namespace run_blocking_test {
 
 class RunBlockingTest : public testing::Test {
  protected:
@@ -315,5 +315,5 @@ TEST(BlockingPoolDeathTest, APoolWithoutThreadsAborts) {
   EXPECT_DEATH(BlockingPool(0), "max_threads");
 }
 
-}  // namespace
+}  // namespace run_blocking_test
 }  // namespace verbena

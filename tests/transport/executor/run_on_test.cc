@@ -22,7 +22,7 @@
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena {
-namespace {
+namespace run_on_test {
 
 using RunOnTest = internal::TwoExecutors;
 
@@ -188,5 +188,5 @@ TEST_F(RunOnTest, AbandonmentRacingWithTheEndLeaksNothing) {
   BlockOn(other(), nothing());
 }
 
-}  // namespace
+}  // namespace run_on_test
 }  // namespace verbena

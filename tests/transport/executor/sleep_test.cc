@@ -25,7 +25,7 @@
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {
-namespace {
+namespace sleep_test {
 
 using std::chrono::hours;
 using std::chrono::microseconds;
@@ -411,5 +411,5 @@ TEST_F(ExecutorSleepTest, ACoreThatDoesNotExistIsLoggedAndTheExecutorRuns) {
   EXPECT_THAT(log.Take(), Contains(HasSubstr("cannot be pinned to core 100000")));
 }
 
-}  // namespace
+}  // namespace sleep_test
 }  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "verbena/transport/coro/scheduler.h"
 
 namespace verbena::internal {
-namespace {
+namespace timer_wheel_test {
 
 using std::chrono::hours;
 using std::chrono::microseconds;
@@ -209,5 +209,5 @@ TEST_F(TimerWheelTest, AgreesWithASortedListOnRandomStartsStopsAndSteps) {
   }
 }
 
-}  // namespace
+}  // namespace timer_wheel_test
 }  // namespace verbena::internal

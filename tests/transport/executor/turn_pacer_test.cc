@@ -15,7 +15,7 @@
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {
-namespace {
+namespace turn_pacer_test {
 
 using testing::ElementsAre;
 
@@ -76,5 +76,5 @@ TEST_F(TurnPacerTest, AStepThatIsCancelledWhileItWaitsTakesNobodysTurn) {
   EXPECT_THAT(passed_, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
 }
 
-}  // namespace
+}  // namespace turn_pacer_test
 }  // namespace verbena::internal

@@ -20,7 +20,7 @@
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {
-namespace {
+namespace turn_test {
 
 using std::chrono::hours;
 using std::chrono::milliseconds;
@@ -287,5 +287,5 @@ TEST_F(FlushTest, ADestroyedHookIsNotCalled) {
   EXPECT_TRUE(order_.empty());
 }
 
-}  // namespace
+}  // namespace turn_test
 }  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "tests/transport/executor/test_support.h"
 
 namespace verbena::internal {
-namespace {
+namespace waiter_test {
 
 class CountingListener final : public ReadableListener {
  public:
@@ -130,5 +130,5 @@ TEST_F(WaiterTest, TheNestedDescriptorTellsOfEveryWatch) {
   EXPECT_FALSE(NestedReadable());
 }
 
-}  // namespace
+}  // namespace waiter_test
 }  // namespace verbena::internal

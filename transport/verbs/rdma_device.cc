@@ -309,7 +309,7 @@ RdmaDevice::RdmaDevice(ibv_context* context, std::string wanted, DevicePort defa
     : name_(ibv_get_device_name(context->device)),
       wanted_(std::move(wanted)),
       context_(context),
-      default_port_(default_port) {}
+      default_port_(std::move(default_port)) {}
 
 RdmaDevice::~RdmaDevice() {
   queue_key_cover_.Reset();

@@ -156,8 +156,11 @@ class Demo {
     // This also brings the files into the page cache for every comparison.
     VERBENA_ASSIGN_OR_RETURN(const std::vector<examples::Digest> digests,
                              DigestsOfFiles(local_.root, local_.tree, signals_));
+    verbena::RuntimeOptions of_client{.mode = options_.mode};
+    // Our device has the address from which we connect: a server believes no other.
+    if (cable_ != nullptr) of_client.device = "soft:tcp:" + cable_->near() + ":0";
     VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<verbena::Runtime> runtime,
-                             verbena::Runtime::Start({.mode = options_.mode}));
+                             verbena::Runtime::Start(std::move(of_client)));
     verbena::Channel channel(*runtime, address_);
     TreeCopy copy(*runtime, channel, signals_, options_.copy);
     VERBENA_RETURN_IF_ERROR(Store(copy));

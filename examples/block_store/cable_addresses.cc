@@ -76,7 +76,7 @@ void AddRoute(const nlmsghdr* message, std::vector<AddressRange>& taken) {
   }
 }
 
-// Of all routing tables (rtnetlink(7)).
+// The kernel tells the routes of all its tables (rtnetlink(7)).
 absl::Status AddRoutes(std::vector<AddressRange>& taken) {
   const int netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
   if (netlink < 0) return absl::ErrnoToStatus(errno, "the host's routes");
@@ -113,8 +113,8 @@ absl::Status AddRoutes(std::vector<AddressRange>& taken) {
   }
 }
 
-// What the addresses of this host, and the networks that they are in, and its routes but default
-// ones cover.
+// Gives what the host uses: the networks of its addresses, and what its routes lead to, but for
+// default ones.
 absl::StatusOr<std::vector<AddressRange>> TakenAddresses() {
   std::vector<AddressRange> taken;
   if (absl::Status status = AddAddresses(taken); !status.ok()) return status;

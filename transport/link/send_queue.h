@@ -290,8 +290,8 @@ class SendSlots {
 // flush.
 class WrChain {
  public:
-  // Those with more than `max_unsignalled_bytes` are signalled, whatever their maker has chosen
-  // (DeviceCapabilities). The CQ has room for a completion of each WR.
+  // The chain signals each WR of more than `max_unsignalled_bytes` (DeviceCapabilities), whatever
+  // its maker has chosen. The CQ has room for a completion of each WR.
   explicit WrChain(uint32_t max_unsignalled_bytes)
       : max_unsignalled_bytes_(max_unsignalled_bytes) {}
 

@@ -232,7 +232,7 @@ TEST_F(DedupeShardTest, OfAClientThatMayHaveBeenForgottenNoNumberIsProven) {
   // Each pushes the one before out, and the second of them client 1 out of the dropped ones.
   for (uint8_t client = 2; client <= 4; ++client) RunCall(Request(client, 1));
   ASSERT_EQ(Begin(Request(1, 5)).verdict, kRun) << "the first request for it";
-  // It runs still, so the record stays.
+  // That call still runs, so its record stays.
   ExpectUnproven(Begin(Request(1, 6, kIncarnation)));
   ExpectUnproven(Begin(Request(1, 7, kIncarnation)));
   EXPECT_EQ(Begin(Request(1, 8)).verdict, kRun) << "nobody has asked for it before";

@@ -563,6 +563,34 @@ TEST_F(InProcessTest, ATimerOfAFormerConnectionDoesNotHideTheOneThatCounts) {
   EXPECT_EQ(received.size(), 1u);
 }
 
+// The timer was due when the queue pair had failed, and nobody has taken note of it since.
+TEST_F(InProcessTest, ATimerOfAFormerConnectionDoesNotEndAPauseOfTheNext) {
+  MakeConnected({.rnr_retry = 7}, {.min_rnr_timer = 1});
+  ASSERT_EQ(a_->SendText(1, "former", 0), 0);
+  EXPECT_TRUE(Poll(b_->cq()).empty());
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  a_->ToState(IBV_QPS_ERR);
+  clock_.Advance(std::chrono::milliseconds(1));
+  Settle();
+  Poll(a_->cq());
+  a_->ToState(IBV_QPS_RESET);
+  b_->ToState(IBV_QPS_RESET);
+  b_->set_min_rnr_timer(14);  // 1.28 ms
+  Connect(*a_, *b_);
+  if (OverTcp()) Settle();
+  ASSERT_EQ(a_->SendText(2, "next", 0), 0);
+  EXPECT_TRUE(Poll(b_->cq()).empty());
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  ASSERT_EQ(b_->PostReceive(3, b_->ReceiveSge(0, 100)), 0);
+  a_->ToState(IBV_QPS_SQD);  // asks for a turn
+  Poll(a_->cq());
+  EXPECT_TRUE(Poll(b_->cq()).empty()) << "sent again before its time";
+  clock_.Advance(std::chrono::milliseconds(2));
+  Settle();
+  Poll(a_->cq());
+  EXPECT_EQ(Poll(b_->cq()).size(), 1u);
+}
+
 TEST_F(InProcessTest, QueuePairNumbersAreNotReusedSoon) {
   Make({}, {});
   uint32_t last = a_->qp()->qp_num;

@@ -292,14 +292,16 @@ struct Beginner : BeginsStream {
 };
 
 // A Write that is destroyed before its stream has begun has lost its message, also if nobody has
-// started its Task, as by WhenAny() of another that ends at once.
+// started its Task, as by WhenAny() of another that ends at once. Unless the client has said that
+// its messages are whole.
 class LostUnlessBegun {
  public:
   explicit LostUnlessBegun(StreamRef stream) : stream_(std::move(stream)) {}
   LostUnlessBegun(LostUnlessBegun&& other) noexcept
       : stream_(std::move(other.stream_)), lost_(std::exchange(other.lost_, false)) {}
   ~LostUnlessBegun() {
-    if (lost_) stream_->sender().NoteLost(CancelStatus(absl::StatusCode::kCancelled));
+    if (!lost_ || stream_->sender().end_sent()) return;
+    stream_->sender().NoteLost(CancelStatus(absl::StatusCode::kCancelled));
   }
 
   const StreamRef& stream() const { return stream_; }

@@ -9,7 +9,7 @@ target of its own: a name for that program, which then has the cases of the sour
 load("//tools:cc.bzl", "cc_binary", "cc_library")
 load("//tools/unity:unity.bzl", "unity_source")
 
-# Sources of one translation unit. More would make a changed test take longer, fewer all of them.
+# Sources of one translation unit. Larger units slow the build of one changed test, smaller ones that of all.
 _TOGETHER = 8
 
 def verbena_tests(tests, deps, sizes = {}):

@@ -157,8 +157,11 @@ class Demo {
     VERBENA_ASSIGN_OR_RETURN(const std::vector<examples::Digest> digests,
                              DigestsOfFiles(local_.root, local_.tree, signals_));
     verbena::RuntimeOptions of_client{.mode = options_.mode};
-    // Our device has the address from which we connect: a server believes no other.
-    if (cable_ != nullptr) of_client.device = "soft:tcp:" + cable_->near() + ":0";
+    // Our device has the address from which we connect: a server believes no other. The variable
+    // names the devices of both sides.
+    if (cable_ != nullptr && std::getenv("VERBENA_DEVICE") == nullptr) {
+      of_client.device = "soft:tcp:" + cable_->near() + ":0";
+    }
     VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<verbena::Runtime> runtime,
                              verbena::Runtime::Start(std::move(of_client)));
     verbena::Channel channel(*runtime, address_);

@@ -62,7 +62,7 @@ class Names {
                                                        uint64_t number) const {
     const auto known = clients_.find(client);
     const bool unproven =
-        known == clients_.end() ? has_forgotten() : number < known->second.unproven_below();
+        known == clients_.end() ? has_forgotten() : known->second.unproven_below() != 0;
     absl::StatusOr<std::optional<uint64_t>> found = Find(client, number);
     const bool is_there = !found.ok() || found->has_value();
     if (is_there || !unproven) return found;
@@ -131,7 +131,8 @@ class Names {
   void NoteForgotten() { forgot_ = true; }
 
  private:
-  // A client that came after any was forgotten has none that is proven.
+  // A client that came after any was forgotten has no number that is proven. Earlier versions wrote
+  // the first one that came.
   static constexpr uint64_t kAllNumbers = std::numeric_limits<uint64_t>::max();
 
   bool is_full() const { return clients_.size() >= kMaxClients; }

@@ -171,5 +171,20 @@ TEST_F(StreamLostWriteTest, AWriteThatNobodyHasStartedCounts) {
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
 }
 
+TEST_F(StreamLostWriteTest, AWriteThatNobodyHasStartedIsNotMissedOnceTheMessagesAreWhole) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    Writer writer = stub_->Sum();
+    EXPECT_EQ(co_await writer.Write(ItemOf(1)), absl::OkStatus());
+    const Item left_out = ItemOf(2);
+    {
+      const Task<absl::Status> write = writer.Write(left_out).AsTask();
+      EXPECT_EQ(co_await writer.WritesDone(), absl::OkStatus());
+    }
+    co_return (co_await writer.Finish()).status();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
 }  // namespace
 }  // namespace verbena

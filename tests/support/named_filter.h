@@ -3,6 +3,7 @@
 #ifndef VERBENA_TESTS_SUPPORT_NAMED_FILTER_H_
 #define VERBENA_TESTS_SUPPORT_NAMED_FILTER_H_
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,24 @@ inline std::string NamedFilter(std::string_view source, const std::vector<NamedC
   // Behind the first '-' stand the cases that are left out.
   both += filter.find('-') == std::string_view::npos ? '-' : ':';
   return both + others;
+}
+
+// What would have a case run under no name, in words: two cases of one name, since each name leaves
+// out those of the others, or a case in a header. Empty: nothing.
+inline std::string MistakeOf(const std::vector<NamedCase>& cases) {
+  std::map<std::string, std::string_view> files;
+  for (const NamedCase& each : cases) {
+    const std::string name = std::string(each.suite) + "." + std::string(each.name);
+    const auto [known, added] = files.try_emplace(name, each.file);
+    if (!added) {
+      return name + " is in " + std::string(known->second) + " and in " + std::string(each.file) +
+             ": call one of the two otherwise";
+    }
+    if (!each.file.ends_with("_test.cc")) {
+      return name + " is in " + std::string(each.file) + ": a case belongs into a *_test.cc";
+    }
+  }
+  return "";
 }
 
 }  // namespace verbena

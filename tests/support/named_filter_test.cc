@@ -37,5 +37,16 @@ TEST(NamedFilterTest, ASourceWithoutCasesIsNoFilter) {
   EXPECT_EQ(NamedFilter("test.cc", Cases(), "*"), "");
 }
 
+TEST(NamedFilterTest, TwoCasesOfOneNameAndCasesInHeadersAreMistakes) {
+  EXPECT_EQ(MistakeOf(Cases()), "");
+  std::vector<NamedCase> twice = Cases();
+  twice.push_back({"B", "one", "tests/x/c_test.cc"});
+  EXPECT_EQ(
+      MistakeOf(twice),
+      "B.one is in tests/x/b_test.cc and in tests/x/c_test.cc: call one of the two otherwise");
+  EXPECT_EQ(MistakeOf({{"A", "one", "tests/x/a.h"}}),
+            "A.one is in tests/x/a.h: a case belongs into a *_test.cc");
+}
+
 }  // namespace
 }  // namespace verbena

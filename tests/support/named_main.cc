@@ -34,9 +34,14 @@ int main(int argc, char** argv) {
   std::string_view name = argv[0];
   name.remove_prefix(name.rfind('/') + 1);
   ::testing::InitGoogleMock(&argc, argv);
+  const std::vector<verbena::NamedCase> cases = verbena::AllCases();
+  if (const std::string mistake = verbena::MistakeOf(cases); !mistake.empty()) {
+    std::fprintf(stderr, "%s: %s\n", argv[0], mistake.c_str());
+    return 1;
+  }
   if (name != "tests") {
-    const std::string filter = verbena::NamedFilter(std::string(name) + ".cc", verbena::AllCases(),
-                                                    ::testing::GTEST_FLAG(filter));
+    const std::string filter =
+        verbena::NamedFilter(std::string(name) + ".cc", cases, ::testing::GTEST_FLAG(filter));
     if (filter.empty()) {
       std::fprintf(stderr, "%s: no case of this program is in %s.cc\n", argv[0],
                    std::string(name).c_str());

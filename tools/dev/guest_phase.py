@@ -100,7 +100,7 @@ MORE_BOOTS = [Boot("siw", "iwarp", ["--device", "siw"], {"VERBENA_DEVICE": "rdma
               Boot.two_hosts("two hosts, siw", "siw")]
 
 
-# What tells at once whether calls and payloads work over an RDMA device; the guest phase runs all cases of the same
+# These cases tell at once whether calls and payloads work over an RDMA device. The guest phase runs all of the same
 # tests. Not payload_test's cases named auto: over rxe they do what those named checked do.
 SMOKE_CASES = ("UnaryTest.TheReplyIsTheRequests", "UnaryTest.ManyCallsInFlightDoNotMixUpTheirReplies",
                "UnaryTest.MessagesAroundTheSizeOfAFrameAndFarBeyondItGoThrough",

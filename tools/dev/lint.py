@@ -237,8 +237,8 @@ def installed(tool):
 
 def look_at_compiled(sources_of, command, root, stricter=None):
     """Runs `command(name)` in `root` for each source that is not known to be clean. `sources_of`:
-    to each the names of the files that the findings depend on, besides the command. What is clean
-    to `stricter(name)` is clean to that command."""
+    to each the names of the files that the findings depend on, besides the command. A source that is
+    clean to `stricter(name)` is not looked at."""
     if not sources_of:
         return set()
     tool = command(next(iter(sources_of)))[0]

@@ -19,9 +19,12 @@ def default_cache():
         return None
 
 
+# Phases whose tests read documents, or that check or install them.
+READ_DOCUMENTS = {"asan", "plain", "consumer", "lint", "deb"}
+
+
 def is_document(name):
-    """Whether no phase needs to run again because that file has changed: a text, none of which is compiled."""
-    return name.endswith(".md") and not name.startswith("tests/docs/")
+    return name.endswith(".md")
 
 
 def digest_of_tree(top, without=lambda name: False):
@@ -49,8 +52,8 @@ COUNTS = re.compile(r"(?:CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|CMAKE_.*|VERBENA_.*)")
 
 
 class PassedPhases:
-    """The phases that have passed on the tree as it is but for documents, with the same options and
-    environment.
+    """The phases that have passed on the tree as it is, with the same options and environment. For those that
+    read no documents, documents may have changed.
 
     A file below `cache` for each phase holds the number of cases that passed. Without git, or
     without a directory that can be written, nothing is remembered.
@@ -59,14 +62,22 @@ class PassedPhases:
     def __init__(self, options, top=bazel_events.TOP, cache=None):
         self._top = top
         self._cache = cache or default_cache()
-        self._tree = digest_of_tree(top, is_document)
+        self._trees = self._digests()
         said = [options.all, options.filter, options.runs, options.targets, options.only,
                 options.kernel,
                 sorted(item for item in os.environ.items() if COUNTS.fullmatch(item[0]))]
         self._said = repr(said)
 
+    def _digests(self):
+        """Digests of the tree with documents and without, or None outside of git."""
+        whole = digest_of_tree(self._top)
+        return whole and {True: whole, False: digest_of_tree(self._top, is_document)}
+
+    def _tree(self, phase):
+        return self._trees[phase in READ_DOCUMENTS]
+
     def _path(self, phase):
-        key = hashlib.sha256((self._tree + self._said).encode()).hexdigest()
+        key = hashlib.sha256((self._tree(phase) + self._said).encode()).hexdigest()
         return self._cache / f"{key}-{phase}.json"
 
     def has(self, phase):
@@ -74,7 +85,7 @@ class PassedPhases:
 
     def count(self, phase):
         """How many cases of the phase passed; 0 if it is not known."""
-        if self._tree is None or self._cache is None:
+        if self._trees is None or self._cache is None:
             return 0
         try:
             return json.loads(self._path(phase).read_text())
@@ -83,7 +94,10 @@ class PassedPhases:
 
     def add(self, phase, passed):
         """The phase has passed with that many cases. Of no effect if files changed meanwhile."""
-        if self._tree is None or self._cache is None or digest_of_tree(self._top, is_document) != self._tree:
+        if self._trees is None or self._cache is None:
+            return
+        now = self._digests()
+        if not now or now[phase in READ_DOCUMENTS] != self._tree(phase):
             return
         try:
             self._cache.mkdir(parents=True, exist_ok=True)

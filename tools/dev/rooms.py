@@ -33,7 +33,7 @@ _FREE = re.compile(r"^\w[\w:<>,&* ]*? (\w+)\(", re.MULTILINE)
 
 
 def load(top=TOP):
-    """The texts of the headers and sources of rpc/ and transport/, without comments and strings."""
+    """The texts of the headers and sources of rpc/ and transport/."""
     texts = {}
     for folder in ("rpc", "transport"):
         for directory, _, names in os.walk(top / folder):
@@ -134,10 +134,10 @@ def from_below(named):
 def report(texts):
     """The figures with names, as lines."""
     arrows, named = uses(texts)
-    knots = circles_of_rpc(arrows)
+    found = circles_of_rpc(arrows)
     up = from_below(named)
     rooms = {room for room, _ in up}
-    return ([f"circles by use in rpc/: {len(knots)}"] + [f"  {', '.join(knot)}" for knot in knots] +
+    return ([f"circles by use in rpc/: {len(found)}"] + [f"  {', '.join(circle)}" for circle in found] +
             [f"uses of bodies that lie above: {len(up)} in {len(rooms)} rooms"] +
             [f"  {room} uses {', '.join(sorted(names))} of {other}" for (room, other), names in sorted(up.items())])
 

@@ -54,7 +54,7 @@ CONFIGURATIONS = {
 TCP_TARGETS = "//tests/rpc/..."
 TCP_WITHOUT = "notcp"
 
-# Of the faults whose files have changed since they were caught, --all plants as many at most, taken at random.
+# --all plants at most so many of the faults that have changed since they were caught, taken at random.
 MUTANTS = 40
 
 
@@ -84,7 +84,7 @@ def arguments():
                "  consumer  also a static libverbena, make, add_subdirectory(), mistakes that are answered, and CMake's\n"
                "            unit tests and examples\n"
                "  fuzz      ./dev fuzz, ten seconds for each target\n"
-               "  mutants   ./dev mutants of 40 faults whose files have changed\n"
+               "  mutants   ./dev mutants of at most 40 faults that have changed\n"
                "  lint      ./dev lint; what is known to be clean is not looked at again\n"
                "  deb       ./dev deb --test: Debian packages, built, checked, installed and purged\n\n"
                "A test tagged manual runs only when it is named, one tagged long only with --all.\n"
@@ -96,8 +96,8 @@ def arguments():
                         help="all phases; every test in each of plain, asan and tsan, tests tagged long, "
                              "too; the guest phase also over Soft-iWARP, whose module is built first")
     parser.add_argument("--resume", action="store_true",
-                        help="leave out phases that have passed with just these files and options; documents "
-                             "(*.md outside of tests/docs) may have changed")
+                        help="leave out phases that have passed with just these files and options. Documents "
+                             "count in phases that read them: " + ", ".join(sorted(passed_phases.READ_DOCUMENTS)))
     parser.add_argument("--budgets", action="store_true",
                         help="fail if a phase takes longer than its budget, which is for two idle cores; otherwise "
                              "the last lines say so")

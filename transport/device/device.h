@@ -54,8 +54,8 @@ struct DeviceCapabilities {
   // 6.1: neither).
   bool windows_checked = false;
   bool rnr_nak = false;             // a SEND without a receive is retried, then fails
-  bool flushes_in_error = true;     // a WR that is posted in ERR is flushed (siw 6.1: never)
-  bool remote_key_checked = false;  // a bad rkey fails the WR (siw 6.1: it does not)
+  bool flushes_in_error = true;     // a WR that is posted in ERR is flushed (siw: never)
+  bool remote_key_checked = false;  // a bad rkey fails the WR (siw: it does not)
   bool emulated = false;            // a kernel does the work of a NIC (rxe, siw)
   // A SEND or WRITE of more bytes must be signalled: a later completion does not prove that its
   // memory has been read (siw).

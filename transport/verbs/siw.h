@@ -26,7 +26,7 @@ CqHandle CoverSiwQueueKey(Device& device);
 // A SEND or WRITE of a page or more that is not signalled goes out of its memory without a copy
 // (drivers/infiniband/sw/siw/siw_qp_tx.c: SENDPAGE_THRESH, MSG_SPLICE_PAGES), by TCP and perhaps
 // after the completion of a later WR. Linux 6.1 asks for it, too, but its TCP copies. A signalled
-// one is copied, so anything that is longer than this must be. x86 has pages of 4,096 bytes, and no
+// one is copied, so each longer one must be signalled. x86 has pages of 4,096 bytes, and no
 // architecture has smaller ones.
 inline constexpr uint32_t kMaxUnsignalledBytesOnSiw = 4095;
 

@@ -395,5 +395,17 @@ TEST(NamesTest, ARepeatedCallOfAClientThatMayHaveBeenForgottenIsNotTakenForNew) 
   }
 }
 
+// They took the first number that came for the lowest that was left.
+TEST(NamesTest, ARecordOfAnEarlierVersionProvesNothingOfAClientThatCameAgain) {
+  v1::ClientNames record;
+  record.set_unproven_below(5);
+  Names names;
+  ASSERT_TRUE(names.Load("client", record.SerializeAsString()).ok());
+  EXPECT_TRUE(absl::IsOutOfRange(names.FindRepeated("client", 6).status()));
+  record.clear_unproven_below();
+  ASSERT_TRUE(names.Load("client", record.SerializeAsString()).ok());
+  EXPECT_FALSE(names.FindRepeated("client", 6)->has_value());
+}
+
 }  // namespace log_test
 }  // namespace replicated_kv

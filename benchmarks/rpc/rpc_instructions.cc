@@ -29,6 +29,7 @@
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/executor.h"
+#include "verbena/transport/memory/buffer.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::benchmarks {
@@ -49,6 +50,12 @@ class EchoService final : public bench::Bench::Service {
   Task<absl::Status> Echo(ServerContext&, const bench::EchoMessage& request,
                           bench::EchoMessage& reply) override {
     reply.set_data(request.data());
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Fetch(ServerContext& context, const bench::PullRequest& request,
+                           bench::EchoMessage&) override {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await context.AllocateBuffer(request.size()));
+    context.SetResponsePayload(std::move(block));
     co_return absl::OkStatus();
   }
   Task<absl::Status> Pull(ServerContext&, const bench::PullRequest& request,
@@ -90,8 +97,11 @@ namespace {
 // A row of the kinds of calls that are counted.
 enum class Kind {
   kEcho,          // plain unary calls
+  kDeadline,      // the same with a deadline each
   kMetadata,      // the same with one entry of metadata each
   kInterceptors,  // the same through two interceptors on each side
+  kRetry,         // the same with a retry policy, whose first attempt ends well
+  kPayload,       // calls whose responses have a payload
   kStream,        // messages of a stream, which the client reads, each counted as a call
 };
 
@@ -110,6 +120,7 @@ struct SetOfServers {
 using Stubs = std::vector<std::unique_ptr<bench::Bench::Stub>>;
 
 constexpr size_t kBytes = 32;
+constexpr uint32_t kPayloadBytes = 16 << 10;
 
 [[noreturn]] void Fail(const absl::Status& status) {
   fmt::print(stderr, "rpc_instructions: {}\n", status.ToString());
@@ -140,6 +151,29 @@ Task<void> Call(bench::Bench::Stub& stub, Kind kind, int calls, int& left) {
                               ? co_await stub.Echo(request, reply, {.metadata = Tenant()})
                               : co_await stub.Echo(request, reply);
     if (!status.ok() || reply.data() != request.data()) Fail(status);
+  }
+  --left;
+}
+
+// Apart from Call(), whose own instructions the plain rows count.
+Task<void> CallInTime(bench::Bench::Stub& stub, int calls, int& left) {
+  bench::EchoMessage request;
+  bench::EchoMessage reply;
+  request.set_data(std::string(kBytes, 'v'));
+  for (int i = 0; i < calls; ++i) {
+    absl::Status status = co_await stub.Echo(request, reply, {.deadline = std::chrono::seconds(1)});
+    if (!status.ok() || reply.data() != request.data()) Fail(status);
+  }
+  --left;
+}
+
+Task<void> Fetch(bench::Bench::Stub& stub, int calls, int& left) {
+  bench::PullRequest request;
+  request.set_size(kPayloadBytes);
+  WithPayload<bench::EchoMessage> reply;
+  for (int i = 0; i < calls; ++i) {
+    absl::Status status = co_await stub.Fetch(request, reply);
+    if (!status.ok() || reply.payload.size() != kPayloadBytes) Fail(status);
   }
   --left;
 }
@@ -209,9 +243,11 @@ void RunCalls(Sides sides, const Stubs& stubs, Kind kind, const SetOfServers& se
   std::vector<Task<void>> callers;
   callers.reserve(static_cast<size_t>(outstanding));
   for (int i = 0; i < outstanding; ++i) {
-    callers.push_back(!set.policy.empty()     ? CallSet(stubs, order, set.keyed(), left)
-                      : kind == Kind::kStream ? Read(*stubs[0], calls, left)
-                                              : Call(*stubs[0], kind, calls, left));
+    callers.push_back(!set.policy.empty()       ? CallSet(stubs, order, set.keyed(), left)
+                      : kind == Kind::kStream   ? Read(*stubs[0], calls, left)
+                      : kind == Kind::kPayload  ? Fetch(*stubs[0], calls, left)
+                      : kind == Kind::kDeadline ? CallInTime(*stubs[0], calls, left)
+                                                : Call(*stubs[0], kind, calls, left));
   }
   Run(sides, std::move(callers), left, collected);
 }
@@ -266,6 +302,9 @@ int Main(int outstanding, int calls, Kind kind, const char* device_name, const S
     server_options.interceptors = {2, std::make_shared<ServerPassOn>()};
     channel_options.interceptors = {2, std::make_shared<ClientPassOn>()};
   }
+  if (kind == Kind::kRetry) {
+    channel_options.service_config.methods = {{.retry = RetryPolicy()}};
+  }
   std::vector<std::unique_ptr<Server>> servers;
   std::vector<std::string> targets;
   for (int i = 0; i < set.servers; ++i) {
@@ -300,8 +339,11 @@ int Main(int outstanding, int calls, Kind kind, const char* device_name, const S
 
 std::optional<Kind> KindNamed(std::string_view name) {
   if (name == "echo") return Kind::kEcho;
+  if (name == "deadline") return Kind::kDeadline;
   if (name == "metadata") return Kind::kMetadata;
   if (name == "interceptors") return Kind::kInterceptors;
+  if (name == "retry") return Kind::kRetry;
+  if (name == "payload") return Kind::kPayload;
   if (name == "stream") return Kind::kStream;
   return std::nullopt;
 }
@@ -323,7 +365,7 @@ int main(int argc, char** argv) {
     fmt::print(
         stderr,
         "usage: rpc_instructions [calls in flight] [calls] "
-        "[echo|metadata|interceptors|stream] [device, or \"\"] "
+        "[echo|deadline|metadata|interceptors|retry|payload|stream] [device, or \"\"] "
         "[pick_first|round_robin|weighted|least_in_flight|route_key|turns|random|random_keyed] "
         "[servers]\n");
     return 2;

@@ -40,7 +40,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "absl/utility/utility.h"
-#include "verbena/rpc/call/protobuf.h"
+#include "verbena/rpc/detail/message.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/export.h"
@@ -54,8 +54,12 @@ class Channel;
 class DedupeToken;
 
 namespace internal {
+class ClientChannel;
 class MetadataCodec;
 struct CallRoute;
+
+// What calls use of a channel.
+VERBENA_EXPORT ClientChannel& CoreOf(const Channel& channel);
 }  // namespace internal
 
 // How urgent a call is. A server reads it as ServerContext::priority().
@@ -582,10 +586,10 @@ PayloadSink SinkOf(WithPayload<Message>& reply) {
 class VERBENA_EXPORT InPlaceCall {
  public:
   // Takes `options` before it returns. `channel` and `method` are borrowed until the call ends.
-  InPlaceCall(Channel& channel, const MethodDescriptor& method, CallOptions&& options);
+  InPlaceCall(ClientChannel& channel, const MethodDescriptor& method, CallOptions&& options);
   // Without options: making and destroying empty ones costs as much as the rest of this
   // constructor.
-  InPlaceCall(Channel& channel, const MethodDescriptor& method);
+  InPlaceCall(ClientChannel& channel, const MethodDescriptor& method);
   // A check aborts if `other` has begun.
   InPlaceCall(InPlaceCall&& other) noexcept;
   InPlaceCall& operator=(InPlaceCall&&) = delete;
@@ -614,7 +618,8 @@ class VERBENA_EXPORT InPlaceCall {
   static constexpr size_t kStorageBytes = 320;
 
   // `has_parts`: by its method or its options, the call has more than messages.
-  static Stage StageOf(const Channel& channel, const MethodDescriptor& method, bool has_parts);
+  static Stage StageOf(const ClientChannel& channel, const MethodDescriptor& method,
+                       bool has_parts);
   bool is_new() const { return stage_ <= Stage::kNewWithPolicy; }
   // The call may have several attempts, and limits that the channel sets.
   [[gnu::noinline]] std::coroutine_handle<> BeginWithPolicy(
@@ -631,7 +636,7 @@ class VERBENA_EXPORT InPlaceCall {
   Eager& eager() { return *reinterpret_cast<Eager*>(storage_); }
   CallOptions& options() { return *reinterpret_cast<CallOptions*>(storage_); }
 
-  Channel* channel_;
+  ClientChannel* channel_;
   const MethodDescriptor* method_;
   Deadline deadline_;
   CallInfo* info_;
@@ -683,23 +688,24 @@ class [[nodiscard("a call begins when it is awaited: co_await it")]] UnaryCall {
   using value_type = std::conditional_t<kBorrowsReply, absl::Status, absl::StatusOr<Reply>>;
 
   // For generated stubs. `channel` and `descriptor` are borrowed until the call ends.
-  UnaryCall(Channel& channel, const MethodDescriptor& descriptor, Request&& request)
+  UnaryCall(internal::ClientChannel& channel, const MethodDescriptor& descriptor, Request&& request)
     requires(!kBorrowsReply)
       : request_(std::forward<Request>(request)),
         reply_(internal::in_place),
         call_(channel, descriptor) {}
-  UnaryCall(Channel& channel, const MethodDescriptor& descriptor, Request&& request, Reply reply)
+  UnaryCall(internal::ClientChannel& channel, const MethodDescriptor& descriptor, Request&& request,
+            Reply reply)
     requires kBorrowsReply
       : request_(std::forward<Request>(request)), reply_(reply), call_(channel, descriptor) {}
   // With options.
-  UnaryCall(Channel& channel, const MethodDescriptor& descriptor, Request&& request,
+  UnaryCall(internal::ClientChannel& channel, const MethodDescriptor& descriptor, Request&& request,
             CallOptions&& options)
     requires(!kBorrowsReply)
       : request_(std::forward<Request>(request)),
         reply_(internal::in_place),
         call_(channel, descriptor, std::move(options)) {}
-  UnaryCall(Channel& channel, const MethodDescriptor& descriptor, Request&& request, Reply reply,
-            CallOptions&& options)
+  UnaryCall(internal::ClientChannel& channel, const MethodDescriptor& descriptor, Request&& request,
+            Reply reply, CallOptions&& options)
     requires kBorrowsReply
       : request_(std::forward<Request>(request)),
         reply_(reply),
@@ -758,22 +764,6 @@ class [[nodiscard("a call begins when it is awaited: co_await it")]] UnaryCall {
   std::conditional_t<kBorrowsReply, Reply, absl::StatusOr<Reply>> reply_;
   internal::InPlaceCall call_;
 };
-
-namespace internal {
-
-// The entries of a Metadata as bytes, and back. Pure functions.
-class VERBENA_EXPORT MetadataCodec {
- public:
-  // The entries in the form in which they travel, bytes() long.
-  static std::string_view EntriesOf(const Metadata& metadata) {
-    return metadata.rep_ == nullptr ? std::string_view() : metadata.rep_->entries;
-  }
-  // Reads entries from a peer, which must fill `bytes` exactly. INVALID_ARGUMENT if they do not, or
-  // if an entry may not be sent.
-  static absl::Status Read(std::string_view bytes, Metadata& metadata);
-};
-
-}  // namespace internal
 
 }  // namespace verbena
 

@@ -49,16 +49,7 @@
 namespace verbena {
 
 namespace internal {
-class Balancer;
-class CallPolicies;
-class Connection;
-class Connections;
-class ConnectionUse;
-class DedupeClient;
-class ExecutorGate;
-class ServerFeed;
-class Shard;
-class TriedServers;
+class ClientChannel;
 }  // namespace internal
 
 // ChannelOptions hold for all calls of one channel, which takes a copy, and shares the ownership of
@@ -204,70 +195,18 @@ class VERBENA_EXPORT Channel {
   //     seen = *changed;
   //     … channel.Servers() …
   //   }
-  Task<absl::StatusOr<uint64_t>> ServersChanged(uint64_t seen);
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<uint64_t>> ServersChanged(uint64_t seen);
 
   // Counts of all executors, since the channel was made. From any thread.
   RetryStats retry_stats() const;
 
-  const std::string& target() const { return target_; }
-  const ChannelOptions& options() const { return options_; }
-
-  // Verbena and generated code alone use what follows.
-  //
-  // The connection that a call with that key takes now;
-  // nullptr if no server of a set is ready, or this thread runs no executor of the runtime. Its
-  // link may still be unusable: then Route() finds another one.
-  internal::Connection* ConnectionHere(std::optional<uint64_t> route_key = {});
-  // ConnectionHere() for a further attempt of a call: of a server that is not in `tried` if one is
-  // ready, or of the server that the call must stay with.
-  internal::Connection* ConnectionApartFrom(const internal::TriedServers& tried,
-                                            std::optional<uint64_t> route_key);
-  // Whether the target names a set of servers.
-  bool chooses() const { return feed_ != nullptr; }
-  // Retries and the like by method; nullptr without a service_config.
-  internal::CallPolicies* policies() const { return policies_.get(); }
-  // This executor's part of the runtime; nullptr on a thread that runs none.
-  internal::Shard* ShardHere() const { return runtime_.CurrentShard(); }
-  // Waits for a connection with a usable link: until `deadline`, which is a time or none, and
-  // without `wait_for_ready` only as long as no attempt to connect has failed.
-  Task<absl::StatusOr<internal::ConnectionUse>> Route(std::optional<uint64_t> route_key,
-                                                      Deadline deadline, bool wait_for_ready);
-  // Gives the channel's deduplicated calls their names on the executor of `shard`, which is this
-  // thread's.
-  const std::shared_ptr<internal::DedupeClient>& DedupeClientOn(const internal::Shard& shard);
+  const std::string& target() const;
+  const ChannelOptions& options() const;
 
  private:
-  // The rest of ConnectionHere(): the first use on this executor.
-  [[gnu::noinline]] internal::Connection* FindConnection(internal::Shard& shard,
-                                                         std::optional<uint64_t> route_key);
-  internal::Balancer& BalancerOn(internal::Shard& shard);
-  absl::Status CheckOneServer(const char* what) const;
-  // LinkWish says what a call waits for, and how long, before it has a link.
-  struct LinkWish {
-    std::optional<uint64_t> route_key = {};
-    Deadline deadline = {};
-    bool wait_for_ready = false;
-  };
-  LinkWish LinkWishOf(const CallOptions& options) const;
-  Task<absl::Status> ConnectFor(LinkWish wish);
-  Task<absl::StatusOr<Buffer>> AllocateFor(size_t bytes, LinkWish wish);
+  friend internal::ClientChannel& internal::CoreOf(const Channel& channel);
 
-  Runtime& runtime_;
-  const std::string target_;
-  const ChannelOptions options_;
-  const std::unique_ptr<internal::CallPolicies> policies_;
-  const std::shared_ptr<internal::ServerFeed> feed_;  // nullptr: one server
-  struct Use {
-    internal::Connection* connection = nullptr;  // of one server
-    internal::Balancer* balancer = nullptr;      // of a set
-    internal::Connections* connections = nullptr;
-    std::shared_ptr<internal::ExecutorGate> gate;  // open while the above live
-  };
-
-  // By executor, each entry used on that executor's thread only.
-  std::vector<Use> uses_;
-  // By executor, as uses_. Null until the first deduplicated call. Tokens may outlive the channel.
-  std::vector<std::shared_ptr<internal::DedupeClient>> dedupe_clients_;
+  const std::unique_ptr<internal::ClientChannel> core_;
 };
 
 }  // namespace verbena

@@ -64,7 +64,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/call.h"
-#include "verbena/rpc/call/protobuf.h"
+#include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/service.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/task.h"

@@ -42,18 +42,9 @@ struct AtomicOperation;
 class Endpoint;
 class ExecutorGate;
 class Lease;
+class Lending;
 class Link;
 struct RemoteRange;
-
-// Lend() of channels and of handlers' contexts, over `link`. `deadline` bounds the wait for a
-// window, too.
-VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS VERBENA_EXPORT Task<absl::StatusOr<Loan>> LendOver(
-    Link& link, BufferView view, LeaseAccess access, TimePoint deadline);
-
-// The memory of `link`'s peer that `handle` names. INVALID_ARGUMENT for a handle that names
-// nothing, FAILED_PRECONDITION for one of another link.
-VERBENA_EXPORT absl::StatusOr<RemoteMemory> RemoteOver(Link& link,
-                                                       const RemoteMemoryHandle& handle);
 }  // namespace internal
 
 // Loan: memory that the application lends to the other end of one link, for one-sided access.
@@ -112,8 +103,7 @@ class VERBENA_EXPORT Loan {
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> End() &&;
 
  private:
-  friend Task<absl::StatusOr<Loan>> internal::LendOver(internal::Link& link, BufferView view,
-                                                       LeaseAccess access, TimePoint deadline);
+  friend class internal::Lending;
 
   static Task<absl::StatusOr<Loan>> Open(internal::Endpoint& endpoint, uint32_t slot,
                                          uint32_t generation, BufferView view,
@@ -198,8 +188,7 @@ class VERBENA_EXPORT RemoteMemory {
       uint64_t offset, uint64_t add) const;
 
  private:
-  friend absl::StatusOr<RemoteMemory> internal::RemoteOver(internal::Link& link,
-                                                           const RemoteMemoryHandle& handle);
+  friend class internal::Lending;
   RemoteMemory() = default;
 
   static Task<absl::Status> ReadFrom(RemoteMemory memory, uint64_t offset, BufferView into);

@@ -264,12 +264,6 @@ struct ChannelServer {
   absl::Status last_error = {};
 };
 
-namespace internal {
-
-// INVALID_ARGUMENT if a field is out of its range; the message names the field and the range.
-VERBENA_EXPORT absl::Status CheckServiceConfig(const ServiceConfig& config);
-
-}  // namespace internal
 }  // namespace verbena
 
 #endif  // VERBENA_RPC_POLICY_H_

@@ -46,13 +46,13 @@
 
 namespace verbena {
 
-namespace internal {
-class Connections;
-class Device;
-class ServerFeeds;
-class Shard;
+class Runtime;
 
-using DeviceOpener = std::function<absl::StatusOr<std::unique_ptr<Device>>()>;
+namespace internal {
+class RuntimeCore;
+
+// What Verbena itself uses of a runtime.
+VERBENA_EXPORT RuntimeCore& CoreOf(const Runtime& runtime);
 }  // namespace internal
 
 // How often a device that has failed is opened again: the pauses before attempts, give or take a
@@ -106,12 +106,6 @@ struct RuntimeOptions {
   // A device that has failed, or was removed, is opened again; its links are lost. What happens to
   // calls, buffers and registered memory: docs/devices.md.
   ReopenBackoff reopen = {};
-  // For tests of Verbena's own: opens the runtime's only device, in Start() and after each failure
-  // on a separate thread. Not set: the devices named above.
-  internal::DeviceOpener open_device = {};
-  // For tests of Verbena's own: the only device, which is not opened again. Not owned; must outlive
-  // the runtime. nullptr: the devices named above.
-  internal::Device* use_device = nullptr;
   // Not owned; must outlive the runtime. nullptr: TCP.
   Bootstrap* use_bootstrap = nullptr;
   // Not owned; must outlive the runtime. nullptr: the machine's clock.
@@ -150,7 +144,7 @@ struct MemoryOptions {
 //   an executor's index is in [0, executors())            a check aborts         runtime_test
 //   Spawn() of a call that owns its messages              does not compile       lifetimes
 //   options are in range                                  INVALID_ARGUMENT       runtime_test
-//   use_device, use_bootstrap and clock outlive it        not checked
+//   use_bootstrap and clock outlive it                    not checked
 class VERBENA_EXPORT Runtime {
  public:
   // INVALID_ARGUMENT: an option is out of range or contradicts another, or names a way of
@@ -254,25 +248,15 @@ class VERBENA_EXPORT Runtime {
   EndpointStats endpoint_stats(int executor_index);
   std::vector<DeviceStats> device_stats(int executor_index);
 
-  // For Server, from any thread: one more uses the runtime, or one less.
-  void AddServer();
-  void RemoveServer();
-  // For Channel and Server: the parts of the runtime that live on one executor.
-  internal::Shard& shard(int index) const;
-  internal::Connections& connections(int index) const;
-  // For Channel, from any thread: what the channels of this runtime share.
-  internal::ServerFeeds& server_feeds() const;
-  // The shard of the executor whose thread this is; nullptr on any other thread.
-  internal::Shard* CurrentShard() const;
-
  private:
-  class Impl;
-  explicit Runtime(std::unique_ptr<Impl> impl);
+  friend class internal::RuntimeCore;
+  friend internal::RuntimeCore& internal::CoreOf(const Runtime& runtime);
+  explicit Runtime(std::unique_ptr<internal::RuntimeCore> core);
   void LaunchAndWait(internal::BlockOnRoot& root, int executor_index);
   internal::SpawnSite SiteOf(int executor_index);
   void LaunchSpawned(Task<void> task, int executor_index);
 
-  const std::unique_ptr<Impl> impl_;
+  const std::unique_ptr<internal::RuntimeCore> core_;
 };
 
 }  // namespace verbena

@@ -20,8 +20,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/call.h"
-#include "verbena/rpc/call/protobuf.h"
-#include "verbena/rpc/stream/awaits.h"
+#include "verbena/rpc/detail/message.h"
+#include "verbena/rpc/detail/stream_awaits.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -82,7 +82,7 @@ template <typename Reply>
 class [[nodiscard("a stream begins when it is read")]] ClientReader {
  public:
   // For generated stubs. `channel` and `descriptor` are borrowed until the object is destroyed.
-  ClientReader(Channel& channel, const MethodDescriptor& descriptor,
+  ClientReader(internal::ClientChannel& channel, const MethodDescriptor& descriptor,
                const google::protobuf::MessageLite& request, CallOptions&& options)
       : stream_(channel, descriptor, request, internal::MessageOnly<Reply>::default_instance(),
                 std::move(options)) {}
@@ -124,7 +124,8 @@ class [[nodiscard("a stream begins when it is read")]] ClientReader {
 template <typename Request, typename Reply>
 class [[nodiscard("a stream begins when it is written")]] ClientWriter {
  public:
-  ClientWriter(Channel& channel, const MethodDescriptor& descriptor, CallOptions&& options)
+  ClientWriter(internal::ClientChannel& channel, const MethodDescriptor& descriptor,
+               CallOptions&& options)
       : stream_(channel, descriptor, internal::MessageOnly<Request>::default_instance(),
                 internal::MessageOnly<Reply>::default_instance(), std::move(options)) {}
 
@@ -175,7 +176,8 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
 template <typename Request, typename Reply>
 class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWriter {
  public:
-  ClientReaderWriter(Channel& channel, const MethodDescriptor& descriptor, CallOptions&& options)
+  ClientReaderWriter(internal::ClientChannel& channel, const MethodDescriptor& descriptor,
+                     CallOptions&& options)
       : stream_(channel, descriptor, internal::MessageOnly<Request>::default_instance(),
                 internal::MessageOnly<Reply>::default_instance(), std::move(options)) {}
 

@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 #include "verbena/benchmarks/rpc/drive.h"
 #include "verbena/rpc/client/call.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/scope.h"
@@ -33,7 +34,7 @@ absl::StatusOr<std::unique_ptr<LinkGroup>> LinkGroup::Connect(Runtime& runtime,
 }
 
 Task<absl::Status> LinkGroup::Open(const std::string& address, int links) {
-  internal::Shard& shard = runtime_.shard(0);
+  internal::Shard& shard = internal::CoreOf(runtime_).shard(0);
   auto streams = std::make_shared<internal::StreamShare>(
       shard.stream_memory(), shard.stream_memory().budget_bytes(), "the streams of a group");
   absl::StatusOr<internal::Endpoint*> endpoint = shard.EndpointOn(0);

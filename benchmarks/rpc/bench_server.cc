@@ -6,6 +6,7 @@
 #include "verbena/benchmarks/harness/cpu_time.h"
 #include "verbena/benchmarks/rpc/allocation_count.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/executor/executor.h"
 
@@ -39,7 +40,7 @@ class BenchService final : public bench::Bench::Service {
   // Carried out by the thread that runs the executor, once this handler has stopped it.
   Task<absl::Status> Control(ServerContext&, const bench::ControlRequest& request,
                              bench::ServerCounters& reply) override {
-    const LinkStats traffic = (*runtime_.shard(0).EndpointOn(0))->stats().traffic;
+    const LinkStats traffic = (*internal::CoreOf(runtime_).shard(0).EndpointOn(0))->stats().traffic;
     reply.set_allocations(AllocationCount());
     reply.set_cpu_us(CpuNanoseconds() / 1000);
     reply.set_calls(calls_);

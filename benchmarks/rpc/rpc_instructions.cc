@@ -25,6 +25,7 @@
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/shard/open_device.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/device/device.h"
@@ -285,11 +286,12 @@ int Main(int outstanding, int calls, Kind kind, const char* device_name, const S
   LocalNetwork network;
   LocalBootstrap bootstrap(network);
   RuntimeOptions options{.mode = ExecutorMode::kBusy, .threads = false};
-  options.use_device = device->get();
   options.use_bootstrap = &bootstrap;
   options.clock = &clock;
-  absl::StatusOr<std::unique_ptr<Runtime>> server_runtime = Runtime::Start(options);
-  absl::StatusOr<std::unique_ptr<Runtime>> client_runtime = Runtime::Start(options);
+  absl::StatusOr<std::unique_ptr<Runtime>> server_runtime =
+      internal::RuntimeCore::Start(options, {.use = device->get()});
+  absl::StatusOr<std::unique_ptr<Runtime>> client_runtime =
+      internal::RuntimeCore::Start(options, {.use = device->get()});
   if (!server_runtime.ok() || !client_runtime.ok()) {
     return fmt::print(stderr, "{} {}\n", server_runtime.status().ToString(),
                       client_runtime.status().ToString()),

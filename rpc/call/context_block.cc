@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/call/metadata.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 

@@ -2,7 +2,7 @@
 
 #include "absl/strings/cord.h"
 #include "fmt/format.h"
-#include "verbena/rpc/call/protobuf.h"
+#include "verbena/rpc/detail/message.h"
 #include "verbena/status.pb.h"
 
 namespace verbena::internal {

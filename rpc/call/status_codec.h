@@ -13,7 +13,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/call/protobuf.h"
+#include "verbena/rpc/detail/message.h"
 
 namespace verbena::internal {
 

@@ -14,6 +14,8 @@ Connections::Connections(Shard& shard)
 
 Connections::~Connections() = default;
 
+Connections& Connections::Of(Shard& shard) { return shard.parts().Get<Connections>(shard); }
+
 Connection& Connections::To(const std::string& target, const ExecutorWish& wish,
                             const std::vector<std::string>& others) {
   FreeEnded();

@@ -1,7 +1,7 @@
 // Connections: the connections that one executor has to servers.
 //
-// Channels to the same executor of a target share one. Owned by the Runtime, beside the Shard that
-// the connections use; used on its executor's thread.
+// Channels to the same executor of a target share one. A part of the executor's Shard; used on its
+// thread.
 
 #ifndef VERBENA_RPC_CLIENT_CONNECTIONS_H_
 #define VERBENA_RPC_CLIENT_CONNECTIONS_H_
@@ -15,6 +15,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/shard/parts.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/executor/executor.h"
@@ -30,11 +31,14 @@ class ConnectionChoice {
   virtual ~ConnectionChoice() = default;
 };
 
-class Connections {
+class Connections final : public Part {
  public:
   // `shard` outlives it.
   explicit Connections(Shard& shard);
-  ~Connections();
+  ~Connections() override;
+
+  // Those of the executor of `shard`.
+  static Connections& Of(Shard& shard);
 
   // The connection to one executor of `target`, shared by all channels to that executor. The
   // channel that calls this is a user of the connection until Release().
@@ -53,7 +57,7 @@ class Connections {
   // LinkLimits::longest_reconnect_pause.
   Duration longest_pause() const;
   // Destroys all choices and connections, whose links are down already, and closes the gate.
-  void Clear();
+  void Clear() override;
 
  private:
   // Frees those of released_ that have ended. Looks only when released_ is twice as long as the

@@ -9,14 +9,15 @@
 #include "absl/status/statusor.h"
 #include "fmt/format.h"
 #include "verbena/rpc/call.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/call/memory.h"
-#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/call/sizes.h"
-#include "verbena/rpc/client/bulk.h"
+#include "verbena/rpc/client/channel.h"
 #include "verbena/rpc/client/dedupe.h"
 #include "verbena/rpc/client/landings.h"
+#include "verbena/rpc/client/payload.h"
 #include "verbena/rpc/client/session.h"
+#include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
@@ -356,7 +357,7 @@ Task<absl::Status> PlaceResponse(Connection& connection, ClientBulk& bulk, Deadl
 // be the next beginning's alone; memory of the call's own returns to its pool by itself.
 bool MayRepeat(const CallSpec& spec, const std::optional<ClientBulk>& bulk,
                const CallerMemory& to) {
-  if (spec.route_again == nullptr) return false;
+  if (spec.channel == nullptr) return false;
   return !to.gave_landing || !bulk.has_value() || !bulk->landing_lost();
 }
 
@@ -459,10 +460,11 @@ Task<absl::Status> FullCall(ConnectionUse use, CallSpec spec) {
     }
     status = co_await call;
     if (call.lost_unsent() && MayRepeat(spec, bulk, to)) [[unlikely]] {
-      const auto route = std::exchange(spec.route_again, nullptr);
+      ClientChannel& channel = *std::exchange(spec.channel, nullptr);
       if (bulk.has_value()) GiveBack(*bulk, options, to);
       bulk.reset();
-      absl::StatusOr<ConnectionUse> another = co_await route(*spec.channel, options);
+      absl::StatusOr<ConnectionUse> another =
+          co_await channel.Route(options.route_key, options.deadline, options.wait_for_ready);
       if (!another.ok()) co_return unsent(another.status());
       use = *std::move(another);
       message_bytes = spec.request.ByteSizeLong();

@@ -13,21 +13,17 @@
 #include "absl/status/status.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/context_block.h"
-#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/client/call.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
-
-class Channel;
-
-}  // namespace verbena
-
 namespace verbena::internal {
+
+class ClientChannel;
 
 // All of a call before it is sent. Everything that it refers to, also through `received` and
 // `options`, is borrowed until the call ends.
@@ -41,10 +37,9 @@ struct CallSpec {
   CallContext context = {};
   // ChannelOptions::max_metadata_bytes.
   size_t max_metadata_bytes = Metadata::kMaxBytes;
-  // Finds a connection for a call whose link was lost before its request had left, by the channel
-  // that makes it. Null: such a call fails.
-  Task<absl::StatusOr<ConnectionUse>> (*route_again)(Channel&, const CallOptions&) = nullptr;
-  Channel* channel = nullptr;
+  // Finds another connection if the call's link is lost before its request has left. Null: the call
+  // fails then.
+  ClientChannel* channel = nullptr;
   // Not null: receives the request's payload, instead of returned_payload, if a server of the
   // attempt may still read it. A further attempt may send it; nobody may change it.
   Payload* lent_payload = nullptr;
@@ -69,7 +64,7 @@ inline bool HasPayloads(const MethodDescriptor& method, const CallOptions& optio
 // the caller its buffers back, once each.
 //
 // If the link is lost before the request has left, the call is made once more, over the connection
-// that CallSpec::route_again finds: no server has seen it. It is not made again if the lost link
+// that CallSpec::channel finds: no server has seen it. It is not made again if the lost link
 // may still open the caller's memory for the response.
 //
 // The call waits if memory or windows are short: for memory at most kMaxMemoryWait, for windows

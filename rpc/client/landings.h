@@ -16,8 +16,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/call/memory.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/task.h"

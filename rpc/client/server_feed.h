@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/resolver.h"
+#include "verbena/rpc/shard/parts.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
@@ -96,14 +97,14 @@ class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
   bool refreshes_ = false;                    // a message to the resolver is on its way
 };
 
-// ServerFeeds: the feeds of one runtime, each shared by the channels to one target.
+// ServerFeeds: the feeds of one runtime, a part of it, each shared by the channels to one target.
 //
 // So a runtime has one resolver for a target, with one watch and one period, however many channels
 // it has. Runtimes share none: their clocks differ, and each ends by itself. A feed ends with the
 // last holder of what To() or Alone() returned; a later channel gets a new one. What they return
 // may outlive this object. From any thread. Bounded by the channels: entries of feeds that have
 // ended go when the next feed is made.
-class ServerFeeds {
+class ServerFeeds final : public Part {
  public:
   // The feed of `target`: the one that others hold, or what `make` returns. One without a resolver
   // is for this caller alone, and the next one makes another. `make` runs under the mutex: it makes

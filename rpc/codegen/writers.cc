@@ -77,14 +77,15 @@ void WriteStub(const ServiceDescriptor& service, const std::string& macro, Print
                 " public:\n");
   printer.Indent();
   printer.Print(vars,
-                "$deprecated$explicit Stub(::verbena::Channel& channel) : channel_(&channel) {}\n");
+                "$deprecated$explicit Stub(::verbena::Channel& channel)\n"
+                "    : channel_(&::verbena::internal::CoreOf(channel)) {}\n");
   for (int i = 0; i < service.method_count(); ++i) WriteStubMethod(*service.method(i), printer);
   printer.Outdent();
   printer.Print(
       "\n"
       "  // @@protoc_insertion_point(class_scope:$service$.Stub)\n"
       " private:\n"
-      "  $unused$::verbena::Channel* channel_;\n"
+      "  $unused$::verbena::internal::ClientChannel* channel_;\n"
       "};\n",
       "service", FullNameOf(service), "unused",
       service.method_count() == 0 ? "[[maybe_unused]] " : "");

@@ -13,10 +13,10 @@
 #include <string>
 #include <utility>
 
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/call/frames.h"
-#include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/server/admission.h"
-#include "verbena/rpc/server/server_client.h"
+#include "verbena/rpc/server/clients.h"
 #include "verbena/rpc/stream/windows.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"

@@ -21,9 +21,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/call/memory.h"
-#include "verbena/rpc/server/server_client.h"
+#include "verbena/rpc/server/clients.h"
 #include "verbena/transport/coro/quota.h"
 #include "verbena/transport/link/leases.h"
 #include "verbena/transport/link/link.h"

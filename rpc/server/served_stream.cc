@@ -3,8 +3,8 @@
 #include <memory>
 #include <utility>
 
-#include "verbena/rpc/call/memory.h"
-#include "verbena/rpc/server/server_client.h"
+#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/server/clients.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/quota.h"
 #include "verbena/transport/link/endpoint.h"

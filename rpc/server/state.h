@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/server/admission.h"

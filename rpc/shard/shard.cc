@@ -12,11 +12,13 @@
 
 namespace verbena::internal {
 
-Shard::Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index, const RuntimeId& id)
+Shard::Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index, const RuntimeId& id,
+             RuntimeCore* owner)
     : executor_(executor),
       bootstrap_(bootstrap),
       index_(index),
       runtime_id_(id),
+      owner_(owner),
       tasks_(executor) {}
 
 absl::Status Shard::Init(const std::vector<DeviceKeeper*>& devices, const LinkLimits& limits,
@@ -127,6 +129,7 @@ Task<void> Shard::JoinTasks() { co_await JoinLogged(tasks_, fmt::format("executo
 Task<void> Shard::End() {
   VERBENA_CHECK(closing_ && tasks_.size() == 0)
       << "executor " << index_ << " has " << tasks_.size() << " tasks";
+  parts_.Clear();
   for (const std::unique_ptr<ShardDevice>& device : devices_) co_await device->End();
 }
 

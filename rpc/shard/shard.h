@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/shard/parts.h"
 #include "verbena/rpc/shard/shard_device.h"
 #include "verbena/rpc/stream/memory.h"
 #include "verbena/transport/base/check.h"
@@ -24,6 +25,8 @@
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
+
+class RuntimeCore;
 
 // Published: a value that its owner sets from time to time, and any thread reads.
 //
@@ -55,8 +58,10 @@ class Published {
 // Owned by the Runtime; used on its executor's thread, except published_stats().
 class Shard {
  public:
-  // `id` names the runtime to the servers that its connections reach.
-  Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index, const RuntimeId& id);
+  // `id` names the runtime to the servers that its connections reach. `owner` is null in tests that
+  // have a shard alone.
+  Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index, const RuntimeId& id,
+        RuntimeCore* owner = nullptr);
 
   // Call it once, on the executor's thread or before it runs. `devices` has one of each kind. A
   // single device, not counting those in reserve, is put to use at once, so that its faults show
@@ -74,11 +79,14 @@ class Shard {
   Task<void> CloseLinks();
   // Waits for the tasks.
   Task<void> JoinTasks();
-  // Gives the endpoints back when nobody uses their memory any more. The last thing that runs on a
-  // shard.
+  // Clears the parts, and gives the endpoints back when nobody uses their memory any more. The last
+  // thing that runs on a shard.
   Task<void> End();
 
   Executor& executor() const { return executor_; }
+  RuntimeCore* owner() const { return owner_; }
+  // What others keep with this shard.
+  Parts& parts() { return parts_; }
   Bootstrap& bootstrap() const { return bootstrap_; }
   // The devices' kinds, by index.
   const std::vector<LinkKind>& kinds() const { return kinds_; }
@@ -125,6 +133,7 @@ class Shard {
   Bootstrap& bootstrap_;
   const uint32_t index_;
   const RuntimeId runtime_id_;
+  RuntimeCore* const owner_;
   std::vector<LinkKind> kinds_;
   LinkLimits limits_;
   StreamMemory stream_memory_;
@@ -132,6 +141,7 @@ class Shard {
   bool closing_ = false;
   std::vector<std::unique_ptr<ShardDevice>> devices_;
   Published<std::vector<DeviceStats>> published_;
+  Parts parts_;  // they use the rest
 };
 
 }  // namespace verbena::internal

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/call/frames.h"
-#include "verbena/rpc/call/memory.h"
-#include "verbena/rpc/call/protobuf.h"
+#include "verbena/rpc/detail/message.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"

@@ -6,7 +6,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
-#include "verbena/rpc/call/protobuf.h"
+#include "verbena/rpc/detail/message.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 

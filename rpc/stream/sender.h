@@ -1,12 +1,7 @@
-// StreamSender: the half of a stream that sends messages to the peer, on either side.
+// The half of a stream that sends messages to the peer, on either side: StreamSender; and
+// StreamListener, which hears of each message.
 //
-// A message is serialized straight into a frame if it fits one, with its payload behind it.
-// Otherwise it is serialized into memory of the sender, and leaves in parts; the payload follows,
-// straight from the writer's memory. Each frame waits for the window of its stream, for that of all
-// streams of the link, and for room in the link; until then the writer waits. If a writer is
-// destroyed or cancelled, its message is not sent, unless a part has left: then the other parts
-// follow by themselves, from memory that counts in the peer's share. If that has no room for them,
-// nothing more is sent. A part of its stream. One thread.
+// Parts of a stream, bounded by its windows. One thread.
 
 #ifndef VERBENA_RPC_STREAM_SENDER_H_
 #define VERBENA_RPC_STREAM_SENDER_H_
@@ -18,15 +13,36 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/call/frames.h"
-#include "verbena/rpc/call/protobuf.h"
-#include "verbena/rpc/stream/awaits.h"
-#include "verbena/rpc/stream/stream_listener.h"
+#include "verbena/rpc/detail/message.h"
+#include "verbena/rpc/detail/stream_awaits.h"
 #include "verbena/rpc/stream/windows.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 
+// StreamListener: hears of each message of a stream, in order, once.
+//
+// Set for the halves of a stream, which it outlives. Called on the stream's executor, within the
+// transport: it must neither throw nor use the stream.
+class StreamListener {
+ public:
+  virtual ~StreamListener() = default;
+  // A Write's message begins to leave.
+  virtual void OnSent(const MessageLite& message) noexcept = 0;
+  // A Read has a message.
+  virtual void OnReceived(const MessageLite& message) noexcept = 0;
+};
+
+// StreamSender: the half of a stream that sends messages to the peer, on either side.
+//
+// A message is serialized straight into a frame if it fits one, with its payload behind it.
+// Otherwise it is serialized into memory of the sender, and leaves in parts; the payload follows,
+// straight from the writer's memory. Each frame waits for the window of its stream, for that of all
+// streams of the link, and for room in the link; until then the writer waits. If a writer is
+// destroyed or cancelled, its message is not sent, unless a part has left: then the other parts
+// follow by themselves, from memory that counts in the peer's share. If that has no room for them,
+// nothing more is sent. A part of its stream. One thread.
 class StreamSender final : private SendWaiter, private LinkWindowWaiter, private LinkedStream {
  public:
   StreamSender() = default;

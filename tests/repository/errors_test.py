@@ -20,7 +20,7 @@ class TreeTest(unittest.TestCase):
         self.assertEqual([], found)
 
     def test_the_tree_was_really_read(self):
-        for name in ("rpc/server.cc", "transport/memory/buffer_pool.h"):
+        for name in ("rpc/server/server.cc", "transport/memory/buffer_pool.h"):
             self.assertTrue(name in tree.files() and errors.is_checked(name), name)
 
 

@@ -25,7 +25,7 @@ class LayersTest(unittest.TestCase):
 class ProtobufTest(unittest.TestCase):
     """A newer protobuf is the work of these files."""
 
-    FILES = ("rpc/call/protobuf.h", "rpc/call/protobuf.cc", "rpc/codegen/protobuf.h")
+    FILES = ("rpc/detail/message.h", "rpc/detail/message.cc", "rpc/codegen/protobuf.h")
     # The one name that users' handlers and interceptors spell, too.
     NAMES = re.compile(r"google/protobuf/|google::protobuf(?!::MessageLite\b)|\bGOOGLE_PROTOBUF_")
     # Of messages: a newer protobuf returns another type.
@@ -150,7 +150,7 @@ class TableTest(unittest.TestCase):
         self.accepted("examples/kv/BUILD", 'cc_library(deps = ["//rpc:task", "//:verbena"])')
 
     def test_an_include_that_points_down_is_accepted(self):
-        self.accepted("rpc/channel.cc", '#include "verbena/transport/link/link.h"\n')
+        self.accepted("rpc/client/channel.cc", '#include "verbena/transport/link/link.h"\n')
 
     def test_a_dependency_in_a_BUILD_file_counts_as_an_include_does(self):
         self.refused("transport/memory/BUILD", 'cc_library(deps = ["//transport/link"])')

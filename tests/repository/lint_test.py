@@ -128,18 +128,18 @@ class ArgumentsTest(unittest.TestCase):
         self.assertNotIn("rpc/channel.h", found)
 
     def test_gcc_looks_at_generated_code_and_at_what_has_changed(self):
-        commands = {"rpc/status.cc": [], "rpc/method.cc": [], "bazel-out/a.pb.cc": [], "bazel-out/unbuilt.cc": []}
+        commands = {"rpc/call/status.cc": [], "rpc/call/metadata.cc": [], "bazel-out/a.pb.cc": [], "bazel-out/unbuilt.cc": []}
         with tempfile.TemporaryDirectory() as name, \
                 mock.patch.object(lint, "compile_commands", lambda: commands), \
                 mock.patch.object(lint, "execution_root", lambda: pathlib.Path(name)), \
                 mock.patch.object(lint, "look_at_compiled", lambda sources_of, *_: set(sources_of)):
             (pathlib.Path(name) / "bazel-out").mkdir()
             (pathlib.Path(name) / "bazel-out" / "a.pb.cc").write_text("")
-            self.assertEqual({"rpc/status.cc", "bazel-out/a.pb.cc"}, lint.check_portable(["rpc/status.cc"]))
-            self.assertEqual({"rpc/status.cc"}, lint.check_tidy(["rpc/status.cc"]))
+            self.assertEqual({"rpc/call/status.cc", "bazel-out/a.pb.cc"}, lint.check_portable(["rpc/call/status.cc"]))
+            self.assertEqual({"rpc/call/status.cc"}, lint.check_tidy(["rpc/call/status.cc"]))
 
     def test_a_whole_run_leaves_out_sources_of_tests_and_the_analyzer_unless_it_is_deep(self):
-        commands = {"rpc/status.cc": [], "tests/rpc/status_test.cc": []}
+        commands = {"rpc/call/status.cc": [], "tests/rpc/status_test.cc": []}
 
         def check(deep):
             looked = []
@@ -148,11 +148,11 @@ class ArgumentsTest(unittest.TestCase):
                   mock.patch.object(lint, "look_at_compiled", lambda *words: looked.append(words) or set())):
                 lint.check_tidy([".clang-tidy"], deep)
             [(sources_of, command, _, stricter)] = looked
-            return sorted(sources_of), lint.ANALYZER in " ".join(command("rpc/status.cc")), stricter is not None
+            return sorted(sources_of), lint.ANALYZER in " ".join(command("rpc/call/status.cc")), stricter is not None
 
         with mock.patch.object(lint, "needed_by", lambda commands, _: {name: {name} for name in commands}):
             self.assertEqual((sorted(commands), False, False), check(deep=True))
-            self.assertEqual((["rpc/status.cc"], True, True), check(deep=False))
+            self.assertEqual((["rpc/call/status.cc"], True, True), check(deep=False))
 
     def test_files_that_are_named_and_changed_ones_are_looked_at_deeply(self):
         def deep(*words):

@@ -8,6 +8,7 @@
 
 #include "tests/rpc/testing_service.h"
 #include "verbena/rpc/shard/open_device.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/connect/rdma_cm.h"
 
@@ -43,7 +44,7 @@ class AutoDeviceTest : public RpcTest {
   }
 
   static bool TcpInReserve(Runtime& runtime) {
-    return runtime.shard(0).devices().back()->in_reserve();
+    return CoreOf(runtime).shard(0).devices().back()->in_reserve();
   }
 
   // The client's reason for passing that device over; empty if its statistics leave it out.

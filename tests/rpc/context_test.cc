@@ -14,8 +14,10 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/client/channel.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/full_call.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/task.h"
 
 namespace verbena::internal {
@@ -395,7 +397,7 @@ TEST_F(CallContextTest, AMalformedBlockThatTravelledEndsItsLinkAndRunsNoHandler)
     testing::EchoReply reply;
     CallSpec spec{.method = method, .request = request, .reply = reply};
     spec.context = {.metadata = Filler(2000), .dedupe = DedupeName{}};
-    co_return co_await FullCall(ConnectionUse(*channel_->ConnectionHere()), std::move(spec));
+    co_return co_await FullCall(ConnectionUse(*CoreOf(*channel_).Here()), std::move(spec));
   };
   const absl::Status status = Run(broken());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
@@ -411,7 +413,7 @@ class RogueAnswerTest : public ContextTest {
     client_runtime_ = StartRuntime();
     std::unique_ptr<Runtime> rogue_runtime = StartRuntime();
     std::unique_ptr<MessageListener> listener =
-        *rogue_runtime->shard(0).bootstrap().Listen("127.0.0.1:0");
+        *CoreOf(*rogue_runtime).shard(0).bootstrap().Listen("127.0.0.1:0");
     channel_ = std::make_unique<Channel>(*client_runtime_, listener->address());
     stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
     std::thread rogue_thread([&] {

@@ -78,11 +78,11 @@ class CounterTest : public RuntimePair {
   }
 
   void StartServer(DedupeOptions dedupe = {}) {
-    server_runtime_ = StartRuntime(breaker_.Watched());
+    server_runtime_ = StartRuntime({}, breaker_.device());
     ServeWith(service_, {.address = port_.address(), .dedupe = dedupe});
   }
   void StartClient() {
-    client_runtime_ = StartRuntime(breaker_.Watched());
+    client_runtime_ = StartRuntime({}, breaker_.device());
     channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
     stub_ = std::make_unique<testing::Counter::Stub>(*channel_);
   }

@@ -31,6 +31,7 @@
 #include "tests/support/watched.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/client/attempts.h"
+#include "verbena/rpc/client/channel.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/policy.h"
@@ -208,12 +209,12 @@ class DeadlineTableTest : public RuntimePair, public ::testing::WithParamInterfa
   // From the first time on.
   uint64_t FailuresCounted() {
     return Run([](Channel& channel) -> Task<uint64_t> {
-      co_return channel.ConnectionHere()->KeepTally().failed;
+      co_return CoreOf(channel).Here()->KeepTally().failed;
     }(*channel_));
   }
   bool HasToken() {
     return Run([](Channel& channel) -> Task<bool> {
-      co_return channel.policies()->account(0).MayTakeMore();
+      co_return CoreOf(channel).policies()->account(0).MayTakeMore();
     }(*channel_));
   }
 

@@ -15,7 +15,7 @@
 #include "google/protobuf/descriptor.pb.h"
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/watched_device.h"
-#include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/task.h"
 #include "verbena/transport/coro/context.h"

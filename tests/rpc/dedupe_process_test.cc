@@ -31,6 +31,7 @@
 #include "tests/support/held_port.h"
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/interceptor.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/sleep.h"
@@ -198,8 +199,8 @@ class ImmortalServer {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     DurableCounter counter(disk);
     auto runtime =
-        Runtime::Start({.open_device = OpenerOfWatched([](CallEvent event, WatchedDevice&,
-                                                          uint32_t) { ComeToEvent(event); })});
+        RuntimeCore::Start({}, {.open = OpenerOfWatched([](CallEvent event, WatchedDevice&,
+                                                           uint32_t) { ComeToEvent(event); })});
     if (!runtime.ok()) _exit(1);
     auto server = Server::Start(**runtime, {&counter},
                                 {.address = disk.address(),
@@ -220,7 +221,7 @@ class DedupeProcessTest : public RuntimePair {
         disk_(requests_ + requests_ / 10 + 100, port_.address()),
         server_process_(disk_, requests_),
         answers_(requests_) {
-    client_runtime_ = StartRuntime(breaker_.Watched());
+    client_runtime_ = StartRuntime({}, breaker_.device());
     channel_ = std::make_unique<Channel>(*client_runtime_, disk_.address());
   }
   ~DedupeProcessTest() override {

@@ -26,7 +26,7 @@ class DedupeRetryTest : public CounterTest {
  protected:
   void StartClientOf(const std::string& target, Duration attempt_timeout = {},
                      RuntimeOptions runtime = {}) {
-    client_runtime_ = StartRuntime(breaker_.Watched(std::move(runtime)));
+    client_runtime_ = StartRuntime(std::move(runtime), breaker_.device());
     const MethodConfig config = {.retry = RetryPolicy{.max_attempts = 5,
                                                       .initial_backoff = 1ms,
                                                       .max_backoff = 10ms,

@@ -284,9 +284,7 @@ TEST_F(DedupeTest, ALargePayloadIsComparedInSlicesBetweenWhichOthersRun) {
 // has left, so the server's clock stands.
 TEST_F(DedupeTest, ACallThatAShutdownCancelsBetweenSlicesIsRefused) {
   MovedClock clock;
-  RuntimeOptions options = breaker_.Watched();
-  options.clock = &clock;
-  server_runtime_ = StartRuntime(std::move(options));
+  server_runtime_ = StartRuntime({.clock = &clock}, breaker_.device());
   const auto interceptor = std::make_shared<LateInterceptor>();
   ServeWith(service_, {.address = port_.address(), .interceptors = {interceptor}});
   StartClient();

@@ -17,6 +17,7 @@
 #include "tests/transport/base/captured_log.h"
 #include "verbena/remote_memory.pb.h"
 #include "verbena/rpc/memory.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/link/link.h"
@@ -38,12 +39,12 @@ constexpr ReopenBackoff kNeverAgain = {.first = std::chrono::hours(100),
 
 class DeviceFailureTest : public PayloadFixture {
  protected:
-  static RuntimeOptions On(FragileDevices& devices, const ReopenBackoff& reopen = kSoon) {
-    return {.reopen = reopen, .open_device = [&devices] { return devices.Open(); }};
+  static TestDevice On(FragileDevices& devices) {
+    return {.open = [&devices] { return devices.Open(); }};
   }
   void StartOnFragileDevices(const ReopenBackoff& reopen = kSoon) {
-    StartServer(On(servers_, reopen));
-    StartClient(On(clients_, reopen));
+    StartServer({.reopen = reopen}, On(servers_));
+    StartClient({.reopen = reopen}, On(clients_));
     EXPECT_EQ(Run(PutOnce()), absl::OkStatus());
   }
 
@@ -94,7 +95,7 @@ class DeviceFailureTest : public PayloadFixture {
 
   // Whether the pool that the client's payloads lie in registers more memory.
   Task<bool> ClientsPoolGrows() {
-    absl::StatusOr<Endpoint*> endpoint = client_runtime_->shard(0).EndpointOn(0);
+    absl::StatusOr<Endpoint*> endpoint = CoreOf(*client_runtime_).shard(0).EndpointOn(0);
     co_return endpoint.ok() && (*endpoint)->memory().send().stats().growing_bytes > 0;
   }
 
@@ -227,7 +228,7 @@ TEST_F(DeviceFailureTest, ACallWhoseMemoryIsOfTheFailedDeviceWasNotSentAndMayBeT
     co_return got;
   };
   auto hold = [&]() -> Task<void> {
-    absl::StatusOr<Endpoint*> endpoint = client_runtime_->shard(0).EndpointOn(0);
+    absl::StatusOr<Endpoint*> endpoint = CoreOf(*client_runtime_).shard(0).EndpointOn(0);
     EXPECT_TRUE(endpoint.ok()) << endpoint.status();
     BufferPool& pool = (*endpoint)->memory().landing();
     all = co_await TakeAll(pool, kBytes);
@@ -357,7 +358,7 @@ TEST_F(DeviceFailureTest, ABufferThatOutlivesItsRuntimeIsRefusedByTheNextOneByIt
   FragileDevices gone("gone");
   Buffer buffer;
   {
-    const std::unique_ptr<Runtime> runtime = StartRuntime(On(gone));
+    const std::unique_ptr<Runtime> runtime = StartRuntime({.reopen = kSoon}, On(gone));
     Channel channel(*runtime, server_->address());
     absl::StatusOr<Buffer> made = runtime->BlockOn(channel.AllocateBuffer(kBytes));
     ASSERT_TRUE(made.ok()) << made.status();
@@ -402,14 +403,12 @@ TEST_F(DeviceFailureTest, ARuntimeEndsWhileAnAttemptToOpenItsDeviceIsUnderWay) {
   for (int i = 0; i < 5; ++i) {
     std::atomic<bool> opening = false;
     std::atomic<bool> go = true;
-    RuntimeOptions options = On(clients_);
-    options.open_device = [&] {
-      opening = true;
-      while (!go) std::this_thread::yield();
-      return clients_.Open();
-    };
-    StartServer(On(servers_));
-    StartClient(std::move(options));
+    StartServer({.reopen = kSoon}, On(servers_));
+    StartClient({.reopen = kSoon}, {.open = [&] {
+                  opening = true;
+                  while (!go) std::this_thread::yield();
+                  return clients_.Open();
+                }});
     opening = go = false;
     clients_.Fail();
     Eventually([&] { return opening.load(); }, "an attempt is under way");
@@ -423,14 +422,12 @@ TEST_F(DeviceFailureTest, ARuntimeEndsNoExecutorWhileItsDeviceIsBeingOpenedForIt
   std::atomic<bool> opening = false;
   std::atomic<bool> ending = false;
   std::atomic<bool> cancelled = false;
-  RuntimeOptions options = On(clients_);
-  options.open_device = [&] {
-    opening = clients_.opened() > 0;
-    while (opening && !ending) std::this_thread::yield();
-    return clients_.Open();
-  };
-  StartServer(On(servers_));
-  StartClient(std::move(options));
+  StartServer({.reopen = kSoon}, On(servers_));
+  StartClient({.reopen = kSoon}, {.open = [&] {
+                opening = clients_.opened() > 0;
+                while (opening && !ending) std::this_thread::yield();
+                return clients_.Open();
+              }});
   auto watch = [&](Shard& shard) -> Task<void> {
     while (!ending) {
       const absl::Status absent = shard.EndpointOn(0).status();
@@ -438,7 +435,7 @@ TEST_F(DeviceFailureTest, ARuntimeEndsNoExecutorWhileItsDeviceIsBeingOpenedForIt
       ending = cancelled || absent.message().find("its runtime ends") != absl::string_view::npos;
     }
   };
-  client_runtime_->Spawn(watch(client_runtime_->shard(0)));
+  client_runtime_->Spawn(watch(CoreOf(*client_runtime_).shard(0)));
   clients_.Fail();
   Eventually([&] { return opening.load(); }, "an attempt is under way");
   StopBoth();
@@ -463,13 +460,11 @@ class HostedDeviceFailureTest : public DeviceFailureTest,
                                 public ::testing::WithParamInterface<bool> {};
 
 TEST_P(HostedDeviceFailureTest, ADeviceOfBothSidesIsOpenedAgain) {
-  RuntimeOptions options = On(clients_);
-  options.executors = 2;
-  options.threads = GetParam();
+  RuntimeOptions options{.executors = 2, .threads = GetParam(), .reopen = kSoon};
   // A host without the thread that reads events does so on this timer. With threads, a stop of one
   // of them would end the link.
   if (!options.threads) options.limits.ping_interval = std::chrono::milliseconds(20);
-  client_runtime_ = StartRuntime(std::move(options));
+  client_runtime_ = StartRuntime(std::move(options), On(clients_));
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(*client_runtime_, {&service_}, {});
   ASSERT_TRUE(server.ok()) << server.status();
   channel_ = std::make_unique<Channel>(*client_runtime_, (*server)->address());

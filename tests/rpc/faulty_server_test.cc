@@ -21,6 +21,7 @@
 #include "tests/support/moved_clock.h"
 #include "tests/support/turn.h"
 #include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
@@ -42,7 +43,7 @@ std::vector<Wire> Wires() {
 struct Faulty {
   explicit Faulty(const std::string& device)
       : runtime(*Runtime::Start({.device = device})),
-        listener(*runtime->shard(0).bootstrap().Listen("127.0.0.1:0")),
+        listener(*CoreOf(*runtime).shard(0).bootstrap().Listen("127.0.0.1:0")),
         peer(std::make_unique<RoguePeer>(*runtime, device)) {}
 
   std::unique_ptr<Runtime> runtime;
@@ -211,7 +212,7 @@ class FaultyServerTest : public PayloadFixture, public ::testing::WithParamInter
   }
   // Until the client has noticed that its link is lost.
   Task<void> AwaitNoLink() {
-    while (client_runtime_->shard(0).EndpointOn(0).value()->stats().links > 0) {
+    while (CoreOf(*client_runtime_).shard(0).EndpointOn(0).value()->stats().links > 0) {
       co_await Turn(client_runtime_->executor(0));
     }
   }

@@ -1,8 +1,7 @@
-// FragileDevices: opens soft devices that fail when a test tells them to, for
-// RuntimeOptions::open_device.
+// FragileDevices: opens soft devices that fail when a test tells them to, for TestDevice::open.
 //
 //   FragileDevices devices("fragile");
-//   runtime = StartRuntime({.open_device = [&devices] { return devices.Open(); }});
+//   runtime = StartRuntime({}, {.open = [&devices] { return devices.Open(); }});
 //   devices.Fail();
 
 #ifndef VERBENA_TESTS_RPC_FRAGILE_DEVICES_H_

@@ -16,9 +16,10 @@
 #include "tests/support/turn.h"
 #include "tests/support/watched.h"
 #include "verbena/rpc/call.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/call/memory.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/scope.h"
 
@@ -33,7 +34,7 @@ constexpr size_t kMemory = size_t{16} << 20;
 struct Hostile {
   Hostile()
       : runtime(*Runtime::Start({.device = RogueDevice()})),
-        listener(*runtime->shard(0).bootstrap().Listen("127.0.0.1:0")) {}
+        listener(*CoreOf(*runtime).shard(0).bootstrap().Listen("127.0.0.1:0")) {}
 
   RoguePeer& Accept() {
     peers.push_back(std::make_unique<RoguePeer>(*runtime, RogueDevice()));

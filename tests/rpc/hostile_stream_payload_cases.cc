@@ -12,8 +12,9 @@
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/stream_payload_service.h"
 #include "tests/support/moved_clock.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/shard/runtime.h"
 
 namespace verbena::internal {
 namespace {
@@ -199,7 +200,7 @@ TEST_P(StreamPayloadAnswerTest, EndsTheLink) {
   const Answer answer = AnswersOfAServer()[GetParam()];
   auto server = Runtime::Start({.device = RogueDevice()});
   ASSERT_TRUE(server.ok()) << server.status();
-  auto listener = *(*server)->shard(0).bootstrap().Listen("127.0.0.1:0");
+  auto listener = *CoreOf(**server).shard(0).bootstrap().Listen("127.0.0.1:0");
   RuntimeOptions options;
   options.device = RogueDevice();
   options.limits = RoguesLimits();

@@ -29,9 +29,9 @@ class KilledCalls : public RuntimePair {
  protected:
   KilledCalls() {
     service_.watcher = [this](CallEvent event) { breaker_.OfHandler(event); };
-    server_runtime_ = StartRuntime(breaker_.Watched());
+    server_runtime_ = StartRuntime({}, breaker_.device());
     ServeWith(service_);
-    client_runtime_ = StartRuntime(breaker_.Watched());
+    client_runtime_ = StartRuntime({}, breaker_.device());
     channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
   }
   ~KilledCalls() override { StopAll(); }

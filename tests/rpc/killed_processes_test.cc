@@ -42,10 +42,10 @@ void DieAt(CallEvent event) {
   if (event == event_to_die_at && visits_left.fetch_sub(1) == 1) kill(getpid(), SIGKILL);
 }
 
-void Prepare(LedgerService& service, RuntimeOptions& options) {
+void Prepare(LedgerService& service, RuntimeOptions& options, TestDevice& device) {
   service.watcher = &DieAt;
-  options.open_device = OpenerOfWatched(
-      [](CallEvent event, WatchedDevice&, uint32_t) { DieAt(event); }, options.device);
+  device.open = OpenerOfWatched([](CallEvent event, WatchedDevice&, uint32_t) { DieAt(event); },
+                                options.device);
 }
 
 int KillsWanted() {

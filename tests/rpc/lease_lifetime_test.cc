@@ -12,6 +12,7 @@
 #include "tests/rpc/payload_service.h"
 #include "tests/support/moved_clock.h"
 #include "tests/support/turn.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/scope.h"
 
@@ -61,7 +62,7 @@ class LeaseLifetimeTest : public PayloadFixture {
   // stays as it is until the server is done.
   Task<absl::Status> WatchMemory() {
     const std::vector<Buffer> all = co_await TakeAll(
-        (*client_runtime_->shard(0).EndpointOn(0))->memory().send(), kBytes, /*most=*/400);
+        (*CoreOf(*client_runtime_).shard(0).EndpointOn(0))->memory().send(), kBytes, /*most=*/400);
     for (const Buffer& buffer : all) std::memset(buffer.data(), 'W', buffer.size());
     if (all.empty()) co_return absl::ResourceExhaustedError("nothing to watch");
     service_.let_go = true;

@@ -12,6 +12,7 @@
 #include "tests/rpc/testing_service.h"
 #include "tests/support/held_port.h"
 #include "tests/support/watched.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scope.h"
@@ -159,7 +160,7 @@ TEST_F(LifetimeTest, CallsDestroyedAtAnyAwaitHarmNobody) {
       {"while they wait for the connection", [this] { return begun_ == kCalls; }},
       {"while some wait for credits",
        [this] {
-         Endpoint& endpoint = **client_runtime_->shard(0).EndpointOn(0);
+         Endpoint& endpoint = **CoreOf(*client_runtime_).shard(0).EndpointOn(0);
          return endpoint.stats().traffic.credit_waits > 0;
        }},
       {"while some wait for the reply", [this] { return service_.waiting > 0; }},
@@ -268,10 +269,10 @@ TEST_F(LifetimeTest, ReceivesThatArriveWhileAQueuePairIsDestroyedFindTheirLink) 
     for (int i = 0; i < 8; ++i) scope.Spawn(hammer());
     for (int i = 0; i < 40; ++i) {
       absl::StatusOr<std::unique_ptr<MessageStream>> stream =
-          co_await client_runtime_->shard(0).bootstrap().Connect(server_->address());
+          co_await CoreOf(*client_runtime_).shard(0).bootstrap().Connect(server_->address());
       if (!stream.ok()) co_return stream.status();
       ClosingListener listener;
-      absl::StatusOr<Link*> link = co_await (*client_runtime_->shard(0).EndpointOn(0))
+      absl::StatusOr<Link*> link = co_await (*CoreOf(*client_runtime_).shard(0).EndpointOn(0))
                                        ->Connect(*std::move(stream), listener, {});
       if (!link.ok()) co_return link.status();
       (*link)->Close(absl::CancelledError("only to see it close"));

@@ -1,7 +1,7 @@
 // LinkBreaker: breaks a link when one of its calls comes to a given event.
 //
 //   LinkBreaker breaker;
-//   runtime = StartRuntime(breaker.Watched());
+//   runtime = StartRuntime({}, breaker.device());
 //   breaker.Arm(CallEvent::kResponsePosted);
 
 #ifndef VERBENA_TESTS_RPC_LINK_BREAKER_H_
@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "tests/rpc/watched_device.h"
-#include "verbena/rpc/runtime.h"
+#include "verbena/rpc/shard/runtime.h"
 
 namespace verbena::internal {
 
@@ -25,11 +25,11 @@ class LinkBreaker {
   LinkBreaker(const LinkBreaker&) = delete;
   LinkBreaker& operator=(const LinkBreaker&) = delete;
 
-  // `options`, with a device whose links it breaks.
-  RuntimeOptions Watched(RuntimeOptions options = {}) {
-    options.open_device = OpenerOfWatched(
-        [this](CallEvent event, WatchedDevice& at, uint32_t qpn) { Visit(event, at, qpn); });
-    return options;
+  // For a runtime whose links it breaks.
+  TestDevice device() {
+    return {.open = OpenerOfWatched([this](CallEvent event, WatchedDevice& at, uint32_t qpn) {
+              Visit(event, at, qpn);
+            })};
   }
 
   // The link breaks that comes to `event` as the `visits`th from now.

@@ -11,6 +11,7 @@
 #include "tests/rpc/rogue_peer.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/shard/runtime.h"
 
 namespace verbena::internal {
 namespace lying_payload_test {
@@ -28,7 +29,7 @@ class LyingServerTest : public PayloadFixture {
     client_runtime_ = StartRuntime({.limits = limits});
     std::unique_ptr<Runtime> rogue_runtime = StartRuntime();
     std::unique_ptr<MessageListener> listener =
-        *rogue_runtime->shard(0).bootstrap().Listen("127.0.0.1:0");
+        *CoreOf(*rogue_runtime).shard(0).bootstrap().Listen("127.0.0.1:0");
     channel_ = std::make_unique<Channel>(*client_runtime_, listener->address());
     stub_ = std::make_unique<testing::Payloads::Stub>(*channel_);
     std::thread rogue_thread([&] {

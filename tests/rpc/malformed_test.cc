@@ -13,6 +13,7 @@
 #include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/shard/runtime.h"
 
 namespace verbena::internal {
 namespace malformed_test {
@@ -261,7 +262,7 @@ class RogueServerTest : public RpcTest {
     client_runtime_ = StartRuntime(std::move(client));
     rogue_runtime_ = StartRuntime();
     std::unique_ptr<MessageListener> listener =
-        *rogue_runtime_->shard(0).bootstrap().Listen("127.0.0.1:0");
+        *CoreOf(*rogue_runtime_).shard(0).bootstrap().Listen("127.0.0.1:0");
     channel_ = std::make_unique<Channel>(*client_runtime_, listener->address());
     stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
     std::thread rogue_thread([&] {

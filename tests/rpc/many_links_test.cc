@@ -41,7 +41,7 @@ class ManyLinksTest : public RuntimePair {
 
   void StartServer() {
     device_ = *SoftDevice::Create({});
-    server_runtime_ = StartRuntime({.use_device = device_.get(), .use_bootstrap = &local_});
+    server_runtime_ = StartRuntime({.use_bootstrap = &local_}, {.use = device_.get()});
     ServeWith(service_, {.address = "server"});
   }
 
@@ -49,7 +49,7 @@ class ManyLinksTest : public RuntimePair {
     auto client = std::make_unique<Client>();
     client->bootstrap = std::make_unique<LocalBootstrap>(network_, "client");
     client->runtime =
-        StartRuntime({.use_device = device_.get(), .use_bootstrap = client->bootstrap.get()});
+        StartRuntime({.use_bootstrap = client->bootstrap.get()}, {.use = device_.get()});
     client->last = client->runtime->BlockOn(ConnectAll(*client, server_->address(), count));
     return client;
   }

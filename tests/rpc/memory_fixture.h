@@ -9,6 +9,7 @@
 
 #include "tests/rpc/memory_service.h"
 #include "tests/rpc/payload_service.h"
+#include "verbena/rpc/shard/runtime.h"
 
 namespace verbena::internal {
 
@@ -24,7 +25,7 @@ class MemoryFixture : public PayloadFixture {
     stub_ = std::make_unique<testing::Memories::Stub>(*channel_);
     // If the device has no atomics, their cases test only the refusal.
     auto probe = [this]() -> Task<bool> {
-      absl::StatusOr<Endpoint*> endpoint = client_runtime_->shard(0).EndpointOn(0);
+      absl::StatusOr<Endpoint*> endpoint = CoreOf(*client_runtime_).shard(0).EndpointOn(0);
       co_return endpoint.ok() && (*endpoint)->device().capabilities().atomics;
     };
     atomics_ = Run(probe());

@@ -11,8 +11,10 @@
 #include "tests/rpc/payload_service.h"
 #include "tests/support/moved_clock.h"
 #include "tests/support/watched.h"
-#include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/client/channel.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/shard/runtime.h"
 
 namespace verbena::internal {
 namespace memory_wait_test {
@@ -137,10 +139,10 @@ TEST_F(MemoryWaitTest, AServerThatWaitsForItsClientHasNotFailed) {
   StartServer();
   StartClient({.limits = limits, .clock = &clock_});
   const auto landing = [this]() -> BufferPool& {
-    return (*client_runtime_->shard(0).EndpointOn(0))->memory().landing();
+    return (*CoreOf(*client_runtime_).shard(0).EndpointOn(0))->memory().landing();
   };
   const auto prepare = [&]() -> Task<std::vector<Buffer>> {
-    (void)channel_->ConnectionHere()->KeepTally();
+    (void)CoreOf(*channel_).Here()->KeepTally();
     co_return co_await TakeAll(landing(), kBudget / 4);
   };
   std::vector<Buffer> taken = Run(prepare());
@@ -157,7 +159,7 @@ TEST_F(MemoryWaitTest, AServerThatWaitsForItsClientHasNotFailed) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   const auto failures = [&]() -> Task<uint64_t> {
     taken.clear();
-    co_return channel_->ConnectionHere()->KeepTally().failed;
+    co_return CoreOf(*channel_).Here()->KeepTally().failed;
   };
   EXPECT_EQ(Run(failures()), 0u);
   StopBoth();
@@ -167,7 +169,7 @@ TEST_F(MemoryWaitTest, AServerThatWaitsForItsClientHasNotFailed) {
 TEST_F(MemoryWaitTest, AWaitTooShortForThePoolToGrowBlamesNoBudget) {
   StartBoth();
   const auto wait = [this]() -> Task<absl::Status> {
-    Endpoint& endpoint = **client_runtime_->shard(0).EndpointOn(0);
+    Endpoint& endpoint = **CoreOf(*client_runtime_).shard(0).EndpointOn(0);
     BufferPool& pool = endpoint.memory().landing();
     co_return (
         co_await AllocateUntil(endpoint, pool, kMaxBufferBytes, {.longest = Duration::zero()}))

@@ -174,12 +174,12 @@ Task<absl::Status> Exchange(Channel& channel) {
 
 // The wire that the two take, or what went wrong.
 std::string WireBetween(const ProcessPair& pair) {
-  const ServerProcess<PayloadService> process(pair.HasOneNetwork() ? "127.0.0.1:0" : "0.0.0.0:0",
-                                              [&pair](PayloadService&, RuntimeOptions& options) {
-                                                if (!Enter(pair.server, pair.server_cable))
-                                                  _exit(1);
-                                                options.device = pair.device();
-                                              });
+  const ServerProcess<PayloadService> process(
+      pair.HasOneNetwork() ? "127.0.0.1:0" : "0.0.0.0:0",
+      [&pair](PayloadService&, RuntimeOptions& options, internal::TestDevice&) {
+        if (!Enter(pair.server, pair.server_cable)) _exit(1);
+        options.device = pair.device();
+      });
   if (process.address().empty()) return "the server did not start";
   const std::string address = pair.AddressFor(process.address());
   int fds[2];

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/rpc/runtime.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/link/endpoint.h"
 
@@ -16,7 +17,7 @@ namespace verbena::internal {
 // first LinkLimits::max_links links that were made there. On that executor; the link is valid until
 // the next await.
 inline Link* OpenLinkOf(Runtime& runtime) {
-  absl::StatusOr<Endpoint*> endpoint = runtime.shard(0).EndpointOn(0);
+  absl::StatusOr<Endpoint*> endpoint = CoreOf(runtime).shard(0).EndpointOn(0);
   if (!endpoint.ok()) return nullptr;
   // A slot gets its second generation when each other one has had a link.
   for (uint32_t slot = 0; slot < (*endpoint)->limits().max_links; ++slot) {

@@ -11,8 +11,9 @@
 #include "tests/rpc/payload_service.h"
 #include "tests/support/moved_clock.h"
 #include "verbena/rpc/call.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
@@ -68,7 +69,7 @@ class InFrameFixture : public PayloadFixture {
   }
   // The device's default, since no test of this fixture that asks gives another.
   size_t LargestInFrame() {
-    return DefaultPayloadInFrame((*client_runtime_->shard(0).EndpointOn(0))->device());
+    return DefaultPayloadInFrame((*CoreOf(*client_runtime_).shard(0).EndpointOn(0))->device());
   }
   // Transfers of both sides so far.
   uint64_t Moved() {
@@ -314,7 +315,7 @@ TEST_F(SmallPayloadMemoryTest, AResponseWaitsForTheClientsMemory) {
   StartServer();
   StartClient({.limits = Patient(), .clock = &clock_});
   auto get = [this](uint64_t most, bool frees) -> Task<absl::Status> {
-    BufferPool& pool = (*client_runtime_->shard(0).EndpointOn(0))->memory().landing();
+    BufferPool& pool = (*CoreOf(*client_runtime_).shard(0).EndpointOn(0))->memory().landing();
     std::vector<Buffer> all = co_await TakeAll(pool, size_t{32} << 20);
     absl::Status status;
     bool ended = false;

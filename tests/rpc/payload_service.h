@@ -18,6 +18,7 @@
 #include "tests/rpc/runtime_pair.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
@@ -148,15 +149,16 @@ class PayloadService final : public testing::Payloads::Service {
 
 class PayloadFixture : public RuntimePair {
  protected:
-  void StartServer(RuntimeOptions options = {}) {
-    server_runtime_ = StartRuntime(std::move(options));
+  void StartServer(RuntimeOptions options = {}, internal::TestDevice device = {}) {
+    server_runtime_ = StartRuntime(std::move(options), std::move(device));
     ServeWith(service_);
   }
-  void StartClient(RuntimeOptions options = {}) {
-    StartClientOf(server_->address(), std::move(options));
+  void StartClient(RuntimeOptions options = {}, internal::TestDevice device = {}) {
+    StartClientOf(server_->address(), std::move(options), std::move(device));
   }
-  void StartClientOf(const std::string& address, RuntimeOptions options = {}) {
-    client_runtime_ = StartRuntime(std::move(options));
+  void StartClientOf(const std::string& address, RuntimeOptions options = {},
+                     internal::TestDevice device = {}) {
+    client_runtime_ = StartRuntime(std::move(options), std::move(device));
     channel_ = std::make_unique<Channel>(*client_runtime_, address);
     stub_ = std::make_unique<testing::Payloads::Stub>(*channel_);
     // On a slow machine, connecting alone could take longer than a test's deadlines.
@@ -190,7 +192,7 @@ class PayloadFixture : public RuntimePair {
   static Held HeldBy(Runtime& runtime) { return runtime.BlockOn(CountHeld(runtime)); }
   static Task<Held> CountHeld(Runtime& runtime) {
     Held held;
-    absl::StatusOr<Endpoint*> endpoint = runtime.shard(0).EndpointOn(0);
+    absl::StatusOr<Endpoint*> endpoint = CoreOf(runtime).shard(0).EndpointOn(0);
     if (!endpoint.ok()) co_return held;
     const PayloadMemory& memory = (*endpoint)->memory();
     for (const BufferPool* pool : {&memory.send(), &memory.receive(), &memory.landing()}) {
@@ -217,7 +219,7 @@ class PayloadFixture : public RuntimePair {
   }
   // The client's leases that have not ended. Runs on the client's executor.
   Task<size_t> LentNow() {
-    absl::StatusOr<Endpoint*> endpoint = client_runtime_->shard(0).EndpointOn(0);
+    absl::StatusOr<Endpoint*> endpoint = CoreOf(*client_runtime_).shard(0).EndpointOn(0);
     co_return endpoint.ok() ? (*endpoint)->leases() : 0;
   }
   // Waits until all memory that calls used is back in its pools, except for what the server has

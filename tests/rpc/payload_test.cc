@@ -11,6 +11,7 @@
 #include "tests/rpc/payload_service.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/shard/open_device.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/soft/soft_device.h"
 
@@ -288,9 +289,9 @@ TEST(PayloadCopiesTest, APayloadIsCopiedOnceEachWay) {
   LinkLimits limits;
   limits.leases.largest_grant_bytes = limits.max_payload_bytes;
   std::unique_ptr<Runtime> server_runtime =
-      *Runtime::Start({.limits = limits, .use_device = far->get()});
+      *RuntimeCore::Start({.limits = limits}, {.use = far->get()});
   std::unique_ptr<Server> server = *Server::Start(*server_runtime, {&service}, {});
-  std::unique_ptr<Runtime> client_runtime = *Runtime::Start({.use_device = near->get()});
+  std::unique_ptr<Runtime> client_runtime = *RuntimeCore::Start({}, {.use = near->get()});
   constexpr size_t kBytes = 1 << 20;
   auto call = [&]() -> Task<absl::Status> {
     Channel channel(*client_runtime, server->address());
@@ -342,7 +343,7 @@ TEST(PayloadCopiesTest, APayloadIsCopiedOnceEachWay) {
 // The request is borrowed until the call ends, and the call may wait before it serializes it.
 TEST_P(PayloadTest, ARequestThatChangesWhileItsCallWaitsForMemoryFailsTheCall) {
   auto call = [this]() -> Task<absl::Status> {
-    const BufferPool& pool = (*client_runtime_->shard(0).EndpointOn(0))->memory().landing();
+    const BufferPool& pool = (*CoreOf(*client_runtime_).shard(0).EndpointOn(0))->memory().landing();
     std::vector<Buffer> all;
     for (int i = 0; i < 2; ++i) {
       VERBENA_CO_ASSIGN_OR_RETURN(Buffer half,

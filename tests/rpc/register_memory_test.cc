@@ -33,7 +33,7 @@ class RegisterMemoryTest : public PayloadFixture {
 
   void SetUp() override {
     StartServer();
-    StartClient({.use_device = &held_});
+    StartClient({}, {.use = &held_});
   }
   void TearDown() override { StopBoth(); }
 

@@ -212,9 +212,9 @@ TEST_F(RemoteMemoryLifetimeTest, ALoanIsEndedAndMemoryUsedOnTheirExecutorAlone) 
 TEST_F(RemoteMemoryLifetimeTest, AfterAnOperationThatWasGivenUpTheLoanCanBeEnded) {
   std::unique_ptr<SoftDevice> near = *SoftDevice::Create({.name = "near"});
   std::unique_ptr<SoftDevice> far = *SoftDevice::Create({.name = "far", .direct_copies = false});
-  server_runtime_ = StartRuntime({.use_device = far.get()});
+  server_runtime_ = StartRuntime({}, {.use = far.get()});
   ServeWith(memories_);
-  StartClient({.use_device = near.get()});
+  StartClient({}, {.use = near.get()});
   stub_ = std::make_unique<testing::Memories::Stub>(*channel_);
   constexpr size_t kTimes = 40;
   constexpr size_t kEach = 100'000;

@@ -12,6 +12,7 @@
 
 #include "tests/rpc/memory_fixture.h"
 #include "tests/transport/device/delegating_device.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
@@ -307,9 +308,9 @@ TEST(RemoteMemoryDeviceTest, WithoutAtomicsTheyAreUnimplementedOnEitherSide) {
     DelegatingDevice far(*far_soft);
     (near_has ? far : near).can.atomics = false;
     MemoryService service;
-    std::unique_ptr<Runtime> server_runtime = *Runtime::Start({.use_device = &far});
+    std::unique_ptr<Runtime> server_runtime = *RuntimeCore::Start({}, {.use = &far});
     std::unique_ptr<Server> server = *Server::Start(*server_runtime, {&service}, {});
-    std::unique_ptr<Runtime> client_runtime = *Runtime::Start({.use_device = &near});
+    std::unique_ptr<Runtime> client_runtime = *RuntimeCore::Start({}, {.use = &near});
     auto run = [&]() -> Task<absl::Status> {
       Channel channel(*client_runtime, server->address());
       testing::Memories::Stub stub(channel);

@@ -310,9 +310,9 @@ class RetriedPayloadTest : public RuntimePair {
   void TearDown() override { StopAll(); }
 
   void Start() {
-    server_runtime_ = StartRuntime(breaker_.Watched());
+    server_runtime_ = StartRuntime({}, breaker_.device());
     ServeWith(service_);
-    client_runtime_ = StartRuntime(breaker_.Watched());
+    client_runtime_ = StartRuntime({}, breaker_.device());
     channel_ = std::make_unique<Channel>(
         *client_runtime_, server_->address(),
         ChannelOptions{.service_config = {.methods = {{.retry = Quick()}}}});

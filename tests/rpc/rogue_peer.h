@@ -18,6 +18,7 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/shard/open_device.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/context.h"
@@ -292,7 +293,7 @@ class RoguePeer {
 
   Task<absl::Status> Offer(std::string address, bool confirms) {
     absl::StatusOr<std::unique_ptr<MessageStream>> stream =
-        co_await runtime_.shard(0).bootstrap().Connect(address);
+        co_await CoreOf(runtime_).shard(0).bootstrap().Connect(address);
     if (!stream.ok()) co_return stream.status();
     stream_ = *std::move(stream);
     absl::StatusOr<LinkParameters> answer = co_await OfferLink(*stream_, Mine());

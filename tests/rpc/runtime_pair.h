@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
 
@@ -18,8 +19,10 @@ namespace verbena {
 
 class RuntimePair : public ::testing::Test {
  protected:
-  static std::unique_ptr<Runtime> StartRuntime(RuntimeOptions options = {}) {
-    absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start(std::move(options));
+  static std::unique_ptr<Runtime> StartRuntime(RuntimeOptions options = {},
+                                               internal::TestDevice device = {}) {
+    absl::StatusOr<std::unique_ptr<Runtime>> runtime =
+        internal::RuntimeCore::Start(std::move(options), std::move(device));
     EXPECT_TRUE(runtime.ok()) << runtime.status();
     return runtime.ok() ? *std::move(runtime) : nullptr;
   }

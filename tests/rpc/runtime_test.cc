@@ -29,6 +29,7 @@
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/version.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/blocking.h"
@@ -200,7 +201,7 @@ TEST_P(RuntimeTest, AJoinerHearsOfATaskThatIsGivenWhileTheRuntimeEnds) {
 }
 
 Task<bool> HasConnections(const Runtime& runtime) {
-  co_return runtime.connections(0).gate()->open();
+  co_return Connections::Of(CoreOf(runtime).shard(0)).gate()->open();
 }
 
 TEST_P(RuntimeTest, ATaskMayUseConnectionsOfOtherExecutorsUntilItHasEnded) {
@@ -242,11 +243,11 @@ TEST_P(RuntimeTest, ExecutorsShareABoundedPoolForBlockingWork) {
 TEST_P(RuntimeTest, TheCurrentShardIsTheOneOfThisRuntimesExecutor) {
   auto runtime = Start({.executors = 2});
   auto other = Start({.executors = 3});
-  const auto current = [](Runtime& of) -> Task<Shard*> { co_return of.CurrentShard(); };
-  EXPECT_EQ(runtime->BlockOn(current(*runtime), 1), &runtime->shard(1));
+  const auto current = [](Runtime& of) -> Task<Shard*> { co_return CoreOf(of).ShardHere(); };
+  EXPECT_EQ(runtime->BlockOn(current(*runtime), 1), &CoreOf(*runtime).shard(1));
   EXPECT_EQ(other->BlockOn(current(*runtime), 1), nullptr);
   EXPECT_EQ(other->BlockOn(current(*runtime), 2), nullptr);
-  EXPECT_EQ(runtime->CurrentShard(), nullptr);
+  EXPECT_EQ(CoreOf(*runtime).ShardHere(), nullptr);
 }
 
 // --- Statistics ----------------------------------------------------------------------------------
@@ -369,7 +370,7 @@ TEST_P(RuntimeTest, AStartThatFailsAtAnyStepOfTheDeviceUnwinds) {
     device.steps = 0;
     device.fails_at = step;
     absl::StatusOr<std::unique_ptr<Runtime>> runtime =
-        Runtime::Start({.executors = 3, .threads = GetParam(), .use_device = &device});
+        RuntimeCore::Start({.executors = 3, .threads = GetParam()}, {.use = &device});
     started = runtime.ok();
     failures += started ? 0 : 1;
     if (!started) EXPECT_THAT(runtime.status().message(), HasSubstr("the injected failure"));

@@ -14,6 +14,7 @@
 
 #include "gtest/gtest.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/shard/runtime.h"
 
 namespace verbena {
 
@@ -23,7 +24,8 @@ template <typename Service>
 class ServerProcess {
  public:
   // Called in the server's process before the server starts.
-  using Prepare = std::function<void(Service& service, RuntimeOptions& options)>;
+  using Prepare =
+      std::function<void(Service& service, RuntimeOptions& options, internal::TestDevice& device)>;
 
   explicit ServerProcess(const std::string& address, const Prepare& prepare = {}) {
     int fds[2];
@@ -62,8 +64,9 @@ class ServerProcess {
     // If one host has two devices, each process takes its own.
     const char* device = std::getenv("VERBENA_PEER_DEVICE");
     RuntimeOptions options{.device = device == nullptr ? "auto" : device};
-    if (prepare) prepare(service, options);
-    auto runtime = Runtime::Start(std::move(options));
+    internal::TestDevice test_device;
+    if (prepare) prepare(service, options, test_device);
+    auto runtime = internal::RuntimeCore::Start(std::move(options), std::move(test_device));
     if (!runtime.ok()) _exit(1);
     auto server = Server::Start(**runtime, {&service}, {.address = address});
     if (!server.ok()) _exit(1);

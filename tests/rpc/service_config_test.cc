@@ -1,6 +1,7 @@
 // A service config in gRPC's JSON means what it means to gRPC. One that is wrong is refused, with
 // the place and the key or the value; one in code names the field and its range.
 
+#include "verbena/rpc/naming/service_config.h"
 #include "verbena/rpc/policy.h"
 
 #include <chrono>

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/rogue_stream.h"
 #include "tests/support/moved_clock.h"
-#include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/testing/fake_clock.h"
 
 namespace verbena::internal {

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/rogue_stream.h"
 #include "tests/support/turn.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/stream/windows.h"
 
@@ -82,7 +83,7 @@ TEST_P(StreamAnswerTest, EndsTheLinkIfItIsAViolation) {
   const Answer answer = AnswersOfAServer()[GetParam()];
   auto server = Runtime::Start({.device = RogueDevice()});
   ASSERT_TRUE(server.ok()) << server.status();
-  auto listener = *(*server)->shard(0).bootstrap().Listen("127.0.0.1:0");
+  auto listener = *CoreOf(**server).shard(0).bootstrap().Listen("127.0.0.1:0");
   RuntimeOptions options;
   options.device = RogueDevice();
   options.limits = RoguesLimits();

@@ -51,7 +51,7 @@ TEST_F(StreamTest, ARequestThatLacksARequiredFieldIsSent) {
   Start();
   auto run = [&]() -> Task<absl::Status> {
     const google::protobuf::UninterpretedOption::NamePart lacking;
-    ClientReader<Item> reader(*channel_, kCount, lacking, {});
+    ClientReader<Item> reader(internal::CoreOf(*channel_), kCount, lacking, {});
     EXPECT_FALSE((co_await reader.Read()).has_value());
     co_return co_await reader.Finish();
   };
@@ -238,7 +238,7 @@ TEST_F(StreamTest, AMessageThatDoesNotParseEndsTheStream) {
     request.set_count(3);
     request.set_bytes(5);
     // Read as another type than is sent.
-    ClientReader<testing::NestedItem> reader(*channel_, kCount, request, {});
+    ClientReader<testing::NestedItem> reader(internal::CoreOf(*channel_), kCount, request, {});
     testing::NestedItem wrong;
     while (co_await reader.Read(wrong)) {
     }

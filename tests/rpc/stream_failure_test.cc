@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/rpc/stream_service.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 
 namespace verbena {
@@ -61,13 +62,15 @@ class StreamFailureTest : public StreamTest {
   // Half of it is for one peer.
   static void SetBudget(Runtime& runtime, size_t bytes) {
     auto set = [&]() -> Task<void> {
-      runtime.shard(0).stream_memory().set_budget_bytes(bytes);
+      internal::CoreOf(runtime).shard(0).stream_memory().set_budget_bytes(bytes);
       co_return;
     };
     runtime.BlockOn(set());
   }
   static size_t UsedBytes(Runtime& runtime) {
-    auto used = [&]() -> Task<size_t> { co_return runtime.shard(0).stream_memory().used_bytes(); };
+    auto used = [&]() -> Task<size_t> {
+      co_return internal::CoreOf(runtime).shard(0).stream_memory().used_bytes();
+    };
     return runtime.BlockOn(used());
   }
 };

@@ -2,6 +2,7 @@
 // there: messages that nobody reads, large messages that come or leave in parts, large requests. A
 // stream that finds the share used up fails alone, and its memory is free again.
 
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/stream/memory.h"
 
 #include <algorithm>
@@ -136,7 +137,7 @@ class StreamMemoryTest : public StreamTest {
     StartClient(server_->address(), large);
   }
 
-  StreamMemory& memory() { return server_runtime_->shard(0).stream_memory(); }
+  StreamMemory& memory() { return internal::CoreOf(*server_runtime_).shard(0).stream_memory(); }
   size_t used_bytes() {
     auto used = [this]() -> Task<size_t> { co_return memory().used_bytes(); };
     return server_runtime_->BlockOn(used());
@@ -304,7 +305,7 @@ TEST_F(StreamMemoryTest, ALargeMessageCountsUntilTheNextRead) {
 TEST_F(StreamMemoryTest, ALargeMessageDoesNotCountBeyondFinish) {
   StartWith(8 * kMiB);
   auto run = [&]() -> Task<absl::Status> {
-    const StreamMemory& memory = client_runtime_->shard(0).stream_memory();
+    const StreamMemory& memory = internal::CoreOf(*client_runtime_).shard(0).stream_memory();
     ClientReader<Item> reader = stub_->Count(RequestOf(1, 1000000));
     EXPECT_TRUE((co_await reader.Read()).has_value());
     EXPECT_GE(memory.used_bytes(), 1000000u);

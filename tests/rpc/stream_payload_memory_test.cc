@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/abandonable.h"
 #include "tests/rpc/stream_payload_service.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/combinators.h"
@@ -39,7 +40,7 @@ class ShortStreamMemoryTest : public StreamPayloadTest {
   }
 
   internal::BufferPool& landing() {
-    return (*client_runtime_->shard(0).EndpointOn(0))->memory().landing();
+    return (*internal::CoreOf(*client_runtime_).shard(0).EndpointOn(0))->memory().landing();
   }
   Task<absl::Status> TakeAll() {
     for (size_t bytes : {size_t{1} << 20, size_t{4096}}) {

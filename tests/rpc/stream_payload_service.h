@@ -20,6 +20,7 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
@@ -186,7 +187,7 @@ class StreamPayloadTest : public RuntimePair {
 
   // The payload memory in use on a runtime's first executor and device.
   static Task<size_t> HeldBytes(Runtime& runtime) {
-    absl::StatusOr<internal::Endpoint*> endpoint = runtime.shard(0).EndpointOn(0);
+    absl::StatusOr<internal::Endpoint*> endpoint = internal::CoreOf(runtime).shard(0).EndpointOn(0);
     if (!endpoint.ok()) co_return size_t{0};
     const internal::PayloadMemory& memory = (*endpoint)->memory();
     co_return memory.send().stats().bytes_in_use + memory.receive().stats().bytes_in_use +

@@ -15,6 +15,7 @@
 #include "tests/rpc/abandonable.h"
 #include "tests/rpc/stream_payload_service.h"
 #include "tests/support/moved_clock.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scope.h"
@@ -291,7 +292,7 @@ TEST_F(StreamPayloadTest, AWriteThatIsDestroyedKeepsItsPayloadWithinTheShare) {
   Start();
   constexpr size_t kBudget = 8 << 20;  // half of it is of one server
   constexpr size_t kBytes = 3 << 20;
-  internal::StreamMemory& memory = client_runtime_->shard(0).stream_memory();
+  internal::StreamMemory& memory = internal::CoreOf(*client_runtime_).shard(0).stream_memory();
   auto run = [&]() -> Task<absl::Status> {
     memory.set_budget_bytes(kBudget);
     Scheduler& scheduler = client_runtime_->executor(0);

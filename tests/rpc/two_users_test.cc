@@ -31,7 +31,7 @@ class TwoUsersTest : public RpcTest {
   // A server of another user, and our client, both on a device of that name.
   void StartOn(const std::string& device) {
     process_ = std::make_unique<ServerProcess<TestingService>>(
-        "127.0.0.1:0", [device](TestingService&, RuntimeOptions& options) {
+        "127.0.0.1:0", [device](TestingService&, RuntimeOptions& options, internal::TestDevice&) {
           if (seteuid(kNobody) != 0) _exit(1);
           options.device = device;
         });

@@ -171,8 +171,8 @@ TEST_F(UnaryTest, AnUnknownMethodIsUnimplementedAndWasNotRun) {
     static constexpr MethodDescriptor kUnknown("verbena.testing.Testing/Nothing",
                                                Idempotency::kUnknown);
     testing::Empty request, reply;
-    co_return co_await UnaryCall<testing::Empty&, testing::Empty&>(*channel_, kUnknown, request,
-                                                                   reply, {});
+    co_return co_await UnaryCall<testing::Empty&, testing::Empty&>(internal::CoreOf(*channel_),
+                                                                   kUnknown, request, reply, {});
   };
   absl::Status status = Run(call());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
@@ -188,8 +188,8 @@ TEST_F(UnaryTest, ARequestThatDoesNotParseIsRefused) {
     testing::EchoRequest request;
     testing::Empty reply;
     request.set_data("\xff\xfe not text");
-    co_return co_await UnaryCall<testing::EchoRequest&, testing::Empty&>(*channel_, kDeadline,
-                                                                         request, reply, {});
+    co_return co_await UnaryCall<testing::EchoRequest&, testing::Empty&>(
+        internal::CoreOf(*channel_), kDeadline, request, reply, {});
   };
   absl::Status status = Run(call());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;

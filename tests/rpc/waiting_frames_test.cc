@@ -18,6 +18,7 @@
 #include "tests/rpc/testing_service.h"
 #include "tests/rpc/waiting_replies.h"
 #include "verbena/rpc/policy.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/scope.h"
@@ -49,7 +50,7 @@ class WaitingRequestsTest : public RpcTest {
     limits.ping_interval = std::chrono::hours(1);  // the rogue expects no PING
     client_runtime_ = StartRuntime({.limits = limits});
     rogue_runtime_ = StartRuntime();
-    listener_ = *rogue_runtime_->shard(0).bootstrap().Listen("127.0.0.1:0");
+    listener_ = *CoreOf(*rogue_runtime_).shard(0).bootstrap().Listen("127.0.0.1:0");
     channel_ = std::make_unique<Channel>(*client_runtime_, listener_->address(),
                                          ChannelOptions{.service_config = config_});
     stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
@@ -124,7 +125,7 @@ class WaitingRequestsTest : public RpcTest {
     const Endpoint* endpoint = nullptr;
     while (endpoint == nullptr || endpoint->stats().traffic.credit_waits == 0) {
       (void)co_await Pause();
-      endpoint = *client_runtime_->shard(0).EndpointOn(0);
+      endpoint = *CoreOf(*client_runtime_).shard(0).EndpointOn(0);
     }
     meanwhile();
     waiting_ = true;
@@ -215,7 +216,7 @@ TEST_F(WaitingRequestsTest, NorDoesThatOfACallGivenUpWhileItsLinkStaysOpen) {
   bool is_strict = false;
   MakeCalls([](RoguePeer&) {},
             [&] {
-              const Endpoint* endpoint = *client_runtime_->shard(0).EndpointOn(0);
+              const Endpoint* endpoint = *CoreOf(*client_runtime_).shard(0).EndpointOn(0);
               is_strict = endpoint->limits().leases.level == LeaseLevel::kStrict;
               last_->RequestCancel();
             });
@@ -249,7 +250,7 @@ TEST_F(WaitingRequestsTest, EachCancelThatWaitsForRoomIsSent) {
   client_runtime_ = StartRuntime();
   rogue_runtime_ = StartRuntime();
   std::unique_ptr<MessageListener> listener =
-      *rogue_runtime_->shard(0).bootstrap().Listen("127.0.0.1:0");
+      *CoreOf(*rogue_runtime_).shard(0).bootstrap().Listen("127.0.0.1:0");
   channel_ = std::make_unique<Channel>(*client_runtime_, listener->address());
   stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
   std::atomic<bool> all_came{false};

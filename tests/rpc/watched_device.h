@@ -1,7 +1,7 @@
 // WatchedDevice: a device over another one, which tells a test of each frame and each one-sided
 // operation of its links. CallEvent: what the test can be told of.
 //
-//   runtime = StartRuntime({.open_device = OpenerOfWatched(
+//   runtime = StartRuntime({}, {.open = OpenerOfWatched(
 //       [](CallEvent event, WatchedDevice& device, uint32_t qpn) {
 //         if (event == CallEvent::kResponsePosted) device.Break(qpn);
 //       })});
@@ -25,7 +25,7 @@
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "tests/transport/device/delegating_device.h"
-#include "verbena/rpc/runtime.h"
+#include "verbena/rpc/shard/device_keeper.h"
 #include "verbena/rpc/shard/open_device.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/device.h"
@@ -290,9 +290,9 @@ class WatchedDevice final : private OwnerOfWatched, public DelegatingDevice {
   std::map<std::pair<const void*, uint64_t>, uint64_t> receives_;  // queue and wr_id: address
 };
 
-// For RuntimeOptions::open_device: opens the device of that name, and watches it.
-inline DeviceOpener OpenerOfWatched(WatchedDevice::Watcher watcher,
-                                    const std::string& name = "auto") {
+// For TestDevice::open: opens the device of that name, and watches it.
+inline DeviceKeeper::Open OpenerOfWatched(WatchedDevice::Watcher watcher,
+                                          const std::string& name = "auto") {
   return [watcher = std::move(watcher), name]() -> absl::StatusOr<std::unique_ptr<Device>> {
     VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(name));
     return std::make_unique<WatchedDevice>(std::move(device), watcher);

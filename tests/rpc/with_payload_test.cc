@@ -13,7 +13,6 @@
 
 #include "tests/rpc/payload_service.h"
 #include "tests/transport/coro/counted_new.h"
-#include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/context_block.h"
 #include "verbena/transport/coro/combinators.h"

@@ -32,20 +32,18 @@ FOLDERS = {
     "transport/file": _EXECUTOR,
     "transport/connect": _EXECUTOR | {"transport/verbs", "transport/soft", "proto"},
     "transport/link": _EXECUTOR | {"transport/connect"},
-    # A folder under rpc/ may use the descriptions of calls that rpc/ publishes, but none of its
-    # other targets; visibility and Bazel's refusal of cycles keep that.
+    # The floor: what programs see of calls, and no bodies. //rpc joins it with the folders below.
+    "rpc": _LINK | {"transport/file"},
     "rpc/call": _LINK | {"rpc"},
+    "rpc/naming": _EXECUTOR | {"rpc"},
     "rpc/stream": _LINK | {"rpc", "rpc/call"},
     # Opens devices.
     "rpc/shard": _LINK | {"rpc", "rpc/call", "rpc/stream", "transport/verbs", "transport/soft"},
     "rpc/client": _LINK | {"rpc", "rpc/call", "rpc/stream", "rpc/shard", "rpc/naming"},
-    "rpc/server": _LINK | {"rpc", "rpc/call", "rpc/stream", "rpc/shard"},
-    "rpc/naming": _EXECUTOR | {"rpc"},  # of rpc what users see of resolvers and registration
+    "rpc/server": _LINK | {"rpc", "rpc/call", "rpc/stream", "rpc/shard", "rpc/naming"},
     # Optional (//rpc:etcd). It speaks HTTP on a thread of its own, as the bootstraps do: their
     # IoThread serves here, too.
-    "rpc/naming/etcd": _EXECUTOR | {"rpc", "rpc/naming", "transport/connect"},
-    "rpc": _LINK | {"transport/file", "rpc/call", "rpc/stream", "rpc/shard", "rpc/client",
-                    "rpc/server", "rpc/naming", "rpc/naming/etcd"},
+    "rpc/naming/etcd": _EXECUTOR | {"rpc", "rpc/call", "rpc/naming", "transport/connect"},
     "rpc/codegen": {"proto", "rpc"},  # of rpc the version alone
     "rpc/testing": _CORO | {"rpc"},  # for users' tests; nothing but tests may use it
     # Users include nothing below transport/.
@@ -56,6 +54,9 @@ FOLDERS = {
     "tools": _ANYTHING,
     "tools/pch": _ANYTHING,
 }
+
+# The folder whose target of its name joins those of the folders below it, so that users depend on one.
+JOINS = "rpc"
 
 # Outside library -> (what its includes look like, its Bazel repository, folders that may use it).
 LIBRARIES = {
@@ -148,7 +149,8 @@ def _check_deps(path, folder, text):
     for repository, package, bare in _LABEL.findall(_NOT_DEPENDENCIES.sub("", text)):
         repository = repository or bare
         if repository in ("", "verbena"):
-            if package and not package.startswith("third_party"):
+            joined = folder == JOINS and package.startswith(JOINS + "/")
+            if package and not package.startswith("third_party") and not joined:
                 yield _violation(path, folder, package, "//" + package)
         for library, (_, name, _) in LIBRARIES.items():
             if repository == name:

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Who uses whose bodies in rpc/: circles of rooms, and rooms that use what lies above them.
 
-A room is a header and the source of its name. A chapter (rpc/*.h, and rpc/stream/awaits.h, which stubs include) is
-declarations alone: the bodies of what it declares lie in one source or several, each of which belongs to the room of its
-own name. A room depends on what it includes, and on each room that holds bodies of a class or function that it names.
+A room is a header and the source of its name. A chapter (rpc/*.h, and rpc/detail/stream_awaits.h, which stubs include)
+is declarations alone: the bodies of what it declares lie in rooms of the folders. A room depends on what it includes, and
+on each room that holds bodies of a class or function that it names. Bodies lie above a room if its folder may not use
+theirs (layers.py).
 """
 
 import argparse
@@ -12,9 +13,10 @@ import re
 import sys
 
 import bazel_events
+import layers
 
 TOP = bazel_events.TOP
-CHAPTERS = re.compile(r"rpc/\w+\.h|rpc/stream/awaits\.h")
+CHAPTERS = re.compile(r"rpc/\w+\.h|rpc/detail/stream_awaits\.h")
 # They use what programs use, from outside.
 OUTSIDE = ("rpc/testing/", "rpc/codegen/")
 
@@ -46,8 +48,8 @@ def load(top=TOP):
 
 
 def room_of(path):
-    """The name of a file's room. A chapter, and each source beside it, has one of its own."""
-    if CHAPTERS.fullmatch(path) or re.fullmatch(r"rpc/\w+\.cc", path):
+    """The name of a file's room. A chapter has one of its own."""
+    if CHAPTERS.fullmatch(path):
         return path
     return os.path.splitext(path)[0]
 
@@ -86,7 +88,9 @@ def uses(texts):
         for name in (words & held.keys()) - set(_OWN_MEMBER.findall(code)):
             if room in held[name]:  # an overload
                 continue
-            for other in held[name]:
+            # Of overloads it means those that it includes.
+            included = {other for other in held[name] if other in mine}
+            for other in included or held[name]:
                 mine.add(other)
                 named.setdefault((room, other), set()).add(name)
     return arrows, named
@@ -126,9 +130,11 @@ def circles_of_rpc(arrows):
 
 
 def from_below(named):
-    """The uses of bodies beside the chapters by rooms of the folders below: (room, source) -> names."""
-    return {(room, other): names for (room, other), names in named.items()
-            if re.fullmatch(r"rpc/\w+\.cc", other) and not re.fullmatch(r"rpc/\w+\.cc", room)}
+    """The uses of bodies in folders that the user's folder may not use: (room, room with bodies) -> names."""
+    def lies_above(room, other):
+        folder, used = layers.folder_of(os.path.dirname(room)), layers.folder_of(os.path.dirname(other))
+        return used != folder and used not in layers.FOLDERS[folder]
+    return {(room, other): names for (room, other), names in named.items() if lies_above(room, other)}
 
 
 def report(texts):

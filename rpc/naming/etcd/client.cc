@@ -203,7 +203,8 @@ absl::StatusOr<std::unique_ptr<EtcdClient>> EtcdClient::Start(const EtcdOptions&
     VERBENA_RETURN_IF_ERROR(ReadPassword(options.password_file).status());
   }
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<internal::EtcdWire> wire,
-                           internal::StartHttpWire(options));
+                           internal::StartHttpWire(options, {.answer_bytes = kMaxAnswerBytes,
+                                                             .endpoints = kMaxEndpoints}));
   return std::make_unique<EtcdClient>(std::move(wire), options);
 }
 

@@ -261,12 +261,10 @@ class HttpWire final : public EtcdWire {
 
 // Answers of a watch that its reader has not taken.
 constexpr size_t kMostUntakenAnswers = 1024;
-constexpr size_t kMostUntakenBytes = 2 * EtcdClient::kMaxAnswerBytes;
+// Their bytes, in answers of the most bytes.
+constexpr size_t kMostUntaken = 2;
 // Bytes that wait to be parsed.
 constexpr size_t kBufferBytes = size_t{64} << 10;
-
-// The most bytes of an answer, and of each line of a watch.
-size_t MostAnswerBytes() { return EtcdClient::kMaxAnswerBytes; }
 
 }  // namespace
 
@@ -284,11 +282,11 @@ std::shared_ptr<HttpCall> MakeHttpCall(std::shared_ptr<IoThread> io,
 }
 
 absl::StatusOr<std::unique_ptr<EtcdWire>> StartHttpWire(const EtcdOptions& options,
-                                                        NameLookups& lookups) {
-  if (options.endpoints.empty() || options.endpoints.size() > EtcdClient::kMaxEndpoints) {
+                                                        EtcdBounds bounds, NameLookups& lookups) {
+  if (options.endpoints.empty() || options.endpoints.size() > bounds.endpoints) {
     return absl::InvalidArgumentError(
         fmt::format("EtcdOptions::endpoints has {} entries, but must have 1 to {}",
-                    options.endpoints.size(), size_t{EtcdClient::kMaxEndpoints}));
+                    options.endpoints.size(), bounds.endpoints));
   }
   if (options.timeout < kLeastTimeout || options.timeout > kLongestTimeout) {
     return absl::InvalidArgumentError(fmt::format(
@@ -311,7 +309,8 @@ absl::StatusOr<std::unique_ptr<EtcdWire>> StartHttpWire(const EtcdOptions& optio
   VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<IoThread> io, SharedThread::Instance().Get());
   return std::make_unique<HttpWire>(
       options, std::move(io),
-      std::make_shared<EtcdEndpoints>(std::move(hosts), options.timeout, std::move(tls), lookups));
+      std::make_shared<EtcdEndpoints>(std::move(hosts), options.timeout, bounds.answer_bytes,
+                                      std::move(tls), lookups));
 }
 
 HttpCall::HttpCall(std::shared_ptr<IoThread> io, std::shared_ptr<EtcdEndpoints> endpoints,
@@ -408,7 +407,7 @@ void HttpCall::OnWritten(const Error& error) {
   if (request_.watches) {
     parser_->body_limit(boost::none);  // PushLines() bounds each line
   } else {
-    parser_->body_limit(MostAnswerBytes());
+    parser_->body_limit(endpoints_->answer_bytes());
   }
   ReadHeader();
 }
@@ -419,7 +418,7 @@ void HttpCall::OnHeader(const Error& error) {
   if (parser_->is_done()) return Deliver();
   // Memory for all of the body is taken when its first byte comes, and a watch's has no limit.
   const auto length = parser_->content_length();
-  if (length.has_value() && *length > MostAnswerBytes()) {
+  if (length.has_value() && *length > endpoints_->answer_bytes()) {
     return ReadFailed("", http::error::body_limit);
   }
   ReadSome();
@@ -437,7 +436,7 @@ void HttpCall::OnRead(const Error& error) {
   } else if (parser_->is_done()) {
     return Deliver();
   }
-  if (parser_->get().body().size() > MostAnswerBytes()) {
+  if (parser_->get().body().size() > endpoints_->answer_bytes()) {
     return ReadFailed("", http::error::body_limit);
   }
   ReadSome();
@@ -445,8 +444,7 @@ void HttpCall::OnRead(const Error& error) {
 
 void HttpCall::ReadFailed(const char* what, const Error& error) {
   if (error == http::error::body_limit) {
-    return Fail(
-        fmt::format("the answer has more than {} bytes", size_t{EtcdClient::kMaxAnswerBytes}));
+    return Fail(fmt::format("the answer has more than {} bytes", endpoints_->answer_bytes()));
   }
   Fail(what + error.message());
 }
@@ -474,7 +472,8 @@ void HttpCall::PushLines() {
 
 void HttpCall::Push(EtcdAnswer answer) {
   const size_t bytes = answer.text.size();
-  if (untaken_ + bytes > kMostUntakenBytes) return Fail("its messages are not taken in time");
+  if (untaken_ + bytes > kMostUntaken * endpoints_->answer_bytes())
+    return Fail("its messages are not taken in time");
   untaken_ += bytes;
   if (!answers_->Push(std::move(answer), kMostUntakenAnswers)) {
     Fail("its messages are not taken in time");

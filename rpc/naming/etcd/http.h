@@ -82,10 +82,16 @@ class EtcdWire {
 // StartHttpWire: the way to etcd over HTTP/1.1, in the clear or over TLS. Asio, Beast and OpenSSL
 // stay inside.
 
+// The bounds that EtcdClient promises.
+struct EtcdBounds {
+  size_t answer_bytes;
+  size_t endpoints;
+};
+
 // Checks the options and reads the files; connects nothing. `lookups` outlives the wire; tests
 // bring their own.
 absl::StatusOr<std::unique_ptr<EtcdWire>> StartHttpWire(
-    const EtcdOptions& options, NameLookups& lookups = NameLookups::System());
+    const EtcdOptions& options, EtcdBounds bounds, NameLookups& lookups = NameLookups::System());
 
 // EtcdEndpoints: the members of one etcd, and which of them to ask first.
 //
@@ -93,13 +99,19 @@ absl::StatusOr<std::unique_ptr<EtcdWire>> StartHttpWire(
 class EtcdEndpoints {
  public:
   // `tls` is nullptr for connections in the clear. At least one host.
-  EtcdEndpoints(std::vector<HostPort> hosts, Duration timeout,
+  EtcdEndpoints(std::vector<HostPort> hosts, Duration timeout, size_t answer_bytes,
                 std::shared_ptr<boost::asio::ssl::context> tls, NameLookups& lookups)
-      : hosts_(std::move(hosts)), timeout_(timeout), lookups_(lookups), tls_(std::move(tls)) {}
+      : hosts_(std::move(hosts)),
+        timeout_(timeout),
+        answer_bytes_(answer_bytes),
+        lookups_(lookups),
+        tls_(std::move(tls)) {}
 
   size_t size() const { return hosts_.size(); }
   const HostPort& host(size_t index) const { return hosts_[index]; }
   Duration timeout() const { return timeout_; }
+  // The most bytes of an answer, and of each line of a watch.
+  size_t answer_bytes() const { return answer_bytes_; }
   NameLookups& lookups() const { return lookups_; }
   // For handshakes, which do not change it. nullptr: connections are in the clear.
   std::shared_ptr<boost::asio::ssl::context> tls() const {
@@ -122,6 +134,7 @@ class EtcdEndpoints {
  private:
   const std::vector<HostPort> hosts_;
   const Duration timeout_;
+  const size_t answer_bytes_;
   NameLookups& lookups_;
   mutable std::mutex mutex_;
   std::shared_ptr<boost::asio::ssl::context> tls_;  // under mutex_

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/testing_service.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/testing/fake_clock.h"
@@ -260,7 +261,7 @@ TEST_F(ConnectionTest, AConnectionThatClosesWhileItConnectsEndsTheWaits) {
   StartServer({.address = "server"}, {.use_bootstrap = &listening});
   client_runtime_ = StartRuntime({.use_bootstrap = &connecting});
   const auto run = [&]() -> Task<absl::Status> {
-    Connection connection(client_runtime_->shard(0), server_->address(), {});
+    Connection connection(CoreOf(*client_runtime_).shard(0), server_->address(), {});
     absl::StatusOr<ClientSession*> session;
     const Deadline deadline(Clock::Real().Now() + std::chrono::seconds(10));
     const auto wait = [&]() -> Task<void> { session = co_await connection.Session(deadline); };
@@ -335,7 +336,7 @@ TEST_F(ConnectionTest, TheAttemptOfAConnectionThatClosesEndsAndTriesNoOtherAddre
     silent.go.Reset();
     bool ended = false;
     const auto run = [&]() -> Task<absl::Status> {
-      Connection connection(client_runtime_->shard(0), "a:1", {}, {"b:1", "c:1"});
+      Connection connection(CoreOf(*client_runtime_).shard(0), "a:1", {}, {"b:1", "c:1"});
       TaskScope tasks(co_await CurrentContext());
       tasks.Spawn([&]() -> Task<void> { (void)co_await connection.Ready(); });
       while (silent.attempts == 0) (void)co_await Yield();
@@ -366,7 +367,7 @@ TEST_F(ConnectionDeathTest, ClosingAConnectionThatHasUsersAborts) {
   StartBoth();
   EXPECT_DEATH(
       {
-        Connection connection(client_runtime_->shard(0), "nowhere:1", {});
+        Connection connection(CoreOf(*client_runtime_).shard(0), "nowhere:1", {});
         connection.AddUser();
         connection.Close();
       },

@@ -22,6 +22,7 @@
 #include "verbena/rpc/client/subchannels.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/resolver.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/base/clock.h"
@@ -264,7 +265,7 @@ class LookingOnTest : public ReachingTest {
   }
   // The client's order of the servers.
   Names Ranked() {
-    const auto& id = client_runtime_->shard(0).runtime_id().bytes;
+    const auto& id = CoreOf(*client_runtime_).shard(0).runtime_id().bytes;
     const uint64_t client =
         StableHash(std::string_view(reinterpret_cast<const char*>(id.data()), id.size()));
     Names ranked;

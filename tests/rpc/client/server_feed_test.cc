@@ -17,6 +17,7 @@
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/resolver.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/testing/fake_clock.h"
 
@@ -50,8 +51,8 @@ class ServerFeedTest : public RuntimePair {
     });
   }
   std::shared_ptr<FeedSubscriber> Subscribe(ServerFeed& feed, FeedListener& listener) {
-    auto subscriber = std::make_shared<FeedSubscriber>(
-        FeedSubscriber{.listener = &listener, .gate = client_runtime_->connections(0).gate()});
+    auto subscriber = std::make_shared<FeedSubscriber>(FeedSubscriber{
+        .listener = &listener, .gate = Connections::Of(CoreOf(*client_runtime_).shard(0)).gate()});
     EXPECT_EQ(Run(SubscribeHere(feed, subscriber)), absl::OkStatus());
     return subscriber;
   }
@@ -75,7 +76,7 @@ class ServerFeedTest : public RuntimePair {
 
  private:
   Task<absl::Status> SubscribeHere(ServerFeed& feed, std::shared_ptr<FeedSubscriber> subscriber) {
-    feed.Subscribe(subscriber, client_runtime_->shard(0));
+    feed.Subscribe(subscriber, CoreOf(*client_runtime_).shard(0));
     co_return absl::OkStatus();
   }
   Task<absl::Status> UnsubscribeHere(ServerFeed& feed, std::shared_ptr<FeedSubscriber> subscriber) {
@@ -101,10 +102,11 @@ TEST_F(ServerFeedTest, AChannelToASetTakesTheFeedOfItsRuntime) {
   const std::string target = "static:a:1,b:1";
   const Channel channel(*client_runtime_, target);
   bool made = false;
-  const std::shared_ptr<ServerFeed> feed = client_runtime_->server_feeds().To(target, [&made] {
-    made = true;
-    return std::make_shared<ServerFeed>("not shared", absl::UnknownError(""));
-  });
+  const std::shared_ptr<ServerFeed> feed =
+      CoreOf(*client_runtime_).parts().Get<ServerFeeds>().To(target, [&made] {
+        made = true;
+        return std::make_shared<ServerFeed>("not shared", absl::UnknownError(""));
+      });
   EXPECT_FALSE(made);
 }
 

@@ -30,7 +30,9 @@
 namespace verbena {
 
 // The runtime's classes are only passed on by generated code; these stand in for them.
-class Channel {
+namespace internal {
+
+class ClientChannel {
  public:
   const MethodDescriptor* method = nullptr;
   const google::protobuf::MessageLite* request = nullptr;
@@ -41,7 +43,13 @@ class Channel {
   bool answers_payload = false;
 };
 
+}  // namespace internal
+
+class Channel : public internal::ClientChannel {};
+
 namespace internal {
+
+ClientChannel& CoreOf(const Channel& channel) { return const_cast<Channel&>(channel); }
 
 class ServerCall {
  public:
@@ -54,12 +62,13 @@ class ServerCall {
 };
 
 // A call keeps its options in its storage, and ends as soon as it begins.
-InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallOptions&& options)
+InPlaceCall::InPlaceCall(ClientChannel& channel, const MethodDescriptor& method,
+                         CallOptions&& options)
     : channel_(&channel), method_(&method), stage_(Stage::kNewWithOptions) {
   new (storage_) CallOptions(std::move(options));
 }
 
-InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method)
+InPlaceCall::InPlaceCall(ClientChannel& channel, const MethodDescriptor& method)
     : InPlaceCall(channel, method, CallOptions()) {}
 
 InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept

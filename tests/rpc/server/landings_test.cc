@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "tests/rpc/runtime_pair.h"
-#include "verbena/rpc/server/server_client.h"
-#include "verbena/rpc/server/server_source.h"
+#include "verbena/rpc/server/clients.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/memory/buffer.h"
@@ -20,7 +20,7 @@ namespace landings_test {
 constexpr size_t kBytes = 64 << 10;
 
 Task<absl::Status> LoseALink(Runtime& runtime) {
-  VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint, runtime.shard(0).EndpointOn(0));
+  VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint, CoreOf(runtime).shard(0).EndpointOn(0));
   VERBENA_CO_ASSIGN_OR_RETURN(Buffer landing,
                               co_await endpoint->memory().receive().Allocate(kBytes));
   auto source = std::make_shared<ServerSource>(1, 2 * kBytes, kBytes, kBytes);

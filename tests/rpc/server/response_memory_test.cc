@@ -11,10 +11,9 @@
 #include "gmock/gmock.h"
 #include "tests/rpc/payload_testing.verbena.pb.h"
 #include "tests/rpc/runtime_pair.h"
-#include "verbena/rpc/call/memory.h"
-#include "verbena/rpc/server/response_memory.h"
-#include "verbena/rpc/server/server_client.h"
-#include "verbena/rpc/server/server_source.h"
+#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/server/clients.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
@@ -90,7 +89,8 @@ class ResponseMemoryTest : public RuntimePair {
 
   // The server's send memory; a pool keeps what it has registered.
   Task<absl::Status> RegisterAll() {
-    VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint, server_runtime_->shard(0).EndpointOn(0));
+    VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint,
+                                CoreOf(*server_runtime_).shard(0).EndpointOn(0));
     co_return (co_await endpoint->memory().send().Allocate(kBudget)).status();
   }
 
@@ -137,7 +137,8 @@ TEST_F(ResponseMemoryTest, AWaitThatWasGivenUpAsksForNothingMore) {
   QuotaHold all(part, 10);
   ASSERT_TRUE(all.TryTake());
   const auto run = [&]() -> Task<absl::Status> {
-    VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint, server_runtime_->shard(0).EndpointOn(0));
+    VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint,
+                                CoreOf(*server_runtime_).shard(0).EndpointOn(0));
     QuotaHold hold(part, 10);
     CancelScope scope;
     const auto wait = [&]() -> Task<absl::Status> {
@@ -234,7 +235,7 @@ class ResponseMemoryTextTest : public RuntimePair {
 
   Task<absl::StatusOr<Buffer>> Take(ServerClient& client, size_t bytes,
                                     Duration longest = std::chrono::hours(1)) {
-    absl::StatusOr<Endpoint*> endpoint = client_runtime_->shard(0).EndpointOn(0);
+    absl::StatusOr<Endpoint*> endpoint = CoreOf(*client_runtime_).shard(0).EndpointOn(0);
     if (!endpoint.ok()) co_return endpoint.status();
     co_return co_await AllocateResponse(client, **endpoint, bytes, {.longest = longest});
   }

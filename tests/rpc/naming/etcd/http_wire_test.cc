@@ -191,7 +191,10 @@ TEST_F(HttpWireTest, ASilentAddressOfAnEndpointHidesNoOther) {
   });
   // The kernel tries the silent one for 25 s.
   const EtcdOptions options{.endpoints = {FormatHostPort("etcd", at.port)}, .timeout = seconds(10)};
-  auto wire = StartHttpWire(options, lookups);
+  auto wire = StartHttpWire(
+      options,
+      {.answer_bytes = EtcdClient::kMaxAnswerBytes, .endpoints = EtcdClient::kMaxEndpoints},
+      lookups);
   ASSERT_TRUE(wire.ok()) << wire.status();
   EtcdClient client(*std::move(wire), options);
   const absl::Status answered = Await(client.Get("a")).status();

@@ -13,9 +13,10 @@
 
 #include "absl/strings/cord.h"
 #include "fmt/format.h"
+#include "verbena/rpc/call/lending.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/server/call.h"
-#include "verbena/rpc/server/response_memory.h"
+#include "verbena/rpc/server/clients.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sync.h"
@@ -182,13 +183,13 @@ Task<absl::Status> ServerContext::WriteResponsePayload(BufferView part) {
 absl::StatusOr<RemoteMemory> ServerContext::Remote(const RemoteMemoryHandle& handle) {
   internal::Link* link = call_.call_link_->link();
   if (link == nullptr) return absl::UnavailableError("the caller's link was lost");
-  return internal::RemoteOver(*link, handle);
+  return internal::Lending::Remote(*link, handle);
 }
 
 Task<absl::StatusOr<Loan>> ServerContext::Lend(BufferView view, LeaseAccess access) {
   internal::Link* link = call_.call_link_->link();
   if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
-  co_return co_await internal::LendOver(*link, view, access, call_.deadline_);
+  co_return co_await internal::Lending::Lend(*link, view, access, call_.deadline_);
 }
 
 }  // namespace verbena

@@ -1,4 +1,4 @@
-#include "verbena/rpc/client/bulk.h"
+#include "verbena/rpc/client/payload.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,9 +7,9 @@
 #include "absl/container/inlined_vector.h"
 #include "fmt/format.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/client/landings.h"
+#include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"

@@ -10,8 +10,8 @@
 //
 // Messages are borrowed for the call. Any thread.
 
-#ifndef VERBENA_RPC_CALL_PROTOBUF_H_
-#define VERBENA_RPC_CALL_PROTOBUF_H_
+#ifndef VERBENA_RPC_DETAIL_MESSAGE_H_
+#define VERBENA_RPC_DETAIL_MESSAGE_H_
 
 #include <string>
 
@@ -37,4 +37,4 @@ VERBENA_EXPORT std::string DeterministicBytesOf(const MessageLite& message);
 
 }  // namespace verbena::internal
 
-#endif  // VERBENA_RPC_CALL_PROTOBUF_H_
+#endif  // VERBENA_RPC_DETAIL_MESSAGE_H_

@@ -1,12 +1,13 @@
-#include "verbena/rpc/channel.h"
+#include "verbena/rpc/client/channel.h"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/call/memory.h"
-#include "verbena/rpc/client/attempts.h"
+#include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/lending.h"
+#include "verbena/rpc/channel.h"
 #include "verbena/rpc/client/balancer.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/connections.h"
@@ -15,6 +16,7 @@
 #include "verbena/rpc/client/subchannels.h"
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/naming/resolvers.h"
+#include "verbena/rpc/naming/service_config.h"
 #include "verbena/rpc/naming/target.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
@@ -26,15 +28,15 @@
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena {
+namespace internal {
 namespace {
 
-internal::ExecutorWish WishOf(const ChannelOptions& options) {
+ExecutorWish WishOf(const ChannelOptions& options) {
   if (options.server_executor >= 0) {
-    return {.choice = internal::ExecutorChoice::kNumber,
-            .number = static_cast<uint32_t>(options.server_executor) % internal::kMaxExecutors};
+    return {.choice = ExecutorChoice::kNumber,
+            .number = static_cast<uint32_t>(options.server_executor) % kMaxExecutors};
   }
-  if (options.server_key != 0)
-    return {.choice = internal::ExecutorChoice::kKey, .key = options.server_key};
+  if (options.server_key != 0) return {.choice = ExecutorChoice::kKey, .key = options.server_key};
   return {};
 }
 
@@ -83,42 +85,38 @@ void CheckSetOptions(const ChannelOptions& options) {
 }
 
 // nullptr: the target is one server.
-std::shared_ptr<internal::ServerFeed> FeedOf(internal::ServerFeeds& feeds,
-                                             const std::string& target,
-                                             const std::shared_ptr<Resolver>& resolver) {
+std::shared_ptr<ServerFeed> FeedOf(ServerFeeds& feeds, const std::string& target,
+                                   const std::shared_ptr<Resolver>& resolver) {
   if (resolver != nullptr) {
-    return internal::ServerFeeds::Alone(std::make_shared<internal::ServerFeed>(target, resolver));
+    return ServerFeeds::Alone(std::make_shared<ServerFeed>(target, resolver));
   }
-  absl::StatusOr<internal::Target> parsed = internal::ParseTarget(target);
-  if (!parsed.ok()) return std::make_shared<internal::ServerFeed>(target, parsed.status());
-  if (std::holds_alternative<internal::PlainTarget>(*parsed)) return nullptr;
+  absl::StatusOr<Target> parsed = ParseTarget(target);
+  if (!parsed.ok()) return std::make_shared<ServerFeed>(target, parsed.status());
+  if (std::holds_alternative<PlainTarget>(*parsed)) return nullptr;
   return feeds.To(target, [&target, &parsed] {
-    absl::StatusOr<std::shared_ptr<Resolver>> made = internal::MakeResolver(*std::move(parsed));
-    return made.ok() ? std::make_shared<internal::ServerFeed>(target, *std::move(made))
-                     : std::make_shared<internal::ServerFeed>(target, made.status());
+    absl::StatusOr<std::shared_ptr<Resolver>> made = MakeResolver(*std::move(parsed));
+    return made.ok() ? std::make_shared<ServerFeed>(target, *std::move(made))
+                     : std::make_shared<ServerFeed>(target, made.status());
   });
 }
 
 // nullptr: no method has a policy.
-std::unique_ptr<internal::CallPolicies> PoliciesOf(const ServiceConfig& config, int executors) {
-  const absl::Status checked = internal::CheckServiceConfig(config);
+std::unique_ptr<CallPolicies> PoliciesOf(const ServiceConfig& config, int executors) {
+  const absl::Status checked = CheckServiceConfig(config);
   VERBENA_CHECK(checked.ok()) << std::string(checked.message());
   if (config.methods.empty()) return nullptr;
-  return std::make_unique<internal::CallPolicies>(config, executors);
+  return std::make_unique<CallPolicies>(config, executors);
 }
-
-// The deadline of the Task that asks for memory, or for a loan.
-TimePoint AmbientDeadline(const TaskContext& context) { return context.deadline(); }
 
 }  // namespace
 
-Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
+ClientChannel::ClientChannel(RuntimeCore& runtime, std::string target, ChannelOptions options)
     : runtime_(runtime),
+      uses_(runtime.executors()),
       target_(std::move(target)),
       options_(std::move(options)),
       policies_(PoliciesOf(options_.service_config, runtime.executors())),
-      feed_(FeedOf(runtime.server_feeds(), target_, options_.resolver)),
-      uses_(runtime.executors()),
+      feed_(FeedOf(runtime.parts().Get<ServerFeeds>(), target_, options_.resolver)),
       dedupe_clients_(runtime.executors()) {
   VERBENA_CHECK(options_.server_executor >= -1 &&
                 (options_.server_executor == -1 || options_.server_key == 0))
@@ -133,7 +131,7 @@ Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
   }
 }
 
-Channel::~Channel() {
+ClientChannel::~ClientChannel() {
   for (const Use& use : uses_) {
     if (use.gate == nullptr) continue;
     use.gate->Post([use] {
@@ -147,53 +145,36 @@ Channel::~Channel() {
   }
 }
 
-internal::Connection* Channel::ConnectionHere(std::optional<uint64_t> route_key) {
-  internal::Shard* shard = runtime_.CurrentShard();
-  if (shard == nullptr) return nullptr;
-  const Use& use = uses_[shard->index()];
-  if (use.connection != nullptr) [[likely]]
-    return use.connection;
-  if (use.balancer != nullptr) [[likely]]
-    return use.balancer->Pick(route_key);
-  return FindConnection(*shard, route_key);
-}
-
-internal::Connection* Channel::FindConnection(internal::Shard& shard,
-                                              std::optional<uint64_t> route_key) {
+Connection* ClientChannel::Choose(Shard& shard, std::optional<uint64_t> route_key) {
   if (feed_ != nullptr) return BalancerOn(shard).Pick(route_key);
-  internal::Connections& here = runtime_.connections(static_cast<int>(shard.index()));
+  Connections& here = Connections::Of(shard);
   Use& use = uses_[shard.index()];
   use = {
       .connection = &here.To(target_, WishOf(options_)), .connections = &here, .gate = here.gate()};
   return use.connection;
 }
 
-internal::Connection* Channel::ConnectionApartFrom(const internal::TriedServers& tried,
-                                                   std::optional<uint64_t> route_key) {
-  internal::Shard* shard = runtime_.CurrentShard();
-  if (internal::Connection* home = tried.home()) return home;
-  if (shard == nullptr || tried.empty()) return ConnectionHere(route_key);
-  internal::Balancer* balancer = uses_[shard->index()].balancer;
-  return balancer == nullptr ? ConnectionHere(route_key) : balancer->PickOther(route_key, tried);
+Connection* ClientChannel::Apart(const TriedServers& tried, std::optional<uint64_t> route_key) {
+  if (Connection* home = tried.home()) return home;
+  const Shard* shard = ShardHere();
+  if (shard == nullptr || tried.empty()) return Here(route_key);
+  Balancer* balancer = uses_[shard->index()].balancer;
+  return balancer == nullptr ? Here(route_key) : balancer->PickOther(route_key, tried);
 }
 
-RetryStats Channel::retry_stats() const {
-  return policies_ == nullptr ? RetryStats() : policies_->stats();
-}
-
-internal::Balancer& Channel::BalancerOn(internal::Shard& shard) {
+Balancer& ClientChannel::BalancerOn(Shard& shard) {
   Use& use = uses_[shard.index()];
   if (use.balancer == nullptr) {
-    internal::Connections& here = runtime_.connections(static_cast<int>(shard.index()));
-    auto balancer = std::make_unique<internal::Balancer>(
+    Connections& here = Connections::Of(shard);
+    auto balancer = std::make_unique<Balancer>(
         shard, here,
-        internal::BalancerSetup{.servers = {.target = target_,
-                                            .policy = options_.balancing,
-                                            .zone = options_.zone,
-                                            .wish = WishOf(options_),
-                                            .subset_size = options_.subset_size,
-                                            .executors_per_server = options_.executors_per_server},
-                                .ejection = options_.ejection},
+        BalancerSetup{.servers = {.target = target_,
+                                  .policy = options_.balancing,
+                                  .zone = options_.zone,
+                                  .wish = WishOf(options_),
+                                  .subset_size = options_.subset_size,
+                                  .executors_per_server = options_.executors_per_server},
+                      .ejection = options_.ejection},
         feed_);
     use = {.balancer = balancer.get(), .connections = &here, .gate = here.gate()};
     here.Own(std::move(balancer));
@@ -201,25 +182,23 @@ internal::Balancer& Channel::BalancerOn(internal::Shard& shard) {
   return *use.balancer;
 }
 
-const std::shared_ptr<internal::DedupeClient>& Channel::DedupeClientOn(
-    const internal::Shard& shard) {
-  std::shared_ptr<internal::DedupeClient>& client = dedupe_clients_[shard.index()];
+const std::shared_ptr<DedupeClient>& ClientChannel::DedupeClientOn(const Shard& shard) {
+  std::shared_ptr<DedupeClient>& client = dedupe_clients_[shard.index()];
   if (client == nullptr) {
-    client = std::make_shared<internal::DedupeClient>(internal::RuntimeId::Random().bytes);
+    client = std::make_shared<DedupeClient>(RuntimeId::Random().bytes);
   }
   return client;
 }
 
-Task<absl::StatusOr<internal::ConnectionUse>> Channel::Route(std::optional<uint64_t> route_key,
-                                                             Deadline deadline,
-                                                             bool wait_for_ready) {
-  internal::Shard* shard = runtime_.CurrentShard();
-  if (shard == nullptr) co_return internal::NotOnAnExecutor();
-  absl::StatusOr<internal::ConnectionUse> use;
+Task<absl::StatusOr<ConnectionUse>> ClientChannel::Route(std::optional<uint64_t> route_key,
+                                                         Deadline deadline, bool wait_for_ready) {
+  Shard* shard = ShardHere();
+  if (shard == nullptr) co_return NotOnAnExecutor();
+  absl::StatusOr<ConnectionUse> use;
   if (feed_ != nullptr) {
     use = co_await BalancerOn(*shard).AwaitPick(route_key, deadline, wait_for_ready);
   } else {
-    use = internal::ConnectionUse(*ConnectionHere());
+    use = ConnectionUse(*Here());
     const absl::Status ready = (co_await (*use)->Session(deadline, wait_for_ready)).status();
     if (!ready.ok()) use = ready;
   }
@@ -227,19 +206,19 @@ Task<absl::StatusOr<internal::ConnectionUse>> Channel::Route(std::optional<uint6
   co_return use;
 }
 
-absl::StatusOr<std::vector<ChannelServer>> Channel::Servers() {
-  internal::Shard* shard = runtime_.CurrentShard();
-  if (shard == nullptr) return internal::NotOnAnExecutor();
+absl::StatusOr<std::vector<ChannelServer>> ClientChannel::Servers() {
+  Shard* shard = ShardHere();
+  if (shard == nullptr) return NotOnAnExecutor();
   if (feed_ != nullptr) return BalancerOn(*shard).Servers();
   return std::vector<ChannelServer>{
-      internal::DescribeConnection(*ConnectionHere(), {.addresses = {target_}, .name = target_})};
+      DescribeConnection(*Here(), {.addresses = {target_}, .name = target_})};
 }
 
-Task<absl::StatusOr<uint64_t>> Channel::ServersChanged(uint64_t seen) {
-  internal::Shard* shard = runtime_.CurrentShard();
-  if (shard == nullptr) co_return internal::NotOnAnExecutor();
+Task<absl::StatusOr<uint64_t>> ClientChannel::ServersChanged(uint64_t seen) {
+  Shard* shard = ShardHere();
+  if (shard == nullptr) co_return NotOnAnExecutor();
   if (feed_ != nullptr) co_return co_await BalancerOn(*shard).AwaitChange(seen);
-  const internal::ConnectionUse connection(*ConnectionHere());
+  const ConnectionUse connection(*Here());
   for (;;) {
     if (connection->revision() != seen) co_return connection->revision();
     if (shard->closing()) co_return absl::UnavailableError("the runtime is being destroyed");
@@ -247,7 +226,7 @@ Task<absl::StatusOr<uint64_t>> Channel::ServersChanged(uint64_t seen) {
   }
 }
 
-absl::Status Channel::CheckOneServer(const char* what) const {
+absl::Status ClientChannel::CheckOneServer(const char* what) const {
   if (feed_ == nullptr) return absl::OkStatus();
   return WithOutcome(
       absl::FailedPreconditionError(fmt::format(
@@ -257,75 +236,116 @@ absl::Status Channel::CheckOneServer(const char* what) const {
       Outcome::kNotExecuted);
 }
 
-Channel::LinkWish Channel::LinkWishOf(const CallOptions& options) const {
+ClientChannel& CoreOf(const Channel& channel) { return *channel.core_; }
+
+}  // namespace internal
+
+namespace {
+
+// What a caller of a channel waits for, and how long, before it has a link.
+struct LinkWish {
+  std::optional<uint64_t> route_key = {};
+  Deadline deadline = {};
+  bool wait_for_ready = false;
+};
+
+LinkWish WishOf(const CallOptions& options, const ChannelOptions& channel) {
   return {.route_key = options.route_key,
-          .deadline = options.deadline.is_given() ? options.deadline : options_.default_deadline,
+          .deadline = options.deadline.is_given() ? options.deadline : channel.default_deadline,
           .wait_for_ready = options.wait_for_ready};
 }
 
-Task<absl::Status> Channel::Connect() { return ConnectFor({}); }
+// The deadline of the Task that asks for memory, or for a loan.
+TimePoint AmbientDeadline(const TaskContext& context) { return context.deadline(); }
 
-Task<absl::Status> Channel::Connect(const CallOptions& options) {
-  return ConnectFor(LinkWishOf(options));
-}
-
-Task<absl::Status> Channel::ConnectFor(LinkWish wish) {
-  const internal::Shard* shard = ShardHere();
+Task<absl::Status> ConnectFor(internal::ClientChannel& channel, LinkWish wish) {
+  const internal::Shard* shard = channel.ShardHere();
   if (shard == nullptr) co_return internal::NotOnAnExecutor();
   const Deadline deadline = wish.deadline.At(shard->executor());
-  co_return (co_await Route(wish.route_key, deadline, wish.wait_for_ready)).status();
+  co_return (co_await channel.Route(wish.route_key, deadline, wish.wait_for_ready)).status();
 }
 
-Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
-  return AllocateFor(bytes, {});
-}
-
-Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes, const CallOptions& options) {
-  return AllocateFor(bytes, LinkWishOf(options));
-}
-
-Task<absl::StatusOr<Buffer>> Channel::AllocateFor(size_t bytes, LinkWish wish) {
-  const internal::Shard* shard = ShardHere();
+Task<absl::StatusOr<Buffer>> AllocateFor(internal::ClientChannel& channel, size_t bytes,
+                                         LinkWish wish) {
+  const internal::Shard* shard = channel.ShardHere();
   if (shard == nullptr) co_return internal::NotOnAnExecutor();
   const TimePoint deadline =
       std::min(wish.deadline.At(shard->executor()), AmbientDeadline(co_await CurrentContext()));
-  VERBENA_CO_ASSIGN_OR_RETURN(const internal::ConnectionUse connection,
-                              co_await Route(wish.route_key, deadline, wish.wait_for_ready));
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      const internal::ConnectionUse connection,
+      co_await channel.Route(wish.route_key, deadline, wish.wait_for_ready));
   // The link may have been lost since.
   absl::StatusOr<internal::ClientSession*> session =
       co_await connection->Session(deadline, wish.wait_for_ready);
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
   const internal::Endpoint& endpoint = (*session)->endpoint();
-  absl::StatusOr<Buffer> buffer =
-      co_await AllocateUntil(endpoint, endpoint.memory().send(), bytes, {.deadline = deadline});
+  absl::StatusOr<Buffer> buffer = co_await internal::AllocateUntil(
+      endpoint, endpoint.memory().send(), bytes, {.deadline = deadline});
   if (!buffer.ok()) co_return WithOutcome(buffer.status(), Outcome::kNotExecuted);
   co_return buffer;
 }
 
+}  // namespace
+
+Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
+    : core_(std::make_unique<internal::ClientChannel>(internal::CoreOf(runtime), std::move(target),
+                                                      std::move(options))) {}
+
+Channel::~Channel() = default;
+
+const std::string& Channel::target() const { return core_->target(); }
+
+const ChannelOptions& Channel::options() const { return core_->options(); }
+
+Task<absl::Status> Channel::Connect() { return ConnectFor(*core_, {}); }
+
+Task<absl::Status> Channel::Connect(const CallOptions& options) {
+  return ConnectFor(*core_, WishOf(options, core_->options()));
+}
+
+Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
+  return AllocateFor(*core_, bytes, {});
+}
+
+Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes, const CallOptions& options) {
+  return AllocateFor(*core_, bytes, WishOf(options, core_->options()));
+}
+
+absl::StatusOr<std::vector<ChannelServer>> Channel::Servers() { return core_->Servers(); }
+
+Task<absl::StatusOr<uint64_t>> Channel::ServersChanged(uint64_t seen) {
+  return core_->ServersChanged(seen);
+}
+
+RetryStats Channel::retry_stats() const {
+  const internal::CallPolicies* policies = core_->policies();
+  return policies == nullptr ? RetryStats() : policies->stats();
+}
+
 Task<absl::StatusOr<std::string>> Channel::DeviceName() {
   VERBENA_CO_ASSIGN_OR_RETURN(const internal::ConnectionUse connection,
-                              co_await Route({}, {}, /*wait_for_ready=*/false));
+                              co_await core_->Route({}, {}, /*wait_for_ready=*/false));
   absl::StatusOr<internal::ClientSession*> session = co_await connection->Session({});
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
   co_return (*session)->endpoint().device_name();
 }
 
 Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
-  VERBENA_CO_RETURN_IF_ERROR(CheckOneServer("a loan"));
-  internal::Connection* connection = ConnectionHere();
+  VERBENA_CO_RETURN_IF_ERROR(core_->CheckOneServer("a loan"));
+  internal::Connection* connection = core_->Here();
   if (connection == nullptr) co_return internal::NotOnAnExecutor();
   const TimePoint deadline = AmbientDeadline(co_await CurrentContext());
   absl::StatusOr<internal::ClientSession*> session = co_await connection->Session(deadline);
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
   absl::StatusOr<Loan> loan =
-      co_await internal::LendOver(*(*session)->link(), view, access, deadline);
+      co_await internal::Lending::Lend(*(*session)->link(), view, access, deadline);
   if (!loan.ok()) co_return WithOutcome(loan.status(), Outcome::kNotExecuted);
   co_return loan;
 }
 
 absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
-  VERBENA_RETURN_IF_ERROR(CheckOneServer("memory that a server lends"));
-  internal::Connection* connection = ConnectionHere();
+  VERBENA_RETURN_IF_ERROR(core_->CheckOneServer("memory that a server lends"));
+  internal::Connection* connection = core_->Here();
   if (connection == nullptr) return internal::NotOnAnExecutor();
   internal::ClientSession* session = connection->usable_session();
   if (session == nullptr) {
@@ -333,7 +353,7 @@ absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
         "the link that the memory was lent over is lost, or its server is shutting down: ask a "
         "server for a new handle by another call");
   }
-  absl::StatusOr<RemoteMemory> memory = internal::RemoteOver(*session->link(), handle);
+  absl::StatusOr<RemoteMemory> memory = internal::Lending::Remote(*session->link(), handle);
   if (memory.ok()) session->NoteRemoteMemory();
   return memory;
 }

@@ -1,4 +1,4 @@
-#include "verbena/rpc/call/protobuf.h"
+#include "verbena/rpc/detail/message.h"
 
 #include <dlfcn.h>
 

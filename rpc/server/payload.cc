@@ -1,4 +1,4 @@
-#include "verbena/rpc/server/bulk.h"
+#include "verbena/rpc/server/payload.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,14 +9,13 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "fmt/format.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/frames.h"
-#include "verbena/rpc/call/memory.h"
-#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/call/sizes.h"
 #include "verbena/rpc/call/status_codec.h"
-#include "verbena/rpc/server/response_memory.h"
-#include "verbena/rpc/server/server_client.h"
+#include "verbena/rpc/detail/message.h"
+#include "verbena/rpc/server/clients.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"

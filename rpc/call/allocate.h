@@ -4,8 +4,8 @@
 // A wait that takes too long ends with RESOURCE_EXHAUSTED, which says which budget is full and who
 // holds it; the log says so too, at most every ten seconds for each executor.
 
-#ifndef VERBENA_RPC_CALL_MEMORY_H_
-#define VERBENA_RPC_CALL_MEMORY_H_
+#ifndef VERBENA_RPC_CALL_ALLOCATE_H_
+#define VERBENA_RPC_CALL_ALLOCATE_H_
 
 #include <chrono>
 #include <cstddef>
@@ -73,4 +73,4 @@ Task<absl::StatusOr<Buffer>> AllocateWithin(QuotaHold& hold, const Endpoint& end
 
 }  // namespace verbena::internal
 
-#endif  // VERBENA_RPC_CALL_MEMORY_H_
+#endif  // VERBENA_RPC_CALL_ALLOCATE_H_

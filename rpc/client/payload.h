@@ -10,8 +10,8 @@
 // buffers again only once settled(), when every lease has ended. A ClientBulk that is destroyed
 // earlier lets go of its buffers; the leases keep the memory until they end. One thread.
 
-#ifndef VERBENA_RPC_CLIENT_BULK_H_
-#define VERBENA_RPC_CLIENT_BULK_H_
+#ifndef VERBENA_RPC_CLIENT_PAYLOAD_H_
+#define VERBENA_RPC_CLIENT_PAYLOAD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -22,9 +22,9 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/client/landings.h"
 #include "verbena/rpc/client/session.h"
+#include "verbena/rpc/detail/message.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/link/leases.h"
 #include "verbena/transport/link/link.h"
@@ -169,4 +169,4 @@ class ClientBulk final : private LeaseListener, private TransferListener {
 
 }  // namespace verbena::internal
 
-#endif  // VERBENA_RPC_CLIENT_BULK_H_
+#endif  // VERBENA_RPC_CLIENT_PAYLOAD_H_

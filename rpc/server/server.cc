@@ -12,6 +12,7 @@
 #include "verbena/rpc/server/handshake_gate.h"
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/server/shard.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/handshake.h"
@@ -82,7 +83,7 @@ ServerMemory MemoryOf(const internal::ServerMemoryStats& stats) {
 // caller's thread. Executor 0 accepts.
 class Server::Impl {
  public:
-  explicit Impl(Runtime& runtime) : runtime_(runtime) { runtime_.AddServer(); }
+  explicit Impl(Runtime& runtime) : runtime_(internal::CoreOf(runtime)) { runtime_.AddServer(); }
   ~Impl() { runtime_.RemoveServer(); }
 
   absl::Status Start(const std::vector<Service*>& services, const ServerOptions& options) {
@@ -338,7 +339,7 @@ class Server::Impl {
     }
   }
 
-  Runtime& runtime_;
+  internal::RuntimeCore& runtime_;
   internal::MethodTable methods_;
   std::string address_;
   std::unique_ptr<MessageListener> listener_;

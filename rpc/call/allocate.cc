@@ -1,4 +1,4 @@
-#include "verbena/rpc/call/memory.h"
+#include "verbena/rpc/call/allocate.h"
 
 #include <algorithm>
 #include <chrono>

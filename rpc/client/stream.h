@@ -3,8 +3,8 @@
 // The caller's ClientReader, ClientWriter or ClientReaderWriter owns them, on one executor's
 // thread. The stream's windows, and the server's quota of landings, bound what they hold.
 
-#ifndef VERBENA_RPC_CLIENT_STREAM_CALL_H_
-#define VERBENA_RPC_CLIENT_STREAM_CALL_H_
+#ifndef VERBENA_RPC_CLIENT_STREAM_H_
+#define VERBENA_RPC_CLIENT_STREAM_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +18,10 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/context_block.h"
-#include "verbena/rpc/call/protobuf.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/client/session.h"
+#include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/stream/beside.h"
@@ -285,4 +285,4 @@ class InterceptedStream final : private TaskListener {
 
 }  // namespace verbena::internal
 
-#endif  // VERBENA_RPC_CLIENT_STREAM_CALL_H_
+#endif  // VERBENA_RPC_CLIENT_STREAM_H_

@@ -5,8 +5,8 @@
 // Each lives in the frame of the coroutine that awaits it, which may be destroyed at any time. If a
 // Read is destroyed after its message has come, the next Read gets that message. One thread.
 
-#ifndef VERBENA_RPC_STREAM_AWAITS_H_
-#define VERBENA_RPC_STREAM_AWAITS_H_
+#ifndef VERBENA_RPC_DETAIL_STREAM_AWAITS_H_
+#define VERBENA_RPC_DETAIL_STREAM_AWAITS_H_
 
 #include <concepts>
 #include <coroutine>
@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/call.h"
-#include "verbena/rpc/call/protobuf.h"
+#include "verbena/rpc/detail/message.h"
 #include "verbena/transport/base/export.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
@@ -183,7 +183,7 @@ class VERBENA_EXPORT StreamHandle {
  public:
   // `request` is serialized before this returns; for a method whose client sends a stream, it is
   // any message of the request's type. `reply` is any message of the reply's type.
-  StreamHandle(Channel& channel, const MethodDescriptor& method,
+  StreamHandle(ClientChannel& channel, const MethodDescriptor& method,
                const google::protobuf::MessageLite& request,
                const google::protobuf::MessageLite& reply, CallOptions&& options);
 
@@ -446,4 +446,4 @@ VERBENA_CORO_WRAPPER Task<absl::StatusOr<bool>> ReadInto(StreamReceiver& receive
 }  // namespace internal
 }  // namespace verbena
 
-#endif  // VERBENA_RPC_STREAM_AWAITS_H_
+#endif  // VERBENA_RPC_DETAIL_STREAM_AWAITS_H_

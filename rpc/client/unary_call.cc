@@ -1,5 +1,5 @@
 #include "verbena/rpc/call.h"
-#include "verbena/rpc/call/protobuf.h"
+#include "verbena/rpc/detail/message.h"
 
 #include <algorithm>
 #include <memory>
@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/channel.h"
 #include "verbena/rpc/client/attempts.h"
 #include "verbena/rpc/client/call.h"
+#include "verbena/rpc/client/channel.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/dedupe.h"
 #include "verbena/rpc/client/full_call.h"
@@ -59,7 +59,7 @@ class UnaryChain final : public ClientChain {
 };
 
 // One attempt over a connection, with the channel's interceptors around it.
-Task<absl::Status> InterceptedCall(const Channel& channel, ConnectionUse use, CallSpec spec) {
+Task<absl::Status> InterceptedCall(const ClientChannel& channel, ConnectionUse use, CallSpec spec) {
   Connection& connection = *use;
   const Executor& executor = connection.shard().executor();
   CallInfo* const info = spec.options.info;
@@ -88,8 +88,8 @@ Task<absl::Status> InterceptedCall(const Channel& channel, ConnectionUse use, Ca
 }
 
 // `spec` is taken. Moving one costs a hundred instructions, so functions hand it on by reference.
-VERBENA_CORO_WRAPPER Task<absl::Status> AttemptOver(const Channel& channel, Connection& connection,
-                                                    CallSpec&& spec) {
+VERBENA_CORO_WRAPPER Task<absl::Status> AttemptOver(const ClientChannel& channel,
+                                                    Connection& connection, CallSpec&& spec) {
   return channel.options().interceptors.empty()
              ? FullCall(ConnectionUse(connection), std::move(spec))
              : InterceptedCall(channel, ConnectionUse(connection), std::move(spec));
@@ -97,7 +97,7 @@ VERBENA_CORO_WRAPPER Task<absl::Status> AttemptOver(const Channel& channel, Conn
 
 // One attempt over a connection that the channel finds, once a server is ready; it joins `tried`,
 // which may be null.
-Task<absl::Status> RoutedCall(Channel& channel, CallSpec spec, TriedServers* tried) {
+Task<absl::Status> RoutedCall(ClientChannel& channel, CallSpec spec, TriedServers* tried) {
   CallInfo* const info = spec.options.info;
   const Executor& executor = channel.ShardHere()->executor();
   const TimePoint began = executor.now();
@@ -115,15 +115,9 @@ Task<absl::Status> RoutedCall(Channel& channel, CallSpec spec, TriedServers* tri
   co_return status;
 }
 
-// As CallSpec::route_again.
-VERBENA_CORO_WRAPPER Task<absl::StatusOr<ConnectionUse>> RouteAgain(Channel& channel,
-                                                                    const CallOptions& options) {
-  return channel.Route(options.route_key, options.deadline, options.wait_for_ready);
-}
-
 // A call in a frame, once more: its link was lost before the request had left, `took` after the
 // call began.
-Task<absl::Status> RepeatedCall(Channel& channel, CallSpec spec, Duration took) {
+Task<absl::Status> RepeatedCall(ClientChannel& channel, CallSpec spec, Duration took) {
   CallInfo* const info = spec.options.info;
   absl::Status status = co_await RoutedCall(channel, std::move(spec), nullptr);
   if (info != nullptr) info->elapsed += took;
@@ -131,7 +125,7 @@ Task<absl::Status> RepeatedCall(Channel& channel, CallSpec spec, Duration took) 
 }
 
 // One attempt over `connection`; if it is null, over one that the channel finds.
-VERBENA_CORO_WRAPPER Task<absl::Status> OneAttempt(Channel& channel, Connection* connection,
+VERBENA_CORO_WRAPPER Task<absl::Status> OneAttempt(ClientChannel& channel, Connection* connection,
                                                    CallSpec&& spec) {
   return connection == nullptr ? RoutedCall(channel, std::move(spec), nullptr)
                                : AttemptOver(channel, *connection, std::move(spec));
@@ -140,30 +134,30 @@ VERBENA_CORO_WRAPPER Task<absl::Status> OneAttempt(Channel& channel, Connection*
 class ChannelAttempts final : public AttemptMaker {
  public:
   // `channel` outlives it.
-  explicit ChannelAttempts(Channel& channel) : channel_(channel) {}
+  explicit ChannelAttempts(ClientChannel& channel) : channel_(channel) {}
 
   Task<absl::Status> Attempt(CallSpec spec, TriedServers& tried) override {
     const CancelScope* scope = (co_await CurrentContext()).cancel;
     if (spec.options.inherit != Inherit::kAll) scope = nullptr;
     spec.context = ContextOf(spec.options, scope);
     // `tried` must know the server that may have run it. The RetryPolicy makes the call again.
-    if (spec.method.dedupe) spec.route_again = nullptr;
-    Connection* const ready = channel_.ConnectionApartFrom(tried, spec.options.route_key);
+    if (spec.method.dedupe) spec.channel = nullptr;
+    Connection* const ready = channel_.Apart(tried, spec.options.route_key);
     const bool is_usable = ready != nullptr && ready->usable_session() != nullptr;
     if (!is_usable && tried.home() == nullptr) {
       co_return co_await RoutedCall(channel_, std::move(spec), &tried);
     }
     // Another server would not know whether the call has run.
-    if (tried.home() != nullptr) spec.route_again = nullptr;
+    if (tried.home() != nullptr) spec.channel = nullptr;
     tried.Add(*ready);
     co_return co_await AttemptOver(channel_, *ready, std::move(spec));
   }
 
  private:
-  Channel& channel_;
+  ClientChannel& channel_;
 };
 
-VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(Channel& channel, CallRoute route,
+VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(ClientChannel& channel, CallRoute route,
                                                    CallSpec&& spec, ChannelAttempts& attempts) {
   if (route.policy == nullptr) return OneAttempt(channel, route.connection, std::move(spec));
   RetryAccount& account = channel.policies()->account(channel.ShardHere()->index());
@@ -174,7 +168,8 @@ VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(Channel& channel, CallRoute r
 
 // A call that has a name, several attempts, or a scope of its own. `own_token` is its name, if the
 // caller gave none. `use` keeps the route's connection until the call has begun.
-Task<absl::Status> WholeCall(Channel& channel, CallRoute route, ConnectionUse use, CallSpec spec,
+Task<absl::Status> WholeCall(ClientChannel& channel, CallRoute route, ConnectionUse use,
+                             CallSpec spec,
                              [[maybe_unused]] std::unique_ptr<DedupeToken> own_token) {
   const DedupeToken* const token = spec.options.dedupe;
   const bool inherits = spec.options.inherit == Inherit::kAll;
@@ -197,7 +192,7 @@ bool HasContext(const CallOptions& options) {
 }
 
 // Prepares the call's token. Without one in `options` the call gets its own, in `own`.
-absl::Status TakeToken(Channel& channel, const Shard& shard, const MethodDescriptor& method,
+absl::Status TakeToken(ClientChannel& channel, const Shard& shard, const MethodDescriptor& method,
                        CallOptions& options, std::unique_ptr<DedupeToken>& own) {
   if (!method.dedupe) {
     return absl::InvalidArgumentError(
@@ -248,7 +243,7 @@ class InPlaceCall::Eager final : public ClientCall {
   InPlaceCall& owner_;
 };
 
-inline InPlaceCall::Stage InPlaceCall::StageOf(const Channel& channel,
+inline InPlaceCall::Stage InPlaceCall::StageOf(const ClientChannel& channel,
                                                const MethodDescriptor& method, bool has_parts) {
   const CallPolicies* policies = channel.policies();
   if (policies != nullptr && policies->Of(method) != nullptr) [[unlikely]]
@@ -258,7 +253,8 @@ inline InPlaceCall::Stage InPlaceCall::StageOf(const Channel& channel,
   return is_plain ? Stage::kNew : Stage::kNewWithOptions;
 }
 
-InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallOptions&& options)
+InPlaceCall::InPlaceCall(ClientChannel& channel, const MethodDescriptor& method,
+                         CallOptions&& options)
     : channel_(&channel),
       method_(&method),
       deadline_(options.deadline.is_given() ? options.deadline
@@ -272,7 +268,7 @@ InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallO
   if (stage_ != Stage::kNew) new (storage_) CallOptions(std::move(options));
 }
 
-InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method)
+InPlaceCall::InPlaceCall(ClientChannel& channel, const MethodDescriptor& method)
     : channel_(&channel),
       method_(&method),
       deadline_(channel.options().default_deadline),
@@ -313,7 +309,7 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
   if (info_ != nullptr) *info_ = {};
   if (stage_ == Stage::kNewWithPolicy) [[unlikely]]
     return BeginWithPolicy(caller, request, reply, payload);
-  Connection* connection = channel_->ConnectionHere(route_key_);
+  Connection* connection = channel_->Here(route_key_);
   const bool traced = caller.cancel != nullptr && caller.cancel->trace() != nullptr;
   if (stage_ != Stage::kNew || connection == nullptr || traced) [[unlikely]] {
     return BeginFull({.connection = connection}, caller, request, reply, payload);
@@ -347,7 +343,7 @@ std::coroutine_handle<> InPlaceCall::BeginWithPolicy(PromiseBase& caller,
   if (has_attempts) {
     route.policy = &policy;
   } else {
-    route.connection = channel_->ConnectionHere(route_key_);
+    route.connection = channel_->Here(route_key_);
   }
   return BeginFull(route, caller, request, reply, payload);
 }
@@ -361,7 +357,6 @@ std::coroutine_handle<> InPlaceCall::BeginFull(CallRoute route, PromiseBase& cal
                 .received = payload,
                 .options = TakeOptions(),
                 .max_metadata_bytes = channel_->options().max_metadata_bytes,
-                .route_again = RouteAgain,
                 .channel = channel_};
   CallOptions& options = spec.options;
   const Shard* shard = channel_->ShardHere();

@@ -4,8 +4,8 @@
 // Part of a ServerCall, on its executor's thread, and empty again after each call. The bounds of
 // the client and of its source hold for the memory.
 
-#ifndef VERBENA_RPC_SERVER_BULK_H_
-#define VERBENA_RPC_SERVER_BULK_H_
+#ifndef VERBENA_RPC_SERVER_PAYLOAD_H_
+#define VERBENA_RPC_SERVER_PAYLOAD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/frames.h"
-#include "verbena/rpc/call/protobuf.h"
+#include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/server/call_link.h"
 #include "verbena/rpc/server/landings.h"
 #include "verbena/rpc/server/state.h"
@@ -281,4 +281,4 @@ class ServerBulk final {
 
 }  // namespace verbena::internal
 
-#endif  // VERBENA_RPC_SERVER_BULK_H_
+#endif  // VERBENA_RPC_SERVER_PAYLOAD_H_

@@ -1,4 +1,4 @@
-#include "verbena/rpc/server/response_memory.h"
+#include "verbena/rpc/server/clients.h"
 
 #include <utility>
 

@@ -1,0 +1,138 @@
+// RuntimeCore: what stands behind a Runtime (runtime.h): its executors, its devices, and a shard
+// for each executor.
+//
+// Owned by the Runtime. Channels and servers reach it by CoreOf(). Any thread, unless a function
+// says otherwise.
+
+#ifndef VERBENA_RPC_SHARD_RUNTIME_H_
+#define VERBENA_RPC_SHARD_RUNTIME_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/rpc/shard/device_keeper.h"
+#include "verbena/rpc/shard/parts.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/export.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/peer.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/device/device.h"
+#include "verbena/transport/executor/blocking.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/spawn.h"
+
+namespace verbena::internal {
+
+// The only device of a runtime that tests and benchmarks start; at most one of the two.
+struct TestDevice {
+  // Opens it, in Start() and after each failure on a separate thread.
+  DeviceKeeper::Open open = {};
+  // Not owned; must outlive the runtime, and is not opened again.
+  Device* use = nullptr;
+};
+
+class RuntimeCore final : private ExecutorDriver {
+ public:
+  // Runtime::Start(), and for tests the same on a device of theirs, in the place of those that
+  // `options` name.
+  VERBENA_EXPORT static absl::StatusOr<std::unique_ptr<Runtime>> Start(RuntimeOptions options,
+                                                                       TestDevice device = {});
+
+  RuntimeCore(RuntimeOptions options, TestDevice device);
+  RuntimeCore(const RuntimeCore&) = delete;
+  RuntimeCore& operator=(const RuntimeCore&) = delete;
+  // Also after a Start() that failed at any step.
+  ~RuntimeCore() override;
+  // Once. Each step ends on all executors before the next begins: until all tasks have ended, those
+  // of one executor may start tasks on another, or use connections there.
+  void Shutdown();
+
+  int executors() const { return static_cast<int>(shards_.size()); }
+  // The part of the runtime that lives on an executor.
+  Shard& shard(size_t index) const { return *shards_[index]; }
+  // The shard of the executor whose thread this is; nullptr on any other thread.
+  Shard* ShardHere() const {
+    const Scheduler* current = Scheduler::Current();
+    if (current == nullptr) return nullptr;
+    auto* shard = static_cast<Shard*>(current->attachment());
+    // It may be another runtime's.
+    return shard != nullptr && shard->owner() == this ? shard : nullptr;
+  }
+  // What others keep with this runtime.
+  Parts& parts() { return parts_; }
+  const std::vector<std::string>& device_names() const { return device_names_; }
+  uint64_t failed_tasks() const { return failed_tasks_.load(std::memory_order_relaxed); }
+
+  // One more server uses the runtime, or one less.
+  void AddServer() { servers_.fetch_add(1, std::memory_order_relaxed); }
+  void RemoveServer() { servers_.fetch_sub(1, std::memory_order_release); }
+  int servers() const { return servers_.load(std::memory_order_acquire); }
+
+  // As Runtime::BlockOn().
+  template <typename T>
+  T BlockOn(Task<T> task, size_t index = 0) {
+    CheckMayBlock();
+    BlockOnTask<T> blocked(std::move(task));
+    LaunchAndWait(blocked, index);
+    return blocked.TakeResult();
+  }
+  void LaunchAndWait(BlockOnRoot& root, size_t index);
+  // As Runtime::Spawn().
+  SpawnSite SiteOf(size_t index);
+  void LaunchSpawned(Task<void> task, size_t index);
+
+ private:
+  absl::Status StartAll();
+  absl::Status OpenParts();
+  absl::Status OpenDevices();
+  absl::Status OpenNamedDevices();
+  // Without need no port is opened.
+  absl::Status KeepTcpInReserve();
+  DeviceKeeper::Options KeeperOptions(DeviceKind kind) const;
+  absl::Status Keep(absl::StatusOr<std::unique_ptr<DeviceKeeper>> keeper);
+  absl::StatusOr<Executor*> StartExecutor(int index);
+  Task<absl::Status> InitShard(Shard& shard);
+
+  void DriveUntil(absl::FunctionRef<bool()> done) override { PollExecutors(0, done); }
+  // Without threads. The executor `first` comes first.
+  void PollExecutors(size_t first, absl::FunctionRef<bool()> done);
+
+  Task<void> BeginShutdown(size_t index);
+  Task<void> CloseLinks(size_t index) { co_await shards_[index]->CloseLinks(); }
+  Task<void> JoinTasks(size_t index) { co_await shards_[index]->JoinTasks(); }
+  Task<void> End(size_t index) { co_await shards_[index]->End(); }
+
+  const pid_t process_;
+  const RuntimeOptions options_;
+  const TestDevice test_device_;
+  const RuntimeId id_ = RuntimeId::Random();
+  bool shut_down_ = false;
+  std::vector<std::string> device_names_;
+  std::unique_ptr<Bootstrap> owned_bootstrap_;
+  Bootstrap* bootstrap_ = nullptr;
+  std::vector<std::unique_ptr<DeviceKeeper>> keepers_;  // of the devices in use
+  std::atomic<uint64_t> failed_tasks_ = 0;
+  std::atomic<int> servers_ = 0;  // that use the runtime
+  Parts parts_;
+  BlockingPool blocking_pool_;
+  std::vector<std::unique_ptr<Executor>> executors_;  // without threads
+  std::vector<std::unique_ptr<ExecutorThread>> threads_;
+  std::vector<std::unique_ptr<Shard>> shards_;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_SHARD_RUNTIME_H_

@@ -40,7 +40,8 @@ namespace verbena {
 enum class Outcome : uint8_t;
 
 namespace internal {
-class ServerCall;
+struct CallParts;
+class ContextAccess;
 class StreamOf;
 }  // namespace internal
 
@@ -157,19 +158,17 @@ class VERBENA_EXPORT ServerContext {
   VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<Loan>> Lend(BufferView view, LeaseAccess access);
 
  private:
-  friend class internal::ServerCall;
+  friend class internal::ContextAccess;
   friend class internal::StreamOf;
   ServerContext(const MethodDescriptor& method, CancelScope& cancel, const std::string& peer,
-                internal::ServerCall& call)
-      : method_(&method), cancel_(cancel), peer_(&peer), call_(call) {}
-  // The outcome that `status` got from NotExecuted() or MaybeExecuted(); none if neither made it.
-  std::optional<Outcome> OutcomeGiven(const absl::Status& status) const;
+                internal::CallParts& parts)
+      : method_(&method), cancel_(cancel), peer_(&peer), parts_(parts) {}
   absl::Status Marked(absl::Status status, Outcome outcome);
 
   const MethodDescriptor* method_;
   CancelScope& cancel_;
   const std::string* peer_;
-  internal::ServerCall& call_;
+  internal::CallParts& parts_;
   Deadline deadline_;
   uint64_t mark_ = 0;  // of NotExecuted() and MaybeExecuted(); 0 before
 };

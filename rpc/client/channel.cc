@@ -145,7 +145,7 @@ ClientChannel::~ClientChannel() {
   }
 }
 
-Connection* ClientChannel::Choose(Shard& shard, std::optional<uint64_t> route_key) {
+Connection* ClientChannel::FirstUse(Shard& shard, std::optional<uint64_t> route_key) {
   if (feed_ != nullptr) return BalancerOn(shard).Pick(route_key);
   Connections& here = Connections::Of(shard);
   Use& use = uses_[shard.index()];

@@ -57,7 +57,9 @@ class ClientChannel {
     const Use& use = uses_[shard->index()];
     if (use.connection != nullptr) [[likely]]
       return use.connection;
-    return Choose(*shard, route_key);
+    if (use.balancer != nullptr) [[likely]]
+      return use.balancer->Pick(route_key);
+    return FirstUse(*shard, route_key);
   }
   // Here() for a further attempt of a call: of a server that is not in `tried` if one is ready, or
   // of the server that the call must stay with.
@@ -85,8 +87,8 @@ class ClientChannel {
     std::shared_ptr<ExecutorGate> gate;  // open while the above live
   };
 
-  // The rest of Here(): a set of servers, or the first use on this executor.
-  [[gnu::noinline]] Connection* Choose(Shard& shard, std::optional<uint64_t> route_key);
+  // Here() when this executor has not used the channel before.
+  [[gnu::noinline]] Connection* FirstUse(Shard& shard, std::optional<uint64_t> route_key);
   Balancer& BalancerOn(Shard& shard);
 
   RuntimeCore& runtime_;

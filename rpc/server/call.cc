@@ -23,7 +23,8 @@
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/server/admission.h"
-#include "verbena/rpc/server/dedupe.h"
+#include "verbena/rpc/server/context.h"
+#include "verbena/rpc/server/named_run.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/stream/receiver.h"
 #include "verbena/transport/base/check.h"
@@ -36,49 +37,6 @@
 namespace verbena::internal {
 
 namespace {
-
-// Equal messages have equal bytes, also if they have maps.
-uint32_t FingerprintOf(const MessageLite& message) {
-  const std::string bytes = DeterministicBytesOf(message);
-  return ExtendCrc32c(0, bytes.data(), bytes.size());
-}
-
-std::shared_ptr<const KeptResult> TooLarge(const absl::Status& status, Outcome outcome,
-                                           size_t bytes, size_t most) {
-  KeptResult kept;
-  kept.status = absl::ResourceExhaustedError(
-      fmt::format("the call has run and ended with {}, but its result of {} bytes is over this "
-                  "server's DedupeOptions::max_result_bytes of {}, so it was not kept",
-                  absl::StatusCodeToString(status.code()), bytes, most));
-  kept.outcome = outcome;
-  return std::make_shared<const KeptResult>(std::move(kept));
-}
-
-std::shared_ptr<const KeptResult> NoRoom(const absl::Status& status, Outcome outcome) {
-  KeptResult kept;
-  kept.status = absl::ResourceExhaustedError(
-      fmt::format("the call has run and ended with {}, but its result was not kept: the payloads "
-                  "of calls that ran beside it took all of DedupeOptions::max_bytes",
-                  absl::StatusCodeToString(status.code())));
-  kept.outcome = outcome;
-  return std::make_shared<const KeptResult>(std::move(kept));
-}
-
-Task<absl::StatusOr<std::optional<DedupeResult>>> AskStore(DedupeStore& store, RequestId id) {
-  try {
-    co_return co_await store.Lookup(id);
-  } catch (...) {
-    co_return absl::InternalError("it threw an exception");
-  }
-}
-
-// The store cannot tell, so the handler does not run.
-absl::Status Unknown(const absl::Status& why) {
-  absl::Status status =
-      Annotate(why, "the service's DedupeStore cannot tell whether the call has run before");
-  status.SetPayload(kUnprovenPayloadUrl, absl::Cord());
-  return status;
-}
 
 Task<absl::StatusOr<bool>> ReadRequest(StreamReceiver& receiver, MessageLite& request) {
   co_return co_await StreamRead(receiver, request);
@@ -102,13 +60,13 @@ TimePoint DeadlineIn(uint64_t left, TimePoint now) {
 class ServerCall::Chain final : public InterceptorChain<ServerInterceptor, ServerCallView> {
  public:
   Chain(ServerCall& call, ServerCallView& view)
-      : InterceptorChain(call.state_.limits().interceptors, view), call_(call) {}
+      : InterceptorChain(call.parts_.state.limits().interceptors, view), call_(call) {}
 
  private:
   Task<absl::Status> Last() override {
     call_.step_ = Step::kHandler;
     Task<absl::Status> handler = call_.InvokeHandler();
-    if (!handler) co_return call_.NoTask();
+    if (!handler) co_return NoTask(call_.method_name());
     co_return co_await std::move(handler);
   }
 
@@ -116,264 +74,34 @@ class ServerCall::Chain final : public InterceptorChain<ServerInterceptor, Serve
 };
 
 Task<absl::Status> ServerCall::RunIntercepted() {
-  ServerCallView view(*context_, carried_.incoming_metadata(), messages_.request(),
+  ServerCallView view(*context_, parts_.carried.incoming_metadata(), messages_.request(),
                       messages_.reply());
   Chain chain(*this, view);
   using Hooks = MessageHooks<ServerInterceptor, ServerCallView>;
   std::optional<Hooks> hooks;
-  ServedStream* const stream = stream_.get();
-  if (stream != nullptr && Hooks::AreWanted(state_.limits().interceptors)) {
-    hooks.emplace(state_.limits().interceptors, view, Streams::kServer, stream->sender(),
+  ServedStream* const stream = parts_.stream.get();
+  if (stream != nullptr && Hooks::AreWanted(parts_.state.limits().interceptors)) {
+    hooks.emplace(parts_.state.limits().interceptors, view, Streams::kServer, stream->sender(),
                   stream->receiver());
   }
   co_return co_await chain.Run();
 }
 
-// The part of a ServerCall for deduplicated calls: the handler runs for the first request with a
-// name, and further requests get its result.
-
-bool ServerCall::ExtendFingerprint(uint32_t& fingerprint, size_t& done) const {
-  const ServerBulk* bulk = bulk_.get();
-  if (bulk == nullptr) return false;
-  const BufferView payload = bulk->request().payload();
-  if (payload.size() <= done) return false;
-  const size_t bytes = std::min(kChecksumSliceBytes, payload.size() - done);
-  fingerprint = ExtendCrc32c(fingerprint, payload.data() + done, bytes);
-  done += bytes;
-  return done < payload.size();
-}
-
-// The table's entry of a call while its handler, or a question to the store, runs.
-//
-// Lives in RunOnce()'s frame. An interceptor owns the Task of next(), and may destroy it: then
-// nobody would ever end the entry, and all requests that repeat the call would wait for it.
-class ServerCall::RunningName {
- public:
-  RunningName(ServerCall& call, RequestId id) : call_(call), id_(id) {}
-  RunningName(const RunningName&) = delete;
-  RunningName& operator=(const RunningName&) = delete;
-  ~RunningName() {
-    if (runs_) call_.AbandonNamed(id_);
-  }
-
-  void End(const std::shared_ptr<const KeptResult>& result) {
-    runs_ = false;
-    call_.EndNamed(id_, result);
-  }
-
- private:
-  ServerCall& call_;
-  const RequestId id_;
-  bool runs_ = true;
-};
-
-Task<absl::Status> ServerCall::RunOnce() {
-  const DedupeName name = *carried_.name();
-  uint32_t fingerprint = FingerprintOf(messages_.request());
-  size_t done = 0;
-  while (ExtendFingerprint(fingerprint, done)) {
-    if (const absl::Status status = co_await Yield(); !status.ok()) {
-      carried_.once().outcome = Outcome::kNotExecuted;
-      co_return UnlessLeft(status);
-    }
-  }
-  const ServerClient& client = call_link_->client();
-  DedupeTable& table = *state_.limits().dedupe;
-  const DedupeClaim claim = table.Begin({.name = name,
-                                         .runtime = client.identity().runtime,
-                                         .source = client.identity().source,
-                                         .method = entry_.method->descriptor->id,
-                                         .fingerprint = fingerprint},
-                                        state_.executor());
-  using enum DedupeClaim::Verdict;
-  switch (claim.verdict) {
-    case kRefused:
-      carried_.once().outcome = claim.outcome;
-      co_return claim.refusal;
-    case kKept:
-      co_return co_await AnswerWith(*claim.result);
-    case kWait:
-      carried_.once().outcome = Outcome::kMaybeExecuted;
-      VERBENA_CO_RETURN_IF_ERROR(co_await claim.waiter->told().Wait());
-      co_return co_await AnswerWith(claim.waiter->result());
-    case kRun:
-    case kLookUp:
-      break;
-  }
-  RunningName running(*this, name.id);
-  carried_.once().outlives_link = true;
-  if (claim.verdict == kLookUp) {
-    absl::StatusOr<std::optional<DedupeResult>> stored = co_await AskStore(*table.store(), name.id);
-    if (!stored.ok() || stored->has_value()) {
-      co_return co_await AnswerFromStore(running, std::move(stored));
-    }
-  }
-  co_return co_await RunNamed(running);
-}
-
-// A result goes to the table also after the link is lost, since the client may come back for it.
-Task<absl::Status> ServerCall::RunNamed(RunningName& running) {
-  CarriedContext::Once& once = carried_.once();
-  once.trailing_before = carried_.trailing().size();
-  absl::Status status;
-  Outcome outcome = Outcome::kExecuted;
-  try {
-    Task<absl::Status> handler =
-        entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
-    if (handler) {
-      status = co_await std::move(handler);
-    } else {
-      status = NoTask();
-    }
-  } catch (...) {
-    status = Thrown();
-    outcome = Outcome::kMaybeExecuted;
-  }
-  outcome = context_->OutcomeGiven(status).value_or(outcome);
-  running.End(ResultOf(status, outcome));
-  once.outcome = outcome;
-  co_return status;
-}
-
-// Whoever waits for the result has it. What is left of the call is for its own caller alone.
-void ServerCall::EndNamed(RequestId id, const std::shared_ptr<const KeptResult>& result) {
-  state_.limits().dedupe->End(id, result, state_.executor());
-  CarriedContext::Once& once = carried_.once();
-  once.outlives_link = false;
-  // Nobody would answer if the response asked for a landing.
-  if (once.given_up) {
-    cancel_->Request(absl::StatusCode::kCancelled);
-  }
-}
-
-void ServerCall::AbandonNamed(RequestId id) {
-  CarriedContext::Once& once = carried_.once();
-  DedupeTable& table = *state_.limits().dedupe;
-  table.ReturnUnfinished(std::exchange(once.written, {}).size());
-  KeptResult kept;
-  kept.status = absl::AbortedError(
-      fmt::format("an interceptor destroyed the handler of {} before it had ended", method_name()));
-  kept.outcome = Outcome::kMaybeExecuted;
-  // As of a handler that cannot tell.
-  kept.is_final = table.store() == nullptr;
-  once.outcome = kept.outcome;
-  EndNamed(id, std::make_shared<const KeptResult>(std::move(kept)));
-}
-
-Task<absl::Status> ServerCall::AnswerFromStore(RunningName& running,
-                                               absl::StatusOr<std::optional<DedupeResult>> stored) {
-  auto result = std::make_shared<KeptResult>();
-  if (stored.ok()) {
-    result->reply = std::move((*stored)->reply);
-    result->payload = std::move((*stored)->payload);
-  } else {
-    result->status = Unknown(stored.status());
-    result->outcome = Outcome::kMaybeExecuted;
-    result->is_final = false;
-  }
-  running.End(result);
-  co_return co_await AnswerWith(*result);
-}
-
-std::shared_ptr<const KeptResult> ServerCall::ResultOf(const absl::Status& status,
-                                                       Outcome outcome) {
-  CarriedContext::Once& once = carried_.once();
-  const ServerBulk* bulk = bulk_.get();
-  const bool has_payload = bulk != nullptr && bulk->response().has_payload() && status.ok();
-  KeptResult kept;
-  kept.status = status;
-  kept.outcome = outcome;
-  DedupeTable& table = *state_.limits().dedupe;
-  // A store may know, when the call is repeated, what the handler left open.
-  const bool is_open =
-      context_->OutcomeGiven(status) == Outcome::kMaybeExecuted && table.store() != nullptr;
-  kept.is_final = outcome != Outcome::kNotExecuted && !is_open;
-  size_t index = 0;
-  for (const auto& [key, value] : carried_.trailing()) {
-    if (index++ >= once.trailing_before) kept.trailing.Add(key, value);
-  }
-  table.ReturnUnfinished(once.written.size());
-  const size_t most = table.max_result_bytes();
-  size_t bytes = kept.bytes();
-  if (status.ok()) bytes += messages_.reply().ByteSizeLong();
-  if (has_payload) bytes += once.written_bytes + bulk->response().payload().size();
-  if (bytes > most) return TooLarge(status, outcome, bytes, most);
-  if (has_payload && once.lacks_room) return NoRoom(status, outcome);
-  if (status.ok()) kept.reply = PartialBytesOf(messages_.reply());
-  if (has_payload) {
-    std::string& payload = kept.payload.emplace(std::move(once.written));
-    for (size_t i = 0; i < bulk->response().payload().part_count(); ++i) {
-      const BufferView part = bulk->response().payload().part(i);
-      if (!part.empty()) payload.append(part.data(), part.size());
-    }
-  }
-  return std::make_shared<const KeptResult>(std::move(kept));
-}
-
-Task<absl::Status> ServerCall::AnswerWith(const KeptResult& result) {
-  carried_.once().outcome = result.outcome;
-  // Metadata that this link's frames do not take is left out.
-  for (const auto& [key, value] : result.trailing) {
-    (void)context_->AddTrailingMetadata(key, value);
-  }
-  VERBENA_CO_RETURN_IF_ERROR(result.status);
-  if (!messages_.reply().ParsePartialFromString(result.reply)) {
-    co_return absl::InternalError(
-        fmt::format("the stored result of {} bytes does not parse as {}, the reply of {}",
-                    result.reply.size(), TypeNameOf(messages_.reply()), method_name()));
-  }
-  if (!result.payload.has_value()) co_return absl::OkStatus();
-  if (result.payload->empty()) {
-    context_->SetResponsePayload(Payload::Empty());
-    co_return absl::OkStatus();
-  }
-  VERBENA_CO_ASSIGN_OR_RETURN(Buffer payload,
-                              co_await context_->AllocateBuffer(result.payload->size()));
-  std::memcpy(payload.data(), result.payload->data(), result.payload->size());
-  context_->SetResponsePayload(std::move(payload));
-  co_return absl::OkStatus();
-}
-
-Task<absl::Status> ServerCall::WriteKept(BufferView part) {
-  absl::Status written = co_await Bulk().response().Write(part);
-  const Link* link = call_link_->link();
-  // Whoever repeats the call gets the payload over another link.
-  const bool lost = link == nullptr || !link->open();
-  if (!lost) VERBENA_CO_RETURN_IF_ERROR(written);
-  CarriedContext::Once& once = carried_.once();
-  once.written_bytes += part.size();
-  DedupeTable& table = *state_.limits().dedupe;
-  // Nobody gives back what is taken once the handler has ended.
-  const bool may_be_kept =
-      once.outlives_link && !once.lacks_room && once.written_bytes <= table.max_result_bytes();
-  if (!may_be_kept) co_return absl::OkStatus();
-  if (table.TakeUnfinished(part.size())) {
-    once.written.append(part.data(), part.size());
-  } else {
-    once.lacks_room = true;
-  }
-  co_return absl::OkStatus();
-}
-
 // The part of a ServerCall for requests that have bulk, a context or a stream: reads them, and then
 // runs the handler.
-
-void ServerCall::BeginBulk(const RequestBulk& bulk, UsedGrant landing, const char* in_frame) {
-  bulk_.Make().Begin(state_, *call_link_, id_, deadline_, bulk, std::move(landing), in_frame);
-}
 
 void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, IncomingBulk* bulk,
                                 IncomingContext* context) {
   size_t request_bytes = frame.body_bytes;
   if (bulk != nullptr) {
-    BeginBulk(bulk->request, std::move(bulk->landing), bulk->in_frame);
+    parts_.BeginBulk(bulk->request, std::move(bulk->landing), bulk->in_frame);
     body += bulk->request.frame_bytes();
     request_bytes -= bulk->request.frame_bytes();
   }
   if (context != nullptr) {
-    carried_.SetIncoming(std::move(context->block));
+    parts_.carried.SetIncoming(std::move(context->block));
     if (context->header.travels && bulk != nullptr) {
-      bulk_.get()->request().set_context_bytes(context->header.block_bytes);
+      parts_.bulk.get()->request().set_context_bytes(context->header.block_bytes);
     }
   }
   messages_.NoteRequest(request_bytes);
@@ -381,7 +109,7 @@ void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, Inco
   if (frame.flags >= kFrameOpensStream) {
     BeginStream(frame);
     if (context != nullptr && context->header.travels) {
-      stream_.get()->ExpectContext(call_link_->streams(), context->header.block_bytes);
+      parts_.stream.get()->ExpectContext(parts_.link->streams(), context->header.block_bytes);
     }
     in_frame = entry_.streams == Streams::kServer && (frame.flags & kFrameMessageApart) == 0;
     // Interceptors see it, and it is that of the call before.
@@ -400,7 +128,7 @@ void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, Inco
   BeginContext();
   if (context != nullptr) SetTrace();
   const bool apart = (frame.flags & kFrameMessageApart) != 0;
-  if (state_.admission() != nullptr) {
+  if (parts_.state.admission() != nullptr) {
     AwaitTurn(apart);
   } else {
     Launch(apart);
@@ -408,7 +136,7 @@ void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, Inco
 }
 
 absl::Status ServerCall::CheckBulk() const {
-  const FetchedRequest& request = bulk_.get()->request();
+  const FetchedRequest& request = parts_.bulk.get()->request();
   if (request.has_payload() && !entry_.method->descriptor->request_payload()) {
     return absl::InvalidArgumentError(
         fmt::format("{} takes no payload with its request, and was given one", method_name()));
@@ -417,26 +145,27 @@ absl::Status ServerCall::CheckBulk() const {
 }
 
 void ServerCall::BeginStream(const FrameHeader& frame) {
-  ServedStream& stream = stream_.Make();
-  stream.SetMemory(state_, *call_link_, deadline_);
-  stream.Begin(call_link_->streams(), id_, *entry_.method->descriptor,
+  ServedStream& stream = parts_.stream.Make();
+  stream.SetMemory(parts_.state, *parts_.link, parts_.deadline);
+  stream.Begin(parts_.link->streams(), parts_.id, *entry_.method->descriptor,
                (frame.flags & kFrameMessageApart) != 0);
 }
 
 void ServerCall::Launch(bool apart) {
-  const bool fetches = bulk_.get() != nullptr && bulk_.get()->request().fetches();
-  const bool reads = apart || (stream_.get() != nullptr && stream_.get()->expects_context());
+  const bool fetches = parts_.bulk.get() != nullptr && parts_.bulk.get()->request().fetches();
+  const bool reads =
+      apart || (parts_.stream.get() != nullptr && parts_.stream.get()->expects_context());
   if (!fetches && !reads) {
     RunHandler();
     return;
   }
   step_ = Step::kFetch;
   task_ = fetches ? FetchAndRun() : ReadAndRun(apart);
-  task_.Start(state_.executor(), &*cancel_, this);
+  task_.Start(parts_.state.executor(), &*cancel_, this);
 }
 
 Task<absl::Status> ServerCall::FetchAndRun() {
-  FetchedRequest& request = bulk_.get()->request();
+  FetchedRequest& request = parts_.bulk.get()->request();
   VERBENA_CO_RETURN_IF_ERROR(co_await request.Fetch());
   if (!request.context().empty()) VERBENA_CO_RETURN_IF_ERROR(TakeContext(request.context()));
   if (request.fetches_message()) {
@@ -447,8 +176,8 @@ Task<absl::Status> ServerCall::FetchAndRun() {
 }
 
 Task<absl::Status> ServerCall::ReadAndRun(bool request_apart) {
-  ServedStream& stream = *stream_.get();
-  const TimePoint limit = SaturatingAdd(state_.executor().now(), kMaxLandingWait);
+  ServedStream& stream = *parts_.stream.get();
+  const TimePoint limit = SaturatingAdd(parts_.state.executor().now(), kMaxLandingWait);
   if (stream.expects_context()) {
     VERBENA_CO_ASSIGN_OR_RETURN(const std::string block, co_await stream.TakeContext(limit));
     VERBENA_CO_RETURN_IF_ERROR(TakeContext(block));
@@ -467,24 +196,24 @@ Task<absl::Status> ServerCall::ReadAndRun(bool request_apart) {
 absl::Status ServerCall::TakeContext(std::string_view block) {
   absl::StatusOr<CallContext> context = ParseContext(block.data(), block.size());
   if (!context.ok()) {
-    if (Link* link = call_link_->link()) link->Close(context.status());
+    if (Link* link = parts_.link->link()) link->Close(context.status());
     return context.status();
   }
-  if (context->metadata.bytes() > state_.limits().max_metadata_bytes) {
-    return state_.RefusalStatus(RefusalReason::kTooMuchMetadata);
+  if (context->metadata.bytes() > parts_.state.limits().max_metadata_bytes) {
+    return parts_.state.RefusalStatus(RefusalReason::kTooMuchMetadata);
   }
-  if (context->dedupe.has_value() && stream_.get() != nullptr) {
+  if (context->dedupe.has_value() && parts_.stream.get() != nullptr) {
     absl::Status violation = NameOfStream();
-    if (Link* link = call_link_->link()) link->Close(violation);
+    if (Link* link = parts_.link->link()) link->Close(violation);
     return violation;
   }
-  carried_.SetIncoming(*std::move(context));
+  parts_.carried.SetIncoming(*std::move(context));
   SetTrace();
   return absl::OkStatus();
 }
 
 void ServerCall::SetTrace() {
-  const CallContext& context = *carried_.incoming();
+  const CallContext& context = *parts_.carried.incoming();
   if (context.trace.has_value()) cancel_->set_trace(*context.trace);
 }
 
@@ -492,12 +221,12 @@ Task<absl::Status> ServerCall::RunFetched() {
   if (cancel_->requested()) co_return cancel_->status();
   step_ = Step::kHandler;
   Task<absl::Status> handler = Invoke();
-  if (!handler) co_return NoTask();
+  if (!handler) co_return NoTask(method_name());
   co_return co_await std::move(handler);
 }
 
 absl::Status ServerCall::OnStreamFrame(const FrameHeader& frame, const char* body) {
-  ServedStream* stream = stream_.get();
+  ServedStream* stream = parts_.stream.get();
   if (stream != nullptr) return stream->OnFrame(frame, body);
   return absl::InvalidArgumentError(
       fmt::format("a frame of a stream for a call of {}, which is not a stream", method_name()));
@@ -507,11 +236,11 @@ absl::Status ServerCall::OnStreamFrame(const FrameHeader& frame, const char* bod
 // replies, payloads, trailing metadata and the ends of streams.
 
 void ServerCall::EndTask(const absl::Status& ended, Outcome outcome) {
-  outcome = context_->OutcomeGiven(ended).value_or(outcome);
+  outcome = ContextAccess::OutcomeGiven(*context_, ended).value_or(outcome);
   const bool refused = step_ == Step::kFetch || step_ == Step::kIntercept;
   if (refused) outcome = Outcome::kNotExecuted;
-  const absl::Status& status = refused ? UnlessLeft(ended) : ended;
-  outcome = carried_.OutcomeOr(outcome);
+  const absl::Status& status = refused ? parts_.state.UnlessLeft(ended, *cancel_) : ended;
+  outcome = parts_.carried.OutcomeOr(outcome);
   if (failure_ != nullptr) {
     RespondLargeFailure(status);
   } else if (status.ok() && step_ != Step::kAskForLanding && step_ != Step::kSendReply) {
@@ -521,26 +250,19 @@ void ServerCall::EndTask(const absl::Status& ended, Outcome outcome) {
   }
 }
 
-// As for a call that waits for its turn: its client may try another server.
-const absl::Status& ServerCall::UnlessLeft(const absl::Status& ended) const {
-  const bool is_left = pool_.draining() && absl::IsCancelled(ended) &&
-                       cancel_->reason() == absl::StatusCode::kCancelled;
-  return is_left ? state_.RefusalStatus(RefusalReason::kShuttingDown) : ended;
-}
-
 bool ServerCall::AskForFailure(const absl::Status& status, Outcome outcome) {
-  const Link* link = call_link_->link();
-  if (stream_.get() != nullptr || step_ == Step::kAskForLanding || link == nullptr ||
+  const Link* link = parts_.link->link();
+  if (parts_.stream.get() != nullptr || step_ == Step::kAskForLanding || link == nullptr ||
       !link->open() || cancel_->requested() ||
-      StatusFits(status, link->max_body_bytes() - carried_.outgoing_bytes())) {
+      StatusFits(status, link->max_body_bytes() - parts_.carried.outgoing_bytes())) {
     return false;
   }
   auto failure = std::make_unique<LargeFailure>(status, outcome, StatusBodyOf(status));
-  if (!Bulk().response().PlanFailure(failure->body->ByteSizeLong()).ok()) return false;
+  if (!parts_.Bulk().response().PlanFailure(failure->body->ByteSizeLong()).ok()) return false;
   failure_ = std::move(failure);
   step_ = Step::kAskForLanding;
-  task_ = bulk_.get()->response().AskForLanding(*failure_->body);
-  task_.Start(state_.executor(), &*cancel_, this);
+  task_ = parts_.bulk.get()->response().AskForLanding(*failure_->body);
+  task_.Start(parts_.state.executor(), &*cancel_, this);
   return true;
 }
 
@@ -556,14 +278,14 @@ void ServerCall::RespondLargeFailure(const absl::Status& asked) {
 }
 
 void ServerCall::CompleteWithParts(size_t reply_bytes) {
-  const Link* link = call_link_->link();
+  const Link* link = parts_.link->link();
   const bool large =
-      link != nullptr && reply_bytes + carried_.outgoing_bytes() > link->max_body_bytes();
-  if (large && stream_.get() != nullptr) {
+      link != nullptr && reply_bytes + parts_.carried.outgoing_bytes() > link->max_body_bytes();
+  if (large && parts_.stream.get() != nullptr) {
     step_ = Step::kSendReply;
     task_ = SendReply();
-    task_.Start(state_.executor(), &*cancel_, this);
-  } else if (bulk_.get() != nullptr || large) {
+    task_.Start(parts_.state.executor(), &*cancel_, this);
+  } else if (parts_.bulk.get() != nullptr || large) {
     CompleteWithBulk(reply_bytes);
   } else {
     Respond(absl::OkStatus(), Outcome::kExecuted);
@@ -571,35 +293,31 @@ void ServerCall::CompleteWithParts(size_t reply_bytes) {
 }
 
 void ServerCall::CompleteWithBulk(size_t reply_bytes) {
-  absl::Status planned =
-      Bulk().response().Plan(*entry_.method->descriptor, reply_bytes, carried_.outgoing_bytes());
-  if (!planned.ok() || !bulk_.get()->response().needs_landing()) {
+  absl::Status planned = parts_.Bulk().response().Plan(*entry_.method->descriptor, reply_bytes,
+                                                       parts_.carried.outgoing_bytes());
+  if (!planned.ok() || !parts_.bulk.get()->response().needs_landing()) {
     Respond(planned, Outcome::kExecuted);
     return;
   }
   step_ = Step::kAskForLanding;
-  task_ = bulk_.get()->response().AskForLanding(messages_.reply());
-  task_.Start(state_.executor(), &*cancel_, this);
+  task_ = parts_.bulk.get()->response().AskForLanding(messages_.reply());
+  task_.Start(parts_.state.executor(), &*cancel_, this);
 }
 
 // The reply does not fit a frame, so it goes ahead of the response.
 Task<absl::Status> ServerCall::SendReply() {
-  const TimePoint limit = SaturatingAdd(state_.executor().now(), kMaxLandingWait);
-  co_return co_await WithDeadline(WriteReply(stream_.get()->sender(), messages_.reply()), limit);
-}
-
-ServerBulk& ServerCall::Bulk() {
-  if (bulk_.get() == nullptr) BeginBulk({}, {}, nullptr);
-  return *bulk_.get();
+  const TimePoint limit = SaturatingAdd(parts_.state.executor().now(), kMaxLandingWait);
+  co_return co_await WithDeadline(WriteReply(parts_.stream.get()->sender(), messages_.reply()),
+                                  limit);
 }
 
 absl::Status ServerCall::OnLanding(const RemoteRange& landing) {
-  ServerBulk* bulk = bulk_.get();
+  ServerBulk* bulk = parts_.bulk.get();
   return bulk != nullptr ? bulk->response().OnLanding(landing) : absl::OkStatus();
 }
 
 absl::Status ServerCall::EndStream(const absl::Status& status) {
-  if (stream_.get()->OnHandlerEnd() || !status.ok()) return status;
+  if (parts_.stream.get()->OnHandlerEnd() || !status.ok()) return status;
   if (cancel_.has_value() && cancel_->requested()) return cancel_->status();
   return absl::AbortedError(
       fmt::format("the handler of {} returned OK before its last Write had sent its message: "
@@ -608,7 +326,7 @@ absl::Status ServerCall::EndStream(const absl::Status& status) {
 }
 
 void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
-  if (has_parts()) {
+  if (parts_.in_use()) {
     RespondWithParts(status, outcome);
   } else {
     RespondPlainly(status, outcome);
@@ -618,14 +336,14 @@ void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
 void ServerCall::RespondPlainly(const absl::Status& status, Outcome outcome) {
   if (!status.ok()) DropFailedReply();
   if (!EndHandler()) return;
-  response_.Begin(*call_link_, id_, deadline_, nullptr, nullptr);
+  response_.Begin(*parts_.link, parts_.id, parts_.deadline, nullptr, nullptr);
   const bool sent = status.ok() ? response_.SendReply(messages_.reply_bytes())
                                 : response_.SendFailure(status, outcome);
   if (sent) Finish();
 }
 
 void ServerCall::RespondWithParts(const absl::Status& handlers, Outcome outcome) {
-  const bool is_stream = stream_.get() != nullptr;
+  const bool is_stream = parts_.stream.get() != nullptr;
   // A client that has given up reads no details.
   const bool is_heard = cancel_.has_value() && !cancel_->requested();
   const absl::Status ended = is_stream ? EndStream(handlers) : absl::OkStatus();
@@ -641,10 +359,11 @@ void ServerCall::RespondWithParts(const absl::Status& handlers, Outcome outcome)
 }
 
 bool ServerCall::BeginResponse() {
-  carried_.DropIncoming();
+  parts_.carried.DropIncoming();
   if (!EndHandler()) return false;
-  response_.Begin(*call_link_, id_, deadline_, bulk_.get(), carried_.outgoing());
-  if (bulk_.get() != nullptr) EndBulkRequest();
+  response_.Begin(*parts_.link, parts_.id, parts_.deadline, parts_.bulk.get(),
+                  parts_.carried.outgoing());
+  if (parts_.bulk.get() != nullptr) EndBulkRequest();
   return true;
 }
 
@@ -658,80 +377,80 @@ void ServerCall::DropFailedReply() {
 // message is freed with them.
 void ServerCall::EndBulkRequest() {
   messages_.DropRequestBeyond(CallMessages::kMaxPooledBytes);
-  FetchedRequest& request = bulk_.get()->request();
+  FetchedRequest& request = parts_.bulk.get()->request();
   request.Drop();
-  if (const size_t bytes = request.earned_landing_bytes()) call_link_->OfferLanding(bytes);
+  if (const size_t bytes = request.earned_landing_bytes()) parts_.link->OfferLanding(bytes);
 }
 
 // The part of a ServerCall for servers with an Admission: the wait for its turn.
 
 void ServerCall::AwaitTurn(bool apart) {
-  if (state_.admission()->queues()) {
+  if (parts_.state.admission()->queues()) {
     step_ = Step::kQueued;
     request_apart_ = apart;
-    state_.admission()->Enqueue(*this);
+    parts_.state.admission()->Enqueue(*this);
     return;
   }
-  state_.NoteStarted();
+  parts_.state.NoteStarted();
   Launch(apart);
 }
 
 void ServerCall::EndTurn() {
-  if (Admission* admission = state_.admission()) admission->EndRun(*this);
+  if (Admission* admission = parts_.state.admission()) admission->EndRun(*this);
 }
 
 void ServerCall::RunQueued() {
   VERBENA_DCHECK(step_ == Step::kQueued) << method_name();
   step_ = Step::kHandler;
-  if (deadline_ <= state_.executor().now()) {
+  if (parts_.deadline <= parts_.state.executor().now()) {
     EndTurn();
     Respond(CancelStatus(absl::StatusCode::kDeadlineExceeded), Outcome::kNotExecuted);
     return;
   }
-  state_.NoteStarted();
+  parts_.state.NoteStarted();
   // Streams may last for ever.
-  if (stream_.get() != nullptr) EndTurn();
+  if (parts_.stream.get() != nullptr) EndTurn();
   Launch(request_apart_);
 }
 
 void ServerCall::RefuseQueued(RefusalReason reason) {
   VERBENA_CHECK(step_ == Step::kQueued) << method_name();
   step_ = Step::kHandler;
-  if (bulk_.get() != nullptr || stream_.get() != nullptr) {
-    state_.NoteRefused(reason);
-    Respond(state_.RefusalStatus(reason), Outcome::kNotExecuted);
+  if (parts_.bulk.get() != nullptr || parts_.stream.get() != nullptr) {
+    parts_.state.NoteRefused(reason);
+    Respond(parts_.state.RefusalStatus(reason), Outcome::kNotExecuted);
     return;
   }
   // The Status is encoded already.
-  CallLink& call_link = *call_link_;
-  const CallId id = id_;
+  CallLink& call_link = *parts_.link;
+  const CallId id = parts_.id;
   StopTimer();
   context_.reset();
   cancel_.reset();
-  state_.CountRefusal(reason);
+  parts_.state.CountRefusal(reason);
   Finish();
   call_link.RefuseQueued(id, reason);
 }
 
 ServerCall::ServerCall(ServerState& state, CallPool& pool, int method_index)
-    : state_(state),
-      pool_(pool),
+    : pool_(pool),
       entry_(state.methods().entry(method_index)),
       messages_(*entry_.method),
-      response_(state, entry_.method->descriptor->full_name, messages_, *this) {}
+      response_(state, entry_.method->descriptor->full_name, messages_, *this),
+      parts_(state) {}
 
 ServerCall::~ServerCall() {
-  VERBENA_CHECK(call_link_ == nullptr) << "a call of " << method_name() << " still runs";
+  VERBENA_CHECK(parts_.link == nullptr) << "a call of " << method_name() << " still runs";
   StopTimer();
 }
 
 void ServerCall::SetCall(CallLink& call_link, CallId id, const FrameHeader& frame) {
-  VERBENA_DCHECK(call_link_ == nullptr && !context_.has_value() && !task_) << method_name();
-  VERBENA_DCHECK(step_ == Step::kHandler && !has_parts()) << method_name();
-  call_link_ = &call_link;
-  id_ = id;
-  deadline_ =
-      frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), state_.executor().now());
+  VERBENA_DCHECK(parts_.link == nullptr && !context_.has_value() && !task_) << method_name();
+  VERBENA_DCHECK(step_ == Step::kHandler && !parts_.in_use()) << method_name();
+  parts_.link = &call_link;
+  parts_.id = id;
+  parts_.deadline =
+      frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), parts_.state.executor().now());
 }
 
 void ServerCall::Start(CallLink& call_link, CallId id, const FrameHeader& frame, const char* body,
@@ -753,7 +472,7 @@ void ServerCall::StartInFrame(CallLink& call_link, CallId id, const FrameHeader&
     return;
   }
   BeginContext();
-  if (state_.admission() != nullptr) [[unlikely]] {
+  if (parts_.state.admission() != nullptr) [[unlikely]] {
     AwaitTurn(false);
     return;
   }
@@ -762,9 +481,10 @@ void ServerCall::StartInFrame(CallLink& call_link, CallId id, const FrameHeader&
 
 void ServerCall::BeginContext() {
   cancel_.emplace();
-  cancel_->set_client(reinterpret_cast<uintptr_t>(&call_link_->client()));
-  context_.emplace(ServerContext(*entry_.method->descriptor, *cancel_, call_link_->peer(), *this));
-  if (deadline_ != kNever) StartTimer();
+  cancel_->set_client(reinterpret_cast<uintptr_t>(&parts_.link->client()));
+  context_.emplace(
+      ContextAccess::Make(*entry_.method->descriptor, *cancel_, parts_.link->peer(), parts_));
+  if (parts_.deadline != kNever) StartTimer();
 }
 
 // A handler need not be a coroutine, so it may throw before there is a Task to hold what it threw.
@@ -773,27 +493,27 @@ void ServerCall::RunHandler() {
     task_ = Invoke();
   } catch (...) {
     EndTurn();
-    Respond(Thrown(), Outcome::kMaybeExecuted);
+    Respond(parts_.state.Thrown(method_name()), Outcome::kMaybeExecuted);
     return;
   }
   if (!task_) {
     EndTurn();
-    Respond(NoTask(), Outcome::kMaybeExecuted);
+    Respond(NoTask(method_name()), Outcome::kMaybeExecuted);
     return;
   }
-  task_.Start(state_.executor(), &*cancel_, this);
+  task_.Start(parts_.state.executor(), &*cancel_, this);
 }
 
 Task<absl::Status> ServerCall::Invoke() {
-  if (state_.limits().interceptors.empty()) [[likely]]
+  if (parts_.state.limits().interceptors.empty()) [[likely]]
     return InvokeHandler();
   step_ = Step::kIntercept;
   return RunIntercepted();
 }
 
 Task<absl::Status> ServerCall::InvokeHandler() {
-  if (carried_.name() != nullptr) [[unlikely]]
-    return RunOnce();
+  if (parts_.carried.name() != nullptr) [[unlikely]]
+    return RunOnce({parts_, entry_, messages_, *cancel_, *context_});
   return entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
 }
 
@@ -803,36 +523,16 @@ absl::Status ServerCall::NotParsed() const {
                                                 TypeNameOf(messages_.request())));
 }
 
-absl::Status ServerCall::NoTask() const {
-  return absl::InternalError(
-      fmt::format("the handler of {} returned an empty Task: make the handler a coroutine "
-                  "(co_return), or return a Task that has not been awaited or moved from",
-                  method_name()));
-}
-
-// The exception's text goes to the log only: it may hold what the callers must not see.
-absl::Status ServerCall::Thrown() const {
-  try {
-    throw;
-  } catch (const std::exception& error) {
-    state_.LogThrown(method_name(), error.what());
-  } catch (...) {
-    state_.LogThrown(method_name(), "something unknown");
-  }
-  return absl::InternalError(
-      fmt::format("the handler of {} threw an exception: see the server's log", method_name()));
-}
-
 void ServerCall::OnTaskDone() {
-  VERBENA_DCHECK(call_link_ != nullptr && context_.has_value()) << method_name();
-  if (state_.admission() != nullptr) [[unlikely]]
+  VERBENA_DCHECK(parts_.link != nullptr && context_.has_value()) << method_name();
+  if (parts_.state.admission() != nullptr) [[unlikely]]
     EndTurn();
   absl::Status status;
   Outcome outcome = Outcome::kExecuted;
   try {
     status = task_.TakeResult();
   } catch (...) {
-    status = Thrown();
+    status = parts_.state.Thrown(method_name());
     outcome = Outcome::kMaybeExecuted;
   }
   task_ = {};
@@ -846,8 +546,8 @@ void ServerCall::OnTaskDone() {
 void ServerCall::Complete() {
   const size_t reply_bytes = messages_.reply().ByteSizeLong();
   messages_.NoteReply(reply_bytes);
-  const Link* link = call_link_->link();
-  if (!has_parts() && (link == nullptr || reply_bytes <= link->max_body_bytes())) [[likely]] {
+  const Link* link = parts_.link->link();
+  if (!parts_.in_use() && (link == nullptr || reply_bytes <= link->max_body_bytes())) [[likely]] {
     ReplyInFrame(reply_bytes);
   } else {
     CompleteWithParts(reply_bytes);
@@ -856,7 +556,7 @@ void ServerCall::Complete() {
 
 void ServerCall::ReplyInFrame(size_t reply_bytes) {
   if (!EndHandler()) return;
-  if (response_.SendInFrame(*call_link_, id_, deadline_, reply_bytes)) [[likely]]
+  if (response_.SendInFrame(*parts_.link, parts_.id, parts_.deadline, reply_bytes)) [[likely]]
     FinishReplied();
 }
 
@@ -864,7 +564,7 @@ bool ServerCall::EndHandler() {
   StopTimer();
   context_.reset();
   cancel_.reset();
-  const Link* link = call_link_->link();
+  const Link* link = parts_.link->link();
   if (link != nullptr && link->open()) [[likely]]
     return true;
   Finish();
@@ -873,7 +573,7 @@ bool ServerCall::EndHandler() {
 
 void ServerCall::Finish() {
   response_.Clear();
-  if (has_parts()) ClearParts();
+  if (parts_.in_use()) parts_.Clear();
   step_ = Step::kHandler;
   FinishReplied();
 }
@@ -882,26 +582,20 @@ void ServerCall::FinishReplied() {
   VERBENA_DCHECK(!context_.has_value() && !cancel_.has_value() && !timer_running_)
       << method_name() << " ends before its handler";
   messages_.Clear();
-  CallLink& call_link = *std::exchange(call_link_, nullptr);
-  const bool is_guarded = state_.admission() != nullptr && ReleasePlace();
+  CallLink& call_link = *std::exchange(parts_.link, nullptr);
+  const bool is_guarded = parts_.state.admission() != nullptr && ReleasePlace();
   if (!is_guarded) [[likely]]
     call_link.client().RemoveCall();
   IntrusiveNode<ServerCall>::Unlink();
-  call_link.Remove(id_.slot, *this);
+  call_link.Remove(parts_.id.slot, *this);
   pool_.Recycle(*this);
 }
 
-bool ServerCall::ReleasePlace() { return state_.admission()->Release(*this, method_index()); }
-
-void ServerCall::ClearParts() {
-  bulk_.Clear();
-  carried_.Clear();
-  stream_.Clear();
-}
+bool ServerCall::ReleasePlace() { return parts_.state.admission()->Release(*this, method_index()); }
 
 void ServerCall::Cancel(absl::StatusCode reason) {
   if (step_ == Step::kQueued) {
-    state_.admission()->Leave(*this);
+    parts_.state.admission()->Leave(*this);
     step_ = Step::kHandler;
     Respond(CancelStatus(reason), Outcome::kNotExecuted);
     return;
@@ -911,23 +605,23 @@ void ServerCall::Cancel(absl::StatusCode reason) {
 
 void ServerCall::GiveUp(absl::StatusCode reason) {
   // Another request may wait for the call's result.
-  if (carried_.outlives_link() && reason == absl::StatusCode::kCancelled) {
-    carried_.once().given_up = true;
+  if (parts_.carried.outlives_link() && reason == absl::StatusCode::kCancelled) {
+    parts_.carried.once().given_up = true;
     return;
   }
-  if (cancel_.has_value() && stream_.get() != nullptr) stream_.get()->OnGivenUp(reason);
+  if (cancel_.has_value() && parts_.stream.get() != nullptr) parts_.stream.get()->OnGivenUp(reason);
   Cancel(reason);
 }
 
 void ServerCall::StartTimer() {
-  context_->deadline_ = Deadline(deadline_);
-  cancel_->LimitDeadline(deadline_);
-  state_.executor().StartTimer(*this, deadline_);
+  ContextAccess::SetDeadline(*context_, parts_.deadline);
+  cancel_->LimitDeadline(parts_.deadline);
+  parts_.state.executor().StartTimer(*this, parts_.deadline);
   timer_running_ = true;
 }
 
 void ServerCall::StopTimer() {
-  if (std::exchange(timer_running_, false)) state_.executor().StopTimer(*this);
+  if (std::exchange(timer_running_, false)) parts_.state.executor().StopTimer(*this);
 }
 
 void ServerCall::OnTimer() {
@@ -937,7 +631,7 @@ void ServerCall::OnTimer() {
 
 void ServerCall::OnLinkDown() {
   if (cancel_.has_value()) {
-    if (carried_.outlives_link()) return;
+    if (parts_.carried.outlives_link()) return;
     Cancel(absl::StatusCode::kCancelled);
   } else {
     Finish();

@@ -1,5 +1,4 @@
-// Calls of a server: ServerCall, the parts that only some calls have, CarriedContext and CallBulk,
-// and the pool of an executor's calls, CallPool.
+// Calls of a server: ServerCall, and the pool of an executor's calls, CallPool.
 //
 // A CallPool owns calls while they are pooled, and each owns itself while it runs; on that
 // executor's thread. The server's limits bound the calls that run.
@@ -28,6 +27,7 @@
 #include "verbena/rpc/server/clients.h"
 #include "verbena/rpc/server/landings.h"
 #include "verbena/rpc/server/method_table.h"
+#include "verbena/rpc/server/parts.h"
 #include "verbena/rpc/server/payload.h"
 #include "verbena/rpc/server/response.h"
 #include "verbena/rpc/server/served_stream.h"
@@ -44,125 +44,7 @@
 
 namespace verbena::internal {
 
-// A request's context block, as its frame has it: the block, or how many bytes of it travel
-// one-sided.
-struct IncomingContext {
-  ContextHeader header;
-  CallContext block;  // empty if it travels
-};
-
-// CarriedContext: what a server's call carries beside its messages: the request's context block,
-// the trailing metadata of its answer, and the state of a deduplicated call.
-//
-// Part of a ServerCall, on its executor's thread. Made when a call first has either, and kept for
-// later calls; a call that has neither pays nothing.
-class CarriedContext {
- public:
-  // The state of a call with a name.
-  struct Once {
-    // The handler runs for all requests with the name: neither the end of the link nor a CANCEL
-    // reaches it.
-    bool outlives_link = false;
-    // Meanwhile its caller has given up.
-    bool given_up = false;
-    // The outcome of the call, if it fails; unset: that of a call without a name.
-    std::optional<Outcome> outcome = {};
-    size_t trailing_before = 0;  // entries of the answer's metadata before the handler
-    // The pieces of the response's payload, if it may be kept: memory that the table counts.
-    std::string written = {};
-    size_t written_bytes = 0;
-    bool lacks_room = false;  // for a piece, so the result is not kept
-  };
-
-  // The request's block; null if it has none.
-  const CallContext* incoming() const { return in_use_ ? &state_->incoming : nullptr; }
-  // Its metadata, which interceptors may change.
-  Metadata& incoming_metadata() { return Make().incoming.metadata; }
-  void SetIncoming(CallContext incoming) { Make().incoming = std::move(incoming); }
-
-  // The name of a deduplicated call, until DropIncoming(); null if it has none.
-  const DedupeName* name() const {
-    return in_use_ && state_->incoming.dedupe ? &*state_->incoming.dedupe : nullptr;
-  }
-  Once& once() { return Make().once; }
-  bool outlives_link() const { return in_use_ && state_->once.outlives_link; }
-  // The outcome of a call that has failed, and is `outcome` without a name.
-  Outcome OutcomeOr(Outcome outcome) const {
-    return in_use_ ? state_->once.outcome.value_or(outcome) : outcome;
-  }
-
-  // The answer's block; null if it has none. All but the metadata is at its default.
-  const CallContext* outgoing() const {
-    return in_use_ && !state_->outgoing.metadata.empty() ? &state_->outgoing : nullptr;
-  }
-  Metadata& trailing() { return Make().outgoing.metadata; }
-  // The bytes of the answer's block.
-  size_t outgoing_bytes() const {
-    const CallContext* block = outgoing();
-    return block == nullptr ? 0 : block->encoded_bytes();
-  }
-
-  // The handler has ended: metadata does not wait with the response.
-  void DropIncoming() {
-    if (in_use_) state_->incoming = {};
-  }
-  // The call is over.
-  void Clear() {
-    if (!std::exchange(in_use_, false)) return;
-    *state_ = {};
-  }
-  // The request or the answer has a block, or may get one.
-  bool in_use() const { return in_use_; }
-
- private:
-  struct State {
-    CallContext incoming;
-    CallContext outgoing;
-    Once once;
-  };
-  State& Make() {
-    if (state_ == nullptr) state_ = std::make_unique<State>();
-    in_use_ = true;
-    return *state_;
-  }
-
-  std::unique_ptr<State> state_;
-  bool in_use_ = false;
-};
-
 class CallPool;
-struct KeptResult;
-
-// A request's payload: the header in its frame, the landing to which it was written, if any, and
-// where it is in the frame, if it is there.
-struct IncomingBulk {
-  RequestBulk request;
-  UsedGrant landing;
-  const char* in_frame = nullptr;
-};
-
-// The one-sided part of a call: made when a call first has one, and kept for later calls.
-class CallBulk {
- public:
-  // This call's; null if it has none.
-  ServerBulk* get() const { return in_use_ ? bulk_.get() : nullptr; }
-  // For this call, which has none yet.
-  ServerBulk& Make() {
-    if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
-    in_use_ = true;
-    return *bulk_;
-  }
-  // The call is over.
-  void Clear() {
-    if (!std::exchange(in_use_, false)) return;
-    bulk_->Clear();
-  }
-  bool in_use() const { return in_use_; }
-
- private:
-  std::unique_ptr<ServerBulk> bulk_;
-  bool in_use_ = false;
-};
 
 // A failure that does not fit a frame, while the client is asked for memory for it.
 struct LargeFailure {
@@ -206,16 +88,13 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // No response can be sent any more. Ends the call if the response was all that was left of it.
   void OnLinkDown();
 
-  CallId id() const { return id_; }
+  CallId id() const { return parts_.id; }
   int method_index() const { return entry_.index; }
   const char* method_name() const { return entry_.method->descriptor->full_name; }
   // The handler has begun and not ended; after that only the response is left to be sent.
   bool running() const { return context_.has_value() && step_ != Step::kQueued; }
 
  private:
-  friend ServerContext;
-  friend StreamOf;
-
   enum class Step : uint8_t {
     kHandler,        // it runs, or has ended
     kQueued,         // the call waits for its turn
@@ -231,11 +110,6 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void OnTimer() override;  // the deadline
   void OnResponseSent() override { Finish(); }
 
-  // This call's ServerBulk, made now if there is none. Valid while the call's context lives.
-  ServerBulk& Bulk();
-  void BeginBulk(const RequestBulk& bulk, UsedGrant landing, const char* in_frame);
-  // Bulk, context or a stream, which few calls have: a path of their own leaves them out.
-  bool has_parts() const { return bulk_.in_use() || carried_.in_use() || stream_.in_use(); }
   [[gnu::noinline]] void StartWithParts(const FrameHeader& frame, const char* body,
                                         IncomingBulk* bulk, IncomingContext* context);
   void SetCall(CallLink& call_link, CallId id, const FrameHeader& frame);
@@ -254,22 +128,6 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // The handler's Task, behind the interceptors. Empty if the handler returns none.
   VERBENA_CORO_WRAPPER Task<absl::Status> Invoke();
   VERBENA_CORO_WRAPPER Task<absl::Status> InvokeHandler();
-  // For a call with a name: runs the handler, or finds its result.
-  [[gnu::noinline]] Task<absl::Status> RunOnce();
-  class RunningName;
-  Task<absl::Status> RunNamed(RunningName& running);
-  void EndNamed(RequestId id, const std::shared_ptr<const KeptResult>& result);
-  // The same for a handler that was destroyed before it ended.
-  void AbandonNamed(RequestId id);
-  Task<absl::Status> AnswerFromStore(RunningName& running,
-                                     absl::StatusOr<std::optional<DedupeResult>> stored);
-  Task<absl::Status> AnswerWith(const KeptResult& result);
-  std::shared_ptr<const KeptResult> ResultOf(const absl::Status& status, Outcome outcome);
-  Task<absl::Status> WriteKept(BufferView part);
-  // A named call's fingerprint is the CRC32C of its request and its payload, unless an interceptor
-  // takes that. Continues it with the next slice of the payload, of which `done` bytes are in it;
-  // false if that was the last one.
-  bool ExtendFingerprint(uint32_t& fingerprint, size_t& done) const;
   class Chain;
   [[gnu::noinline]] Task<absl::Status> RunIntercepted();
   // Reads a context block that did not come in the request's frame. A failure ends the call; a
@@ -287,8 +145,6 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   [[gnu::noinline]] void CompleteWithParts(size_t reply_bytes);
   // A task has ended that is not the handler's, or not well.
   [[gnu::noinline]] void EndTask(const absl::Status& ended, Outcome outcome);
-  // `ended`, or a refusal if the end of a shutdown's grace has cancelled a call that has not begun.
-  const absl::Status& UnlessLeft(const absl::Status& ended) const;
   void Respond(const absl::Status& status, Outcome outcome);
   // For a call without parts.
   void RespondPlainly(const absl::Status& status, Outcome outcome);
@@ -298,7 +154,6 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void FinishReplied();
   // Ends the call's place at Admission. False if it has none of its own.
   [[gnu::noinline]] bool ReleasePlace();
-  [[gnu::noinline]] void ClearParts();
 
   // Asks the client for memory for a failure that does not fit a frame. False if there is no need,
   // or no way.
@@ -320,27 +175,18 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // Whether the method takes a request with such a payload, and this server one of its size.
   absl::Status CheckBulk() const;
   [[gnu::cold, gnu::noinline]] absl::Status NotParsed() const;
-  [[gnu::cold, gnu::noinline]] absl::Status NoTask() const;
-  // The error that the caller gets for the exception that is being handled.
-  [[gnu::cold, gnu::noinline]] absl::Status Thrown() const;
 
-  ServerState& state_;
   CallPool& pool_;
   const MethodTable::Entry& entry_;
   CallMessages messages_;
   ServerResponse response_;
 
   // State of the current call.
-  CallLink* call_link_ = nullptr;
-  CallId id_;
+  CallParts parts_;
   std::optional<CancelScope> cancel_;
   std::optional<ServerContext> context_;
   Task<absl::Status> task_;
-  TimePoint deadline_ = kNever;
   bool timer_running_ = false;
-  CallBulk bulk_;
-  CarriedContext carried_;
-  CallStream stream_;
   Step step_ = Step::kHandler;
   bool request_apart_ = false;  // while it waits for its turn
   std::unique_ptr<LargeFailure> failure_;
@@ -406,7 +252,10 @@ class CallPool {
   }
 
   // From now on no call is admitted.
-  void Drain() { draining_ = true; }
+  void Drain() {
+    draining_ = true;
+    state_.NoteDraining();
+  }
   bool draining() const { return draining_; }
   // Only after Drain().
   Task<absl::Status> WaitUntilIdle();

@@ -1,7 +1,4 @@
-// ServerContext: how a handler reaches its call. ServerCall uses this file, so every program with a
-// server links it, and libraries of handlers are linked in any order.
-
-#include "verbena/rpc/service.h"
+#include "verbena/rpc/server/context.h"
 
 #include <algorithm>
 #include <atomic>
@@ -15,7 +12,6 @@
 #include "fmt/format.h"
 #include "verbena/rpc/call/lending.h"
 #include "verbena/rpc/call/status_codec.h"
-#include "verbena/rpc/server/call.h"
 #include "verbena/rpc/server/clients.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
@@ -25,11 +21,11 @@
 namespace verbena::internal {
 
 StreamReceiver& StreamOf::Receiver(ServerContext& context) {
-  return context.call_.stream_.get()->receiver();
+  return context.parts_.stream.get()->receiver();
 }
 
 StreamSender& StreamOf::Sender(ServerContext& context) {
-  return context.call_.stream_.get()->sender();
+  return context.parts_.stream.get()->sender();
 }
 
 }  // namespace verbena::internal
@@ -44,6 +40,20 @@ absl::Cord MarkOf(uint64_t number, Outcome outcome) {
 }
 
 }  // namespace
+
+namespace internal {
+
+std::optional<Outcome> ContextAccess::OutcomeGiven(const ServerContext& context,
+                                                   const absl::Status& status) {
+  if (status.ok() || context.mark_ == 0) return std::nullopt;
+  const auto mark = status.GetPayload(kRefusalPayloadUrl);
+  for (const Outcome outcome : {Outcome::kNotExecuted, Outcome::kMaybeExecuted}) {
+    if (mark == MarkOf(context.mark_, outcome)) return outcome;
+  }
+  return std::nullopt;
+}
+
+}  // namespace internal
 
 absl::Status ServerContext::NotExecuted(absl::Status status) {
   return Marked(std::move(status), Outcome::kNotExecuted);
@@ -64,61 +74,52 @@ absl::Status ServerContext::Marked(absl::Status status, Outcome outcome) {
   return status;
 }
 
-std::optional<Outcome> ServerContext::OutcomeGiven(const absl::Status& status) const {
-  if (status.ok() || mark_ == 0) return std::nullopt;
-  const auto mark = status.GetPayload(internal::kRefusalPayloadUrl);
-  for (const Outcome outcome : {Outcome::kNotExecuted, Outcome::kMaybeExecuted}) {
-    if (mark == MarkOf(mark_, outcome)) return outcome;
-  }
-  return std::nullopt;
-}
-
-bool ServerContext::shutting_down() const { return call_.state_.shutdown_begins().is_set(); }
+bool ServerContext::shutting_down() const { return parts_.state.shutdown_begins().is_set(); }
 
 Task<absl::Status> ServerContext::ShutdownBegins() {
-  co_return co_await call_.state_.shutdown_begins().Wait();
+  co_return co_await parts_.state.shutdown_begins().Wait();
 }
 
 const Metadata& ServerContext::metadata() const {
   static const Metadata* const none = new Metadata();
-  const internal::CallContext* context = call_.carried_.incoming();
+  const internal::CallContext* context = parts_.carried.incoming();
   return context != nullptr ? context->metadata : *none;
 }
 
 Priority ServerContext::priority() const {
-  const internal::CallContext* context = call_.carried_.incoming();
+  const internal::CallContext* context = parts_.carried.incoming();
   return context != nullptr ? context->priority : Priority::kNormal;
 }
 
 std::optional<RequestId> ServerContext::request_id() const {
-  const internal::CallContext* context = call_.carried_.incoming();
+  const internal::CallContext* context = parts_.carried.incoming();
   return context != nullptr ? context->request_id : std::nullopt;
 }
 
 std::optional<RequestId> ServerContext::dedupe_id() const {
-  const internal::DedupeName* name = call_.carried_.name();
+  const internal::DedupeName* name = parts_.carried.name();
   return name != nullptr ? std::optional(name->id) : std::nullopt;
 }
 
 uint64_t ServerContext::dedupe_acknowledged_below() const {
-  const internal::DedupeName* name = call_.carried_.name();
+  const internal::DedupeName* name = parts_.carried.name();
   return name != nullptr ? name->acknowledged_below : 0;
 }
 
 absl::Status ServerContext::AddTrailingMetadata(std::string_view key, std::string_view value) {
   VERBENA_RETURN_IF_ERROR(Metadata::CheckEntry(key, value));
-  const internal::Link* link = call_.call_link_->link();
-  size_t most = call_.state_.limits().max_metadata_bytes;
+  const internal::Link* link = parts_.link->link();
+  size_t most = parts_.state.limits().max_metadata_bytes;
   // The other half is for the reply's headers, or for a failure's text.
   if (link != nullptr) most = std::min(most, link->max_body_bytes() / 2);
-  if (const internal::ServerBulk* bulk = call_.bulk_.get();
+  if (const internal::ServerBulk* bulk = parts_.bulk.get();
       bulk != nullptr && bulk->room_in_frame() > 0 && link != nullptr) {
     // The payload comes in the same frame.
     most = std::min(most, link->max_body_bytes() - bulk->room_in_frame() -
                               internal::ResponseBulk::kEncodedBytes);
     most -= std::min(most, internal::kContextHeaderBytes);
   }
-  Metadata& trailing = call_.carried_.trailing();
+  Metadata& trailing = parts_.carried.trailing();
   const size_t bytes = trailing.bytes() + Metadata::kEntryBytes + key.size() + value.size();
   if (bytes > most) {
     return absl::ResourceExhaustedError(
@@ -131,65 +132,65 @@ absl::Status ServerContext::AddTrailingMetadata(std::string_view key, std::strin
   return absl::OkStatus();
 }
 
-const Metadata& ServerContext::trailing_metadata() const { return call_.carried_.trailing(); }
+const Metadata& ServerContext::trailing_metadata() const { return parts_.carried.trailing(); }
 
 size_t ServerContext::request_payload_bytes() const {
-  const internal::ServerBulk* bulk = call_.bulk_.get();
+  const internal::ServerBulk* bulk = parts_.bulk.get();
   return bulk != nullptr ? bulk->request().payload_bytes() : 0;
 }
 
 bool ServerContext::has_request_payload() const {
-  const internal::ServerBulk* bulk = call_.bulk_.get();
+  const internal::ServerBulk* bulk = parts_.bulk.get();
   return bulk != nullptr && bulk->request().has_payload();
 }
 
 Buffer ServerContext::TakeRequestPayload() {
-  internal::ServerBulk* bulk = call_.bulk_.get();
+  internal::ServerBulk* bulk = parts_.bulk.get();
   return bulk != nullptr ? bulk->request().TakePayload() : Buffer();
 }
 
 Task<absl::StatusOr<Buffer>> ServerContext::AllocateBuffer(size_t bytes) {
-  const internal::Link* link = call_.call_link_->link();
+  const internal::Link* link = parts_.link->link();
   const internal::Endpoint* endpoint = link != nullptr ? &link->endpoint() : nullptr;
   // The result of a deduplicated call is kept, payload included, for whoever repeats it.
-  if (endpoint == nullptr && call_.carried_.outlives_link()) {
-    endpoint = call_.state_.AnyEndpoint();
+  if (endpoint == nullptr && parts_.carried.outlives_link()) {
+    endpoint = parts_.state.AnyEndpoint();
   }
   if (endpoint == nullptr) co_return absl::UnavailableError("the caller's link was lost");
-  co_return co_await internal::AllocateResponse(call_.call_link_->client(), *endpoint, bytes,
-                                                call_.state_.SendWait(call_.deadline_));
+  co_return co_await internal::AllocateResponse(parts_.link->client(), *endpoint, bytes,
+                                                parts_.state.SendWait(parts_.deadline));
 }
 
 std::string ServerContext::device_name() const {
-  const internal::Link* link = call_.call_link_->link();
+  const internal::Link* link = parts_.link->link();
   return link == nullptr ? "" : link->endpoint().device_name();
 }
 
 void ServerContext::SetResponsePayload(Payload payload) {
-  call_.Bulk().response().SetPayload(std::move(payload));
+  parts_.Bulk().response().SetPayload(std::move(payload));
 }
 
 size_t ServerContext::response_payload_room() const {
-  const internal::ServerBulk* bulk = call_.bulk_.get();
+  const internal::ServerBulk* bulk = parts_.bulk.get();
   return bulk != nullptr ? bulk->response().room() : 0;
 }
 
 Task<absl::Status> ServerContext::WriteResponsePayload(BufferView part) {
-  if (call_.carried_.outlives_link()) [[unlikely]]
-    return call_.WriteKept(part);
-  return call_.Bulk().response().Write(part);
+  if (parts_.carried.outlives_link()) [[unlikely]]
+    return parts_.WriteKept(part);
+  return parts_.Bulk().response().Write(part);
 }
 
 absl::StatusOr<RemoteMemory> ServerContext::Remote(const RemoteMemoryHandle& handle) {
-  internal::Link* link = call_.call_link_->link();
+  internal::Link* link = parts_.link->link();
   if (link == nullptr) return absl::UnavailableError("the caller's link was lost");
   return internal::Lending::Remote(*link, handle);
 }
 
 Task<absl::StatusOr<Loan>> ServerContext::Lend(BufferView view, LeaseAccess access) {
-  internal::Link* link = call_.call_link_->link();
+  internal::Link* link = parts_.link->link();
   if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
-  co_return co_await internal::Lending::Lend(*link, view, access, call_.deadline_);
+  co_return co_await internal::Lending::Lend(*link, view, access, parts_.deadline);
 }
 
 }  // namespace verbena

@@ -148,4 +148,31 @@ void ServerState::LogThrown(const char* method, const char* what) {
                 fmt::format("the handler of {} threw: {}", method, what));
 }
 
+// The exception's text goes to the log only: it may hold what the callers must not see.
+absl::Status ServerState::Thrown(const char* method) {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    LogThrown(method, error.what());
+  } catch (...) {
+    LogThrown(method, "something unknown");
+  }
+  return absl::InternalError(
+      fmt::format("the handler of {} threw an exception: see the server's log", method));
+}
+
+const absl::Status& ServerState::UnlessLeft(const absl::Status& ended,
+                                            const CancelScope& cancel) const {
+  const bool is_left =
+      draining_ && absl::IsCancelled(ended) && cancel.reason() == absl::StatusCode::kCancelled;
+  return is_left ? RefusalStatus(RefusalReason::kShuttingDown) : ended;
+}
+
+absl::Status NoTask(const char* method) {
+  return absl::InternalError(
+      fmt::format("the handler of {} returned an empty Task: make the handler a coroutine "
+                  "(co_return), or return a Task that has not been awaited or moved from",
+                  method));
+}
+
 }  // namespace verbena::internal

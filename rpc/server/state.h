@@ -23,6 +23,7 @@
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/executor/executor.h"
 
@@ -74,6 +75,9 @@ struct ServerLimits {
   // One for all executors, which it outlives; never null.
   DedupeTable* dedupe = nullptr;
 };
+
+// The error that the caller of `method` gets whose handler returned an empty Task.
+[[gnu::cold, gnu::noinline]] absl::Status NoTask(const char* method);
 
 class ServerState {
  public:
@@ -142,11 +146,19 @@ class ServerState {
   void NoteFailure() { ++counts_.failures; }
   void NotePayloadWritten() { ++counts_.payloads_written; }
   // A handler threw `what`.
-  void LogThrown(const char* method, const char* what);
+  // The error that the caller of `method` gets for the exception that is being handled.
+  [[gnu::cold, gnu::noinline]] absl::Status Thrown(const char* method);
+  // Set when no call is admitted any more.
+  void NoteDraining() { draining_ = true; }
+  // `ended`, or a refusal if the end of a shutdown's grace has cancelled a call that has not begun:
+  // its client may try another server.
+  const absl::Status& UnlessLeft(const absl::Status& ended, const CancelScope& cancel) const;
   // All but idle_calls.
   ServerShardStats stats() const;
 
  private:
+  void LogThrown(const char* method, const char* what);
+
   Shard& shard_;
   Executor& executor_;
   const MethodTable& methods_;
@@ -158,6 +170,7 @@ class ServerState {
   MemoryHolders send_;
   ServerShardStats counts_;
   Event shutdown_begins_;
+  bool draining_ = false;
   ThrottledLog thrown_{{.lines = 1, .interval = std::chrono::seconds(10)}};
   const std::unique_ptr<Admission> admission_;
 };

@@ -51,11 +51,15 @@ namespace internal {
 
 ClientChannel& CoreOf(const Channel& channel) { return const_cast<Channel&>(channel); }
 
-class ServerCall {
+struct CallParts {};
+
+// Has a context, as a server's call does.
+class ContextAccess {
  public:
-  ServerContext context{method_, cancel_, peer_, *this};
+  ServerContext context{method_, cancel_, peer_, parts_};
 
  private:
+  CallParts parts_;
   MethodDescriptor method_{"test.Test/Test", Idempotency::kUnknown};
   CancelScope cancel_;
   std::string peer_;
@@ -310,7 +314,7 @@ TEST(ServiceTest, TheTableOfAServiceListsMethodsInOrder) {
 
 TEST(ServiceTest, AnInvokedMethodRunsTheOverrideOnTheVeryArguments) {
   ShoutingService service;
-  internal::ServerCall call;
+  internal::ContextAccess call;
   SayRequest request = RequestOf("hey");
   SayReply reply;
   internal::ManualScheduler scheduler;
@@ -323,7 +327,7 @@ TEST(ServiceTest, AnInvokedMethodRunsTheOverrideOnTheVeryArguments) {
 
 TEST(ServiceTest, AMethodLeftOutAnswersUnimplementedWithItsName) {
   ShoutingService service;
-  internal::ServerCall call;
+  internal::ContextAccess call;
   SayRequest request;
   SayReply reply;
   internal::ManualScheduler scheduler;

@@ -1,0 +1,36 @@
+// RunOnce: runs the handler of a deduplicated call for the first request with a name, and gives
+// further requests its result (dedupe.h).
+//
+// A coroutine inside the call's interceptors, on its executor's thread. The DedupeTable bounds what
+// it keeps.
+
+#ifndef VERBENA_RPC_SERVER_NAMED_RUN_H_
+#define VERBENA_RPC_SERVER_NAMED_RUN_H_
+
+#include "absl/status/status.h"
+#include "verbena/rpc/server/context.h"
+#include "verbena/rpc/server/method_table.h"
+#include "verbena/rpc/server/parts.h"
+#include "verbena/rpc/server/response.h"
+#include "verbena/rpc/service.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena::internal {
+
+// A call with a name. All that it refers to outlives the run.
+struct NamedCall {
+  CallParts& parts;
+  const MethodTable::Entry& entry;
+  CallMessages& messages;
+  CancelScope& cancel;
+  ServerContext& context;
+
+  const char* method_name() const { return entry.method->descriptor->full_name; }
+};
+
+Task<absl::Status> RunOnce(NamedCall call);
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_SERVER_NAMED_RUN_H_

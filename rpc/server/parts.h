@@ -1,0 +1,180 @@
+// What a server's call has beside its messages: CallParts; and the parts that only some calls have,
+// CarriedContext and CallBulk, with what a request's frame brings for them.
+//
+// Part of a ServerCall, on its executor's thread. The handler's ServerContext, and the run of a
+// deduplicated call, know these and not the call.
+
+#ifndef VERBENA_RPC_SERVER_PARTS_H_
+#define VERBENA_RPC_SERVER_PARTS_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/server/call_link.h"
+#include "verbena/rpc/server/landings.h"
+#include "verbena/rpc/server/payload.h"
+#include "verbena/rpc/server/served_stream.h"
+#include "verbena/rpc/server/state.h"
+#include "verbena/rpc/status.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena::internal {
+
+// A request's context block, as its frame has it: the block, or how many bytes of it travel
+// one-sided.
+struct IncomingContext {
+  ContextHeader header;
+  CallContext block;  // empty if it travels
+};
+
+// CarriedContext: what a server's call carries beside its messages: the request's context block,
+// the trailing metadata of its answer, and the state of a deduplicated call.
+//
+// Part of a ServerCall, on its executor's thread. Made when a call first has either, and kept for
+// later calls; a call that has neither pays nothing.
+class CarriedContext {
+ public:
+  // The state of a call with a name.
+  struct Once {
+    // The handler runs for all requests with the name: neither the end of the link nor a CANCEL
+    // reaches it.
+    bool outlives_link = false;
+    // Meanwhile its caller has given up.
+    bool given_up = false;
+    // The outcome of the call, if it fails; unset: that of a call without a name.
+    std::optional<Outcome> outcome = {};
+    size_t trailing_before = 0;  // entries of the answer's metadata before the handler
+    // The pieces of the response's payload, if it may be kept: memory that the table counts.
+    std::string written = {};
+    size_t written_bytes = 0;
+    bool lacks_room = false;  // for a piece, so the result is not kept
+  };
+
+  // The request's block; null if it has none.
+  const CallContext* incoming() const { return in_use_ ? &state_->incoming : nullptr; }
+  // Its metadata, which interceptors may change.
+  Metadata& incoming_metadata() { return Make().incoming.metadata; }
+  void SetIncoming(CallContext incoming) { Make().incoming = std::move(incoming); }
+
+  // The name of a deduplicated call, until DropIncoming(); null if it has none.
+  const DedupeName* name() const {
+    return in_use_ && state_->incoming.dedupe ? &*state_->incoming.dedupe : nullptr;
+  }
+  Once& once() { return Make().once; }
+  bool outlives_link() const { return in_use_ && state_->once.outlives_link; }
+  // The outcome of a call that has failed, and is `outcome` without a name.
+  Outcome OutcomeOr(Outcome outcome) const {
+    return in_use_ ? state_->once.outcome.value_or(outcome) : outcome;
+  }
+
+  // The answer's block; null if it has none. All but the metadata is at its default.
+  const CallContext* outgoing() const {
+    return in_use_ && !state_->outgoing.metadata.empty() ? &state_->outgoing : nullptr;
+  }
+  Metadata& trailing() { return Make().outgoing.metadata; }
+  // The bytes of the answer's block.
+  size_t outgoing_bytes() const {
+    const CallContext* block = outgoing();
+    return block == nullptr ? 0 : block->encoded_bytes();
+  }
+
+  // The handler has ended: metadata does not wait with the response.
+  void DropIncoming() {
+    if (in_use_) state_->incoming = {};
+  }
+  // The call is over.
+  void Clear() {
+    if (!std::exchange(in_use_, false)) return;
+    *state_ = {};
+  }
+  // The request or the answer has a block, or may get one.
+  bool in_use() const { return in_use_; }
+
+ private:
+  struct State {
+    CallContext incoming;
+    CallContext outgoing;
+    Once once;
+  };
+  State& Make() {
+    if (state_ == nullptr) state_ = std::make_unique<State>();
+    in_use_ = true;
+    return *state_;
+  }
+
+  std::unique_ptr<State> state_;
+  bool in_use_ = false;
+};
+
+// A request's payload: the header in its frame, the landing to which it was written, if any, and
+// where it is in the frame, if it is there.
+struct IncomingBulk {
+  RequestBulk request;
+  UsedGrant landing;
+  const char* in_frame = nullptr;
+};
+
+// The one-sided part of a call: made when a call first has one, and kept for later calls.
+class CallBulk {
+ public:
+  // This call's; null if it has none.
+  ServerBulk* get() const { return in_use_ ? bulk_.get() : nullptr; }
+  // For this call, which has none yet.
+  ServerBulk& Make() {
+    if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
+    in_use_ = true;
+    return *bulk_;
+  }
+  // The call is over.
+  void Clear() {
+    if (!std::exchange(in_use_, false)) return;
+    bulk_->Clear();
+  }
+  bool in_use() const { return in_use_; }
+
+ private:
+  std::unique_ptr<ServerBulk> bulk_;
+  bool in_use_ = false;
+};
+
+// The state of a call between its request and its response.
+struct CallParts {
+  explicit CallParts(ServerState& its_state) : state(its_state) {}
+
+  // Bulk, context or a stream, which few calls have: a path of their own leaves them out.
+  bool in_use() const { return bulk.in_use() || carried.in_use() || stream.in_use(); }
+  // This call's ServerBulk, made now if there is none. Valid while the call's context lives.
+  ServerBulk& Bulk();
+  void BeginBulk(const RequestBulk& header, UsedGrant landing, const char* in_frame) {
+    bulk.Make().Begin(state, *link, id, deadline, header, std::move(landing), in_frame);
+  }
+  // WriteResponsePayload() of a deduplicated call: also keeps `part` for those that repeat it.
+  Task<absl::Status> WriteKept(BufferView part);
+  void Clear() {
+    bulk.Clear();
+    carried.Clear();
+    stream.Clear();
+  }
+
+  ServerState& state;
+  CallLink* link = nullptr;  // null: no call
+  CallId id;
+  TimePoint deadline = kNever;
+  CallBulk bulk;
+  CarriedContext carried;
+  CallStream stream;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_SERVER_PARTS_H_

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace verbena {
-namespace {
+namespace named_filter_test {
 
 const std::vector<NamedCase>& Cases() {
   static const auto& cases = *new std::vector<NamedCase>{{"A", "one", "tests/x/a_test.cc"},
@@ -48,5 +48,5 @@ TEST(NamedFilterTest, TwoCasesOfOneNameAndCasesInHeadersAreMistakes) {
             "A.one is in tests/x/a.h: a case belongs into a *_test.cc");
 }
 
-}  // namespace
+}  // namespace named_filter_test
 }  // namespace verbena

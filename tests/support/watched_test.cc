@@ -17,7 +17,7 @@
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {
-namespace {
+namespace watched_test {
 
 TEST(WatchedTest, LetsAWaiterPassWhenItsConditionHolds) {
   ManualScheduler scheduler;
@@ -106,5 +106,5 @@ TEST(WatchedTest, TwoExecutorsWaitForEachOther) {
   EXPECT_EQ(turn, kTurns);
 }
 
-}  // namespace
+}  // namespace watched_test
 }  // namespace verbena::internal

@@ -16,7 +16,7 @@
 #include "verbena/benchmarks/harness/stamps.h"
 
 namespace verbena::benchmarks {
-namespace {
+namespace copy_floor_test {
 
 constexpr int kMiB = 1 << 20;
 
@@ -90,5 +90,5 @@ TEST(StampsTest, StampsOfPagesAreThoseOfAllWords) {
   EXPECT_FALSE(HasStamps(data.data(), data.size(), 1, Stamps::kPages));
 }
 
-}  // namespace
+}  // namespace copy_floor_test
 }  // namespace verbena::benchmarks

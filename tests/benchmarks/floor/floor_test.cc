@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 
 namespace verbena::benchmarks {
-namespace {
+namespace floor_test {
 
 FloorMapping NewMapping() {
   absl::StatusOr<FloorMapping> mapping = FloorMapping::Create();
@@ -86,5 +86,5 @@ TEST(FloorTest, ADescriptorOfSomethingElseIsRefused) {
   close(null);
 }
 
-}  // namespace
+}  // namespace floor_test
 }  // namespace verbena::benchmarks

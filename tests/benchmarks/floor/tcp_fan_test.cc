@@ -20,7 +20,7 @@
 #include "tests/support/forbidden_call.h"
 
 namespace verbena::benchmarks {
-namespace {
+namespace tcp_fan_test {
 
 TcpFan NewFan(int connections) {
   absl::StatusOr<TcpFan> fan = TcpFan::Create(connections);
@@ -110,5 +110,5 @@ TEST(TcpFanTest, ThroughAnIoUringNothingIsReceivedBySystemCallsOfSockets) {
   ExpectNoFailureOf(server);
 }
 
-}  // namespace
+}  // namespace tcp_fan_test
 }  // namespace verbena::benchmarks

@@ -22,7 +22,7 @@
 #include "tests/support/forbidden_call.h"
 
 namespace verbena::benchmarks {
-namespace {
+namespace tcp_floor_test {
 
 using testing::HasSubstr;
 
@@ -171,5 +171,5 @@ TEST(TcpFloorTest, AWayThatThisMachineForbidsIsRefusedWithTheReason) {
   });
 }
 
-}  // namespace
+}  // namespace tcp_floor_test
 }  // namespace verbena::benchmarks

@@ -26,7 +26,7 @@
 #include "verbena/benchmarks/harness/report.h"
 
 namespace verbena::benchmarks {
-namespace {
+namespace tcp_table_test {
 
 using testing::Each;
 using testing::ElementsAre;
@@ -137,5 +137,5 @@ TEST_F(TcpTableTest, WithoutIoUringTheRowsOfSystemCallsAreLeft) {
   });
 }
 
-}  // namespace
+}  // namespace tcp_table_test
 }  // namespace verbena::benchmarks

@@ -9,7 +9,7 @@
 #include <string>
 
 namespace verbena::benchmarks {
-namespace {
+namespace comparison_test {
 
 using testing::HasSubstr;
 
@@ -56,5 +56,5 @@ TEST(ComparisonTest, ACurveIsLowestUpToThePointBeforeItsFirstLoss) {
   EXPECT_EQ(LowestUpTo(comparison, 3, {0}), 0) << "the device does not support it";
 }
 
-}  // namespace
+}  // namespace comparison_test
 }  // namespace verbena::benchmarks

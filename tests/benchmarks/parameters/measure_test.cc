@@ -11,7 +11,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::benchmarks {
-namespace {
+namespace measure_test {
 
 class MeasureTest : public testing::Test {
  protected:
@@ -65,5 +65,5 @@ TEST_F(MeasureTest, StreamsNeverOverrunAQueue) {
   }
 }
 
-}  // namespace
+}  // namespace measure_test
 }  // namespace verbena::benchmarks

@@ -28,7 +28,7 @@
 #include "verbena/testing.h"
 
 namespace block_store {
-namespace {
+namespace block_service_test {
 
 using absl::StatusCode;
 using testing::HasSubstr;
@@ -199,5 +199,5 @@ TEST_F(BlockServiceTest, AFlushedBlockIsThereAfterARestart) {
   EXPECT_TRUE(Read("v", 0, kBlockBytes).value() == Blocks(1, 'f'));
 }
 
-}  // namespace
+}  // namespace block_service_test
 }  // namespace block_store

@@ -24,7 +24,7 @@
 #include "tests/support/in_a_child.h"
 
 namespace block_store {
-namespace {
+namespace cable_addresses_test {
 
 using verbena::SucceedsInAChild;
 using verbena::internal::TurnOn;
@@ -126,5 +126,5 @@ TEST_F(CableAddressesTest, AHostWithoutAFreeNetworkSaysSo) {
   }));
 }
 
-}  // namespace
+}  // namespace cable_addresses_test
 }  // namespace block_store

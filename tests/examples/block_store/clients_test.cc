@@ -26,7 +26,7 @@
 #include "verbena/transport/memory/buffer.h"
 
 namespace block_store {
-namespace {
+namespace clients_test {
 
 using verbena::Buffer;
 using verbena::CurrentContext;
@@ -125,5 +125,5 @@ TEST_F(ClientsTest, SeveralClientsAtOnceEachFindWhatTheyWrote) {
   EXPECT_TRUE(server_->Stop(*signals_).ok());
 }
 
-}  // namespace
+}  // namespace clients_test
 }  // namespace block_store

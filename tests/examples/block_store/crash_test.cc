@@ -33,7 +33,7 @@
 #include "verbena/transport/memory/buffer.h"
 
 namespace block_store {
-namespace {
+namespace crash_test {
 
 using verbena::Buffer;
 using verbena::CurrentContext;
@@ -183,5 +183,5 @@ TEST_F(CrashTest, AKillLosesNothingThatWasFlushedAndTearsNoBlock) {
   EXPECT_TRUE(ProvesSomething()) << blocks_found_ << " blocks, " << made_.size() << " volumes";
 }
 
-}  // namespace
+}  // namespace crash_test
 }  // namespace block_store

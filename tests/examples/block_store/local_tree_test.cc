@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 
 namespace block_store {
-namespace {
+namespace local_tree_test {
 
 using testing::HasSubstr;
 
@@ -102,5 +102,5 @@ TEST_F(LocalTreeTest, AFileIsNotMadeThroughALink) {
   EXPECT_EQ(text, "precious");
 }
 
-}  // namespace
+}  // namespace local_tree_test
 }  // namespace block_store

@@ -32,7 +32,7 @@
 #include "verbena/transport/coro/scope.h"
 
 namespace block_store {
-namespace {
+namespace store_crash_test {
 
 using verbena::Buffer;
 using verbena::Task;
@@ -173,5 +173,5 @@ TEST_F(StoreCrashTest, AKillLosesNothingThatWasFlushedAndTearsNoBlock) {
   EXPECT_TRUE(HasFlushed());
 }
 
-}  // namespace
+}  // namespace store_crash_test
 }  // namespace block_store

@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 
 namespace block_store {
-namespace {
+namespace tree_test {
 
 using absl::StatusCode;
 using testing::HasSubstr;
@@ -249,5 +249,5 @@ TEST(TreeCodecTest, AHeaderWhoseLengthLiesIsRefused) {
   }
 }
 
-}  // namespace
+}  // namespace tree_test
 }  // namespace block_store

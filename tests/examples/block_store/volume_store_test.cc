@@ -25,7 +25,7 @@
 #include "verbena/transport/coro/scope.h"
 
 namespace block_store {
-namespace {
+namespace volume_store_test {
 
 using absl::StatusCode;
 using testing::AllOf;
@@ -361,5 +361,5 @@ TEST_F(StoreTest, AnExecutorThatTheStoreDoesNotKnowIsRefused) {
   EXPECT_EQ(Await(store_->Flush("v")).code(), StatusCode::kFailedPrecondition);
 }
 
-}  // namespace
+}  // namespace volume_store_test
 }  // namespace block_store

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 
 namespace examples {
-namespace {
+namespace amounts_test {
 
 TEST(AmountsTest, NumbersAreGroupedByThousands) {
   EXPECT_EQ(Grouped(0), "0");
@@ -52,5 +52,5 @@ TEST(ProgressTest, OnlyATerminalIsRedrawn) {
   EXPECT_EQ(Drawn(true), "\r\x1b[Kone\r\x1b[Ktwo\n");
 }
 
-}  // namespace
+}  // namespace amounts_test
 }  // namespace examples

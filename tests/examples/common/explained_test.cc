@@ -9,7 +9,7 @@
 #include "verbena/rpc/status.h"
 
 namespace examples {
-namespace {
+namespace explained_test {
 
 using verbena::Outcome;
 
@@ -30,5 +30,5 @@ TEST(ExplainedTest, OutcomeAndDetailsOfAFailedCallSurvive) {
 
 TEST(ExplainedTest, SuccessStaysSuccess) { EXPECT_TRUE(Explained("Write", absl::OkStatus()).ok()); }
 
-}  // namespace
+}  // namespace explained_test
 }  // namespace examples

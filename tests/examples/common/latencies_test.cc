@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 
 namespace examples {
-namespace {
+namespace latencies_test {
 
 TEST(LatenciesTest, PercentilesCountFromTheSmallest) {
   Latencies latencies;
@@ -46,5 +46,5 @@ TEST(LatenciesTest, ASumHasTheCallsOfBoth) {
 
 TEST(LatenciesTest, NoneHasPercentileZero) { EXPECT_EQ(Latencies().PercentileNs(50), 0); }
 
-}  // namespace
+}  // namespace latencies_test
 }  // namespace examples

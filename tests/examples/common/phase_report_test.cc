@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 
 namespace examples {
-namespace {
+namespace phase_report_test {
 
 TEST(PhaseReportTest, RoundsOfAPhaseAddUp) {
   PhaseReport sum;
@@ -23,5 +23,5 @@ TEST(PhaseReportTest, RoundsOfAPhaseAddUp) {
   EXPECT_EQ(sum.latencies.count(), 2u);
 }
 
-}  // namespace
+}  // namespace phase_report_test
 }  // namespace examples

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 
 namespace examples {
-namespace {
+namespace sha256_test {
 
 std::string Hex(const Digest& digest) {
   std::string text;
@@ -26,5 +26,5 @@ TEST(Sha256Test, AStreamsDigestIsThatOfItsWhole) {
   EXPECT_EQ(Sha256Stream().Finish(), Sha256(""));
 }
 
-}  // namespace
+}  // namespace sha256_test
 }  // namespace examples

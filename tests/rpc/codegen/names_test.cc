@@ -11,7 +11,7 @@
 #include "verbena/rpc/codegen/names.h"
 
 namespace verbena::codegen {
-namespace {
+namespace names_test {
 
 using google::protobuf::DescriptorPool;
 using google::protobuf::FileDescriptorProto;
@@ -98,5 +98,5 @@ TEST(CommentTest, NothingInACommentReachesCode) {
   EXPECT_EQ("", AsComment(" \n"));
 }
 
-}  // namespace
+}  // namespace names_test
 }  // namespace verbena::codegen

@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::codegen {
-namespace {
+namespace parameters_test {
 
 std::string ProblemOf(const std::string& text) {
   Parameters parameters;
@@ -61,5 +61,5 @@ TEST(ParametersTest, AnUnknownOneIsRefusedWithTheKnownOnes) {
       ProblemOf("generate_mock_code=true,mocks"));
 }
 
-}  // namespace
+}  // namespace parameters_test
 }  // namespace verbena::codegen

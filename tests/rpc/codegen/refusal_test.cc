@@ -8,7 +8,7 @@
 #include "tests/rpc/codegen/compiled_protos.h"
 
 namespace verbena::testing {
-namespace {
+namespace refusal_test {
 
 struct RefusedProto {
   const char* name;
@@ -141,5 +141,5 @@ TEST(FeaturesTest, OptionalFieldsOfProto3AreSupported) {
               google::protobuf::compiler::CodeGeneratorResponse::FEATURE_PROTO3_OPTIONAL);
 }
 
-}  // namespace
+}  // namespace refusal_test
 }  // namespace verbena::testing

@@ -26,7 +26,7 @@
 #include "tests/transport/base/captured_log.h"
 
 namespace verbena::internal {
-namespace {
+namespace device_keeper_test {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
@@ -376,5 +376,5 @@ TEST_F(DeviceKeeperTest, OpeningsThatAreNotClosedAreBoundedAndNamedAsTheReasonTo
   user_.AwaitOpening(most);
 }
 
-}  // namespace
+}  // namespace device_keeper_test
 }  // namespace verbena::internal

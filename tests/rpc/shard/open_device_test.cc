@@ -23,7 +23,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace open_device_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -148,5 +148,5 @@ TEST_F(OpenDeviceTest, ADeviceThatWasNamedIsNotReplacedByAnother) {
               AllOf(HasSubstr("soft:tcp"), Not(HasSubstr("VERBENA_DEVICE"))));
 }
 
-}  // namespace
+}  // namespace open_device_test
 }  // namespace verbena::internal

@@ -31,7 +31,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace shard_test {
 
 // A device whose shared receive queues hold few receives, so that few links share them.
 class SmallDevice final : public DelegatingDevice {
@@ -272,5 +272,5 @@ TEST_P(ShardOnFragileDevicesTest, ARegistrationThatHangsOnAFailedOpeningDelaysNo
 
 INSTANTIATE_TEST_SUITE_P(Answers, ShardOnFragileDevicesTest, ::testing::Bool());
 
-}  // namespace
+}  // namespace shard_test
 }  // namespace verbena::internal

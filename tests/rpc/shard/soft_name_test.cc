@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace soft_name_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -68,5 +68,5 @@ TEST(SoftNameTest, TheTcpPartIsNamedByItself) {
   EXPECT_EQ(TcpName(*ParseSoftName("soft:4791")->tcp), "soft:tcp:4791");
 }
 
-}  // namespace
+}  // namespace soft_name_test
 }  // namespace verbena::internal

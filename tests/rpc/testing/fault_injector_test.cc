@@ -20,7 +20,7 @@
 #include "verbena/testing.h"
 
 namespace verbena::testing::notes {
-namespace {
+namespace fault_injector_test {
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
@@ -128,5 +128,5 @@ TEST_F(FaultInjectorTest, ALostCallEndsWhenItIsCancelled) {
   EXPECT_THAT(call.Join(), StatusIs(absl::StatusCode::kCancelled));
 }
 
-}  // namespace
+}  // namespace fault_injector_test
 }  // namespace verbena::testing::notes

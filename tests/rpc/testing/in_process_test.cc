@@ -19,7 +19,7 @@
 #include "verbena/testing.h"
 
 namespace verbena::testing::notes {
-namespace {
+namespace in_process_test {
 
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
@@ -185,5 +185,5 @@ TEST(InProcessDeathTest, MovingTheMachinesClockAborts) {
   EXPECT_DEATH(InProcess<NotesService>().Advance(1s), "set InProcessOptions::fake_clock");
 }
 
-}  // namespace
+}  // namespace in_process_test
 }  // namespace verbena::testing::notes

@@ -14,7 +14,7 @@
 #include "verbena/testing.h"
 
 namespace verbena::testing::notes {
-namespace {
+namespace matchers_test {
 
 using ::testing::Gt;
 using ::testing::HasSubstr;
@@ -89,5 +89,5 @@ TEST(MatchersTest, PayloadIsLooksAtBytes) {
   EXPECT_THAT(Payload::Empty(), PayloadIs(""));
 }
 
-}  // namespace
+}  // namespace matchers_test
 }  // namespace verbena::testing::notes

@@ -27,7 +27,7 @@
 #include "verbena/testing.h"
 
 namespace verbena::testing::notes {
-namespace {
+namespace mock_stream_test {
 
 using std::chrono_literals::operator""s;
 using ::testing::_;
@@ -367,5 +367,5 @@ TEST_F(MockStreamTest, AMethodWithoutAnActionSaysSo) {
               StatusIs(absl::StatusCode::kUnimplemented));
 }
 
-}  // namespace
+}  // namespace mock_stream_test
 }  // namespace verbena::testing::notes

@@ -12,7 +12,7 @@
 #include "tools/verbena/host_facts.h"
 
 namespace verbena::doctor {
-namespace {
+namespace facts_test {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
@@ -129,5 +129,5 @@ TEST(DeviceFactsTest, OpeningADeviceThatDoesNotExistSaysSo) {
   EXPECT_FALSE(device.attributes.has_value());
 }
 
-}  // namespace
+}  // namespace facts_test
 }  // namespace verbena::doctor

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 
 namespace verbena::doctor {
-namespace {
+namespace findings_test {
 
 using testing::AllOf;
 using testing::Contains;
@@ -212,5 +212,5 @@ TEST_F(FindingsTest, HugepagesAndIoUringAreAdvice) {
   EXPECT_EQ(diagnosis.ExitStatus(), 0);
 }
 
-}  // namespace
+}  // namespace findings_test
 }  // namespace verbena::doctor

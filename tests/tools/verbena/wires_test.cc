@@ -12,7 +12,7 @@
 #include "tools/verbena/sharing_facts.h"
 
 namespace verbena::doctor {
-namespace {
+namespace wires_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -79,5 +79,5 @@ TEST(SharingFactsTest, ThisProcessHasAUserAndNamespaces) {
   EXPECT_TRUE(facts.memory.ok()) << facts.memory;
 }
 
-}  // namespace
+}  // namespace wires_test
 }  // namespace verbena::doctor

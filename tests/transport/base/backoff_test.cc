@@ -9,7 +9,7 @@
 #include <set>
 
 namespace verbena::internal {
-namespace {
+namespace backoff_test {
 
 constexpr Duration kFirst = std::chrono::milliseconds(100);
 constexpr Duration kLongest = std::chrono::milliseconds(1000);
@@ -39,5 +39,5 @@ TEST(BackoffDeathTest, APauseThatIsNoneOrBeyondTheLongestIsRefused) {
   EXPECT_DEATH(Backoff(kLongest, kFirst), "at most 100000000");
 }
 
-}  // namespace
+}  // namespace backoff_test
 }  // namespace verbena::internal

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace bounded_vector_test {
 
 TEST(BoundedVectorTest, GivesBackWhatCameLastFirst) {
   BoundedVector<int> items(3);
@@ -46,5 +46,5 @@ TEST(BoundedVectorDeathTest, OneMoreThanItsRoomIsOurOwnBug) {
 }
 #endif
 
-}  // namespace
+}  // namespace bounded_vector_test
 }  // namespace verbena::internal

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena {
-namespace {
+namespace clock_test {
 
 using std::chrono::hours;
 using std::chrono::milliseconds;
@@ -43,5 +43,5 @@ TEST(ClockTest, ADurationOfAnyUnitBecomesTheNearestNanoseconds) {
   EXPECT_EQ(internal::SaturatingCast(std::chrono::duration<double>(-1e30)), Duration::min());
 }
 
-}  // namespace
+}  // namespace clock_test
 }  // namespace verbena

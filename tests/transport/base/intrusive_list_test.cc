@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace intrusive_list_test {
 
 struct Item : IntrusiveNode<Item> {
   explicit Item(int value) : value(value) {}
@@ -130,5 +130,5 @@ TEST(IntrusiveListTest, TwoMembershipsOfOneObjectAreIndependent) {
   EXPECT_EQ(other.Front(), &object);
 }
 
-}  // namespace
+}  // namespace intrusive_list_test
 }  // namespace verbena::internal

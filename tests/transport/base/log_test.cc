@@ -11,7 +11,7 @@
 #include <string>
 
 namespace verbena {
-namespace {
+namespace log_test {
 
 int lines = 0;
 
@@ -46,5 +46,5 @@ TEST(LogTest, ALineOfTheDefaultSinkBeginsWithTheTimeInUtc) {
   EXPECT_THAT(line, ::testing::EndsWith("Z verbena: warning: the disk is full\n"));
 }
 
-}  // namespace
+}  // namespace log_test
 }  // namespace verbena

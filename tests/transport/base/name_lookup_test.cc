@@ -18,7 +18,7 @@
 #include "verbena/transport/base/socket.h"
 
 namespace verbena::internal {
-namespace {
+namespace name_lookup_test {
 
 // Heard: what the callbacks of a test were told.
 struct Heard {
@@ -103,5 +103,5 @@ TEST(SystemNamesTest, FindsNumericAddressesAndSaysWhatThereIsNot) {
   }
 }
 
-}  // namespace
+}  // namespace name_lookup_test
 }  // namespace verbena::internal

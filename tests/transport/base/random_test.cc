@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace random_test {
 
 TEST(RandomTest, EqualSeedsGiveEqualSequencesAndOthersDiffer) {
   SeededRandom one(42), same(42), other(43);
@@ -67,5 +67,5 @@ TEST(RandomTest, RealDiffersBetweenThreads) {
   EXPECT_EQ(numbers.size(), 3u);
 }
 
-}  // namespace
+}  // namespace random_test
 }  // namespace verbena::internal

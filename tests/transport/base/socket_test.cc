@@ -21,7 +21,7 @@
 #include "tests/support/forbidden_call.h"
 
 namespace verbena::internal {
-namespace {
+namespace socket_test {
 
 struct Good {
   std::string text;
@@ -242,5 +242,5 @@ TEST(TcpSourceTest, PeerHasNoAddressButItsOwn) {
   EXPECT_FALSE(same.MayHave(there));
 }
 
-}  // namespace
+}  // namespace socket_test
 }  // namespace verbena::internal

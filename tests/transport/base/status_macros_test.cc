@@ -11,7 +11,7 @@
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
-namespace {
+namespace status_macros_test {
 
 using absl::StatusCode;
 
@@ -71,5 +71,5 @@ TEST(StatusMacrosTest, ErrorReturnsAtOnceWithItsMessage) {
   }
 }
 
-}  // namespace
+}  // namespace status_macros_test
 }  // namespace verbena::internal

@@ -22,7 +22,7 @@
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
-namespace {
+namespace control_pool_test {
 
 // Made by a job: tells where it is destroyed.
 struct Made {
@@ -491,5 +491,5 @@ TEST(ControlPoolDeathTest, APoolIsNotDestroyedUnderACoroutineThatAwaitsIt) {
       "1 coroutines still await control jobs");
 }
 
-}  // namespace
+}  // namespace control_pool_test
 }  // namespace verbena::internal

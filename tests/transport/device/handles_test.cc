@@ -15,7 +15,7 @@
 #include "verbena/transport/base/log.h"
 
 namespace verbena::internal {
-namespace {
+namespace handles_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -128,5 +128,5 @@ TEST(DeviceHandleTest, KeptMemoryExcusesOnlyWhatItHolds) {
   EXPECT_THAT(message, HasSubstr("EBUSY"));
 }
 
-}  // namespace
+}  // namespace handles_test
 }  // namespace verbena::internal

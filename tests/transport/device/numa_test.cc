@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace numa_test {
 
 // A device's directory as sysfs has it, which says `text` of its node.
 std::string DirectoryThatSays(const std::string& name, const std::string& text) {
@@ -52,5 +52,5 @@ TEST(NumaTest, PagesThatAreNotThereYetComeFromTheNode) {
   munmap(memory, kBytes);
 }
 
-}  // namespace
+}  // namespace numa_test
 }  // namespace verbena::internal

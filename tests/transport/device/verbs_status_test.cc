@@ -14,7 +14,7 @@
 #include "verbena/transport/device/device.h"
 
 namespace verbena::internal {
-namespace {
+namespace verbs_status_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -174,5 +174,5 @@ TEST(ErrnoStatusTest, AnErrnoThatTheLibraryDoesNotKnowIsAnErrorAllTheSame) {
   EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("ibv_x"), HasSubstr("9999")));
 }
 
-}  // namespace
+}  // namespace verbs_status_test
 }  // namespace verbena::internal

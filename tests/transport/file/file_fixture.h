@@ -24,7 +24,7 @@
 
 namespace verbena::internal {
 
-class FileTest : public testing::Test {
+class FileTest : public ::testing::Test {
  protected:
   void SetUp() override {
     absl::StatusOr<std::unique_ptr<Executor>> executor =
@@ -32,7 +32,7 @@ class FileTest : public testing::Test {
     if (!executor.ok()) GTEST_SKIP() << executor.status();
     executor_ = *std::move(executor);
     pool_ = BufferPool::Create(*executor_, device_, nullptr, {.name = "test"}).value();
-    std::string directory = testing::TempDir() + "/verbena_file_XXXXXX";
+    std::string directory = ::testing::TempDir() + "/verbena_file_XXXXXX";
     ASSERT_NE(mkdtemp(directory.data()), nullptr);
     directory_ = directory;
   }

@@ -28,7 +28,7 @@
 #include "verbena/transport/file/file_service.h"
 
 namespace verbena::internal {
-namespace {
+namespace file_lifetime_test {
 
 using absl::StatusCode;
 using std::chrono::milliseconds;
@@ -408,5 +408,5 @@ TEST_F(FileLifetimeTest, AHostThatSleepsInTheExecutorsSteadIsWokenByCompletions)
   EXPECT_TRUE(result.ok()) << result;
 }
 
-}  // namespace
+}  // namespace file_lifetime_test
 }  // namespace verbena::internal

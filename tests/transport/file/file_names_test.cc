@@ -16,7 +16,7 @@
 #include "verbena/transport/coro/cancel.h"
 
 namespace verbena::internal {
-namespace {
+namespace file_names_test {
 
 using absl::StatusCode;
 using testing::AllOf;
@@ -84,5 +84,5 @@ TEST_F(FileNamesTest, ACancelledScopeChangesNothing) {
   EXPECT_TRUE(Exists("a"));
 }
 
-}  // namespace
+}  // namespace file_names_test
 }  // namespace verbena::internal

@@ -20,7 +20,7 @@
 #include "verbena/transport/file/operation.h"
 
 namespace verbena::internal {
-namespace {
+namespace file_service_test {
 
 using absl::StatusCode;
 using Kind = FileRequest::Kind;
@@ -156,5 +156,5 @@ TEST_F(FileServiceDeathTest, ASecondServiceOfOneExecutorEndsTheProcess) {
                "has its files already");
 }
 
-}  // namespace
+}  // namespace file_service_test
 }  // namespace verbena::internal

@@ -21,7 +21,7 @@
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
-namespace {
+namespace file_test {
 
 using absl::StatusCode;
 using testing::Contains;
@@ -388,5 +388,5 @@ TEST_F(BusyFileTest, CompletionsAreSeenWithoutSleeping) {
   EXPECT_EQ(executor_->stats().sleeps, 0u);
 }
 
-}  // namespace
+}  // namespace file_test
 }  // namespace verbena::internal

@@ -8,7 +8,7 @@
 #include "tests/transport/file/file_fixture.h"
 
 namespace verbena::internal {
-namespace {
+namespace thread_backend_log_test {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -32,5 +32,5 @@ TEST_F(FileTest, TheLogSaysOnceThatThreadsServeAndWhatWouldMendIt) {
   EXPECT_THAT(log.Take(), IsEmpty());
 }
 
-}  // namespace
+}  // namespace thread_backend_log_test
 }  // namespace verbena::internal

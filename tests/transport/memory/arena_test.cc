@@ -16,7 +16,7 @@
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace arena_test {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
@@ -119,5 +119,5 @@ TEST(ArenaTest, ASoftDevicesArenaLiesWherePeersCanMapIt) {
   EXPECT_EQ((*device)->FreeShared(memory).code(), absl::StatusCode::kInvalidArgument);
 }
 
-}  // namespace
+}  // namespace arena_test
 }  // namespace verbena::internal

@@ -16,7 +16,7 @@
 #include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
-namespace {
+namespace buffer_pool_test {
 
 using absl::StatusCode;
 using testing::HasSubstr;
@@ -275,5 +275,5 @@ TEST(BufferPoolDeathTest, UseOfAPooledBufferIsReported) {
 #endif
 }
 
-}  // namespace
+}  // namespace buffer_pool_test
 }  // namespace verbena::internal

@@ -14,7 +14,7 @@
 #include "verbena/transport/memory/buffer_pool.h"
 
 namespace verbena::internal {
-namespace {
+namespace buffer_pool_wait_test {
 
 using absl::StatusCode;
 
@@ -232,5 +232,5 @@ TEST_F(BufferPoolTest, ABufferThatOutlivesItsPoolKeepsItsMemory) {
   EXPECT_EQ(device_.regions(), 1u);
 }
 
-}  // namespace
+}  // namespace buffer_pool_wait_test
 }  // namespace verbena::internal

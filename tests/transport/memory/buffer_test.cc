@@ -18,7 +18,7 @@
 #include "verbena/transport/memory/registered_memory.h"
 
 namespace verbena::internal {
-namespace {
+namespace buffer_test {
 
 using absl::StatusCode;
 
@@ -180,5 +180,5 @@ TEST_F(RegisteredMemoryTest, IsDeregisteredWithItsOwner) {
   EXPECT_EQ(device_.regions(), 0u);
 }
 
-}  // namespace
+}  // namespace buffer_test
 }  // namespace verbena::internal

@@ -19,7 +19,7 @@
 #include "verbena/transport/memory/registered_memory.h"
 
 namespace verbena::internal {
-namespace {
+namespace buffer_threads_test {
 
 // Threads that free what they are given.
 class Freers {
@@ -140,5 +140,5 @@ TEST(BufferThreadsTest, APinAndItsBufferAreDroppedOnTwoThreadsAtOnce) {
   }
 }
 
-}  // namespace
+}  // namespace buffer_threads_test
 }  // namespace verbena::internal

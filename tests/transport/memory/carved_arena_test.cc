@@ -12,7 +12,7 @@
 #include "tests/transport/memory/pinning_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace carved_arena_test {
 
 constexpr size_t kKiB = 1024;
 
@@ -180,5 +180,5 @@ TEST_F(BuddyListsTest, NoBlockOverlapsAnotherInAnyOrder) {
   for (uint32_t i = 0; i < kBlockOrders; ++i) EXPECT_EQ(lists_.free_blocks(i), whole[i]);
 }
 
-}  // namespace
+}  // namespace carved_arena_test
 }  // namespace verbena::internal

@@ -14,7 +14,7 @@
 #include <vector>
 
 namespace verbena::internal {
-namespace {
+namespace crc32c_test {
 
 // Bit by bit, as the polynomial says.
 uint32_t SlowCrc32c(const std::vector<uint8_t>& bytes) {
@@ -107,5 +107,5 @@ TEST(Crc32cTest, TakesMoreThanTwoGibibytes) {
   munmap(zeros, 2 * half);
 }
 
-}  // namespace
+}  // namespace crc32c_test
 }  // namespace verbena::internal

@@ -16,6 +16,7 @@
 #include "tests/support/manual_scheduler.h"
 #include "tests/transport/coro/started.h"
 #include "tests/transport/device/held_device.h"
+#include "tests/transport/memory/buffer_pool_fixture.h"
 #include "tests/transport/memory/pinning_device.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
@@ -24,19 +25,12 @@
 #include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
-namespace {
+namespace pool_growth_test {
 
 using absl::StatusCode;
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 using Verb = HeldDevice::Verb;
-
-constexpr size_t kKiB = 1024;
-constexpr size_t kMiB = 1024 * kKiB;
-
-Task<absl::StatusOr<Buffer>> Allocate(BufferPool& pool, size_t bytes) {
-  co_return co_await pool.Allocate(bytes);
-}
 
 class PoolGrowthTest : public testing::Test {
  protected:
@@ -353,5 +347,5 @@ TEST_F(PoolGrowthTest, APoolMayGoWhenItHasJustGrown) {
   scheduler_.RunUntilIdle();
 }
 
-}  // namespace
+}  // namespace pool_growth_test
 }  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include "tests/transport/preload/verbs_end.h"
 
 namespace verbena::internal::preload {
-namespace {
+namespace extended_calls_test {
 
 class ExtendedCallsTest : public PairTest {
  protected:
@@ -238,5 +238,5 @@ TEST_F(ExtendedCallsTest, OtherKindsOfWorkAreUnsupported) {
   EXPECT_EQ(Complete(), EOPNOTSUPP);
 }
 
-}  // namespace
+}  // namespace extended_calls_test
 }  // namespace verbena::internal::preload

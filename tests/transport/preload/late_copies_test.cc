@@ -18,7 +18,7 @@
 #include "verbena/transport/base/clock.h"
 
 namespace verbena::internal::preload {
-namespace {
+namespace late_copies_test {
 
 class LateCopiesTest : public ::testing::Test {
  protected:
@@ -126,5 +126,5 @@ TEST_F(LateCopiesTest, AFrozenPeerKeepsTheMemoryRegistered) {
   peer_->EndCopy();
 }
 
-}  // namespace
+}  // namespace late_copies_test
 }  // namespace verbena::internal::preload

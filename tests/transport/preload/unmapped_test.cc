@@ -14,7 +14,7 @@
 #include "tests/transport/preload/verbs_end.h"
 
 namespace verbena::internal::preload {
-namespace {
+namespace unmapped_test {
 
 // b has registered a region besides, `gone`, that it has unmapped since.
 class UnmappedTest : public PairTest {
@@ -155,5 +155,5 @@ TEST_F(UnmappedTest, MemoryThatMayNotBeWrittenIsRegisteredForReadingAlone) {
   munmap(memory, 2 * page);
 }
 
-}  // namespace
+}  // namespace unmapped_test
 }  // namespace verbena::internal::preload

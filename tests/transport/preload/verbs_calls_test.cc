@@ -22,7 +22,7 @@
 #include "tests/transport/preload/verbs_end.h"
 
 namespace verbena::internal::preload {
-namespace {
+namespace verbs_calls_test {
 
 // Before the first test asks for devices.
 const int kTwoDevices = setenv("VERBENA_SOFT_DEVICES", "2", /*overwrite=*/1);
@@ -372,5 +372,5 @@ TEST_F(VerbsCallsTest, AQueueOfCompletionsGrowsAndShrinks) {
   ibv_ack_cq_events(event_cq, 1);
 }
 
-}  // namespace
+}  // namespace verbs_calls_test
 }  // namespace verbena::internal::preload

@@ -8,7 +8,7 @@
 #include "tests/transport/verbs/ports.h"
 
 namespace verbena::internal {
-namespace {
+namespace gid_choice_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -86,5 +86,5 @@ TEST(GidChoiceTest, APortWithoutGidsSaysSo) {
   EXPECT_THAT(std::string(ChooseGid(port).status().message()), HasSubstr("its GIDs: none"));
 }
 
-}  // namespace
+}  // namespace gid_choice_test
 }  // namespace verbena::internal

@@ -9,7 +9,7 @@
 #include "tests/transport/verbs/ports.h"
 
 namespace verbena::internal {
-namespace {
+namespace port_choice_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -100,5 +100,5 @@ TEST(PortChoiceTest, APortOrGidThatTheDeviceLacksIsRefused) {
   EXPECT_THAT(Chosen(Host(), "rxe0:1:9"), AllOf(HasSubstr("OUT_OF_RANGE"), HasSubstr("index 9")));
 }
 
-}  // namespace
+}  // namespace port_choice_test
 }  // namespace verbena::internal

@@ -22,7 +22,7 @@
 #include "verbena/transport/verbs/rdma_device.h"
 
 namespace verbena::internal {
-namespace {
+namespace probe_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -133,5 +133,5 @@ TEST(ProbeTest, ADeviceThatTakesNothingInErrorIsBelievedToHaveWindows) {
   EXPECT_FALSE(found->flushes_in_error);
 }
 
-}  // namespace
+}  // namespace probe_test
 }  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "verbena/transport/verbs/siw.h"
 
 namespace verbena::internal {
-namespace {
+namespace rdma_device_test {
 
 using ::testing::HasSubstr;
 
@@ -88,5 +88,5 @@ TEST_F(SigpipeTest, TheApplicationsHandlerStays) {
   EXPECT_EQ(AfterOpening(handler), static_cast<void (*)(int)>(handler));
 }
 
-}  // namespace
+}  // namespace rdma_device_test
 }  // namespace verbena::internal

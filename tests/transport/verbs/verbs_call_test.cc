@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace verbs_call_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -51,5 +51,5 @@ TEST(VerbsCallTest, PinnedBytesAreReadFromVmPinAndNotFromItsNeighbours) {
   EXPECT_EQ(PinnedBytes(""), 0u);
 }
 
-}  // namespace
+}  // namespace verbs_call_test
 }  // namespace verbena::internal

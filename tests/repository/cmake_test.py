@@ -17,6 +17,7 @@ import tree
 
 sys.path.append(str(tree.top() / "tests/cmake"))
 import consumers
+import programs
 
 # CMake's target by Bazel's. A target of CMake has all sources of its folders.
 TARGETS = {
@@ -102,6 +103,75 @@ class CmakeTest(unittest.TestCase):
 
     def test_a_new_service_has_a_short_listfile(self):
         self.assertLessEqual(len(tree.text("tools/dev/new_service/CMakeLists.txt.in").splitlines()), 15)
+
+
+class TestProgramsTest(unittest.TestCase):
+    def test_cmake_has_each_test_in_cpp_or_says_why_not(self):
+        built = {source for program in programs.programs(["cmake"]) for source in program.sources}
+        for test in programs.tests():
+            joined = programs.joined_source(test)
+            for source in [joined] if joined else test.files("srcs"):
+                if source.endswith(".cc") and source not in built:
+                    self.assertTrue(programs.why_not(test, ["cmake"]), source)
+        self.assertLess(280, len(built))
+
+    def test_each_line_of_the_list_leaves_out_a_test_and_says_why(self):
+        lines = programs.left_out()
+        self.assertEqual(set(programs.WHERES), {line.where for line in lines})
+        for line in lines:
+            others = ["cmake"] if line.where == "arm64" else []
+            self.assertTrue(any(line.has(test.label()) and not programs.why_not(test, others, without=line)
+                                for test in programs.tests()), line)
+
+
+class FakeProgramsTest(unittest.TestCase):
+    """The programs of a tree of one folder."""
+
+    JOINED = '''
+cc_library(name = "test_cases", deps = [":fake", "//rpc:etcd"])
+cc_library(name = "fake", srcs = ["fake.cc"], deps = [":notes_cc_proto", "//tests/y:y"])
+cc_proto_library(name = "notes_cc_proto", deps = [":notes_proto"])
+proto_library(name = "notes_proto", srcs = ["notes.proto"])
+[sh_test(name = name, srcs = [":tests"], tags = tags) for name, tags in [("a_test", []), ("b_test", ["guest"])]]
+sh_test(name = "script_test", srcs = ["script_test.sh"])
+'''
+    ALONE = '''
+cc_test(name = "c_test", srcs = ["c_test.cc"], local_defines = ["X"], env = {"Y": "1"})
+cc_test(name = "d_test", srcs = ["d_test.cc"], data = [":z"])
+'''
+
+    def setUp(self):
+        self.files = {"tests/x/BUILD": self.JOINED + self.ALONE, programs.LEFT_OUT: "",
+                      "tests/y/BUILD": 'cc_library(name = "y", srcs = ["y.cc"])'}
+        self.files.update({f"tests/{name}": "" for name in ("y/y.cc", "x/fake.cc", "x/notes.proto", "x/a_test.cc",
+                                                            "x/b_test.cc", "x/c_test.cc", "x/d_test.cc")})
+        build_files.targets.cache_clear()
+        self.addCleanup(build_files.targets.cache_clear)
+        for name, fake in (("files", lambda: sorted(self.files)), ("text", self.files.get),
+                           ("has", self.files.__contains__)):
+            patch = mock.patch.object(tree, name, fake)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def calls(self, *wheres):
+        return [program.call() for program in programs.programs(wheres)]
+
+    def test_joined_tests_are_one_program_with_what_they_use_and_others_have_their_own(self):
+        self.assertEqual([
+            'verbena_add_test_program("x" SOURCES tests/x/a_test.cc tests/x/fake.cc tests/y/y.cc JOINED '
+            'LIBRARIES Verbena::etcd verbena_test_protos)\n',
+            'verbena_add_test_program("x/c_test" SOURCES tests/x/c_test.cc DEFINES X ENVIRONMENT Y=1)\n'], self.calls())
+
+    def test_the_list_leaves_out_a_test_or_a_folder_for_whom_it_names(self):
+        self.files[programs.LEFT_OUT] = "# text\n\narm64 //tests/x:c_test it is slow\ncmake tests/x/ of a reason\n"
+        self.assertEqual([], self.calls("cmake"))
+        self.assertEqual(1, len(self.calls("arm64")))
+        self.assertEqual("it is slow", programs.why_not(programs.find("//tests/x:c_test"), ["arm64"]))
+
+    def test_why_a_test_is_left_out_without_a_line_of_the_list(self):
+        self.assertEqual({"script_test": "a script", "b_test": "tagged guest", "d_test": "needs files of Bazel's"},
+                         {test.name: programs.why_not(test, []) for test in programs.tests()
+                          if programs.why_not(test, [])})
 
 
 class ConsumersTest(unittest.TestCase):

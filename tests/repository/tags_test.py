@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Each test is tagged threads, processes and time as its sources ask, and none waits by a clock."""
 
+import difflib
 import os
 import sys
 import unittest
@@ -13,6 +14,17 @@ import documents_test
 import racy
 import timing_tags
 import tree
+
+# Every tag of a test. The last four are Bazel's own; CONTRIBUTING.md says what the others mean.
+TAGS = (*timing_tags.TAGS, "disk", "guest", "iwarp", "long", "lossy", "noasan", "noprofile", "notcp", "notsan", "rdma",
+        "rdma_cm", "smoke", "two_devices", "two_hosts", "two_networks",
+        "exclusive", "external", "local", "manual")
+
+
+def unknown_tags(test):
+    """Tags of `test` that nothing reads, with the tag that was probably meant, one line for each."""
+    return [f"{test.label()}: there is no tag '{tag}'; did you mean '{difflib.get_close_matches(tag, TAGS, 1, 0)[0]}'?"
+            for tag in test.arguments.get("tags") or [] if tag not in TAGS]
 
 
 def shown_lines(name):
@@ -35,6 +47,11 @@ class TreeTest(unittest.TestCase):
     def test_each_test_has_the_tags_that_its_sources_ask_for_and_no_others(self):
         found = [line for test in timing_tags.tests() for line in complaints(test)]
         self.assertEqual([], found, "rules: tests/repository/timing_tags.py")
+
+    def test_each_tag_of_a_test_is_one_that_something_reads(self):
+        self.assertEqual([], [line for test in timing_tags.tests() for line in unknown_tags(test)])
+        used = {tag for test in timing_tags.tests() for tag in test.arguments.get("tags") or []}
+        self.assertEqual({"manual"}, set(TAGS) - used)
 
     def test_no_test_waits_by_the_machines_clock(self):
         exempt = {
@@ -156,6 +173,14 @@ class ComplaintsTest(FakeTree):
 
     def test_the_right_tags_are_fine(self):
         self.assertEqual([], self.complaints(["long", "processes"], "fork();"))
+
+
+class TagNamesTest(FakeTree):
+    def test_a_wrong_name_is_refused_with_the_nearest_right_one(self):
+        self.files["tests/x/BUILD"] = 'cc_test(name = "a", tags = ["thread", "time", "no_tsan"])'
+        [test] = timing_tags.tests()
+        self.assertEqual(["//tests/x:a: there is no tag 'thread'; did you mean 'threads'?",
+                          "//tests/x:a: there is no tag 'no_tsan'; did you mean 'notsan'?"], unknown_tags(test))
 
 
 class BuildFilesTest(FakeTree):

@@ -1,5 +1,4 @@
-# Unit tests that need no script, no guest and no other program, one program for each folder. Bazel
-# has all tests: ./dev test.
+# Tests in C++, which the BUILD files list: tests/cmake/programs.py says which of them CMake has.
 
 if(BUILD_SHARED_LIBS)
   message(FATAL_ERROR "VERBENA_TESTS looks inside libverbena, which hides that when it is shared: "
@@ -8,65 +7,64 @@ endif()
 
 find_package(GTest QUIET)
 verbena_need("${GTest_FOUND}" "GoogleTest, for VERBENA_TESTS" "libgtest-dev libgmock-dev")
+find_package(Python3 QUIET COMPONENTS Interpreter)
+verbena_need("${Python3_FOUND}" "Python, for VERBENA_TESTS" python3)
 include(GoogleTest)
 
-# Tests of warnings, which have flags of their own.
-set(only_bazel tests/transport/coro/lifetime_warnings.cc)
-# A precompiled header would include what this test includes with another meaning.
-set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/transport/base/check_off_test.cc"
-                            PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
-# What the tests of a folder take from another's.
-set(support_transport_memory tests/transport/coro/counted_new.cc)
-# Tests that run on epoll and once more on io_uring, with what they use, and those that need
-# io_uring. They skip themselves if the kernel has none.
-set(on_both_transport_executor fake_device host_driven_test sleep_test waiter_test)
-set(on_both_transport_file file_lifetime_test file_names_test file_test)
-set(on_io_uring_transport_file ring_backend_test)
-
-# What tests of several folders share.
-add_library(verbena_test_support STATIC "${PROJECT_SOURCE_DIR}/tests/support/manual_scheduler.cc")
-target_include_directories(verbena_test_support PUBLIC "${PROJECT_SOURCE_DIR}")
-target_link_libraries(verbena_test_support PUBLIC verbena)
-verbena_set_flags(verbena_test_support)
-
-# Adds the test program `name` of SOURCES. CASE_SUFFIX: what the names of its cases end in.
+# Adds the test program test_`name` of SOURCES. JOINED: they are compiled a few at a time, as Bazel
+# compiles them. LIBRARIES and LINK_OPTIONS, DEFINES: what it is linked with besides Verbena, and
+# compiled with. ENVIRONMENT: a variable that it has instead of VERBENA_DEVICE.
 function(verbena_add_test_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "CASE_SUFFIX" "SOURCES")
-  add_executable(${name} ${arg_SOURCES})
-  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name} PRIVATE Verbena::testing verbena_test_support verbena
-                                        ${VERBENA_PRIVATE_LIBRARIES}
-                                        GTest::gmock GTest::gtest_main)
-  verbena_set_flags(${name})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
-  target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>
-                            <verbena/transport/executor/executor.h>)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "JOINED" "ENVIRONMENT" "SOURCES;LIBRARIES;LINK_OPTIONS;DEFINES")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "verbena_add_test_program: there is no argument '${arg_UNPARSED_ARGUMENTS}'")
+  elseif(NOT arg_ENVIRONMENT)
+    set(arg_ENVIRONMENT VERBENA_DEVICE=soft)
+  endif()
+  if(NOT VERBENA_ETCD AND "Verbena::etcd" IN_LIST arg_LIBRARIES)
+    return()
+  endif()
+  string(REPLACE "/" "_" target "test_${name}")
+  list(TRANSFORM arg_SOURCES PREPEND "${PROJECT_SOURCE_DIR}/")
+  add_executable(${target} ${arg_SOURCES})
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${target} PRIVATE ${arg_LIBRARIES} Verbena::testing verbena
+                                          ${VERBENA_PRIVATE_LIBRARIES}
+                                          GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${target} PRIVATE ${arg_DEFINES})
+  target_link_options(${target} PRIVATE ${arg_LINK_OPTIONS})
+  verbena_set_flags(${target})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD "${arg_JOINED}" UNITY_BUILD_MODE BATCH
+                                             UNITY_BUILD_BATCH_SIZE 8)
+  if(arg_JOINED)
+    target_precompile_headers(${target} PRIVATE <gmock/gmock.h> <gtest/gtest.h>
+                              <verbena/transport/executor/executor.h>)
+  endif()
   # As under Bazel, where no other program has files of the same names.
-  set(tmpdir "${PROJECT_BINARY_DIR}/test_tmp/${name}")
+  set(tmpdir "${PROJECT_BINARY_DIR}/test_tmp/${target}")
   file(MAKE_DIRECTORY "${tmpdir}")
-  gtest_discover_tests(${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" DISCOVERY_MODE PRE_TEST
-                       TEST_SUFFIX "${arg_CASE_SUFFIX}" DISCOVERY_TIMEOUT 60
+  gtest_discover_tests(${target} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" DISCOVERY_MODE PRE_TEST
+                       TEST_PREFIX "${name}:" DISCOVERY_TIMEOUT 60
                        # Of two values of one property, CMake would take the second for a property.
-                       PROPERTIES ENVIRONMENT VERBENA_DEVICE=soft
+                       PROPERTIES ENVIRONMENT "${arg_ENVIRONMENT}"
                                   ENVIRONMENT_MODIFICATION "TEST_TMPDIR=set:${tmpdir}")
 endfunction()
 
-foreach(folder IN ITEMS
-        transport/base transport/coro transport/device transport/memory transport/executor
-        transport/file transport/connect rpc/call rpc/naming)
-  string(REPLACE "/" "_" group "${folder}")
-  file(GLOB sources CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
-       "${PROJECT_SOURCE_DIR}/tests/${folder}/*.cc")
-  foreach(list IN ITEMS on_both on_io_uring)
-    set(${list} ${${list}_${group}})
-    list(TRANSFORM ${list} PREPEND "tests/${folder}/")
-    list(TRANSFORM ${list} APPEND ".cc")
-  endforeach()
-  list(REMOVE_ITEM sources ${only_bazel} ${on_io_uring})
-  verbena_add_test_program(test_${group} SOURCES ${sources} ${support_${group}})
-  if(on_both OR on_io_uring)
-    verbena_add_test_program(test_${group}_io_uring CASE_SUFFIX .io_uring
-                             SOURCES ${on_both} ${on_io_uring})
-    target_compile_definitions(test_${group}_io_uring PRIVATE VERBENA_TEST_IO_URING)
-  endif()
-endforeach()
+# Adds the library of the tests' PROTOS, with mocks of their services.
+function(verbena_add_test_protos)
+  add_library(verbena_test_protos STATIC)
+  verbena_generate(TARGET verbena_test_protos PROTOS ${ARGN} BASE_DIR "${PROJECT_SOURCE_DIR}" MOCKS)
+endfunction()
+
+# Read again if a list has changed.
+file(GLOB_RECURSE lists CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/BUILD"
+     "${PROJECT_SOURCE_DIR}/tests/cmake/*.txt" "${PROJECT_SOURCE_DIR}/tests/cmake/*.py")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${lists})
+set(programs "${PROJECT_BINARY_DIR}/test_programs.cmake")
+set(options)
+if(CMAKE_CROSSCOMPILING)
+  set(options --emulated)
+endif()
+execute_process(COMMAND "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tests/cmake/programs.py" ${options}
+                OUTPUT_FILE "${programs}" COMMAND_ERROR_IS_FATAL ANY)
+include("${programs}")

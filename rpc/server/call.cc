@@ -90,48 +90,36 @@ Task<absl::Status> ServerCall::RunIntercepted() {
 // The part of a ServerCall for requests that have bulk, a context or a stream: reads them, and then
 // runs the handler.
 
-void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, IncomingBulk* bulk,
-                                IncomingContext* context) {
-  size_t request_bytes = frame.body_bytes;
-  if (bulk != nullptr) {
-    parts_.BeginBulk(bulk->request, std::move(bulk->landing), bulk->in_frame);
-    body += bulk->request.frame_bytes();
-    request_bytes -= bulk->request.frame_bytes();
+void ServerCall::StartWithParts(IncomingRequest& request, UsedGrant landing) {
+  if (request.bulk.has_value()) {
+    parts_.BeginBulk(*request.bulk, std::move(landing), request.payload_in_frame);
   }
-  if (context != nullptr) {
-    parts_.carried.SetIncoming(std::move(context->block));
-    if (context->header.travels && bulk != nullptr) {
-      parts_.bulk.get()->request().set_context_bytes(context->header.block_bytes);
+  if (request.has_context) {
+    parts_.carried.SetIncoming(std::move(request.context));
+    if (request.context_header.travels && request.bulk.has_value()) {
+      parts_.bulk.get()->request().set_context_bytes(request.context_header.block_bytes);
     }
   }
-  messages_.NoteRequest(request_bytes);
-  bool in_frame = bulk == nullptr || bulk->request.message_bytes == 0;
-  if (frame.flags >= kFrameOpensStream) {
-    BeginStream(frame);
-    if (context != nullptr && context->header.travels) {
-      parts_.stream.get()->ExpectContext(parts_.link->streams(), context->header.block_bytes);
-    }
-    in_frame = entry_.streams == Streams::kServer && (frame.flags & kFrameMessageApart) == 0;
-    // Interceptors see it, and it is that of the call before.
-    if (!in_frame) messages_.request().Clear();
-  }
-  if (in_frame && !messages_.request().ParseFromArray(body, static_cast<int>(request_bytes))) {
+  messages_.NoteRequest(request.message.size());
+  if (request.streams != Streams::kNone) BeginStream(request);
+  if (request.message_in_frame &&
+      !messages_.request().ParseFromArray(request.message.data(),
+                                          static_cast<int>(request.message.size()))) {
     Respond(NotParsed(), Outcome::kNotExecuted);
     return;
   }
-  if (bulk != nullptr) {
+  if (request.bulk.has_value()) {
     if (const absl::Status taken = CheckBulk(); !taken.ok()) {
       Respond(taken, Outcome::kNotExecuted);
       return;
     }
   }
   BeginContext();
-  if (context != nullptr) SetTrace();
-  const bool apart = (frame.flags & kFrameMessageApart) != 0;
+  if (request.has_context) SetTrace();
   if (parts_.state.admission() != nullptr) {
-    AwaitTurn(apart);
+    AwaitTurn(request.apart);
   } else {
-    Launch(apart);
+    Launch(request.apart);
   }
 }
 
@@ -144,11 +132,15 @@ absl::Status ServerCall::CheckBulk() const {
   return request.CheckSize();
 }
 
-void ServerCall::BeginStream(const FrameHeader& frame) {
+void ServerCall::BeginStream(const IncomingRequest& request) {
   ServedStream& stream = parts_.stream.Make();
   stream.SetMemory(parts_.state, *parts_.link, parts_.deadline);
-  stream.Begin(parts_.link->streams(), parts_.id, *entry_.method->descriptor,
-               (frame.flags & kFrameMessageApart) != 0);
+  stream.Begin(parts_.link->streams(), parts_.id, *entry_.method->descriptor, request.apart);
+  if (request.context_header.travels) {
+    stream.ExpectContext(parts_.link->streams(), request.context_header.block_bytes);
+  }
+  // Interceptors see it, and it is that of the call before.
+  if (!request.message_in_frame) messages_.request().Clear();
 }
 
 void ServerCall::Launch(bool apart) {
@@ -444,30 +436,32 @@ ServerCall::~ServerCall() {
   StopTimer();
 }
 
-void ServerCall::SetCall(CallLink& call_link, CallId id, const FrameHeader& frame) {
+void ServerCall::SetCall(CallLink& call_link, CallId id, uint64_t time_left_us) {
   VERBENA_DCHECK(parts_.link == nullptr && !context_.has_value() && !task_) << method_name();
   VERBENA_DCHECK(step_ == Step::kHandler && !parts_.in_use()) << method_name();
   parts_.link = &call_link;
   parts_.id = id;
   parts_.deadline =
-      frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), parts_.state.executor().now());
+      time_left_us == 0 ? kNever : DeadlineIn(time_left_us, parts_.state.executor().now());
 }
 
-void ServerCall::Start(CallLink& call_link, CallId id, const FrameHeader& frame, const char* body,
-                       IncomingBulk* bulk, IncomingContext* context) {
-  if (frame.flags != 0) {
-    SetCall(call_link, id, frame);
-    StartWithParts(frame, body, bulk, context);
+void ServerCall::Start(CallLink& call_link, IncomingRequest& request, UsedGrant landing) {
+  SetCall(call_link, request.id, request.time_left_us);
+  if (request.is_plain()) {
+    StartPlainly(request.message);
   } else {
-    StartInFrame(call_link, id, frame, body);
+    StartWithParts(request, std::move(landing));
   }
 }
 
-void ServerCall::StartInFrame(CallLink& call_link, CallId id, const FrameHeader& frame,
-                              const char* body) {
-  SetCall(call_link, id, frame);
-  messages_.NoteRequest(frame.body_bytes);
-  if (!messages_.request().ParseFromArray(body, static_cast<int>(frame.body_bytes))) {
+void ServerCall::StartInFrame(CallLink& call_link, const FrameHeader& frame, const char* body) {
+  SetCall(call_link, {frame.call_slot, frame.call_generation}, frame.deadline());
+  StartPlainly({body, frame.body_bytes});
+}
+
+inline void ServerCall::StartPlainly(std::string_view message) {
+  messages_.NoteRequest(message.size());
+  if (!messages_.request().ParseFromArray(message.data(), static_cast<int>(message.size()))) {
     Respond(NotParsed(), Outcome::kNotExecuted);
     return;
   }
@@ -513,8 +507,12 @@ Task<absl::Status> ServerCall::Invoke() {
 
 Task<absl::Status> ServerCall::InvokeHandler() {
   if (parts_.carried.name() != nullptr) [[unlikely]]
-    return RunOnce({parts_, entry_, messages_, *cancel_, *context_});
+    return InvokeNamed();
   return entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
+}
+
+Task<absl::Status> ServerCall::InvokeNamed() {
+  return RunOnce({parts_, entry_, messages_, *cancel_, *context_});
 }
 
 absl::Status ServerCall::NotParsed() const {
@@ -666,6 +664,13 @@ RefusalReason CallPool::Refusal(uint16_t method, Streams streams, const ServerCl
   }
   return state_.CountRefusal(client.takes_its_share() ? RefusalReason::kTooManyOfAClient
                                                       : RefusalReason::kTooManyOfASource);
+}
+
+ServerCall* CallPool::Admit(const CallOffer& offer, ServerClient& client, RefusalReason& reason) {
+  if (state_.admission() != nullptr) return AdmitGuarded(offer, client, reason);
+  ServerCall* call = Admit(offer.method, offer.streams, client);
+  if (call == nullptr) reason = Refusal(offer.method, offer.streams, client);
+  return call;
 }
 
 uint32_t CallPool::bounded_calls() const {

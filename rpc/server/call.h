@@ -29,6 +29,7 @@
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/server/parts.h"
 #include "verbena/rpc/server/payload.h"
+#include "verbena/rpc/server/request.h"
 #include "verbena/rpc/server/response.h"
 #include "verbena/rpc/server/served_stream.h"
 #include "verbena/rpc/server/state.h"
@@ -70,13 +71,12 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   ServerCall(ServerState& state, CallPool& pool, int method_index);
   ~ServerCall() override;
 
-  // Parses the request and runs the handler up to its first wait; or lets the call wait for its
-  // turn, if calls do. `bulk`, which `body` begins with, may be null; its landing is taken. So may
-  // `context`, which lay ahead of `body`, and is taken.
-  void Start(CallLink& call_link, CallId id, const FrameHeader& frame, const char* body,
-             IncomingBulk* bulk, IncomingContext* context);
+  // Parses the request's message and runs the handler up to its first wait; or lets the call wait
+  // for its turn, if calls do. `landing` is what was granted for the request's payload, if
+  // anything.
+  void Start(CallLink& call_link, IncomingRequest& request, UsedGrant landing);
   // The same for a request whose frame holds its message and no more: the path of most calls.
-  void StartInFrame(CallLink& call_link, CallId id, const FrameHeader& frame, const char* body);
+  void StartInFrame(CallLink& call_link, const FrameHeader& frame, const char* body);
   // The memory that the response waits for has come.
   absl::Status OnLanding(const RemoteRange& landing);
   // A frame of the call's stream. A failed Status closes the link.
@@ -110,9 +110,10 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void OnTimer() override;  // the deadline
   void OnResponseSent() override { Finish(); }
 
-  [[gnu::noinline]] void StartWithParts(const FrameHeader& frame, const char* body,
-                                        IncomingBulk* bulk, IncomingContext* context);
-  void SetCall(CallLink& call_link, CallId id, const FrameHeader& frame);
+  [[gnu::noinline]] void StartWithParts(IncomingRequest& request, UsedGrant landing);
+  void SetCall(CallLink& call_link, CallId id, uint64_t time_left_us);
+  // For a call without parts.
+  void StartPlainly(std::string_view message);
   // Makes the handler's context, and begins to count its time.
   void BeginContext();
   void StartTimer();
@@ -128,6 +129,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // The handler's Task, behind the interceptors. Empty if the handler returns none.
   VERBENA_CORO_WRAPPER Task<absl::Status> Invoke();
   VERBENA_CORO_WRAPPER Task<absl::Status> InvokeHandler();
+  VERBENA_CORO_WRAPPER [[gnu::noinline]] Task<absl::Status> InvokeNamed();
   class Chain;
   [[gnu::noinline]] Task<absl::Status> RunIntercepted();
   // Reads a context block that did not come in the request's frame. A failure ends the call; a
@@ -168,7 +170,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // Rare paths are out of line to keep the hot path small.
   [[gnu::noinline]] void CompleteWithBulk(size_t reply_bytes);
   [[gnu::noinline]] void EndBulkRequest();
-  [[gnu::noinline]] void BeginStream(const FrameHeader& frame);
+  [[gnu::noinline]] void BeginStream(const IncomingRequest& request);
   // How the call ends, if its handler says `status`.
   [[gnu::noinline]] absl::Status EndStream(const absl::Status& status);
   [[gnu::cold, gnu::noinline]] void DropFailedReply();
@@ -231,13 +233,10 @@ class CallPool {
     state_.NoteStarted();
     return Take(index);
   }
-  // The same if Admission decides. ServerState::NoteStarted() follows when the call's turn has
-  // come. nullptr, and `reason`, which is counted, if the call is refused.
-  [[gnu::noinline]] ServerCall* AdmitGuarded(const CallOffer& offer, ServerClient& client,
-                                             RefusalReason& reason);
-  // Why Admit() just refused, counted.
-  [[gnu::cold, gnu::noinline]] RefusalReason Refusal(uint16_t method, Streams streams,
-                                                     const ServerClient& client);
+  // nullptr, and `reason`, which is counted, if the call is refused. If Admission decides,
+  // ServerState::NoteStarted() follows when the call's turn has come.
+  [[gnu::noinline]] ServerCall* Admit(const CallOffer& offer, ServerClient& client,
+                                      RefusalReason& reason);
   // The call has ended: keeps it, or destroys it if there are enough. Nothing uses it afterwards.
   void Recycle(ServerCall& call) {
     BoundedVector<ServerCall*>& kept = kept_[call.method_index()];
@@ -265,6 +264,11 @@ class CallPool {
   size_t idle_calls() const;
 
  private:
+  // Admit() for a server with an Admission.
+  ServerCall* AdmitGuarded(const CallOffer& offer, ServerClient& client, RefusalReason& reason);
+  // Why the first Admit() just refused, counted.
+  [[gnu::cold, gnu::noinline]] RefusalReason Refusal(uint16_t method, Streams streams,
+                                                     const ServerClient& client);
   [[gnu::cold, gnu::noinline]] ServerCall* Make(int method_index);
   // A call that is admitted.
   ServerCall* Take(int method_index) {

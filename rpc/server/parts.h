@@ -1,5 +1,5 @@
 // What a server's call has beside its messages: CallParts; and the parts that only some calls have,
-// CarriedContext and CallBulk, with what a request's frame brings for them.
+// CarriedContext and CallBulk.
 //
 // Part of a ServerCall, on its executor's thread. The handler's ServerContext, and the run of a
 // deduplicated call, know these and not the call.
@@ -29,13 +29,6 @@
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
-
-// A request's context block, as its frame has it: the block, or how many bytes of it travel
-// one-sided.
-struct IncomingContext {
-  ContextHeader header;
-  CallContext block;  // empty if it travels
-};
 
 // CarriedContext: what a server's call carries beside its messages: the request's context block,
 // the trailing metadata of its answer, and the state of a deduplicated call.
@@ -114,14 +107,6 @@ class CarriedContext {
 
   std::unique_ptr<State> state_;
   bool in_use_ = false;
-};
-
-// A request's payload: the header in its frame, the landing to which it was written, if any, and
-// where it is in the frame, if it is there.
-struct IncomingBulk {
-  RequestBulk request;
-  UsedGrant landing;
-  const char* in_frame = nullptr;
 };
 
 // The one-sided part of a call: made when a call first has one, and kept for later calls.

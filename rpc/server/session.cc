@@ -33,34 +33,50 @@ absl::Status ServerSession::OnFrame(Link& link, const FrameHeader& frame, const 
     return OnRequest(frame, body);
   ServerCall* call = calls_.Admit(frame.method, Streams::kNone, *client_);
   if (call == nullptr) [[unlikely]]
-    return StartUnadmitted(frame, body, nullptr, nullptr);
-  AddCall(frame, *call);
-  call->StartInFrame(*this, {frame.call_slot, frame.call_generation}, frame, body);
+    return OnRequest(frame, body);
+  AddCall(frame.call_slot, *call);
+  call->StartInFrame(*this, frame, body);
   return absl::OkStatus();
 }
 
 absl::Status ServerSession::OnRequest(const FrameHeader& frame, const char* body) {
   if (!MayUseSlot(frame)) return SlotMisused(frame);
-  return frame.flags != 0 ? OnRequestWithPrefix(frame, body)
-                          : StartCall(frame, body, nullptr, nullptr);
+  IncomingRequest request;
+  VERBENA_RETURN_IF_ERROR(
+      ParseRequest(frame, body, {.max_body_bytes = link_->max_body_bytes()}, request));
+  UsedGrant landing;
+  if (request.bulk.has_value() && request.bulk->grant != RequestBulk::kNoGrant) {
+    VERBENA_ASSIGN_OR_RETURN(landing,
+                             grants_.Use(request.bulk->grant, request.bulk->payload_bytes));
+    state_.NotePayloadWritten();
+  }
+  if (request.streams != Streams::kNone) streams_.Attach(*link_, client_->streams());
+  RefusalReason reason{};
+  ServerCall* call = Admit(request, reason);
+  if (call == nullptr) return RefuseRequest(request.id, std::move(landing), reason);
+  AddCall(request.id.slot, *call);
+  call->Start(*this, request, std::move(landing));
+  return absl::OkStatus();
 }
 
-absl::Status ServerSession::OnStreamRequest(const FrameHeader& frame, const char* body,
-                                            IncomingContext* context) {
-  const bool opens = (frame.flags & kFrameOpensStream) != 0;
-  const bool apart = (frame.flags & kFrameMessageApart) != 0;
-  const Streams streams = StreamsOf(frame);
-  // A method without streams would run on the request of the call before.
-  const bool is_none = streams == Streams::kNone;
-  if (!opens || is_none || (apart && streams != Streams::kServer) ||
-      (frame.flags & kFrameHasBulk) != 0 || (apart && frame.body_bytes != 0)) {
-    return absl::InvalidArgumentError(
-        fmt::format("a request with flags {}, streams {} and {} bytes", frame.flags, frame.outcome,
-                    frame.body_bytes));
+ServerCall* ServerSession::Admit(const IncomingRequest& request, RefusalReason& reason) {
+  if (!TakesMetadata(request)) {
+    reason = state_.CountRefusal(RefusalReason::kTooMuchMetadata);
+    return nullptr;
   }
-  if (context != nullptr && context->block.dedupe.has_value()) return NameOfStream();
-  streams_.Attach(*link_, client_->streams());
-  return StartCall(frame, body, nullptr, context);
+  CallOffer offer{.method = request.method,
+                  .streams = request.streams,
+                  // A context block that travels is here only when the call runs.
+                  .priority = request.context.priority};
+  if (request.bulk.has_value()) {
+    const RequestBulk& bulk = *request.bulk;
+    // A request of a wrong size fails as soon as it begins. So its bytes do not count: a refusal
+    // because of bytes would tell the client to come back later.
+    const bool is_taken =
+        CheckRequestSize(bulk, request.traveling_context_bytes(), link_->endpoint().limits()).ok();
+    if (is_taken) offer.pinned_bytes = bulk.payload_bytes + bulk.message_bytes;
+  }
+  return calls_.Admit(offer, *client_, reason);
 }
 
 absl::Status ServerSession::OnStreamFrame(Link& link, const FrameHeader& frame, const char* body) {
@@ -113,115 +129,20 @@ absl::Status ServerSession::SlotMisused(const FrameHeader& frame) const {
                   frame.call_slot, before->id().generation));
 }
 
-absl::Status ServerSession::OnRequestWithPrefix(const FrameHeader& frame, const char* body) {
-  if ((frame.flags & kFrameHasContext) == 0) return OnBulkOrStreamRequest(frame, body, nullptr);
-  IncomingContext context;
-  VERBENA_ASSIGN_OR_RETURN(context.header, ParseContextHeader(body, frame.body_bytes));
-  if (!context.header.travels) {
-    if (context.header.block_bytes > kMaxContextInFrame) {
-      return absl::InvalidArgumentError(
-          fmt::format("a context block of {} bytes in a request's frame, which takes at most {}",
-                      context.header.block_bytes, kMaxContextInFrame));
-    }
-    VERBENA_ASSIGN_OR_RETURN(context.block, ParseContext(body, context.header.block_bytes));
-  }
-  FrameHeader rest = frame;
-  rest.body_bytes -= static_cast<uint32_t>(context.header.in_frame());
-  body += context.header.in_frame();
-  if (context.header.travels && (frame.flags & (kFrameHasBulk | kFrameOpensStream)) == 0) {
-    return absl::InvalidArgumentError("a context block that travels with nothing that travels");
-  }
-  return OnBulkOrStreamRequest(rest, body, &context);
-}
-
-absl::Status ServerSession::OnBulkOrStreamRequest(const FrameHeader& frame, const char* body,
-                                                  IncomingContext* context) {
-  if (frame.flags >= kFrameOpensStream) return OnStreamRequest(frame, body, context);
-  if ((frame.flags & kFrameHasBulk) != 0) return OnBulkRequest(frame, body, context);
-  return StartCall(frame, body, nullptr, context);
-}
-
-absl::Status ServerSession::OnBulkRequest(const FrameHeader& frame, const char* body,
-                                          IncomingContext* context) {
-  // Not unwrapped: that would copy all sources once more.
-  absl::StatusOr<RequestBulk> parsed = ParseRequestBulk(body, frame.body_bytes);
-  VERBENA_RETURN_IF_ERROR(parsed.status());
-  IncomingBulk bulk{*parsed, {}, body + parsed->encoded_bytes()};
-  const size_t room = bulk.request.landing.bytes;
-  if (bulk.request.room_in_frame && room > link_->max_body_bytes() - ResponseBulk::kEncodedBytes) {
-    return absl::InvalidArgumentError(
-        fmt::format("room for {} bytes in a frame, whose body takes at most {}", room,
-                    link_->max_body_bytes()));
-  }
-  if (context != nullptr && context->header.travels &&
-      context->header.block_bytes > bulk.request.message_bytes) {
-    return absl::InvalidArgumentError(fmt::format("a context block of {} bytes that travels in {}",
-                                                  context->header.block_bytes,
-                                                  bulk.request.message_bytes));
-  }
-  if (bulk.request.grant != RequestBulk::kNoGrant) {
-    VERBENA_ASSIGN_OR_RETURN(bulk.landing,
-                             grants_.Use(bulk.request.grant, bulk.request.payload_bytes));
-    state_.NotePayloadWritten();
-  }
-  return StartCall(frame, body, &bulk, context);
-}
-
 // The exact bound of a block that travels is checked when it is here.
-bool ServerSession::TakesMetadata(const IncomingContext& context) const {
+bool ServerSession::TakesMetadata(const IncomingRequest& request) const {
   const size_t most = state_.limits().max_metadata_bytes;
-  return context.header.travels ? context.header.block_bytes <= most + kMaxContextFixedBytes
-                                : context.block.metadata.bytes() <= most;
+  return request.context_header.travels
+             ? request.context_header.block_bytes <= most + kMaxContextFixedBytes
+             : request.context.metadata.bytes() <= most;
 }
 
-absl::Status ServerSession::StartCall(const FrameHeader& frame, const char* body,
-                                      IncomingBulk* bulk, IncomingContext* context) {
-  if (context != nullptr && !TakesMetadata(*context)) {
-    return RefuseRequest(frame, bulk, state_.CountRefusal(RefusalReason::kTooMuchMetadata));
+absl::Status ServerSession::RefuseRequest(CallId id, UsedGrant landing, RefusalReason reason) {
+  if (landing.lease != nullptr) {
+    link_->EndLease(*landing.lease, nullptr);
+    ReturnWithMemory(std::move(landing.buffer), std::move(landing.hold), *client_, nullptr);
   }
-  ServerCall* call = calls_.Admit(frame.method, StreamsOf(frame), *client_);
-  if (call == nullptr) return StartUnadmitted(frame, body, bulk, context);
-  AddCall(frame, *call);
-  call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk, context);
-  return absl::OkStatus();
-}
-
-absl::Status ServerSession::StartUnadmitted(const FrameHeader& frame, const char* body,
-                                            IncomingBulk* bulk, IncomingContext* context) {
-  if (state_.admission() != nullptr) return StartGuarded(frame, body, bulk, context);
-  return RefuseRequest(frame, bulk, calls_.Refusal(frame.method, StreamsOf(frame), *client_));
-}
-
-absl::Status ServerSession::StartGuarded(const FrameHeader& frame, const char* body,
-                                         IncomingBulk* bulk, IncomingContext* context) {
-  CallOffer offer{.method = frame.method, .streams = StreamsOf(frame)};
-  // A context block that travels is here only when the call runs.
-  if (context != nullptr) offer.priority = context->block.priority;
-  if (bulk != nullptr) {
-    const RequestBulk& request = bulk->request;
-    offer.pinned_bytes = request.payload_bytes + request.message_bytes;
-    // Such a call fails as soon as it begins. So its bytes do not count: a refusal because of bytes
-    // would tell the client to come back later.
-    const size_t block =
-        context != nullptr && context->header.travels ? context->header.block_bytes : 0;
-    if (!CheckRequestSize(request, block, link_->endpoint().limits()).ok()) offer.pinned_bytes = 0;
-  }
-  RefusalReason reason{};
-  ServerCall* call = calls_.AdmitGuarded(offer, *client_, reason);
-  if (call == nullptr) return RefuseRequest(frame, bulk, reason);
-  AddCall(frame, *call);
-  call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk, context);
-  return absl::OkStatus();
-}
-
-absl::Status ServerSession::RefuseRequest(const FrameHeader& frame, IncomingBulk* bulk,
-                                          RefusalReason reason) {
-  if (bulk != nullptr && bulk->landing.lease != nullptr) {
-    link_->EndLease(*bulk->landing.lease, nullptr);
-    ReturnWithMemory(std::move(bulk->landing.buffer), std::move(bulk->landing.hold), *client_,
-                     nullptr);
-  }
-  return Refuse({frame.call_slot, frame.call_generation}, reason);
+  return Refuse(id, reason);
 }
 
 void ServerSession::OnCancelFrame(const FrameHeader& frame) {

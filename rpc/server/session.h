@@ -22,6 +22,7 @@
 #include "verbena/rpc/server/call_link.h"
 #include "verbena/rpc/server/clients.h"
 #include "verbena/rpc/server/landings.h"
+#include "verbena/rpc/server/request.h"
 #include "verbena/rpc/server/state.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
@@ -169,40 +170,22 @@ class ServerSession final : public LinkListener,
   template <typename Visit>
   void ForEachCall(Visit visit);
   bool MayUseSlot(const FrameHeader& frame);
-  // Which sides send a stream, as a request says.
-  static Streams StreamsOf(const FrameHeader& frame) {
-    return (frame.flags & kFrameOpensStream) != 0 ? static_cast<Streams>(frame.outcome)
-                                                  : Streams::kNone;
-  }
-  absl::Status StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk,
-                         IncomingContext* context);
-  // The same for a call that CallPool::Admit() did not admit.
-  [[gnu::cold, gnu::noinline]] absl::Status StartUnadmitted(const FrameHeader& frame,
-                                                            const char* body, IncomingBulk* bulk,
-                                                            IncomingContext* context);
-  // The same if Admission decides.
-  [[gnu::noinline]] absl::Status StartGuarded(const FrameHeader& frame, const char* body,
-                                              IncomingBulk* bulk, IncomingContext* context);
-  void AddCall(const FrameHeader& frame, ServerCall& call) {
-    by_slot_.Add(frame.call_slot, call);
+  void AddCall(uint32_t slot, ServerCall& call) {
+    by_slot_.Add(slot, call);
     active_.PushBack(call);
   }
   // Rare paths are out of line to keep the hot path small.
   [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
                                               const char* body);
-  // A request with more than its message, or for a slot whose former call still runs.
+  // A request with more than its message, for a slot whose former call still runs, or that
+  // CallPool::Admit() does not admit by itself.
   [[gnu::noinline]] absl::Status OnRequest(const FrameHeader& frame, const char* body);
   [[gnu::cold, gnu::noinline]] absl::Status SlotMisused(const FrameHeader& frame) const;
-  // A request whose body begins with more than its message.
-  [[gnu::noinline]] absl::Status OnRequestWithPrefix(const FrameHeader& frame, const char* body);
-  absl::Status OnBulkRequest(const FrameHeader& frame, const char* body, IncomingContext* context);
-  bool TakesMetadata(const IncomingContext& context) const;
-  [[gnu::cold, gnu::noinline]] absl::Status RefuseRequest(const FrameHeader& frame,
-                                                          IncomingBulk* bulk, RefusalReason reason);
-  absl::Status OnBulkOrStreamRequest(const FrameHeader& frame, const char* body,
-                                     IncomingContext* context);
-  absl::Status OnStreamRequest(const FrameHeader& frame, const char* body,
-                               IncomingContext* context);
+  // The call that runs it; nullptr, and `reason`, which is counted, if it is refused.
+  ServerCall* Admit(const IncomingRequest& request, RefusalReason& reason);
+  bool TakesMetadata(const IncomingRequest& request) const;
+  [[gnu::cold, gnu::noinline]] absl::Status RefuseRequest(CallId id, UsedGrant landing,
+                                                          RefusalReason reason);
   absl::Status OnStreamFrame(Link& link, const FrameHeader& frame, const char* body);
   void OnCallEndedWithoutLink() override;
   void OnCancelFrame(const FrameHeader& frame);

@@ -21,6 +21,7 @@ import bazel_events
 import bench
 import case_report
 import ctest_cases
+import fuzz
 import guest_phase
 import includes
 import lint
@@ -727,6 +728,26 @@ class BenchDeviceTest(unittest.TestCase):
         options = bench.arguments(["--vm", "--only", "payload", "--device", "siw"])
         self.assertEqual(("siw", []), (options.device, options.rest))
         self.assertIn("must be one of: rxe, siw", self.refusal("--vm", "--device", "mlx5_0"))
+
+
+class FuzzCoverageTest(unittest.TestCase):
+    SOURCE = "if (a) {\n  VERBENA_CHECK(b) << c;\n}\nVERBENA_RETURN_IF_ERROR(d);\n"
+
+    def found(self):
+        at = lambda line, taken, missed: [line, 1, line, 9, taken, missed, 0, 0, 4]
+        exported = {"data": [{"files": [
+            {"filename": "/a/x/parser.cc", "branches": [at(1, 5, 0)],
+             "expansions": [{"source_region": [2, 3, 2, 9], "branches": [at(70, 0, 5)]},
+                            {"source_region": [4, 1, 4, 9], "branches": [at(18, 0, 5)]}]},
+            {"filename": "/a/x/other_parser.cc", "branches": [at(1, 0, 0)], "expansions": []}]}]}
+        return fuzz.branches(exported, "x/parser.cc")
+
+    def test_a_branch_has_two_ways_and_that_of_a_macro_lies_where_it_is_used(self):
+        self.assertEqual([(1, 1, "true", 5), (1, 1, "false", 0), (2, 3, "true", 0), (2, 3, "false", 5),
+                          (4, 1, "true", 0), (4, 1, "false", 5)], self.found())
+
+    def test_checks_do_not_count_and_errors_that_are_passed_on_do(self):
+        self.assertEqual({1, 4}, {line for line, _, _, _ in fuzz.without_checks(self.found(), self.SOURCE)})
 
 
 class BenchPeersTest(unittest.TestCase):

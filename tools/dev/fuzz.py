@@ -2,6 +2,8 @@
 """Runs the fuzz targets of tests/fuzz by libFuzzer, for a time, over their corpus."""
 
 import argparse
+import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -12,6 +14,10 @@ CONFIG = "--config=fuzz"
 PACKAGE = "tests/fuzz"
 # Inputs that a run adds, and those that fail: below here, outside of git.
 KEPT = bazel_events.TOP / ".bazel" / "fuzz"
+# With --coverage: to a target the source of its parser, and the least percentage of its branches that the corpus reaches.
+PARSERS = {"request": ("rpc/server/request.cc", 95)}
+# Branches of these macros do not count: no input fails a check.
+CHECKS = ("VERBENA_CHECK", "VERBENA_DCHECK")
 
 
 def targets():
@@ -30,12 +36,20 @@ def arguments():
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, metavar="M", help="run each target so long (default 1)")
     length.add_argument("--seconds", type=int, metavar="S", help="the same in seconds")
+    length.add_argument("--coverage", action="store_true",
+                        help="run the checked-in corpus alone, and say which branches of the parser it reaches: exit "
+                             f"status 1 if they are fewer than {PARSERS['request'][1]}%% (targets: "
+                             f"{', '.join(PARSERS)})")
     parser.add_argument("targets", nargs="*", metavar="target",
                         help="of these (default: all): " + ", ".join(targets()))
     options = parser.parse_args()
     for target in options.targets:
         if target not in targets():
             parser.error(f"there is no target '{target}'; targets: {', '.join(targets())}")
+    if options.coverage:
+        unfit = [target for target in options.targets if target not in PARSERS]
+        if unfit:
+            parser.error(f"--coverage knows no parser of {', '.join(unfit)}; targets: {', '.join(PARSERS)}")
     if options.seconds is None:
         options.seconds = round((1 if options.minutes is None else options.minutes) * 60)
     if options.seconds < 1:
@@ -43,10 +57,10 @@ def arguments():
     return options
 
 
-def build(names):
-    labels = [f"//{PACKAGE}:{name}_fuzz" for name in names]
-    subprocess.run([bazel_events.BAZEL, "build", CONFIG, *labels], cwd=bazel_events.TOP, check=True)
-    query = subprocess.run([bazel_events.BAZEL, "cquery", CONFIG, "--output=starlark",
+def build(names, config=CONFIG, suffix="_fuzz"):
+    labels = [f"//{PACKAGE}:{name}{suffix}" for name in names]
+    subprocess.run([bazel_events.BAZEL, "build", config, *labels], cwd=bazel_events.TOP, check=True)
+    query = subprocess.run([bazel_events.BAZEL, "cquery", config, "--output=starlark",
                             "--starlark:expr=target.files_to_run.executable.path",
                             "set(" + " ".join(labels) + ")"],
                            cwd=bazel_events.TOP, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -54,7 +68,52 @@ def build(names):
     root = subprocess.run([bazel_events.BAZEL, "info", "execution_root"], cwd=bazel_events.TOP,
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
     programs = [pathlib.Path(root.stdout.strip()) / line for line in query.stdout.split()]
-    return {program.name.removesuffix("_fuzz"): program for program in programs}
+    return {program.name.removesuffix(suffix): program for program in programs}
+
+
+def branches(exported, source):
+    """(line, column, which of the two ways, how often it was taken) of each branch of `source` in what llvm-cov
+    exported. Those of a macro lie where it is used."""
+    found = []
+    for file in exported["data"][0]["files"]:
+        if not file["filename"].endswith("/" + source):
+            continue
+        taken = [(branch, branch[0], branch[1]) for branch in file["branches"]]
+        for use in file["expansions"]:
+            line, column = use["source_region"][:2]
+            taken += [(branch, line, column) for branch in use["branches"]]
+        for branch, line, column in taken:
+            found += [(line, column, "true", branch[4]), (line, column, "false", branch[5])]
+    return found
+
+
+def without_checks(found, text):
+    """`found` without the branches on lines of `text` that begin a check."""
+    lines = text.splitlines()
+    return [each for each in found if not lines[each[0] - 1].lstrip().startswith(CHECKS)]
+
+
+def cover(name, program):
+    """Replays the corpus of a target, prints what it does not reach, and returns whether that is little enough."""
+    source, least = PARSERS[name]
+    folder = KEPT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    raw, profile = folder / "raw", folder / "profile"
+    subprocess.run([program], cwd=bazel_events.TOP, check=True, stdout=subprocess.DEVNULL,
+                   env={**os.environ, "LLVM_PROFILE_FILE": str(raw)})
+    subprocess.run(["llvm-profdata-19", "merge", "-o", profile, raw], check=True)
+    exported = subprocess.run(["llvm-cov-19", "export", program, f"-instr-profile={profile}"],
+                              stdout=subprocess.PIPE, check=True)
+    found = without_checks(branches(json.loads(exported.stdout), source), (bazel_events.TOP / source).read_text())
+    if not found:
+        raise SystemExit(f"fuzz: llvm-cov tells of no branch of {source}")
+    missed = [each for each in found if each[3] == 0]
+    for line, column, way, _ in missed:
+        print(f"{source}:{line}:{column}: never {way}")
+    percent = 100 * (len(found) - len(missed)) / len(found)
+    print(f"{name:12} reaches {len(found) - len(missed)} of {len(found)} branches of {source}, {percent:.1f}% "
+          f"(at least {least}%)")
+    return percent >= least
 
 
 def start(name, program, seconds):
@@ -85,6 +144,10 @@ def report(name, status):
 
 def main():
     options = arguments()
+    if options.coverage:
+        programs = build(options.targets or list(PARSERS), "--config=covered", "_corpus_test")
+        failed = [name for name, program in programs.items() if not cover(name, program)]
+        return 1 if failed else 0
     names = options.targets or targets()
     programs = build(names)
     print(f"{len(names)} targets, {options.seconds} s", flush=True)

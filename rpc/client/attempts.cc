@@ -185,7 +185,8 @@ Task<void> Hedges::Run(Attempt& attempt) {
   CallSpec spec = AttemptOf(spec_, attempt.own_reply != nullptr ? *attempt.own_reply : spec_.reply);
   if (spec_.options.info != nullptr) spec.options.info = &attempt.info;
   if (spec_.received.payload != nullptr) spec.received = {&attempt.payload, &attempt.has_payload};
-  attempt.status = co_await maker_.Attempt(std::move(spec), tried_);
+  const CancelScope* const scope = (co_await CurrentContext()).cancel;
+  attempt.status = co_await maker_.Attempt(spec, tried_, scope);
 }
 
 // A good answer counts also if it comes at once with, or behind, a failure that ends the call: its
@@ -299,7 +300,7 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
     attempt.options.deadline = spec.method.dedupe ? deadline : std::min(deadline, limit);
     if (options.info != nullptr) attempt.options.info = &(info = CallInfo());
     memory.GiveTo(attempt);
-    Task<absl::Status> made = maker.Attempt(std::move(attempt), tried);
+    Task<absl::Status> made = maker.Attempt(attempt, tried, context.cancel);
     if (spec.method.dedupe) made = WithDeadline(std::move(made), limit);
     status = co_await std::move(made);
     if (status.ok()) {

@@ -11,6 +11,7 @@
 #include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/client/policies.h"
 #include "verbena/rpc/policy.h"
+#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
@@ -18,13 +19,16 @@ namespace verbena::internal {
 // AttemptMaker: makes attempts of calls, for RetriedCall and HedgedCall, which know nothing of
 // channels.
 //
-// Lives in the frame of the coroutine that makes the call; on its executor's thread.
+// Outlives the calls; on their executor's thread.
 class AttemptMaker {
  public:
   virtual ~AttemptMaker() = default;
   // Makes one attempt, on a server that is not in `tried` if another one is ready. Adds this server
-  // to `tried` as soon as it knows it, which may be after a wait. `spec` has no context yet.
-  virtual Task<absl::Status> Attempt(CallSpec spec, TriedServers& tried) = 0;
+  // to `tried` as soon as it knows it, which may be after a wait. `spec`, which has no context yet,
+  // and `tried` outlive the Task. `scope` is that of the Task that makes the attempt; it may be
+  // null.
+  virtual Task<absl::Status> Attempt(CallSpec& spec, TriedServers& tried,
+                                     const CancelScope* scope) = 0;
 };
 
 // RetriedCall: a call whose method has a RetryPolicy: one attempt after another until one ends

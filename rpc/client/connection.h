@@ -242,6 +242,7 @@ class ConnectionUse {
       connection_->DrainLink();
   }
 
+  explicit operator bool() const { return connection_ != nullptr; }
   Connection& operator*() const { return *connection_; }
   Connection* operator->() const { return connection_; }
 

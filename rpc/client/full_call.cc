@@ -229,8 +229,10 @@ Task<absl::StatusOr<ClientSession*>> AwaitRoom(Connection& connection, ClientSes
 // Fills in what a call's caller wants to know at its end, however that comes about.
 class CallInfoOf {
  public:
-  CallInfoOf(CallInfo* info, const Executor& executor) : info_(info), executor_(executor) {
-    if (info_ != nullptr) began_ = executor.now();
+  // `took_before` is what the call took before now.
+  CallInfoOf(CallInfo* info, const Executor& executor, Duration took_before)
+      : info_(info), executor_(executor) {
+    if (info_ != nullptr) began_ = executor.now() - took_before;
   }
   CallInfoOf(const CallInfoOf&) = delete;
   CallInfoOf& operator=(const CallInfoOf&) = delete;
@@ -357,7 +359,7 @@ Task<absl::Status> PlaceResponse(Connection& connection, ClientBulk& bulk, Deadl
 // be the next beginning's alone; memory of the call's own returns to its pool by itself.
 bool MayRepeat(const CallSpec& spec, const std::optional<ClientBulk>& bulk,
                const CallerMemory& to) {
-  if (spec.channel == nullptr) return false;
+  if (spec.channel == nullptr || !spec.may_repeat) return false;
   return !to.gave_landing || !bulk.has_value() || !bulk->landing_lost();
 }
 
@@ -370,6 +372,11 @@ void GiveBack(ClientBulk& bulk, CallOptions& options, CallerMemory& to) {
 }
 
 }  // namespace
+
+Task<absl::StatusOr<ConnectionUse>> RouteOf(const CallSpec& spec) {
+  return spec.channel->Route(spec.options.route_key, spec.options.deadline,
+                             spec.options.wait_for_ready);
+}
 
 absl::Status CheckContext(const CallContext& context, size_t max_metadata_bytes) {
   VERBENA_RETURN_IF_ERROR(context.metadata.status());
@@ -395,11 +402,23 @@ absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink r
 }
 
 // Only steps that may wait long are coroutines of their own: every block takes this path.
-Task<absl::Status> FullCall(ConnectionUse use, CallSpec spec) {
+Task<absl::Status> FullCall(ConnectionUse use, SpecHandle handle, TriedServers* tried) {
+  CallSpec& spec = handle.get();
   CallOptions& options = spec.options;
-  CallInfoOf info(options.info, use->shard().executor());
+  CallInfoOf info(options.info,
+                  use ? use->shard().executor() : spec.channel->ShardHere()->executor(),
+                  spec.took_before);
   size_t message_bytes = spec.request.ByteSizeLong();
   info.set_request_bytes(message_bytes);
+  if (!use) {
+    absl::StatusOr<ConnectionUse> found = co_await RouteOf(spec);
+    if (!found.ok()) co_return FailUnsent(found.status(), options, spec.received);
+    use = *std::move(found);
+    if (tried != nullptr) tried->Add(*use);
+    message_bytes = spec.request.ByteSizeLong();
+    info.set_request_bytes(message_bytes);
+  }
+  if (spec.interceptors != nullptr) spec.context = spec.interceptors->Start();
   absl::Status status = CheckSpec(spec);
   if (!status.ok()) co_return FailUnsent(std::move(status), options, spec.received);
   CallerMemory to{.info = options.info,
@@ -460,11 +479,10 @@ Task<absl::Status> FullCall(ConnectionUse use, CallSpec spec) {
     }
     status = co_await call;
     if (call.lost_unsent() && MayRepeat(spec, bulk, to)) [[unlikely]] {
-      ClientChannel& channel = *std::exchange(spec.channel, nullptr);
+      spec.may_repeat = false;
       if (bulk.has_value()) GiveBack(*bulk, options, to);
       bulk.reset();
-      absl::StatusOr<ConnectionUse> another =
-          co_await channel.Route(options.route_key, options.deadline, options.wait_for_ready);
+      absl::StatusOr<ConnectionUse> another = co_await RouteOf(spec);
       if (!another.ok()) co_return unsent(another.status());
       use = *std::move(another);
       message_bytes = spec.request.ByteSizeLong();

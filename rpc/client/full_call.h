@@ -8,9 +8,11 @@
 #define VERBENA_RPC_CLIENT_FULL_CALL_H_
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/status_codec.h"
@@ -19,10 +21,13 @@
 #include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/status.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/compiler.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
 
+class ClientChain;
 class ClientChannel;
 
 // All of a call before it is sent. Everything that it refers to, also through `received` and
@@ -37,13 +42,34 @@ struct CallSpec {
   CallContext context = {};
   // ChannelOptions::max_metadata_bytes.
   size_t max_metadata_bytes = Metadata::kMaxBytes;
-  // Finds another connection if the call's link is lost before its request has left. Null: the call
-  // fails then.
+  // Finds a connection for the call, and another one, once, if the link is lost before the request
+  // has left and may_repeat is true. Null: the call has the one that it is given.
   ClientChannel* channel = nullptr;
+  bool may_repeat = true;
+  // How long the call took before this attempt, for CallInfo::elapsed.
+  Duration took_before{};
+  // Not null: give the call its context block when it begins.
+  ClientChain* interceptors = nullptr;
   // Not null: receives the request's payload, instead of returned_payload, if a server of the
   // attempt may still read it. A further attempt may send it; nobody may change it.
   Payload* lent_payload = nullptr;
 };
+
+// A CallSpec for a coroutine: its own, or one that its caller keeps until it has ended.
+class SpecHandle {
+ public:
+  SpecHandle(CallSpec&& own) : own_(std::move(own)) {}  // NOLINT(google-explicit-constructor)
+  SpecHandle(CallSpec& kept) : kept_(&kept) {}          // NOLINT(google-explicit-constructor)
+
+  CallSpec& get() { return kept_ != nullptr ? *kept_ : *own_; }
+
+ private:
+  std::optional<CallSpec> own_;
+  CallSpec* kept_ = nullptr;
+};
+
+// Waits for a connection for the call. An error has Outcome::kNotExecuted.
+VERBENA_CORO_WRAPPER Task<absl::StatusOr<ConnectionUse>> RouteOf(const CallSpec& spec);
 
 // Whether a call may send `context`. INVALID_ARGUMENT if an entry of the metadata, or the trace,
 // may not be sent; RESOURCE_EXHAUSTED if the metadata takes more than `max_metadata_bytes`.
@@ -59,7 +85,8 @@ inline bool HasPayloads(const MethodDescriptor& method, const CallOptions& optio
   return method.payloads != Payloads::kNone || HasPayloads(options);
 }
 
-// FullCall: one attempt of the call, over `connection`, which it keeps. It connects if it must,
+// FullCall: one attempt of the call, over `connection`, which it keeps; without one, over that
+// which the channel finds, whose server joins `tried` unless that is null. It connects if it must,
 // chooses what travels in the frame and what one-sided, takes memory and leases, sends, and gives
 // the caller its buffers back, once each.
 //
@@ -70,7 +97,8 @@ inline bool HasPayloads(const MethodDescriptor& method, const CallOptions& optio
 // The call waits if memory or windows are short: for memory at most kMaxMemoryWait, for windows
 // until its deadline. INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the method,
 // the channel or the link does not take a part of the call.
-Task<absl::Status> FullCall(ConnectionUse connection, CallSpec spec);
+Task<absl::Status> FullCall(ConnectionUse connection, SpecHandle spec,
+                            TriedServers* tried = nullptr);
 
 // Gives the caller of a call that never began its buffers back.
 void ReturnUnsent(CallOptions& options, PayloadSink received);
@@ -90,17 +118,6 @@ class ClientChain : public InterceptorChain<ClientInterceptor, ClientCallView> {
   ClientChain(const List& interceptors, ClientCallView& view)
       : InterceptorChain(interceptors, view), view_(view) {}
 
-  // Whether the call itself has begun. A Task of next() that is never awaited begins nothing.
-  bool started() const { return started_; }
-  // The status of a call that interceptors may have ended. If an interceptor invented it, its
-  // outcome is not_executed. If it comes from another call that the interceptor made, it keeps that
-  // call's outcome.
-  absl::Status Marked(absl::Status status) const {
-    if (status.ok() || started_ || status.GetPayload(kOutcomePayloadUrl).has_value()) return status;
-    return WithOutcome(std::move(status), Outcome::kNotExecuted);
-  }
-
- protected:
   // The call itself begins. Returns its context block, as the interceptors have left it.
   CallContext Start() {
     started_ = true;
@@ -108,6 +125,15 @@ class ClientChain : public InterceptorChain<ClientInterceptor, ClientCallView> {
             .request_id = view_.request_id,
             .trace = view_.trace,
             .metadata = view_.metadata};
+  }
+  // Whether it has begun. A Task of next() that is never awaited begins nothing.
+  bool started() const { return started_; }
+  // The status of a call that interceptors may have ended. If an interceptor invented it, its
+  // outcome is not_executed. If it comes from another call that the interceptor made, it keeps that
+  // call's outcome.
+  absl::Status Marked(absl::Status status) const {
+    if (status.ok() || started_ || status.GetPayload(kOutcomePayloadUrl).has_value()) return status;
+    return WithOutcome(std::move(status), Outcome::kNotExecuted);
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/client/attempt.h"
 #include "verbena/rpc/client/attempts.h"
 #include "verbena/rpc/client/call.h"
 #include "verbena/rpc/client/channel.h"
@@ -31,151 +32,40 @@ struct CallRoute {
 
 namespace {
 
-// The context block of a call in `scope`, which may be null. Takes the metadata of `options`.
-CallContext ContextOf(CallOptions& options, const CancelScope* scope) {
-  CallContext context{.priority = options.priority,
-                      .request_id = options.request_id,
-                      .metadata = std::move(options.metadata)};
-  if (scope != nullptr && scope->trace() != nullptr) context.trace = scope->trace()->Child();
-  return context;
-}
-
-// The interceptors of a channel around an attempt of a unary call.
-class UnaryChain final : public ClientChain {
- public:
-  // All outlive the chain.
-  UnaryChain(const ChannelOptions& channel, Connection& connection, ClientCallView& view,
-             CallSpec& spec)
-      : ClientChain(channel.interceptors, view), connection_(connection), spec_(spec) {}
-
- private:
-  Task<absl::Status> Last() override {
-    spec_.context = Start();
-    co_return co_await FullCall(ConnectionUse(connection_), std::move(spec_));
-  }
-
-  Connection& connection_;
-  CallSpec& spec_;
-};
-
-// One attempt over a connection, with the channel's interceptors around it.
-Task<absl::Status> InterceptedCall(const ClientChannel& channel, ConnectionUse use, CallSpec spec) {
-  Connection& connection = *use;
-  const Executor& executor = connection.shard().executor();
-  CallInfo* const info = spec.options.info;
-  const TimePoint began = info != nullptr ? executor.now() : TimePoint{};
-  // Interceptors read trailing metadata even if the caller does not.
-  CallInfo own;
-  if (info == nullptr) spec.options.info = &own;
-  const TimePoint deadline = spec.options.deadline.when();
-  ClientCallView view(spec.method, channel.target(), spec.request, spec.reply,
-                      spec.options.deadline, spec.options.info->trailing_metadata);
-  view.metadata = std::move(spec.context.metadata);
-  view.trace = std::move(spec.context.trace);
-  view.priority = spec.context.priority;
-  view.request_id = spec.context.request_id;
-  UnaryChain chain(channel.options(), connection, view, spec);
-  // Interceptors may wait before the call itself begins.
-  absl::Status status = co_await WithDeadline(chain.Run(), deadline);
-  if (info != nullptr) {
-    info->elapsed = executor.now() - began;
-    info->request_bytes = static_cast<uint32_t>(spec.request.ByteSizeLong());
-  }
-  if (chain.started()) co_return status;
-  // An interceptor answered.
-  ReturnUnsent(spec.options, spec.received);
-  co_return chain.Marked(std::move(status));
-}
-
-// `spec` is taken. Moving one costs a hundred instructions, so functions hand it on by reference.
-VERBENA_CORO_WRAPPER Task<absl::Status> AttemptOver(const ClientChannel& channel,
-                                                    Connection& connection, CallSpec&& spec) {
-  return channel.options().interceptors.empty()
-             ? FullCall(ConnectionUse(connection), std::move(spec))
-             : InterceptedCall(channel, ConnectionUse(connection), std::move(spec));
-}
-
-// One attempt over a connection that the channel finds, once a server is ready; it joins `tried`,
-// which may be null.
-Task<absl::Status> RoutedCall(ClientChannel& channel, CallSpec spec, TriedServers* tried) {
-  CallInfo* const info = spec.options.info;
-  const Executor& executor = channel.ShardHere()->executor();
-  const TimePoint began = executor.now();
-  const absl::StatusOr<ConnectionUse> connection = co_await channel.Route(
-      spec.options.route_key, spec.options.deadline, spec.options.wait_for_ready);
-  absl::Status status;
-  if (connection.ok()) {
-    if (tried != nullptr) tried->Add(**connection);
-    status = co_await AttemptOver(channel, **connection, std::move(spec));
-  } else {
-    if (info != nullptr) info->request_bytes = static_cast<uint32_t>(spec.request.ByteSizeLong());
-    status = FailUnsent(connection.status(), spec.options, spec.received);
-  }
-  if (info != nullptr) info->elapsed = executor.now() - began;
-  co_return status;
-}
-
-// A call in a frame, once more: its link was lost before the request had left, `took` after the
-// call began.
-Task<absl::Status> RepeatedCall(ClientChannel& channel, CallSpec spec, Duration took) {
-  CallInfo* const info = spec.options.info;
-  absl::Status status = co_await RoutedCall(channel, std::move(spec), nullptr);
-  if (info != nullptr) info->elapsed += took;
-  co_return status;
-}
-
-// One attempt over `connection`; if it is null, over one that the channel finds.
-VERBENA_CORO_WRAPPER Task<absl::Status> OneAttempt(ClientChannel& channel, Connection* connection,
-                                                   CallSpec&& spec) {
-  return connection == nullptr ? RoutedCall(channel, std::move(spec), nullptr)
-                               : AttemptOver(channel, *connection, std::move(spec));
-}
-
+// Attempts over the channels of their calls.
 class ChannelAttempts final : public AttemptMaker {
  public:
-  // `channel` outlives it.
-  explicit ChannelAttempts(ClientChannel& channel) : channel_(channel) {}
-
-  Task<absl::Status> Attempt(CallSpec spec, TriedServers& tried) override {
-    const CancelScope* scope = (co_await CurrentContext()).cancel;
+  VERBENA_CORO_WRAPPER Task<absl::Status> Attempt(CallSpec& spec, TriedServers& tried,
+                                                  const CancelScope* scope) override {
     if (spec.options.inherit != Inherit::kAll) scope = nullptr;
     spec.context = ContextOf(spec.options, scope);
     // `tried` must know the server that may have run it. The RetryPolicy makes the call again.
-    if (spec.method.dedupe) spec.channel = nullptr;
-    Connection* const ready = channel_.Apart(tried, spec.options.route_key);
+    if (spec.method.dedupe) spec.may_repeat = false;
+    Connection* const ready = spec.channel->Apart(tried, spec.options.route_key);
     const bool is_usable = ready != nullptr && ready->usable_session() != nullptr;
-    if (!is_usable && tried.home() == nullptr) {
-      co_return co_await RoutedCall(channel_, std::move(spec), &tried);
-    }
+    if (!is_usable && tried.home() == nullptr) return internal::Attempt({}, spec, &tried);
     // Another server would not know whether the call has run.
-    if (tried.home() != nullptr) spec.channel = nullptr;
+    if (tried.home() != nullptr) spec.may_repeat = false;
     tried.Add(*ready);
-    co_return co_await AttemptOver(channel_, *ready, std::move(spec));
+    return internal::Attempt(ConnectionUse(*ready), spec);
   }
-
- private:
-  ClientChannel& channel_;
 };
 
-VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(ClientChannel& channel, CallRoute route,
-                                                   CallSpec&& spec, ChannelAttempts& attempts) {
-  if (route.policy == nullptr) return OneAttempt(channel, route.connection, std::move(spec));
+VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(const MethodConfig& policy, CallSpec&& spec) {
+  static ChannelAttempts attempts;
+  const ClientChannel& channel = *spec.channel;
   RetryAccount& account = channel.policies()->account(channel.ShardHere()->index());
-  return route.policy->retry.has_value()
-             ? RetriedCall(attempts, account, *route.policy->retry, std::move(spec))
-             : HedgedCall(attempts, account, *route.policy->hedging, std::move(spec));
+  return policy.retry.has_value() ? RetriedCall(attempts, account, *policy.retry, std::move(spec))
+                                  : HedgedCall(attempts, account, *policy.hedging, std::move(spec));
 }
 
-// A call that has a name, several attempts, or a scope of its own. `own_token` is its name, if the
-// caller gave none. `use` keeps the route's connection until the call has begun.
-Task<absl::Status> WholeCall(ClientChannel& channel, CallRoute route, ConnectionUse use,
-                             CallSpec spec,
+// A call that has a name, or a scope of its own. `own_token` is its name, if the caller gave none.
+Task<absl::Status> WholeCall(CallRoute route, ConnectionUse use, CallSpec spec,
                              [[maybe_unused]] std::unique_ptr<DedupeToken> own_token) {
   const DedupeToken* const token = spec.options.dedupe;
   const bool inherits = spec.options.inherit == Inherit::kAll;
-  ChannelAttempts maker(channel);
-  Task<absl::Status> attempts = AttemptsOf(channel, route, std::move(spec), maker);
-  use = {};
+  Task<absl::Status> attempts = route.policy != nullptr ? AttemptsOf(*route.policy, std::move(spec))
+                                                        : Attempt(std::move(use), std::move(spec));
   // Otherwise no cancellation of the caller's reaches it.
   absl::Status status =
       inherits ? co_await std::move(attempts) : co_await std::move(attempts).In(nullptr);
@@ -234,9 +124,11 @@ class InPlaceCall::Eager final : public ClientCall {
                   .options = {.deadline = deadline(),
                               .info = info(),
                               .route_key = owner_.route_key_,
-                              .wait_for_ready = owner_.wait_for_ready_}};
-    const Duration took = info() != nullptr ? info()->elapsed : Duration::zero();
-    owner_.task_ = RepeatedCall(*owner_.channel_, std::move(spec), took);
+                              .wait_for_ready = owner_.wait_for_ready_},
+                  .channel = owner_.channel_,
+                  .may_repeat = false,
+                  .took_before = info() != nullptr ? info()->elapsed : Duration::zero()};
+    owner_.task_ = FullCall({}, std::move(spec));
     owner_.task_.RunLaterFor(TakeCaller());
   }
 
@@ -377,13 +269,15 @@ std::coroutine_handle<> InPlaceCall::BeginFull(CallRoute route, PromiseBase& cal
       (wait_for_ready_ || channel_->chooses())) {
     route.connection = nullptr;
   }
-  if (route.policy != nullptr || options.dedupe != nullptr || !inherits) {
-    ConnectionUse use;
-    if (route.connection != nullptr) use = ConnectionUse(*route.connection);
-    return BeginTask(
-        WholeCall(*channel_, route, std::move(use), std::move(spec), std::move(own_token)), caller);
+  ConnectionUse use;
+  if (route.connection != nullptr) use = ConnectionUse(*route.connection);
+  if (options.dedupe != nullptr || !inherits) {
+    return BeginTask(WholeCall(route, std::move(use), std::move(spec), std::move(own_token)),
+                     caller);
   }
-  return BeginTask(OneAttempt(*channel_, route.connection, std::move(spec)), caller);
+  return BeginTask(route.policy != nullptr ? AttemptsOf(*route.policy, std::move(spec))
+                                           : Attempt(std::move(use), std::move(spec)),
+                   caller);
 }
 
 CallOptions InPlaceCall::TakeOptions() {

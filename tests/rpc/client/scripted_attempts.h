@@ -47,7 +47,7 @@ class ScriptedAttempts final : public AttemptMaker {
   explicit ScriptedAttempts(std::vector<ScriptedAttempt> script)
       : script_([script = std::move(script)](int index) { return script.at(index); }) {}
 
-  Task<absl::Status> Attempt(CallSpec spec, TriedServers& tried) override {
+  Task<absl::Status> Attempt(CallSpec& spec, TriedServers& tried, const CancelScope*) override {
     CallOptions& options = spec.options;
     const int index = begun++;
     const ScriptedAttempt attempt = script_(index);

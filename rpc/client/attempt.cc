@@ -1,0 +1,90 @@
+#include "verbena/rpc/client/attempt.h"
+
+#include <utility>
+
+#include "verbena/rpc/client/channel.h"
+#include "verbena/rpc/interceptor.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/coro/context.h"
+
+namespace verbena::internal {
+
+namespace {
+
+// The interceptors of a channel around an attempt of a unary call.
+class UnaryChain final : public ClientChain {
+ public:
+  // All outlive the chain.
+  UnaryChain(const ChannelOptions& channel, Connection& connection, ClientCallView& view,
+             CallSpec& spec)
+      : ClientChain(channel.interceptors, view), connection_(connection), spec_(spec) {
+    spec_.interceptors = this;
+  }
+
+ private:
+  VERBENA_CORO_WRAPPER Task<absl::Status> Last() override {
+    return FullCall(ConnectionUse(connection_), spec_);
+  }
+
+  Connection& connection_;
+  CallSpec& spec_;
+};
+
+// FullCall() with the channel's interceptors around it.
+Task<absl::Status> InterceptedCall(ConnectionUse use, SpecHandle handle, TriedServers* tried) {
+  CallSpec& spec = handle.get();
+  ClientChannel& channel = *spec.channel;
+  const Executor& executor = channel.ShardHere()->executor();
+  CallInfo* const info = spec.options.info;
+  const TimePoint began = info != nullptr ? executor.now() : TimePoint{};
+  const auto fill_info = [&] {
+    if (info == nullptr) return;
+    info->elapsed = executor.now() - began;
+    info->request_bytes = static_cast<uint32_t>(spec.request.ByteSizeLong());
+  };
+  if (!use) {
+    absl::StatusOr<ConnectionUse> found = co_await RouteOf(spec);
+    if (!found.ok()) {
+      fill_info();
+      co_return FailUnsent(found.status(), spec.options, spec.received);
+    }
+    use = *std::move(found);
+    if (tried != nullptr) tried->Add(*use);
+  }
+  // Interceptors read trailing metadata even if the caller does not.
+  CallInfo own;
+  if (info == nullptr) spec.options.info = &own;
+  ClientCallView view(spec.method, channel.target(), spec.request, spec.reply,
+                      spec.options.deadline, spec.options.info->trailing_metadata);
+  view.metadata = std::move(spec.context.metadata);
+  view.trace = std::move(spec.context.trace);
+  view.priority = spec.context.priority;
+  view.request_id = spec.context.request_id;
+  UnaryChain chain(channel.options(), *use, view, spec);
+  // Interceptors may wait before the call itself begins.
+  DeadlineScope limit(co_await CurrentContext(), spec.options.deadline.when());
+  absl::Status status = co_await chain.Run().In(&limit.scope());
+  fill_info();
+  if (chain.started()) co_return status;
+  // An interceptor answered.
+  ReturnUnsent(spec.options, spec.received);
+  co_return chain.Marked(std::move(status));
+}
+
+}  // namespace
+
+CallContext ContextOf(CallOptions& options, const CancelScope* scope) {
+  CallContext context{.priority = options.priority,
+                      .request_id = options.request_id,
+                      .metadata = std::move(options.metadata)};
+  if (scope != nullptr && scope->trace() != nullptr) context.trace = scope->trace()->Child();
+  return context;
+}
+
+Task<absl::Status> Attempt(ConnectionUse use, SpecHandle spec, TriedServers* tried) {
+  return spec.get().channel->options().interceptors.empty()
+             ? FullCall(std::move(use), std::move(spec), tried)
+             : InterceptedCall(std::move(use), std::move(spec), tried);
+}
+
+}  // namespace verbena::internal

@@ -185,6 +185,28 @@ class WholeRunTest(unittest.TestCase):
             ran.append(pathlib.Path(path[0]).name)
             return 3, [summary("//:a", "FAILED")]
         ran = []
+    def run_tests(self, on_disk, statuses):
+        """The status of a run, and its runs of Bazel: whether tests write into memory, their filter and targets."""
+        ran = []
+
+        def run(_, words, in_memory):
+            ran.append((in_memory, words[0], words[words.index("--") + 1:]))
+            return statuses[len(ran) - 1], []
+        options = argparse.Namespace(filter=None, runs=1)
+        with (mock.patch.object(guest_phase, "tests_with", lambda *_: on_disk),
+              mock.patch.object(bazel_events, "run", run)):
+            return whole_run.run_tests(["--test_tag_filters=-guest"], ["--", "//..."], options)[0], ran
+
+    def test_tests_write_into_memory_unless_they_need_a_disk(self):
+        disk = argparse.Namespace(label="//:disk")
+        first = (True, "--test_tag_filters=-guest,-on_disk", ["//..."])
+        second = (False, "--test_tag_filters=-guest", ["//:disk"])
+        for statuses, status in (((0, 0), 0), ((0, 4), 0), ((4, 3), 3), ((3, 0), 3), ((4, 4), 4)):
+            self.assertEqual((status, [first, second]), self.run_tests([disk], statuses))
+        self.assertEqual((0, [(True, "--test_tag_filters=-guest", ["//..."])]), self.run_tests([], (0,)))
+        self.assertEqual((0, [(False, "--test_tag_filters=-guest", ["//..."])]), self.run_tests(None, (0,)))
+        self.assertEqual((1, [first]), self.run_tests([disk], (1,)))
+
         choice = argparse.Namespace(targets=[], filter=None)
         with mock.patch.object(bazel_events, "run", run):
             outcome = whole_run.run_profiles_phase(choice)

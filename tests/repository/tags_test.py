@@ -16,8 +16,8 @@ import timing_tags
 import tree
 
 # Every tag of a test. The last four are Bazel's own; CONTRIBUTING.md says what the others mean.
-TAGS = (*timing_tags.TAGS, "disk", "guest", "iwarp", "long", "lossy", "noasan", "noprofile", "notcp", "notsan", "rdma",
-        "rdma_cm", "smoke", "two_devices", "two_hosts", "two_networks",
+TAGS = (*timing_tags.TAGS, "disk", "guest", "iwarp", "long", "lossy", "noasan", "noprofile", "notcp", "notsan", "on_disk",
+        "rdma", "rdma_cm", "smoke", "two_devices", "two_hosts", "two_networks",
         "exclusive", "external", "local", "manual")
 
 

@@ -33,10 +33,10 @@ case $bazel_command in
       [ "$jobs" -le "$((memory_gb * 2 / 3))" ] || jobs=$((memory_gb * 2 / 3))
       flags+=("--jobs=$((jobs > 0 ? jobs : 1))")
     fi
-    # A sandbox is a directory of links: making them takes an eighth of a build on a disk. Tests stay
-    # on the disk, as the files that they write do.
+    # A sandbox is a directory of links: making them takes an eighth of a build on a disk. It holds the
+    # files that a test writes, too: who runs tests says whether these may lie in memory.
     shm_gb=$(df --output=avail -BG /dev/shm 2>/dev/null | sed -n '2s/[^0-9]//gp')
-    if [ "$bazel_command" = build ] && [ -w /dev/shm ] && [ "${shm_gb:-0}" -ge "$((2 * $(nproc)))" ] &&
+    if { [ "$bazel_command" = build ] || [ -n "${VERBENA_TESTS_IN_MEMORY:-}" ]; } && [ -w /dev/shm ] && [ "${shm_gb:-0}" -ge "$((2 * $(nproc)))" ] &&
       ! grep -qs -e '--sandbox_base' "${own[@]}"; then
       flags+=("--sandbox_base=/dev/shm")
     fi

@@ -32,17 +32,18 @@ class Outcome:
         self.skips += other.skips
 
 
-def run(command, arguments, quiet=False, top=TOP):
+def run(command, arguments, quiet=False, top=TOP, in_memory=False):
     """Runs `bazel <command>` in the tree at `top`. Returns (exit status, events).
 
-    Its output goes where ours goes; a quiet run shows it only if something did not build.
+    Its output goes where ours goes; a quiet run shows it only if something did not build. `in_memory`: tests may
+    write their files into memory, if there is enough.
     """
     with tempfile.TemporaryDirectory(prefix="verbena-") as directory:
         path = pathlib.Path(directory) / "events.json"
         result = subprocess.run(
             [BAZEL, command, f"--build_event_json_file={path}"] + list(arguments), cwd=top,
             stdout=subprocess.PIPE if quiet else None, stderr=subprocess.STDOUT if quiet else None,
-            text=True, check=False)
+            text=True, check=False, env={**os.environ, **({"VERBENA_TESTS_IN_MEMORY": "1"} if in_memory else {})})
         lines = path.read_text().splitlines() if path.exists() else []
     if quiet and result.returncode not in (0, 3, 4):  # 3: tests failed; 4: there were none
         print(result.stdout)

@@ -24,6 +24,7 @@ import ctest_cases
 import fuzz
 import guest_phase
 import includes
+import left_out
 import lint
 import lock
 import passed_phases
@@ -145,6 +146,14 @@ class CountTest(unittest.TestCase):
         outcome = self.count(summary("//:a", "PASSED"))
         self.assertEqual((1, []), (outcome.passed, outcome.failures))
 
+    def test_a_script_that_says_that_it_is_skipped_counts_as_skipped(self):
+        log = pathlib.Path(self.directory.name) / "test.log"
+        log.write_text("skipped: no etcd\n")
+        event = self.result("//:a", '<testsuites><testcase name="a"/></testsuites>')
+        event["testResult"]["testActionOutput"].append({"name": "test.log", "uri": f"file://{log}"})
+        outcome = self.count(summary("//:a", "PASSED"), event)
+        self.assertEqual((0, ["//:a: no etcd"]), (outcome.passed, outcome.skips))
+
     def test_a_filter_that_matches_nothing_counts_nothing(self):
         outcome = self.count(summary("//:a", "PASSED"), self.result("//:a", "<testsuites/>"))
         self.assertEqual((0, []), (outcome.passed, outcome.failures))
@@ -176,15 +185,6 @@ class WholeRunTest(unittest.TestCase):
     def test_all_runs_long_tests_too(self):
         self.assertEqual("-guest", self.filters(all=True)["plain"])
 
-    def test_each_profile_runs_by_itself_and_its_failures_name_it(self):
-        def run(command, arguments):
-            self.assertEqual("test", command)
-            self.assertIn("--test_tag_filters=-noprofile,-guest,-long", arguments)
-            path = [flag.partition("VERBENA_SOFT_PROFILE=")[2] for flag in arguments
-                    if flag.startswith("--test_env=VERBENA_SOFT_PROFILE=")]
-            ran.append(pathlib.Path(path[0]).name)
-            return 3, [summary("//:a", "FAILED")]
-        ran = []
     def run_tests(self, on_disk, statuses):
         """The status of a run, and its runs of Bazel: whether tests write into memory, their filter and targets."""
         ran = []
@@ -207,6 +207,15 @@ class WholeRunTest(unittest.TestCase):
         self.assertEqual((0, [(False, "--test_tag_filters=-guest", ["//..."])]), self.run_tests(None, (0,)))
         self.assertEqual((1, [first]), self.run_tests([disk], (1,)))
 
+    def test_each_profile_runs_by_itself_and_its_failures_name_it(self):
+        def run(command, arguments):
+            self.assertEqual("test", command)
+            self.assertIn("--test_tag_filters=-noprofile,-guest,-long", arguments)
+            path = [flag.partition("VERBENA_SOFT_PROFILE=")[2] for flag in arguments
+                    if flag.startswith("--test_env=VERBENA_SOFT_PROFILE=")]
+            ran.append(pathlib.Path(path[0]).name)
+            return 3, [summary("//:a", "FAILED")]
+        ran = []
         choice = argparse.Namespace(targets=[], filter=None)
         with mock.patch.object(bazel_events, "run", run):
             outcome = whole_run.run_profiles_phase(choice)
@@ -237,6 +246,24 @@ class WholeRunTest(unittest.TestCase):
         status, lines = self.run_late("--budgets")
         self.assertEqual((1, "1 passed, 1 failed"), (status, lines[-1]))
         self.assertIn("FAILED   consumer: 1000 s, over its budget of 480 s", lines)
+
+    def run_with_skip(self, *words):
+        outcome = bazel_events.Outcome(passed=1, skips=["//:a S.Known: why", "//:a S.New: why"])
+        with (mock.patch.object(sys, "argv", ["test", *words]),
+              mock.patch.object(whole_run, "phases_of", lambda _: ["asan"]),
+              mock.patch.object(whole_run, "run_phase", lambda *_: outcome),
+              mock.patch.object(left_out, "known", lambda: ["asan: //:a S.Known: *"]),
+              mock.patch.object(passed_phases, "default_cache", lambda: None),
+              contextlib.redirect_stdout(io.StringIO()) as said):
+            return whole_run.main(), said.getvalue().splitlines()
+
+    def test_what_is_left_out_and_not_in_the_list_is_printed_and_fails_a_whole_run(self):
+        status, lines = self.run_with_skip()
+        self.assertEqual((0, "1 passed, 0 failed"), (status, lines[-1]))
+        self.assertIn("new skip asan: //:a S.New: why", lines)
+        self.assertNotIn("new skip asan: //:a S.Known: why", lines)
+        status, lines = self.run_with_skip("--all")
+        self.assertEqual((1, "1 passed, 1 failed"), (status, lines[-1]))
 
     def test_a_whole_run_plants_a_few_of_the_changed_faults_and_lints_and_packages(self):
         def command(phase, status=0):

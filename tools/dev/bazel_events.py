@@ -212,5 +212,9 @@ def count_cases(events):
             cases.failures.append(f"{label}: {status.lower().replace('_', ' ')}")
         elif status in ("PASSED", "FLAKY") and not any(xml for xml, _ in files.get(label, [])):
             cases.passed += 1
+        why = [reason for xml, log in files.get(label, []) if _is_report_of_bazel(xml)
+               for reason in re.findall(r"^skipped: (.*)", _read(log), re.MULTILINE)]
+        if why and not cases.failures:  # a script
+            cases = Outcome(skips=[f"{label}: {why[0]}"])
         outcome.add(cases)
     return outcome

@@ -11,6 +11,7 @@ import time
 import arm64
 import bazel_events
 import guest_phase
+import left_out
 import passed_phases
 import racy
 import upgrade_phase
@@ -91,7 +92,9 @@ def arguments():
                "  lint      ./dev lint; what is known to be clean is not looked at again\n"
                "  deb       ./dev deb --test: Debian packages, built, checked, installed and purged\n\n"
                "A test tagged manual runs only when it is named, one tagged long only with --all.\n"
-               "N counts test cases; a target that fails to build, times out or crashes is one failure.\n\n"
+               "N counts test cases; a target that fails to build, times out or crashes is one failure.\n"
+               f"{left_out.LIST} names what a run may leave out: with --all, anything else that was left out\n"
+               "is a failure.\n\n"
                "example: ./dev test --only asan //tests/transport/... --filter 'TaskTest.*'")
     parser.add_argument("--only", metavar="PHASE[,PHASE]", default="",
                         help="run these phases alone: " + ", ".join(PHASES))
@@ -317,7 +320,7 @@ def phase_line(phase, seconds, build_s):
 def main():
     options = arguments()
     total = bazel_events.Outcome()
-    lines = []
+    lines, more_skips = [], []
     passed = passed_phases.PassedPhases(options)
     for phase in phases_of(options):
         if options.resume and passed.has(phase):
@@ -329,19 +332,26 @@ def main():
         outcome = run_phase(phase, options)
         seconds = time.monotonic() - start
         lines.append(phase_line(phase, seconds, outcome.build_s))
+        outcome.skips = [f"{phase}: {line}" for line in outcome.skips]
+        new_skips = left_out.unexpected(outcome.skips)
+        if options.all:
+            outcome.failures += [f"left out, and {left_out.LIST} does not name it: {line}" for line in new_skips]
+        more_skips += new_skips
         # A phase that could not run, as one without guests, has proven nothing.
         if not outcome.failures and outcome.passed:
             passed.add(phase, outcome.passed)
         if options.budgets and lateness(phase, seconds):
             outcome.failures.append(f"{seconds:.0f} s, {lateness(phase, seconds)}")
         outcome.failures = [f"{phase}: {line}" for line in outcome.failures]
-        outcome.skips = [f"{phase}: {line}" for line in outcome.skips]
         total.add(outcome)
         print(f"== {phase}: {outcome.passed} passed, {len(outcome.failures)} failed, "
               f"{seconds:.0f} s", flush=True)
 
     for line in total.skips:
         print(f"skipped  {line}")
+    if more_skips:
+        print(f"{len(more_skips)} of these are not in {left_out.LIST}:\n" +
+              "\n".join(f"new skip {line}" for line in more_skips))
     for line in total.failures:
         print(f"FAILED   {line}")
     print("\n".join(lines))

@@ -11,6 +11,7 @@ from unittest import mock
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
 import bazel_events
 import case_report
+import changes
 import racy
 
 # A process that starts a load of one, says its id, and waits to be killed.
@@ -98,6 +99,38 @@ class RunTest(unittest.TestCase):
 
     def test_the_load_is_there_while_tests_run_and_not_while_they_are_built(self):
         self.assertEqual([False, True], self.run_it("--loaded")[1])
+
+
+class ChosenTest(unittest.TestCase):
+    def chosen(self, *targets, folders=None):
+        options = argparse.Namespace(targets=list(targets), changed=folders is not None)
+        with mock.patch.object(changes, "folders_with_statements", lambda: folders):
+            return racy.chosen(options)
+
+    def test_a_case_stands_for_the_tests_whose_sources_have_it(self):
+        self.assertEqual((["//tests/transport/executor:sleep_test", "//tests/transport/executor:sleep_test_io_uring"],
+                          ["ExecutorSleepTest.TheChoice*"]), self.chosen("ExecutorSleepTest.TheChoice*"))
+
+    def test_a_case_has_its_parameters(self):
+        targets, cases = self.chosen("Ways/PayloadTest.ARequestsPayloadArrivesWhole/strict")
+        self.assertIn("//tests/rpc:payload_test", targets)
+        self.assertEqual("Ways/PayloadTest.ARequestsPayloadArrivesWhole/strict", racy.test_filter(cases))
+        self.assertEqual("PayloadTest.A:*/PayloadTest.A/*", racy.test_filter(["PayloadTest.A"]))
+
+    def test_a_case_that_no_racy_test_has_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "has the case ExecutorSleepTest.Nowhere"):
+            self.chosen("ExecutorSleepTest.Nowhere")
+
+    def test_a_folder_with_other_statements_stands_for_its_tests(self):
+        self.assertEqual((["//tests/rpc/server:all", "//tests/transport/soft:all"], []),
+                         self.chosen(folders={"rpc/server", "tests/transport/soft", "rpc/nowhere"}))
+        with self.assertRaisesRegex(ValueError, "no folder with tests"):
+            self.chosen(folders=set())
+
+    def test_comments_space_and_includes_are_no_statements(self):
+        self.assertEqual(changes.statements("int a;  // b\n"),
+                         changes.statements('#include "c.h"\n\n// d\n  int  a;\n'))
+        self.assertNotEqual(changes.statements("int a;"), changes.statements("int b;"))
 
 
 if __name__ == "__main__":

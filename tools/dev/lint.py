@@ -15,6 +15,7 @@ import threading
 
 import awaits
 import bazel_events
+import changes
 import errors
 import includes
 import layers
@@ -83,24 +84,14 @@ def arguments():
     return options
 
 
-def git(*arguments):
-    result = subprocess.run(["git", *arguments], cwd=TOP, stdout=subprocess.PIPE, text=True,
-                            check=True)
-    return result.stdout.split("\0")
-
-
 def chosen_files(options):
     """The files to look at, relative to the top, sorted."""
     if options.files:
         names = [os.path.relpath(os.path.abspath(name), TOP) for name in options.files]
     else:
-        names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        names = changes.git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if options.changed:
-        base = subprocess.run(["git", "merge-base", "HEAD", "origin/HEAD"], cwd=TOP, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-        since = base.stdout.strip() or "HEAD"
-        changed = set(git("diff", "-z", "--name-only", since)) | \
-            set(git("ls-files", "-z", "--others", "--exclude-standard"))
+        changed = changes.changed_files(changes.base())
         names = [name for name in names if name in changed]
     return sorted({name for name in names if name and (TOP / name).is_file()})
 

@@ -117,14 +117,21 @@ def arguments():
                              "other phases run once (default 1)")
     racy.add_arguments(parser)
     parser.add_argument("targets", nargs="*", metavar="target",
-                        help="Bazel targets (default //..., and the consumer phase)")
+                        help="Bazel targets (default //..., and the consumer phase); with --racy cases, too, "
+                             "such as QueueTest.Closes or QueueTest.*")
     options = parser.parse_args()
     options.only = [phase for phase in options.only.split(",") if phase]
     for phase in options.only:
         if phase not in PHASES:
             parser.error(f"there is no phase '{phase}'; phases: {', '.join(PHASES)}")
-    if options.loaded and not options.racy:
-        parser.error("--loaded is for --racy")
+    for option in ("loaded", "changed"):
+        if getattr(options, option) and not options.racy:
+            parser.error(f"--{option} is for --racy")
+    cases = [name for name in options.targets if racy.is_case(name)]
+    if cases and not options.racy:
+        parser.error(f"{cases[0]} is a case: name it by --filter, or with --racy")
+    if cases and options.filter:
+        parser.error("--racy takes cases or --filter, not both")
     if options.racy and (options.only or options.all or options.resume):
         parser.error("--racy runs no phases: leave out --only, --all and --resume")
     if options.kernel and not GUEST_PHASES.intersection(phases_of(options)):

@@ -17,7 +17,7 @@ INTERNAL = {
     "DedupeLimits": "the server, from DedupeOptions",
     "EndpointOptions": "the shard",
     "ExecutorOptions": "the runtime, from RuntimeOptions",
-    "HandshakeOptions": "the endpoint",
+    "HandshakeOptions": "the link's handshake, from LinkLimits and the device",
     "Limits": "the owner of a log line that repeats",
     "Options": "the runtime: of DeviceKeeper, DeviceContext and ControlPool",
     "PayloadOptions": "the code generator, from (verbena.method)",

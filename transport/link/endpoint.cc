@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <exception>
 #include <iterator>
 #include <memory>
@@ -17,7 +16,7 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
-#include "verbena/transport/connect/peer.h"
+#include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/device/verbs_status.h"
@@ -368,7 +367,7 @@ EndpointStats Endpoint::stats() const {
   return stats;
 }
 
-// How an Endpoint makes links: the two sides of a handshake, and what connects their queue pairs.
+// How an Endpoint makes links. LinkHandshake connects and opens them.
 
 absl::StatusOr<uint32_t> Endpoint::TakeSlot() {
   VERBENA_RETURN_IF_ERROR(service_.Check());
@@ -451,155 +450,21 @@ void Endpoint::OnQpEvent(Link& link, ibv_event_type type) {
       fmt::format("{} on QPN {:#x}, peer {}", ibv_event_type_str(type), link.qpn(), link.peer())));
 }
 
-LinkParameters Endpoint::MyParameters(Link& link, uint32_t psn) const {
-  link.SetIdentity(psn);
-  const PortAddress& address = AddressOf(link);
-  LinkParameters mine;
-  mine.kind = address.kind;
-  mine.wire_revision = address.wire_revision;
-  std::memcpy(mine.gid.data(), address.gid.raw, mine.gid.size());
-  mine.lid = address.lid;
-  mine.qp_number = link.qpn();
-  mine.packet_sequence_number = psn;
-  mine.max_reads = MaxReads(context().device());
-  mine.mtu_bytes = 128u << address.path_mtu;
-  mine.initial_credits = limits().initial_credits;
-  mine.eager_bytes = limits().eager_bytes;
-  mine.executor_index = identity_.executor_index;
-  mine.executor_count = identity_.executor_count;
-  mine.runtime_id = identity_.runtime_id;
-  return mine;
-}
-
-HandshakeOptions Endpoint::MyOptions(const MessageStream& stream) const {
-  HandshakeOptions options;
-  if (context().connector() == nullptr) options.features &= ~kFeatureRdmaCm;
-  // Only memory windows can be invalidated, and a device that does not check windows does not
-  // report their invalidation.
-  if (!context().device().capabilities().windows_checked ||
-      limits().leases.level != LeaseLevel::kStrict) {
-    options.features &= ~kFeatureInvalidation;
-  }
-  const LinkKind kind = context().address().kind;
-  const bool within_host =
-      kind == LinkKind::kSoft || (kind == LinkKind::kTcp && stream.same_host());
-  const bool checked = limits().payload_checksum == PayloadChecksum::kOn ||
-                       (limits().payload_checksum == PayloadChecksum::kAuto && !within_host);
-  if (!checked) options.features &= ~kFeatureChecksum;
-  if (limits().leases.granted_bytes_per_client == 0) options.features &= ~kFeatureGrants;
-  return options;
-}
-
-// RoCE resolves the peer's address inside, which may take a second.
-Task<absl::Status> Endpoint::ConnectQp(const Link& link, uint32_t psn, const LinkParameters& peer) {
-  co_return co_await OnQp(ControlKind::kResolve, link,
-                          [&context = context(), qp = link.qp().get(), address = AddressOf(link),
-                           psn, remote = RemoteQpOf(peer)] {
-                            return ConnectLinkQp(context.device(), qp, address, psn, remote,
-                                                 context.rdma());
-                          });
-}
-
-// The server sends nothing to an address that has only been claimed.
-Task<absl::Status> Endpoint::ReceiveOnQp(const Link& link, const LinkParameters& peer) {
-  co_return co_await OnQp(ControlKind::kResolve, link,
-                          [&context = context(), qp = link.qp().get(), address = AddressOf(link),
-                           remote = RemoteQpOf(peer)] {
-                            return MakeQpReceive(context.device(), qp, address, remote,
-                                                 context.rdma());
-                          });
-}
-
-ConnectableQp Endpoint::Connectable(const Link& link, const LinkParameters& peer) {
-  const LinkKey key = link.key();
-  return {.qp_number = link.qpn(),
-          .peer_qp_number = peer.qp_number,
-          .reads_served = MaxReads(context().device()),
-          .reads_started = ReadsStarted(context().device(), peer.max_reads),
-          .on_end = [this, gate = gate(), key](const std::string& reason) {
-            gate->Post([this, gate, key, reason] {
-              if (!gate->open()) return;
-              if (Link* found = Find(key)) found->Close(absl::UnavailableError(reason));
-            });
-          }};
-}
-
-// Through the connection manager, either side. A server's link opens before its client may send.
-Task<absl::Status> Endpoint::ConnectManaged(LinkKey key, std::shared_ptr<QpConnection> connection,
-                                            const LinkParameters& peer, const std::string* client) {
-  VERBENA_CO_RETURN_IF_ERROR(co_await connection->AwaitPeer());
-  Link* link = Find(key);
-  if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
-  VERBENA_CO_RETURN_IF_ERROR(co_await OnQp(
-      ControlKind::kResolve, *link,
-      [&context = context(), qp = link->qp().get(), address = AddressOf(*link),
-       remote = RemoteQpOf(peer), connection] {
-        return ConnectManagedQp(context.device(), qp, address, remote, *connection, context.rdma());
-      }));
-  link = Find(key);
-  if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
-  if (client != nullptr) {
-    MarkOpen(*link, peer, *client,
-             connection->client_sends_first() ? FirstSend::kPeers : FirstSend::kAny);
-  }
-  VERBENA_CO_RETURN_IF_ERROR(connection->Confirm());
-  co_return co_await connection->AwaitEstablished();
-}
-
 Task<absl::StatusOr<Link*>> Endpoint::Connect(std::unique_ptr<MessageStream> stream,
                                               LinkListener& listener, ExecutorWish wish) {
   const TimePoint deadline = SaturatingAdd(executor().now(), limits().connect_timeout);
   VERBENA_CO_ASSIGN_OR_RETURN(Link * created,
                               co_await WithDeadline(NewLink(listener, *stream), deadline));
-  const LinkKey key = created->key();
-  // Also when the caller abandons this: the queue pair must not stay behind.
-  absl::Cleanup give_up = [this, key] { CloseIfThere(key, "connecting was given up"); };
-  LinkParameters peer;
-  VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(Offer(key, *stream, wish, peer), deadline));
-  // Open since before its Ready went out, it may have been lost again meanwhile.
-  Link* link = Find(key);
-  if (link == nullptr || !link->open()) co_return Lost();
-  std::move(give_up).Cancel();
-  Watch(*link, std::move(stream));
+  LinkHandshake handshake(*this, links_, gate_, identity_, created->key(), std::move(stream));
+  VERBENA_CO_ASSIGN_OR_RETURN(Link * link, co_await WithDeadline(handshake.Offer(wish), deadline));
+  Watch(*link, handshake.TakeStream());
   co_return link;
-}
-
-Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, ExecutorWish wish,
-                                   LinkParameters& peer) {
-  const uint32_t psn = NewPsn();
-  LinkParameters mine = MyParameters(*Find(key), psn);
-  mine.executor_index = wish.number;
-  mine.executor_choice = wish.choice;
-  mine.executor_key = wish.key;
-  VERBENA_CO_ASSIGN_OR_RETURN(peer, co_await OfferLink(stream, mine, MyOptions(stream)));
-  if (mine.kind == LinkKind::kTcp) peer.gid = ReachableAddress(peer.gid, stream.peer());
-  VERBENA_CO_RETURN_IF_ERROR(CheckConnectable(mine.kind, peer.features));
-  Link* link = Find(key);
-  if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
-  if ((peer.features & kFeatureRdmaCm) != 0) {
-    VERBENA_CO_ASSIGN_OR_RETURN(
-        std::shared_ptr<QpConnection> connection,
-        context().connector()->Connect(Connectable(*link, peer), peer.rdma_cm));
-    link->qp().set_connection(connection);
-    VERBENA_CO_RETURN_IF_ERROR(co_await ConnectManaged(key, std::move(connection), peer, nullptr));
-  } else {
-    VERBENA_CO_RETURN_IF_ERROR(co_await ConnectQp(*link, psn, peer));
-  }
-  link = Find(key);
-  if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
-  // Before the server hears that it may send: a SEND that found the link not open would be dropped,
-  // and its credit with it.
-  const bool first =
-      link->qp().connection() != nullptr && link->qp().connection()->client_sends_first();
-  MarkOpen(*link, peer, stream.peer(), first ? FirstSend::kOurs : FirstSend::kAny);
-  co_return co_await ConfirmReady(stream);
 }
 
 Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stream,
                                              LinkParameters offer, LinkListener& listener,
                                              std::span<const uint64_t> methods,
                                              uint64_t incarnation) {
-  offer.features &= MyOptions(*stream).features;
   const TimePoint deadline = SaturatingAdd(executor().now(), limits().connect_timeout);
   absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(listener, *stream), deadline);
   if (!created.ok()) {
@@ -607,92 +472,12 @@ Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stre
     if (!refused.ok()) Log(LogLevel::kInfo, refused.ToString());
     co_return created.status();
   }
-  const LinkKey key = (*created)->key();
-  absl::Cleanup give_up = [this, key] { CloseIfThere(key, "the handshake failed"); };
-  absl::Status status =
-      co_await WithDeadline(Answer(key, *stream, offer, methods, incarnation), deadline);
-  // Open since its answer went out, it may have been lost again meanwhile.
-  Link* link = Find(key);
-  if (status.ok() && (link == nullptr || !link->open())) status = Lost();
-  if (!status.ok()) {
-    // The client hears of it at once, but what its server bounds by streams counts until the link
-    // has given back its slot.
-    stream->Close();
-    if (link != nullptr) link->qp().stream().Keep(std::move(stream));
-    co_return status;
-  }
-  std::move(give_up).Cancel();
-  Watch(*link, std::move(stream));
+  LinkHandshake handshake(*this, links_, gate_, identity_, (*created)->key(), std::move(stream));
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      Link * link,
+      co_await WithDeadline(handshake.Answer(std::move(offer), methods, incarnation), deadline));
+  Watch(*link, handshake.TakeStream());
   co_return link;
-}
-
-Task<absl::Status> Endpoint::Answer(LinkKey key, MessageStream& stream, const LinkParameters& offer,
-                                    std::span<const uint64_t> methods, uint64_t incarnation) {
-  Link* link = Find(key);
-  if (link == nullptr) co_return Lost();
-  const uint32_t psn = NewPsn();
-  const bool managed = (offer.features & kFeatureRdmaCm) != 0 && context().connector() != nullptr;
-  LinkParameters mine = MyParameters(*link, psn);
-  mine.methods.assign(methods.begin(), methods.end());
-  mine.incarnation = incarnation;
-  absl::Status status = CheckConnectable(mine.kind, managed ? kFeatureRdmaCm : 0);
-  if (status.ok() && managed) {
-    absl::StatusOr<std::shared_ptr<QpConnection>> connection =
-        context().connector()->Expect(Connectable(*link, offer), mine.rdma_cm);
-    status = connection.status();
-    if (connection.ok()) link->qp().set_connection(*std::move(connection));
-  } else if (status.ok()) {
-    status = co_await ReceiveOnQp(*link, offer);
-  }
-  if (!status.ok()) {
-    absl::Status refused = co_await RefuseOffer(stream, status);
-    co_return refused.ok() ? status : refused;
-  }
-  link = Find(key);
-  if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
-  // Open before the answer goes out: the peer's first request may be faster than its word that it
-  // is ready.
-  if (!managed) MarkOpen(*link, offer, stream.peer(), FirstSend::kAfterReady);
-  std::shared_ptr<QpConnection> connection = link->qp().connection();
-  VERBENA_CO_RETURN_IF_ERROR(co_await AcceptOffer(stream, offer, mine));
-  if (!managed) co_return co_await AwaitClientsReady(key, stream, psn, offer.max_reads);
-  VERBENA_CO_RETURN_IF_ERROR(
-      co_await ConnectManaged(key, std::move(connection), offer, &stream.peer()));
-  co_return co_await AwaitReady(stream);
-}
-
-Task<absl::Status> Endpoint::AwaitClientsReady(LinkKey key, MessageStream& stream, uint32_t psn,
-                                               uint8_t peer_reads) {
-  VERBENA_CO_RETURN_IF_ERROR(co_await AwaitReady(stream));
-  Link* link = OpenLink(key);
-  if (link == nullptr) co_return Lost();
-  VERBENA_CO_RETURN_IF_ERROR(co_await OnQp(
-      ControlKind::kConnect, *link, [&context = context(), qp = link->qp().get(), psn, peer_reads] {
-        return MakeQpSend(context.device(), qp, psn, peer_reads, context.rdma());
-      }));
-  link = OpenLink(key);
-  if (link == nullptr) co_return Lost();
-  link->AllowSends();
-  co_return absl::OkStatus();
-}
-
-void Endpoint::MarkOpen(Link& link, const LinkParameters& peer, const std::string& name,
-                        FirstSend first_send) {
-  const uint32_t max_reads = ReadsStarted(context().device(), peer.max_reads);
-  link.MarkOpen(peer, max_reads, name, first_send);
-  if (const std::string mtu = DescribePathMtu(AddressOf(link), peer.mtu_bytes); !mtu.empty()) {
-    Log(LogLevel::kInfo, fmt::format("link with {} (QPN {:#x}): {}", name, link.qpn(), mtu));
-  }
-  ++stats_.links_opened;
-  liveness_.Start();
-}
-
-void Endpoint::CloseIfThere(LinkKey key, const char* reason) {
-  if (Link* link = Find(key)) link->Close(absl::CancelledError(reason));
-}
-
-absl::Status Endpoint::Lost() {
-  return absl::UnavailableError("the link was lost during its handshake");
 }
 
 void Endpoint::Watch(Link& link, std::unique_ptr<MessageStream> stream) {

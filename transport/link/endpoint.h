@@ -2,8 +2,8 @@
 // buffers and credit pool, and finds the link that a completion belongs to. EndpointQueues and
 // ServiceState are parts of it.
 //
-// One per executor and device, used on the executor's thread. Connect() and Accept() run the
-// handshake over a bootstrap stream, which then stays open for the life of the link. Shutdown()
+// One per executor and device, used on the executor's thread. Connect() and Accept() run a
+// LinkHandshake over a bootstrap stream, which then stays open for the life of the link. Shutdown()
 // must have ended before it is destroyed; the device context and the executor outlive it.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint,
@@ -28,13 +28,13 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/connect/bootstrap.h"
-#include "verbena/transport/connect/handshake.h"
-#include "verbena/transport/connect/qp_connector.h"
+#include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/turn_pacer.h"
 #include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/handshake.h"
 #include "verbena/transport/link/host.h"
 #include "verbena/transport/link/ids.h"
 #include "verbena/transport/link/limits.h"
@@ -178,13 +178,6 @@ struct EndpointMemory {
   std::unique_ptr<LinkReceives> link_receives = nullptr;
 };
 
-// The place of an endpoint among those of its runtime, as the handshake names it.
-struct EndpointIdentity {
-  uint32_t executor_index;
-  uint32_t executor_count;
-  RuntimeId runtime_id;
-};
-
 class Endpoint final : public LinkHost, private CompletionListener, private FlushHook {
  public:
   static absl::StatusOr<std::unique_ptr<Endpoint>> Create(
@@ -248,6 +241,10 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
 
   // LinkHost.
   void WatchLiveness(WatchedLink& link) override { liveness_.Watch(link); }
+  void OnLinkOpened() override {
+    ++stats_.links_opened;
+    liveness_.Start();
+  }
   void OnCreditsBorrowed() override { UpdateReceiveTarget(); }
   void StartRefill(LinkKey key, const void* order, uint32_t count,
                    std::vector<MwHandle> worn) override {
@@ -271,40 +268,9 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
   };
   absl::StatusOr<DeviceParts> MakeParts(const PortAddress& address);
   Task<absl::StatusOr<DeviceParts>> NewParts(PortAddress address);
-  const PortAddress& AddressOf(const Link& link) const { return links_.slot(link.key()).address; }
   // To the peer of `stream`.
   Task<absl::StatusOr<Link*>> NewLink(LinkListener& listener, const MessageStream& stream);
-  // Awaits verbs on the link's queue pair, which run on a control thread. The link may be gone when
-  // the coroutine resumes. kResolve is for verbs that take the queue pair to RTR: each source has a
-  // share of the threads that run these.
-  template <typename Verbs>
-  ControlPool::Awaiter<Verbs> OnQp(ControlKind kind, const Link& link, Verbs verbs) {
-    const bool resolves = kind == ControlKind::kResolve;
-    if (resolves) links_.slot(link.key()).may_receive = true;
-    return context().control().Run(kind, link.qp().get(), std::move(verbs),
-                                   resolves ? link.source().name : std::string());
-  }
-  Task<absl::Status> Offer(LinkKey key, MessageStream& stream, ExecutorWish wish,
-                           LinkParameters& peer);
-  // The server's last step: its queue pair sends once the client is ready, not before.
-  Task<absl::Status> AwaitClientsReady(LinkKey key, MessageStream& stream, uint32_t psn,
-                                       uint8_t peer_reads);
-  Task<absl::Status> Answer(LinkKey key, MessageStream& stream, const LinkParameters& offer,
-                            std::span<const uint64_t> methods, uint64_t incarnation);
-  LinkParameters MyParameters(Link& link, uint32_t psn) const;
-  HandshakeOptions MyOptions(const MessageStream& stream) const;
-  // A client's queue pair to RTS, a server's to RTR.
-  Task<absl::Status> ConnectQp(const Link& link, uint32_t psn, const LinkParameters& peer);
-  Task<absl::Status> ReceiveOnQp(const Link& link, const LinkParameters& peer);
-  ConnectableQp Connectable(const Link& link, const LinkParameters& peer);
-  // `client` is the name by which a server knows its peer; nullptr at the client.
-  Task<absl::Status> ConnectManaged(LinkKey key, std::shared_ptr<QpConnection> connection,
-                                    const LinkParameters& peer, const std::string* client);
   void OnQpEvent(Link& link, ibv_event_type type);
-  void MarkOpen(Link& link, const LinkParameters& peer, const std::string& name,
-                FirstSend first_send);
-  void CloseIfThere(LinkKey key, const char* reason);
-  static absl::Status Lost();
   // Has OnQueueEvent() called when one of our queues is lost, or all of the device is.
   void SubscribeQueues();
   // `queues` are those that it was subscribed for.

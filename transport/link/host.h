@@ -66,6 +66,8 @@ class LinkHost {
 
   // Has the next liveness check look at `link`. Precondition: it is in no list.
   virtual void WatchLiveness(WatchedLink& link) = 0;
+  // A link has opened: liveness checks begin.
+  virtual void OnLinkOpened() = 0;
   // A link has borrowed credits, so more receives must be posted.
   virtual void OnCreditsBorrowed() = 0;
   // Has a control thread allocate `count` memory windows for the link of that key, and destroy the

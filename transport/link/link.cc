@@ -77,6 +77,7 @@ void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const 
   state_ = LinkState::kOpen;
   // A channel may be quiet for long, and its peer could not even say that it goes away.
   if (first_send == FirstSend::kOurs) Ping();
+  host_.OnLinkOpened();
 }
 
 void Link::AddWindows(WindowBatch windows) {

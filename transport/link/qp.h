@@ -1,8 +1,8 @@
 // The making and connecting of a link's queue pair: the only place that knows the verbs attributes
 // of a link.
 //
-// Used by Endpoint on its device's control threads: each call may block for the time of a control
-// verb.
+// Used by Endpoint and LinkHandshake on the device's control threads: each call may block for the
+// time of a control verb.
 
 #ifndef VERBENA_TRANSPORT_LINK_QP_H_
 #define VERBENA_TRANSPORT_LINK_QP_H_

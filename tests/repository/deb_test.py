@@ -69,19 +69,19 @@ class BuildTest(unittest.TestCase):
         """Of a tree without sources, by programs that do nothing but leave a package."""
         def run(command, *_, **more):
             if command[0] == "dpkg-buildpackage":
-                (more["cwd"].parent / "libverbena0_1.2.3_amd64.deb").write_text("new")
+                (more["cwd"].parent / "libverbena1_1.2.3_amd64.deb").write_text("new")
         def write_sources(folder):
             folder.mkdir(parents=True)
         with mock.patch.multiple(deb, run=run, write_sources=write_sources):
             deb.build(self.output)
 
     def test_only_verbenas_own_packages_are_replaced(self):
-        kept = ("libverbena0-extra_1_amd64.deb", "other_1_amd64.deb", "work/notes")
+        kept = ("libverbena1-extra_1_amd64.deb", "other_1_amd64.deb", "work/notes")
         (self.output / "work").mkdir()
-        for name in (*kept, "libverbena0_1.2.2_amd64.deb", "libverbena-soft-dbgsym_1.2.2_amd64.deb"):
+        for name in (*kept, "libverbena1_1.2.2_amd64.deb", "libverbena-soft-dbgsym_1.2.2_amd64.deb"):
             (self.output / name).write_text("old")
         self.build()
-        self.assertEqual({"libverbena0_1.2.3_amd64.deb", f"{deb.WORK}.lock", *kept},
+        self.assertEqual({"libverbena1_1.2.3_amd64.deb", f"{deb.WORK}.lock", *kept},
                          {str(path.relative_to(self.output)) for path in self.output.rglob("*") if path.is_file()})
 
     def test_a_second_build_in_the_same_folder_is_refused(self):

@@ -17,7 +17,7 @@ import mutant_tree
 
 TOP = bazel_events.TOP
 PACKAGING = "tools/packaging"
-PACKAGES = ("libverbena0", "libverbena-dev", "verbena-tools", "libverbena-soft")
+PACKAGES = ("libverbena1", "libverbena-dev", "verbena-tools", "libverbena-soft")
 # Below the output. One name, because ccache hashes paths.
 WORK = ".verbena-deb-work"
 # What the README's program is built with in the test, besides what the packages bring.
@@ -28,12 +28,12 @@ def arguments():
     parser = argparse.ArgumentParser(
         prog="./dev deb", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Builds Debian packages of this tree, with what is not committed, and runs lintian on them:\n"
-                    "  libverbena0      the shared libraries, which programs load\n"
+                    "  libverbena1      the shared libraries, which programs load\n"
                     "  libverbena-dev   headers, protoc-gen-verbena, files for CMake and pkg-config, documents\n"
                     "  verbena-tools    the command verbena\n"
                     "  libverbena-soft  libverbena_soft.so, to be preloaded into programs of others",
         epilog="Their version is that of rpc/version.h. For example, install them by:\n"
-               "  apt install ./build/deb/libverbena0_*.deb ./build/deb/libverbena-dev_*.deb\n"
+               "  apt install ./build/deb/libverbena1_*.deb ./build/deb/libverbena-dev_*.deb\n"
                "Packages of symbols for debuggers (-dbgsym) lie beside them.")
     parser.add_argument("--output", metavar="DIR", type=pathlib.Path, default=TOP / "build/deb",
                         help="where to put the packages (default build/deb)")

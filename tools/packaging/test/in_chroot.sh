@@ -4,7 +4,7 @@
 set -euo pipefail
 export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
 cd "$(dirname "${BASH_SOURCE[0]}")"
-readonly packages=(libverbena0 libverbena-dev verbena-tools libverbena-soft)
+readonly packages=(libverbena1 libverbena-dev verbena-tools libverbena-soft)
 
 die() {
   echo "packages: $*" >&2

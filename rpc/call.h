@@ -58,7 +58,7 @@ class ClientChannel;
 class MetadataCodec;
 struct CallRoute;
 
-// What calls use of a channel.
+// The core of `channel`, for generated code and Verbena itself.
 VERBENA_EXPORT ClientChannel& CoreOf(const Channel& channel);
 }  // namespace internal
 
@@ -610,7 +610,7 @@ class VERBENA_EXPORT InPlaceCall {
     kNew,
     kNewWithOptions,  // storage_ holds all CallOptions: the call has more than messages
     kNewWithPolicy,   // as kNewWithOptions; the channel has a MethodConfig for the method
-    kEager,           // storage_ holds an Eager; task_ too if the server asked for a landing
+    kEager,           // storage_ holds an Eager; task_ too if it asks for more than a frame
     kTask,            // task_ makes the call
     kMovedFrom,
   };

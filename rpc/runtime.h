@@ -21,7 +21,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -51,7 +50,7 @@ class Runtime;
 namespace internal {
 class RuntimeCore;
 
-// What Verbena itself uses of a runtime.
+// The core of `runtime`, for Verbena itself.
 VERBENA_EXPORT RuntimeCore& CoreOf(const Runtime& runtime);
 }  // namespace internal
 

@@ -27,8 +27,6 @@
 
 namespace verbena {
 
-class Channel;
-
 // ClientReader, ClientWriter, ClientReaderWriter: a client's end of a stream, as the stub's method
 // of a server streaming, client streaming or bidirectional streaming method returns it.
 //

@@ -1,6 +1,7 @@
 // Lending: makes a Loan and a RemoteMemory (memory.h) over a link.
 //
-// Pure functions; on the link's executor.
+// Call both on the link's executor. The link may be lost while Lend() waits: then it fails with
+// UNAVAILABLE.
 
 #ifndef VERBENA_RPC_CALL_LENDING_H_
 #define VERBENA_RPC_CALL_LENDING_H_

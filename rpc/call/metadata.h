@@ -1,4 +1,6 @@
-// MetadataCodec: the entries of a Metadata (call.h) as bytes, and back. Pure functions.
+// MetadataCodec: the entries of a Metadata (call.h) as bytes, and back.
+//
+// Pure functions; any thread. The view of EntriesOf() is valid until the Metadata changes.
 
 #ifndef VERBENA_RPC_CALL_METADATA_H_
 #define VERBENA_RPC_CALL_METADATA_H_

@@ -31,8 +31,10 @@ class UnaryChain final : public ClientChain {
 };
 
 // FullCall() with the channel's interceptors around it.
-Task<absl::Status> InterceptedCall(ConnectionUse use, SpecHandle handle, TriedServers* tried) {
-  CallSpec& spec = handle.get();
+// `Spec` is CallSpec, or a reference to one that outlives the Task.
+template <typename Spec>
+Task<absl::Status> InterceptedCall(ConnectionUse use, Spec its_spec, TriedServers* tried) {
+  CallSpec& spec = its_spec;
   ClientChannel& channel = *spec.channel;
   const Executor& executor = channel.ShardHere()->executor();
   CallInfo* const info = spec.options.info;
@@ -73,18 +75,16 @@ Task<absl::Status> InterceptedCall(ConnectionUse use, SpecHandle handle, TriedSe
 
 }  // namespace
 
-CallContext ContextOf(CallOptions& options, const CancelScope* scope) {
-  CallContext context{.priority = options.priority,
-                      .request_id = options.request_id,
-                      .metadata = std::move(options.metadata)};
-  if (scope != nullptr && scope->trace() != nullptr) context.trace = scope->trace()->Child();
-  return context;
+Task<absl::Status> Attempt(ConnectionUse use, CallSpec&& spec) {
+  return spec.channel->options().interceptors.empty()
+             ? FullCall(std::move(use), std::move(spec))
+             : InterceptedCall<CallSpec>(std::move(use), std::move(spec), nullptr);
 }
 
-Task<absl::Status> Attempt(ConnectionUse use, SpecHandle spec, TriedServers* tried) {
-  return spec.get().channel->options().interceptors.empty()
-             ? FullCall(std::move(use), std::move(spec), tried)
-             : InterceptedCall(std::move(use), std::move(spec), tried);
+Task<absl::Status> Attempt(ConnectionUse use, CallSpec& spec, TriedServers* tried) {
+  return spec.channel->options().interceptors.empty()
+             ? FullCall(std::move(use), spec, tried)
+             : InterceptedCall<CallSpec&>(std::move(use), spec, tried);
 }
 
 }  // namespace verbena::internal

@@ -7,22 +7,20 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/call.h"
-#include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/full_call.h"
 #include "verbena/transport/base/compiler.h"
-#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
 
-// The context block of a call in `scope`, which may be null. Takes the metadata of `options`.
-CallContext ContextOf(CallOptions& options, const CancelScope* scope);
-
-// Over `use`; without one, over a connection that the channel finds, once a server is ready. That
-// server joins `tried`, which may be null. Precondition: spec.channel is not null.
-VERBENA_CORO_WRAPPER Task<absl::Status> Attempt(ConnectionUse use, SpecHandle spec,
-                                                TriedServers* tried = nullptr);
+// Makes one attempt of the call over `use`. Without `use`, the channel finds a connection first,
+// and its server joins `tried`, which may be null. The first form keeps `spec`, the second one
+// borrows it until the Task ends. The failures are FullCall()'s, or an interceptor's. Precondition:
+// spec.channel is not null.
+VERBENA_CORO_WRAPPER Task<absl::Status> Attempt(ConnectionUse use, CallSpec&& spec);
+VERBENA_CORO_WRAPPER Task<absl::Status> Attempt(ConnectionUse use, CallSpec& spec,
+                                                TriedServers* tried);
 
 }  // namespace verbena::internal
 

@@ -303,6 +303,8 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
     Task<absl::Status> made = maker.Attempt(attempt, tried, context.cancel);
     if (spec.method.dedupe) made = WithDeadline(std::move(made), limit);
     status = co_await std::move(made);
+    // The pause keeps no connection in use.
+    made = {};
     if (status.ok()) {
       account.OnSuccess();
       break;

@@ -16,8 +16,7 @@
 
 namespace verbena::internal {
 
-// AttemptMaker: makes attempts of calls, for RetriedCall and HedgedCall, which know nothing of
-// channels.
+// AttemptMaker: makes one attempt of a call, for RetriedCall and HedgedCall. Tests script it.
 //
 // Outlives the calls; on their executor's thread.
 class AttemptMaker {

@@ -4,7 +4,7 @@
 //   end      a response, a deadline, a cancellation or the loss of the link: whichever is first
 //
 // Between them the server may ask for a landing: then the await returns early, landing_needed() is
-// true, and the caller sends a landing and awaits the call again (bulk.h).
+// true, and the caller sends a landing and awaits the call again (payload.h).
 //
 // Lives in the caller's coroutine frame, which may be destroyed at any time: nothing that the NIC
 // touches is in it, and its destructor gives the slot back and tells the server. One thread.

@@ -14,7 +14,6 @@
 #include "verbena/rpc/client/dedupe.h"
 #include "verbena/rpc/client/server_feed.h"
 #include "verbena/rpc/client/subchannels.h"
-#include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/naming/resolvers.h"
 #include "verbena/rpc/naming/service_config.h"
 #include "verbena/rpc/naming/target.h"

@@ -1,8 +1,9 @@
 // ClientChannel: what stands behind a Channel (channel.h): the way of calls to a connection with
 // the target's server, or with one of its servers.
 //
-// Owned by the Channel. Calls and streams keep a reference, and reach it by CoreOf(). On every
-// executor of its runtime; each uses a part of its own, without locks.
+// Owned by the Channel. Calls and streams refer to it. Each executor of the runtime has an entry of
+// its own in it, so no lock is taken. target(), options() and policies() may be used on any thread,
+// all else on an executor of the runtime.
 
 #ifndef VERBENA_RPC_CLIENT_CHANNEL_H_
 #define VERBENA_RPC_CLIENT_CHANNEL_H_
@@ -61,11 +62,12 @@ class ClientChannel {
       return use.balancer->Pick(route_key);
     return FirstUse(*shard, route_key);
   }
-  // Here() for a further attempt of a call: of a server that is not in `tried` if one is ready, or
-  // of the server that the call must stay with.
+  // The connection for a further attempt. If the call must stay with a server: that one. Otherwise
+  // one of a server that is not in `tried`, if one is ready. nullptr as for Here().
   Connection* Apart(const TriedServers& tried, std::optional<uint64_t> route_key);
   // Waits for a connection with a usable link: until `deadline`, which is a time or none, and
-  // without `wait_for_ready` only as long as no attempt to connect has failed.
+  // without `wait_for_ready` only as long as no attempt to connect has failed. An error has
+  // Outcome::kNotExecuted. FAILED_PRECONDITION: this thread runs no executor of the runtime.
   Task<absl::StatusOr<ConnectionUse>> Route(std::optional<uint64_t> route_key, Deadline deadline,
                                             bool wait_for_ready);
   // Gives the channel's deduplicated calls their names on the executor of `shard`, which is this

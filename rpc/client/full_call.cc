@@ -401,9 +401,13 @@ absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink r
   return NotExecuted(std::move(status));
 }
 
+namespace {
+
 // Only steps that may wait long are coroutines of their own: every block takes this path.
-Task<absl::Status> FullCall(ConnectionUse use, SpecHandle handle, TriedServers* tried) {
-  CallSpec& spec = handle.get();
+// `Spec` is CallSpec, or a reference to one that outlives the Task.
+template <typename Spec>
+Task<absl::Status> RunFullCall(ConnectionUse use, Spec its_spec, TriedServers* tried) {
+  CallSpec& spec = its_spec;
   CallOptions& options = spec.options;
   CallInfoOf info(options.info,
                   use ? use->shard().executor() : spec.channel->ShardHere()->executor(),
@@ -506,6 +510,16 @@ Task<absl::Status> FullCall(ConnectionUse use, SpecHandle handle, TriedServers* 
     }
     co_return ended(Settle(*bulk, std::move(status), spec.reply, to));
   }
+}
+
+}  // namespace
+
+Task<absl::Status> FullCall(ConnectionUse connection, CallSpec&& spec) {
+  return RunFullCall<CallSpec>(std::move(connection), std::move(spec), nullptr);
+}
+
+Task<absl::Status> FullCall(ConnectionUse connection, CallSpec& spec, TriedServers* tried) {
+  return RunFullCall<CallSpec&>(std::move(connection), spec, tried);
 }
 
 Task<absl::Status> FinishInLanding(ClientCall& call) {

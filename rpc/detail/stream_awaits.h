@@ -28,7 +28,6 @@
 
 namespace verbena {
 
-class Channel;
 class ServerContext;
 
 namespace internal {

@@ -90,7 +90,7 @@ Task<absl::Status> ServerCall::RunIntercepted() {
 // The part of a ServerCall for requests that have bulk, a context or a stream: reads them, and then
 // runs the handler.
 
-void ServerCall::StartWithParts(IncomingRequest& request, UsedGrant landing) {
+void ServerCall::StartWithParts(IncomingRequest& request, UsedGrant& landing) {
   if (request.bulk.has_value()) {
     parts_.BeginBulk(*request.bulk, std::move(landing), request.payload_in_frame);
   }
@@ -445,12 +445,12 @@ void ServerCall::SetCall(CallLink& call_link, CallId id, uint64_t time_left_us) 
       time_left_us == 0 ? kNever : DeadlineIn(time_left_us, parts_.state.executor().now());
 }
 
-void ServerCall::Start(CallLink& call_link, IncomingRequest& request, UsedGrant landing) {
+void ServerCall::Start(CallLink& call_link, IncomingRequest& request, UsedGrant& landing) {
   SetCall(call_link, request.id, request.time_left_us);
   if (request.is_plain()) {
     StartPlainly(request.message);
   } else {
-    StartWithParts(request, std::move(landing));
+    StartWithParts(request, landing);
   }
 }
 
@@ -652,7 +652,7 @@ CallPool::~CallPool() {
 }
 
 RefusalReason CallPool::Refusal(uint16_t method, Streams streams, const ServerClient& client) {
-  if (draining_) return state_.CountRefusal(RefusalReason::kShuttingDown);
+  if (state_.draining()) return state_.CountRefusal(RefusalReason::kShuttingDown);
   const int index = state_.methods().IndexOf(method);
   if (index < 0) return state_.CountRefusal(RefusalReason::kNoSuchMethod);
   if (state_.methods().entry(index).streams != streams) {
@@ -687,7 +687,7 @@ ServerCall* CallPool::AdmitGuarded(const CallOffer& offer, ServerClient& client,
                                   : state_.admission()->ClassOf(offer.priority, client.queue());
   const bool is_control = its_class == CallClass::kControl;
   const bool full = bounded_calls() >= state_.limits().max_concurrent_calls || client.full();
-  if (index < 0 || draining_ || state_.methods().entry(index).streams != offer.streams ||
+  if (index < 0 || state_.draining() || state_.methods().entry(index).streams != offer.streams ||
       (full && !is_control)) {
     reason = Refusal(offer.method, offer.streams, client);
     return nullptr;

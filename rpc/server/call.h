@@ -74,7 +74,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // Parses the request's message and runs the handler up to its first wait; or lets the call wait
   // for its turn, if calls do. `landing` is what was granted for the request's payload, if
   // anything.
-  void Start(CallLink& call_link, IncomingRequest& request, UsedGrant landing);
+  void Start(CallLink& call_link, IncomingRequest& request, UsedGrant& landing);
   // The same for a request whose frame holds its message and no more: the path of most calls.
   void StartInFrame(CallLink& call_link, const FrameHeader& frame, const char* body);
   // The memory that the response waits for has come.
@@ -110,7 +110,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void OnTimer() override;  // the deadline
   void OnResponseSent() override { Finish(); }
 
-  [[gnu::noinline]] void StartWithParts(IncomingRequest& request, UsedGrant landing);
+  [[gnu::noinline]] void StartWithParts(IncomingRequest& request, UsedGrant& landing);
   void SetCall(CallLink& call_link, CallId id, uint64_t time_left_us);
   // For a call without parts.
   void StartPlainly(std::string_view message);
@@ -225,7 +225,7 @@ class CallPool {
   // Admission decides. `streams` is which sides send a stream, as the client says.
   ServerCall* Admit(uint16_t method, Streams streams, ServerClient& client) {
     const int index = state_.methods().IndexOf(method);
-    if (index < 0 || draining_ || active_ >= max_at_once_ || client.full() ||
+    if (index < 0 || state_.draining() || active_ >= max_at_once_ || client.full() ||
         state_.methods().entry(index).streams != streams) {
       return nullptr;
     }
@@ -247,15 +247,11 @@ class CallPool {
       PoisonMemory(&call, sizeof(call));
     }
     VERBENA_CHECK(active_ > 0);
-    if (--active_ == 0 && draining_) idle_.Set();
+    if (--active_ == 0 && state_.draining()) idle_.Set();
   }
 
   // From now on no call is admitted.
-  void Drain() {
-    draining_ = true;
-    state_.NoteDraining();
-  }
-  bool draining() const { return draining_; }
+  void Drain() { state_.NoteDraining(); }
   // Only after Drain().
   Task<absl::Status> WaitUntilIdle();
   // Calls that run, or wait for their turn.
@@ -286,7 +282,6 @@ class CallPool {
   // max_concurrent_calls, or 0 if Admission decides.
   const uint32_t max_at_once_;
   uint32_t active_ = 0;
-  bool draining_ = false;
   Event idle_;  // no calls, while draining
   // By method, owned; what they hold is poisoned. A call that runs belongs to itself, until
   // Recycle().

@@ -1,4 +1,4 @@
-// Whoever calls a server's executor, and what each may take of it: ServerSource, all clients of one
+// The clients of one executor of a server, and the share of each: ServerSource, all clients of one
 // address; ServerClient, one of them; AllocateResponse(), memory for responses to one.
 //
 // The links of a client share it, and the clients of an address their source. Each has bounds, so

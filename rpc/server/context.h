@@ -1,5 +1,5 @@
-// ContextAccess: what ServerCall and the run of a deduplicated call may do with a handler's
-// ServerContext (service.h), which its handler may not. context.cc defines the class.
+// ContextAccess: makes a handler's ServerContext (service.h), and reads and sets what handlers may
+// not. For ServerCall and named_run. context.cc has the bodies of ServerContext.
 //
 // On the executor's thread of the call.
 

@@ -4,7 +4,7 @@
 // The server begins without grants and follows use. For each payload that came it grants a landing
 // of that size, so that a client has as many as it had payloads on their way at once. When memory
 // is short, it revokes them. Bounded by LeaseLimits::granted_bytes_per_client for all links of a
-// client, by slots, by what the client's source address may have (server_source.h), and by half of
+// client, by slots, by what the client's source address may have (clients.h), and by half of
 // the receive budget for all clients of the executor. A landing counts until its memory is free,
 // also if its link is lost before.
 //

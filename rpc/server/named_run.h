@@ -29,6 +29,10 @@ struct NamedCall {
   const char* method_name() const { return entry.method->descriptor->full_name; }
 };
 
+// Runs the handler, or waits for the run of another request with the name, or asks the DedupeStore.
+// Returns the status of the call; its outcome is in parts.carried.once(). If the Task is destroyed
+// while the handler runs, those that repeat the call get ABORTED. Precondition:
+// call.parts.carried.name() is not null.
 Task<absl::Status> RunOnce(NamedCall call);
 
 }  // namespace verbena::internal

@@ -33,8 +33,8 @@ namespace verbena::internal {
 // CarriedContext: what a server's call carries beside its messages: the request's context block,
 // the trailing metadata of its answer, and the state of a deduplicated call.
 //
-// Part of a ServerCall, on its executor's thread. Made when a call first has either, and kept for
-// later calls; a call that has neither pays nothing.
+// Part of a ServerCall, on its executor's thread. Made when a call first has one of these, and kept
+// for later calls; a call that has neither pays nothing.
 class CarriedContext {
  public:
   // The state of a call with a name.
@@ -81,7 +81,7 @@ class CarriedContext {
     return block == nullptr ? 0 : block->encoded_bytes();
   }
 
-  // The handler has ended: metadata does not wait with the response.
+  // The handler has ended: frees the request's block, which the response does not need.
   void DropIncoming() {
     if (in_use_) state_->incoming = {};
   }

@@ -28,7 +28,8 @@ absl::Status TakeContext(IncomingRequest& into) {
   return absl::OkStatus();
 }
 
-// A method without streams would run on the request of the call before.
+// Refuses a stream that nobody sends: a method without streams would run on the request of the call
+// before.
 absl::Status TakeStream(const FrameHeader& frame, IncomingRequest& into) {
   into.streams = static_cast<Streams>(frame.outcome);
   const bool is_none = into.streams == Streams::kNone;

@@ -1,7 +1,7 @@
 // ParseRequest: a REQUEST that a peer sends, as bytes, into values.
 //
 // A pure function, which takes any bytes and names what is wrong; proto/WIRE.md is the
-// specification. tests/fuzz/request_fuzz.cc feeds it. What the values ask for is not judged here.
+// specification. tests/fuzz/request_fuzz.cc feeds it. The caller judges what the values ask for.
 
 #ifndef VERBENA_RPC_SERVER_REQUEST_H_
 #define VERBENA_RPC_SERVER_REQUEST_H_
@@ -20,23 +20,23 @@
 
 namespace verbena::internal {
 
-// The link's part of what a request may say.
+// The bounds that the link sets for a request.
 struct RequestRules {
-  size_t max_body_bytes = 0;  // of a frame to the client
+  size_t max_body_bytes;  // of a frame to the client; at least ResponseBulk::kEncodedBytes
 };
 
-// A request as its frame has it. The views are of the frame's body.
+// A request's values. The views refer to the frame's body, and are valid as long as it is.
 struct IncomingRequest {
   CallId id;
   uint64_t time_left_us = 0;  // until its deadline, as the peer claims; 0: it has none
   uint16_t method = 0;        // by the number of the handshake
-  // Which sides send a stream. Of a stream `apart` says that the request comes as a message of it.
+  // Which sides send a stream. `apart`: the request comes as a message of that stream.
   Streams streams = Streams::kNone;
   bool apart = false;
   bool has_context = false;
   ContextHeader context_header;
   CallContext context;              // empty if the block travels
-  std::optional<RequestBulk> bulk;  // nothing is one-sided, and no payload in the frame
+  std::optional<RequestBulk> bulk;  // unset: nothing is one-sided, and the frame has no payload
   const char* payload_in_frame = nullptr;
   bool message_in_frame = true;
   std::string_view message;  // the rest of the body
@@ -50,8 +50,8 @@ struct IncomingRequest {
 };
 
 // `frame` has the kind kRequest, flags that such frames may have, and a `body` of
-// frame.body_bytes. A failed Status, INVALID_ARGUMENT, is a violation of the protocol: `into` has
-// no meaning then.
+// frame.body_bytes. `into` is new: fields that the frame does not set keep their defaults. A failed
+// Status, INVALID_ARGUMENT, is a violation of the protocol; `into` then has no meaning.
 absl::Status ParseRequest(const FrameHeader& frame, const char* body, const RequestRules& rules,
                           IncomingRequest& into);
 

@@ -55,7 +55,7 @@ absl::Status ServerSession::OnRequest(const FrameHeader& frame, const char* body
   ServerCall* call = Admit(request, reason);
   if (call == nullptr) return RefuseRequest(request.id, std::move(landing), reason);
   AddCall(request.id.slot, *call);
-  call->Start(*this, request, std::move(landing));
+  call->Start(*this, request, landing);
   return absl::OkStatus();
 }
 
@@ -68,7 +68,7 @@ ServerCall* ServerSession::Admit(const IncomingRequest& request, RefusalReason& 
                   .streams = request.streams,
                   // A context block that travels is here only when the call runs.
                   .priority = request.context.priority};
-  if (request.bulk.has_value()) {
+  if (request.bulk.has_value() && state_.admission() != nullptr) {
     const RequestBulk& bulk = *request.bulk;
     // A request of a wrong size fails as soon as it begins. So its bytes do not count: a refusal
     // because of bytes would tell the client to come back later.

@@ -177,8 +177,8 @@ class ServerSession final : public LinkListener,
   // Rare paths are out of line to keep the hot path small.
   [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
                                               const char* body);
-  // A request with more than its message, for a slot whose former call still runs, or that
-  // CallPool::Admit() does not admit by itself.
+  // A request that OnFrame() does not start itself: it has more than a message, its slot is in use,
+  // or the short CallPool::Admit() refused it.
   [[gnu::noinline]] absl::Status OnRequest(const FrameHeader& frame, const char* body);
   [[gnu::cold, gnu::noinline]] absl::Status SlotMisused(const FrameHeader& frame) const;
   // The call that runs it; nullptr, and `reason`, which is counted, if it is refused.

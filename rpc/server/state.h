@@ -145,11 +145,11 @@ class ServerState {
   void NoteStarted() { ++counts_.calls; }
   void NoteFailure() { ++counts_.failures; }
   void NotePayloadWritten() { ++counts_.payloads_written; }
-  // A handler threw `what`.
   // The error that the caller of `method` gets for the exception that is being handled.
   [[gnu::cold, gnu::noinline]] absl::Status Thrown(const char* method);
   // Set when no call is admitted any more.
   void NoteDraining() { draining_ = true; }
+  bool draining() const { return draining_; }
   // `ended`, or a refusal if the end of a shutdown's grace has cancelled a call that has not begun:
   // its client may try another server.
   const absl::Status& UnlessLeft(const absl::Status& ended, const CancelScope& cancel) const;
@@ -157,6 +157,7 @@ class ServerState {
   ServerShardStats stats() const;
 
  private:
+  // The handler of `method` threw `what`.
   void LogThrown(const char* method, const char* what);
 
   Shard& shard_;

@@ -1,8 +1,8 @@
-// Parts: what folders above keep with a runtime, or with one of its shards, which know nothing of
-// it.
+// Parts: objects that folders above keep with a runtime or with a shard, which know only Part.
 //
-// A part is made when it is first asked for, once, and is destroyed with its owner. Any thread may
-// ask; the part's class says who may use it. Bounded by the classes of parts.
+// Get() makes a part when it is first asked for. The owner destroys it. Any thread may call Get();
+// each class of part says on which threads it may be used. A part's constructor must not call Get()
+// of the same Parts. There is one part of a class, so classes bound them.
 //
 //   Connections& here = shard.parts().Get<Connections>(shard);
 
@@ -19,7 +19,7 @@ namespace verbena::internal {
 class Part {
  public:
   virtual ~Part() = default;
-  // The owner ends: nothing that the part refers to is used any more.
+  // A shard ends: drop what refers to it. A runtime calls this of none of its parts.
   virtual void Clear() {}
 };
 
@@ -34,15 +34,15 @@ class Parts {
   P& Get(Arguments&... arguments) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [key, part] : parts_) {
-      if (key == &key_of<P>) return static_cast<P&>(*part);
+      if (key == &part_class<P>) return static_cast<P&>(*part);
     }
     auto made = std::make_unique<P>(arguments...);
     P& part = *made;
-    parts_.emplace_back(&key_of<P>, std::move(made));
+    parts_.emplace_back(&part_class<P>, std::move(made));
     return part;
   }
 
-  // On the thread that ends the owner. A part may ask for others meanwhile.
+  // Call it on the thread that ends the owner. A part's Clear() may call Get().
   void Clear() {
     std::vector<Part*> all;
     {
@@ -53,9 +53,9 @@ class Parts {
   }
 
  private:
-  // Its address tells the class. Not const: equal constants may share one.
+  // Its address stands for the class. Not const: equal constants may share one.
   template <typename P>
-  static inline char key_of = 0;
+  static inline char part_class = 0;
 
   std::mutex mutex_;
   std::vector<std::pair<const char*, std::unique_ptr<Part>>> parts_;

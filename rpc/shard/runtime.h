@@ -1,8 +1,8 @@
 // RuntimeCore: what stands behind a Runtime (runtime.h): its executors, its devices, and a shard
 // for each executor.
 //
-// Owned by the Runtime. Channels and servers reach it by CoreOf(). Any thread, unless a function
-// says otherwise.
+// The Runtime owns it. Channels and servers reach it by CoreOf(), and must not use it once the
+// Runtime is destroyed. Any thread, unless a function says otherwise.
 
 #ifndef VERBENA_RPC_SHARD_RUNTIME_H_
 #define VERBENA_RPC_SHARD_RUNTIME_H_
@@ -56,12 +56,13 @@ class RuntimeCore final : private ExecutorDriver {
   RuntimeCore& operator=(const RuntimeCore&) = delete;
   // Also after a Start() that failed at any step.
   ~RuntimeCore() override;
-  // Once. Each step ends on all executors before the next begins: until all tasks have ended, those
-  // of one executor may start tasks on another, or use connections there.
+  // Ends tasks and links; a second call does nothing. Each step ends on all executors before the
+  // next begins: until all tasks have ended, those of one executor may start tasks on another, or
+  // use connections there.
   void Shutdown();
 
   int executors() const { return static_cast<int>(shards_.size()); }
-  // The part of the runtime that lives on an executor.
+  // The part of the runtime that lives on an executor. Precondition: index < executors().
   Shard& shard(size_t index) const { return *shards_[index]; }
   // The shard of the executor whose thread this is; nullptr on any other thread.
   Shard* ShardHere() const {
@@ -71,7 +72,7 @@ class RuntimeCore final : private ExecutorDriver {
     // It may be another runtime's.
     return shard != nullptr && shard->owner() == this ? shard : nullptr;
   }
-  // What others keep with this runtime.
+  // The objects that folders above keep with this runtime.
   Parts& parts() { return parts_; }
   const std::vector<std::string>& device_names() const { return device_names_; }
   uint64_t failed_tasks() const { return failed_tasks_.load(std::memory_order_relaxed); }

@@ -85,7 +85,7 @@ class Shard {
 
   Executor& executor() const { return executor_; }
   RuntimeCore* owner() const { return owner_; }
-  // What others keep with this shard.
+  // The objects that folders above keep with this shard.
   Parts& parts() { return parts_; }
   Bootstrap& bootstrap() const { return bootstrap_; }
   // The devices' kinds, by index.

@@ -29,7 +29,7 @@ def changed_files(since):
 
 
 def statements(text):
-    """C++ without its comments, which begin with //, and without space and includes."""
+    """The lines of C++ without includes and comments, space made equal. A // in a text counts as a comment."""
     lines = (re.sub(r"//.*", "", line) for line in text.splitlines())
     return [" ".join(line.split()) for line in lines if line.strip() and not line.startswith("#include")]
 

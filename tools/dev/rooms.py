@@ -88,7 +88,7 @@ def uses(texts):
         for name in (words & held.keys()) - set(_OWN_MEMBER.findall(code)):
             if room in held[name]:  # an overload
                 continue
-            # Of overloads it means those that it includes.
+            # Of overloads, the room uses those that it includes.
             included = {other for other in held[name] if other in mine}
             for other in included or held[name]:
                 mine.add(other)

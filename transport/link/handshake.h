@@ -64,7 +64,7 @@ struct EndpointIdentity {
 
 class LinkHandshake {
  public:
-  // Of the link of that key, which is in `links`, and whose peer is at the other end of `stream`.
+  // For the link of that key, which is in `links`; its peer is at the other end of `stream`.
   // `host`, `links` and `identity` are the endpoint's, and outlive the handshake and its link;
   // `gate` closes before they end.
   LinkHandshake(LinkHost& host, LinkTable& links, std::shared_ptr<ExecutorGate> gate,
@@ -73,8 +73,7 @@ class LinkHandshake {
   LinkHandshake(const LinkHandshake&) = delete;
   LinkHandshake& operator=(const LinkHandshake&) = delete;
 
-  // One of the two, once, after the link was made and before any other await. Both return the link,
-  // which is open.
+  // Call one of the two, once, right after the link was made. Both return the link, which is open.
 
   // The client's side: offers the link. `wish` asks for an executor of the peer's.
   Task<absl::StatusOr<Link*>> Offer(ExecutorWish wish);
@@ -124,7 +123,7 @@ class LinkHandshake {
                 FirstSend first_send);
 
   DeviceContext& context() const { return host_.context(); }
-  // That the link was begun with. Only while the link is there.
+  // The port that the link was made on. Precondition: the link is there.
   const PortAddress& address() const { return links_.slot(key_).address; }
 
   LinkHost& host_;

@@ -15,7 +15,7 @@
 #include "verbena/transport/connect/local_bootstrap.h"
 
 namespace verbena::internal {
-namespace server_source_test {
+namespace source_quota_test {
 
 constexpr size_t kBudget = 1 << 20;
 
@@ -233,5 +233,5 @@ TEST(ServerSourceTest, LandingsAreAskedBackOnceUntilAnotherIsGranted) {
   EXPECT_TRUE(source->BeginReclaim());
 }
 
-}  // namespace server_source_test
+}  // namespace source_quota_test
 }  // namespace verbena::internal

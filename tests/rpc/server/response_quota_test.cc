@@ -25,7 +25,7 @@
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
-namespace response_memory_test {
+namespace response_quota_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -317,5 +317,5 @@ TEST_F(ResponseMemoryTest, ABufferMayOutliveItsClient) {
   EXPECT_EQ(Get(client, 2 * kPart), absl::OkStatus());
 }
 
-}  // namespace response_memory_test
+}  // namespace response_quota_test
 }  // namespace verbena::internal

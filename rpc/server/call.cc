@@ -4,8 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,13 +12,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/cord.h"
 #include "fmt/format.h"
 #include "verbena/rpc/call/allocate.h"
-#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/status_codec.h"
-#include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/context.h"
@@ -32,7 +27,6 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/memory/crc32c.h"
 
 namespace verbena::internal {
 
@@ -55,36 +49,239 @@ TimePoint DeadlineIn(uint64_t left, TimePoint now) {
 
 }  // namespace
 
-// The part of a ServerCall for servers with interceptors: runs them around the handler.
+ServerCall::ServerCall(ServerState& state, CallPool& pool, int method_index)
+    : pool_(pool),
+      entry_(state.methods().entry(method_index)),
+      messages_(*entry_.method),
+      response_(state, entry_.method->descriptor->full_name, messages_, *this),
+      parts_(state) {}
 
-class ServerCall::Chain final : public InterceptorChain<ServerInterceptor, ServerCallView> {
- public:
-  Chain(ServerCall& call, ServerCallView& view)
-      : InterceptorChain(call.parts_.state.limits().interceptors, view), call_(call) {}
+ServerCall::~ServerCall() {
+  VERBENA_CHECK(parts_.link == nullptr) << "a call of " << method_name() << " still runs";
+  StopTimer();
+}
 
- private:
-  Task<absl::Status> Last() override {
-    call_.step_ = Step::kHandler;
-    Task<absl::Status> handler = call_.InvokeHandler();
-    if (!handler) co_return NoTask(call_.method_name());
-    co_return co_await std::move(handler);
+void ServerCall::SetCall(CallLink& call_link, CallId id, uint64_t time_left_us) {
+  VERBENA_DCHECK(parts_.link == nullptr && !context_.has_value() && !task_) << method_name();
+  VERBENA_DCHECK(step_ == Step::kHandler && !parts_.in_use()) << method_name();
+  parts_.link = &call_link;
+  parts_.id = id;
+  parts_.deadline =
+      time_left_us == 0 ? kNever : DeadlineIn(time_left_us, parts_.state.executor().now());
+}
+
+void ServerCall::Start(CallLink& call_link, IncomingRequest& request, UsedGrant& landing) {
+  SetCall(call_link, request.id, request.time_left_us);
+  if (request.is_plain()) {
+    StartPlainly(request.message);
+  } else {
+    StartWithParts(request, landing);
   }
+}
 
-  ServerCall& call_;
-};
+void ServerCall::StartInFrame(CallLink& call_link, const FrameHeader& frame, const char* body) {
+  SetCall(call_link, {frame.call_slot, frame.call_generation}, frame.deadline());
+  StartPlainly({body, frame.body_bytes});
+}
 
-Task<absl::Status> ServerCall::RunIntercepted() {
-  ServerCallView view(*context_, parts_.carried.incoming_metadata(), messages_.request(),
-                      messages_.reply());
-  Chain chain(*this, view);
-  using Hooks = MessageHooks<ServerInterceptor, ServerCallView>;
-  std::optional<Hooks> hooks;
-  ServedStream* const stream = parts_.stream.get();
-  if (stream != nullptr && Hooks::AreWanted(parts_.state.limits().interceptors)) {
-    hooks.emplace(parts_.state.limits().interceptors, view, Streams::kServer, stream->sender(),
-                  stream->receiver());
+inline void ServerCall::StartPlainly(std::string_view message) {
+  messages_.NoteRequest(message.size());
+  if (!messages_.request().ParseFromArray(message.data(), static_cast<int>(message.size()))) {
+    Respond(NotParsed(), Outcome::kNotExecuted);
+    return;
   }
-  co_return co_await chain.Run();
+  BeginContext();
+  if (parts_.state.admission() != nullptr) [[unlikely]] {
+    AwaitTurn(false);
+    return;
+  }
+  RunHandler();
+}
+
+void ServerCall::BeginContext() {
+  cancel_.emplace();
+  cancel_->set_client(reinterpret_cast<uintptr_t>(&parts_.link->client()));
+  context_.emplace(
+      ContextAccess::Make(*entry_.method->descriptor, *cancel_, parts_.link->peer(), parts_));
+  if (parts_.deadline != kNever) StartTimer();
+}
+
+// A handler need not be a coroutine, so it may throw before there is a Task to hold what it threw.
+void ServerCall::RunHandler() {
+  try {
+    task_ = Invoke();
+  } catch (...) {
+    EndTurn();
+    Respond(parts_.state.Thrown(method_name()), Outcome::kMaybeExecuted);
+    return;
+  }
+  if (!task_) {
+    EndTurn();
+    Respond(NoTask(method_name()), Outcome::kMaybeExecuted);
+    return;
+  }
+  task_.Start(parts_.state.executor(), &*cancel_, this);
+}
+
+Task<absl::Status> ServerCall::Invoke() {
+  if (parts_.state.limits().interceptors.empty()) [[likely]]
+    return InvokeHandler();
+  step_ = Step::kIntercept;
+  return RunIntercepted();
+}
+
+Task<absl::Status> ServerCall::InvokeHandler() {
+  if (parts_.carried.name() != nullptr) [[unlikely]]
+    return InvokeNamed();
+  return entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
+}
+
+Task<absl::Status> ServerCall::InvokeNamed() {
+  return RunOnce({parts_, entry_, messages_, *cancel_, *context_});
+}
+
+absl::Status ServerCall::NotParsed() const {
+  return absl::InvalidArgumentError(fmt::format("the request of {} ({} bytes) does not parse as {}",
+                                                method_name(), messages_.request_bytes(),
+                                                TypeNameOf(messages_.request())));
+}
+
+void ServerCall::OnTaskDone() {
+  VERBENA_DCHECK(parts_.link != nullptr && context_.has_value()) << method_name();
+  if (parts_.state.admission() != nullptr) [[unlikely]]
+    EndTurn();
+  absl::Status status;
+  Outcome outcome = Outcome::kExecuted;
+  try {
+    status = task_.TakeResult();
+  } catch (...) {
+    status = parts_.state.Thrown(method_name());
+    outcome = Outcome::kMaybeExecuted;
+  }
+  task_ = {};
+  if (status.ok() && step_ == Step::kHandler) [[likely]] {
+    Complete();
+  } else {
+    EndTask(status, outcome);
+  }
+}
+
+void ServerCall::Complete() {
+  const size_t reply_bytes = messages_.reply().ByteSizeLong();
+  messages_.NoteReply(reply_bytes);
+  const Link* link = parts_.link->link();
+  if (!parts_.in_use() && (link == nullptr || reply_bytes <= link->max_body_bytes())) [[likely]] {
+    ReplyInFrame(reply_bytes);
+  } else {
+    CompleteWithParts(reply_bytes);
+  }
+}
+
+void ServerCall::ReplyInFrame(size_t reply_bytes) {
+  if (!EndHandler()) return;
+  if (response_.SendInFrame(*parts_.link, parts_.id, parts_.deadline, reply_bytes)) [[likely]]
+    FinishReplied();
+}
+
+void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
+  if (parts_.in_use()) {
+    RespondWithParts(status, outcome);
+  } else {
+    RespondPlainly(status, outcome);
+  }
+}
+
+void ServerCall::RespondPlainly(const absl::Status& status, Outcome outcome) {
+  if (!status.ok()) DropFailedReply();
+  if (!EndHandler()) return;
+  response_.Begin(*parts_.link, parts_.id, parts_.deadline, nullptr, nullptr);
+  const bool sent = status.ok() ? response_.SendReply(messages_.reply_bytes())
+                                : response_.SendFailure(status, outcome);
+  if (sent) Finish();
+}
+
+// The handler may have made a large reply before it failed.
+void ServerCall::DropFailedReply() {
+  messages_.NoteReply(messages_.reply().ByteSizeLong());
+  messages_.DropReplyBeyond(CallMessages::kMaxPooledBytes);
+}
+
+bool ServerCall::EndHandler() {
+  StopTimer();
+  context_.reset();
+  cancel_.reset();
+  const Link* link = parts_.link->link();
+  if (link != nullptr && link->open()) [[likely]]
+    return true;
+  Finish();
+  return false;
+}
+
+void ServerCall::Finish() {
+  response_.Clear();
+  if (parts_.in_use()) parts_.Clear();
+  step_ = Step::kHandler;
+  FinishReplied();
+}
+
+void ServerCall::FinishReplied() {
+  VERBENA_DCHECK(!context_.has_value() && !cancel_.has_value() && !timer_running_)
+      << method_name() << " ends before its handler";
+  messages_.Clear();
+  CallLink& call_link = *std::exchange(parts_.link, nullptr);
+  const bool is_guarded = parts_.state.admission() != nullptr && ReleasePlace();
+  if (!is_guarded) [[likely]]
+    call_link.client().RemoveCall();
+  IntrusiveNode<ServerCall>::Unlink();
+  call_link.Remove(parts_.id.slot, *this);
+  pool_.Recycle(*this);
+}
+
+bool ServerCall::ReleasePlace() { return parts_.state.admission()->Release(*this, method_index()); }
+
+void ServerCall::Cancel(absl::StatusCode reason) {
+  if (step_ == Step::kQueued) {
+    parts_.state.admission()->Leave(*this);
+    step_ = Step::kHandler;
+    Respond(CancelStatus(reason), Outcome::kNotExecuted);
+    return;
+  }
+  if (cancel_.has_value()) cancel_->Request(reason);
+}
+
+void ServerCall::GiveUp(absl::StatusCode reason) {
+  // Another request may wait for the call's result.
+  if (parts_.carried.outlives_link() && reason == absl::StatusCode::kCancelled) {
+    parts_.carried.once().given_up = true;
+    return;
+  }
+  if (cancel_.has_value() && parts_.stream.get() != nullptr) parts_.stream.get()->OnGivenUp(reason);
+  Cancel(reason);
+}
+
+void ServerCall::StartTimer() {
+  ContextAccess::SetDeadline(*context_, parts_.deadline);
+  cancel_->LimitDeadline(parts_.deadline);
+  parts_.state.executor().StartTimer(*this, parts_.deadline);
+  timer_running_ = true;
+}
+
+void ServerCall::StopTimer() {
+  if (std::exchange(timer_running_, false)) parts_.state.executor().StopTimer(*this);
+}
+
+void ServerCall::OnTimer() {
+  timer_running_ = false;
+  GiveUp(absl::StatusCode::kDeadlineExceeded);
+}
+
+void ServerCall::OnLinkDown() {
+  if (cancel_.has_value()) {
+    if (parts_.carried.outlives_link()) return;
+    Cancel(absl::StatusCode::kCancelled);
+  } else {
+    Finish();
+  }
 }
 
 // The part of a ServerCall for requests that have bulk, a context or a stream: reads them, and then
@@ -224,6 +421,88 @@ absl::Status ServerCall::OnStreamFrame(const FrameHeader& frame, const char* bod
       fmt::format("a frame of a stream for a call of {}, which is not a stream", method_name()));
 }
 
+// The part of a ServerCall for servers with interceptors: runs them around the handler.
+
+class ServerCall::Chain final : public InterceptorChain<ServerInterceptor, ServerCallView> {
+ public:
+  Chain(ServerCall& call, ServerCallView& view)
+      : InterceptorChain(call.parts_.state.limits().interceptors, view), call_(call) {}
+
+ private:
+  Task<absl::Status> Last() override {
+    call_.step_ = Step::kHandler;
+    Task<absl::Status> handler = call_.InvokeHandler();
+    if (!handler) co_return NoTask(call_.method_name());
+    co_return co_await std::move(handler);
+  }
+
+  ServerCall& call_;
+};
+
+Task<absl::Status> ServerCall::RunIntercepted() {
+  ServerCallView view(*context_, parts_.carried.incoming_metadata(), messages_.request(),
+                      messages_.reply());
+  Chain chain(*this, view);
+  using Hooks = MessageHooks<ServerInterceptor, ServerCallView>;
+  std::optional<Hooks> hooks;
+  ServedStream* const stream = parts_.stream.get();
+  if (stream != nullptr && Hooks::AreWanted(parts_.state.limits().interceptors)) {
+    hooks.emplace(parts_.state.limits().interceptors, view, Streams::kServer, stream->sender(),
+                  stream->receiver());
+  }
+  co_return co_await chain.Run();
+}
+
+// The part of a ServerCall for servers with an Admission: the wait for its turn.
+
+void ServerCall::AwaitTurn(bool apart) {
+  if (parts_.state.admission()->queues()) {
+    step_ = Step::kQueued;
+    request_apart_ = apart;
+    parts_.state.admission()->Enqueue(*this);
+    return;
+  }
+  parts_.state.NoteStarted();
+  Launch(apart);
+}
+
+void ServerCall::EndTurn() {
+  if (Admission* admission = parts_.state.admission()) admission->EndRun(*this);
+}
+
+void ServerCall::RunQueued() {
+  VERBENA_DCHECK(step_ == Step::kQueued) << method_name();
+  step_ = Step::kHandler;
+  if (parts_.deadline <= parts_.state.executor().now()) {
+    EndTurn();
+    Respond(CancelStatus(absl::StatusCode::kDeadlineExceeded), Outcome::kNotExecuted);
+    return;
+  }
+  parts_.state.NoteStarted();
+  // Streams may last for ever.
+  if (parts_.stream.get() != nullptr) EndTurn();
+  Launch(request_apart_);
+}
+
+void ServerCall::RefuseQueued(RefusalReason reason) {
+  VERBENA_CHECK(step_ == Step::kQueued) << method_name();
+  step_ = Step::kHandler;
+  if (parts_.bulk.get() != nullptr || parts_.stream.get() != nullptr) {
+    parts_.state.NoteRefused(reason);
+    Respond(parts_.state.RefusalStatus(reason), Outcome::kNotExecuted);
+    return;
+  }
+  // The Status is encoded already.
+  CallLink& call_link = *parts_.link;
+  const CallId id = parts_.id;
+  StopTimer();
+  context_.reset();
+  cancel_.reset();
+  parts_.state.CountRefusal(reason);
+  Finish();
+  call_link.RefuseQueued(id, reason);
+}
+
 // The part of a ServerCall for responses that are more than one frame with a reply: failures, large
 // replies, payloads, trailing metadata and the ends of streams.
 
@@ -317,23 +596,6 @@ absl::Status ServerCall::EndStream(const absl::Status& status) {
                   method_name()));
 }
 
-void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
-  if (parts_.in_use()) {
-    RespondWithParts(status, outcome);
-  } else {
-    RespondPlainly(status, outcome);
-  }
-}
-
-void ServerCall::RespondPlainly(const absl::Status& status, Outcome outcome) {
-  if (!status.ok()) DropFailedReply();
-  if (!EndHandler()) return;
-  response_.Begin(*parts_.link, parts_.id, parts_.deadline, nullptr, nullptr);
-  const bool sent = status.ok() ? response_.SendReply(messages_.reply_bytes())
-                                : response_.SendFailure(status, outcome);
-  if (sent) Finish();
-}
-
 void ServerCall::RespondWithParts(const absl::Status& handlers, Outcome outcome) {
   const bool is_stream = parts_.stream.get() != nullptr;
   // A client that has given up reads no details.
@@ -359,12 +621,6 @@ bool ServerCall::BeginResponse() {
   return true;
 }
 
-// The handler may have made a large reply before it failed.
-void ServerCall::DropFailedReply() {
-  messages_.NoteReply(messages_.reply().ByteSizeLong());
-  messages_.DropReplyBeyond(CallMessages::kMaxPooledBytes);
-}
-
 // The shares that FetchedRequest::Drop() gives back count the request's message, too, so a large
 // message is freed with them.
 void ServerCall::EndBulkRequest() {
@@ -372,268 +628,6 @@ void ServerCall::EndBulkRequest() {
   FetchedRequest& request = parts_.bulk.get()->request();
   request.Drop();
   if (const size_t bytes = request.earned_landing_bytes()) parts_.link->OfferLanding(bytes);
-}
-
-// The part of a ServerCall for servers with an Admission: the wait for its turn.
-
-void ServerCall::AwaitTurn(bool apart) {
-  if (parts_.state.admission()->queues()) {
-    step_ = Step::kQueued;
-    request_apart_ = apart;
-    parts_.state.admission()->Enqueue(*this);
-    return;
-  }
-  parts_.state.NoteStarted();
-  Launch(apart);
-}
-
-void ServerCall::EndTurn() {
-  if (Admission* admission = parts_.state.admission()) admission->EndRun(*this);
-}
-
-void ServerCall::RunQueued() {
-  VERBENA_DCHECK(step_ == Step::kQueued) << method_name();
-  step_ = Step::kHandler;
-  if (parts_.deadline <= parts_.state.executor().now()) {
-    EndTurn();
-    Respond(CancelStatus(absl::StatusCode::kDeadlineExceeded), Outcome::kNotExecuted);
-    return;
-  }
-  parts_.state.NoteStarted();
-  // Streams may last for ever.
-  if (parts_.stream.get() != nullptr) EndTurn();
-  Launch(request_apart_);
-}
-
-void ServerCall::RefuseQueued(RefusalReason reason) {
-  VERBENA_CHECK(step_ == Step::kQueued) << method_name();
-  step_ = Step::kHandler;
-  if (parts_.bulk.get() != nullptr || parts_.stream.get() != nullptr) {
-    parts_.state.NoteRefused(reason);
-    Respond(parts_.state.RefusalStatus(reason), Outcome::kNotExecuted);
-    return;
-  }
-  // The Status is encoded already.
-  CallLink& call_link = *parts_.link;
-  const CallId id = parts_.id;
-  StopTimer();
-  context_.reset();
-  cancel_.reset();
-  parts_.state.CountRefusal(reason);
-  Finish();
-  call_link.RefuseQueued(id, reason);
-}
-
-ServerCall::ServerCall(ServerState& state, CallPool& pool, int method_index)
-    : pool_(pool),
-      entry_(state.methods().entry(method_index)),
-      messages_(*entry_.method),
-      response_(state, entry_.method->descriptor->full_name, messages_, *this),
-      parts_(state) {}
-
-ServerCall::~ServerCall() {
-  VERBENA_CHECK(parts_.link == nullptr) << "a call of " << method_name() << " still runs";
-  StopTimer();
-}
-
-void ServerCall::SetCall(CallLink& call_link, CallId id, uint64_t time_left_us) {
-  VERBENA_DCHECK(parts_.link == nullptr && !context_.has_value() && !task_) << method_name();
-  VERBENA_DCHECK(step_ == Step::kHandler && !parts_.in_use()) << method_name();
-  parts_.link = &call_link;
-  parts_.id = id;
-  parts_.deadline =
-      time_left_us == 0 ? kNever : DeadlineIn(time_left_us, parts_.state.executor().now());
-}
-
-void ServerCall::Start(CallLink& call_link, IncomingRequest& request, UsedGrant& landing) {
-  SetCall(call_link, request.id, request.time_left_us);
-  if (request.is_plain()) {
-    StartPlainly(request.message);
-  } else {
-    StartWithParts(request, landing);
-  }
-}
-
-void ServerCall::StartInFrame(CallLink& call_link, const FrameHeader& frame, const char* body) {
-  SetCall(call_link, {frame.call_slot, frame.call_generation}, frame.deadline());
-  StartPlainly({body, frame.body_bytes});
-}
-
-inline void ServerCall::StartPlainly(std::string_view message) {
-  messages_.NoteRequest(message.size());
-  if (!messages_.request().ParseFromArray(message.data(), static_cast<int>(message.size()))) {
-    Respond(NotParsed(), Outcome::kNotExecuted);
-    return;
-  }
-  BeginContext();
-  if (parts_.state.admission() != nullptr) [[unlikely]] {
-    AwaitTurn(false);
-    return;
-  }
-  RunHandler();
-}
-
-void ServerCall::BeginContext() {
-  cancel_.emplace();
-  cancel_->set_client(reinterpret_cast<uintptr_t>(&parts_.link->client()));
-  context_.emplace(
-      ContextAccess::Make(*entry_.method->descriptor, *cancel_, parts_.link->peer(), parts_));
-  if (parts_.deadline != kNever) StartTimer();
-}
-
-// A handler need not be a coroutine, so it may throw before there is a Task to hold what it threw.
-void ServerCall::RunHandler() {
-  try {
-    task_ = Invoke();
-  } catch (...) {
-    EndTurn();
-    Respond(parts_.state.Thrown(method_name()), Outcome::kMaybeExecuted);
-    return;
-  }
-  if (!task_) {
-    EndTurn();
-    Respond(NoTask(method_name()), Outcome::kMaybeExecuted);
-    return;
-  }
-  task_.Start(parts_.state.executor(), &*cancel_, this);
-}
-
-Task<absl::Status> ServerCall::Invoke() {
-  if (parts_.state.limits().interceptors.empty()) [[likely]]
-    return InvokeHandler();
-  step_ = Step::kIntercept;
-  return RunIntercepted();
-}
-
-Task<absl::Status> ServerCall::InvokeHandler() {
-  if (parts_.carried.name() != nullptr) [[unlikely]]
-    return InvokeNamed();
-  return entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
-}
-
-Task<absl::Status> ServerCall::InvokeNamed() {
-  return RunOnce({parts_, entry_, messages_, *cancel_, *context_});
-}
-
-absl::Status ServerCall::NotParsed() const {
-  return absl::InvalidArgumentError(fmt::format("the request of {} ({} bytes) does not parse as {}",
-                                                method_name(), messages_.request_bytes(),
-                                                TypeNameOf(messages_.request())));
-}
-
-void ServerCall::OnTaskDone() {
-  VERBENA_DCHECK(parts_.link != nullptr && context_.has_value()) << method_name();
-  if (parts_.state.admission() != nullptr) [[unlikely]]
-    EndTurn();
-  absl::Status status;
-  Outcome outcome = Outcome::kExecuted;
-  try {
-    status = task_.TakeResult();
-  } catch (...) {
-    status = parts_.state.Thrown(method_name());
-    outcome = Outcome::kMaybeExecuted;
-  }
-  task_ = {};
-  if (status.ok() && step_ == Step::kHandler) [[likely]] {
-    Complete();
-  } else {
-    EndTask(status, outcome);
-  }
-}
-
-void ServerCall::Complete() {
-  const size_t reply_bytes = messages_.reply().ByteSizeLong();
-  messages_.NoteReply(reply_bytes);
-  const Link* link = parts_.link->link();
-  if (!parts_.in_use() && (link == nullptr || reply_bytes <= link->max_body_bytes())) [[likely]] {
-    ReplyInFrame(reply_bytes);
-  } else {
-    CompleteWithParts(reply_bytes);
-  }
-}
-
-void ServerCall::ReplyInFrame(size_t reply_bytes) {
-  if (!EndHandler()) return;
-  if (response_.SendInFrame(*parts_.link, parts_.id, parts_.deadline, reply_bytes)) [[likely]]
-    FinishReplied();
-}
-
-bool ServerCall::EndHandler() {
-  StopTimer();
-  context_.reset();
-  cancel_.reset();
-  const Link* link = parts_.link->link();
-  if (link != nullptr && link->open()) [[likely]]
-    return true;
-  Finish();
-  return false;
-}
-
-void ServerCall::Finish() {
-  response_.Clear();
-  if (parts_.in_use()) parts_.Clear();
-  step_ = Step::kHandler;
-  FinishReplied();
-}
-
-void ServerCall::FinishReplied() {
-  VERBENA_DCHECK(!context_.has_value() && !cancel_.has_value() && !timer_running_)
-      << method_name() << " ends before its handler";
-  messages_.Clear();
-  CallLink& call_link = *std::exchange(parts_.link, nullptr);
-  const bool is_guarded = parts_.state.admission() != nullptr && ReleasePlace();
-  if (!is_guarded) [[likely]]
-    call_link.client().RemoveCall();
-  IntrusiveNode<ServerCall>::Unlink();
-  call_link.Remove(parts_.id.slot, *this);
-  pool_.Recycle(*this);
-}
-
-bool ServerCall::ReleasePlace() { return parts_.state.admission()->Release(*this, method_index()); }
-
-void ServerCall::Cancel(absl::StatusCode reason) {
-  if (step_ == Step::kQueued) {
-    parts_.state.admission()->Leave(*this);
-    step_ = Step::kHandler;
-    Respond(CancelStatus(reason), Outcome::kNotExecuted);
-    return;
-  }
-  if (cancel_.has_value()) cancel_->Request(reason);
-}
-
-void ServerCall::GiveUp(absl::StatusCode reason) {
-  // Another request may wait for the call's result.
-  if (parts_.carried.outlives_link() && reason == absl::StatusCode::kCancelled) {
-    parts_.carried.once().given_up = true;
-    return;
-  }
-  if (cancel_.has_value() && parts_.stream.get() != nullptr) parts_.stream.get()->OnGivenUp(reason);
-  Cancel(reason);
-}
-
-void ServerCall::StartTimer() {
-  ContextAccess::SetDeadline(*context_, parts_.deadline);
-  cancel_->LimitDeadline(parts_.deadline);
-  parts_.state.executor().StartTimer(*this, parts_.deadline);
-  timer_running_ = true;
-}
-
-void ServerCall::StopTimer() {
-  if (std::exchange(timer_running_, false)) parts_.state.executor().StopTimer(*this);
-}
-
-void ServerCall::OnTimer() {
-  timer_running_ = false;
-  GiveUp(absl::StatusCode::kDeadlineExceeded);
-}
-
-void ServerCall::OnLinkDown() {
-  if (cancel_.has_value()) {
-    if (parts_.carried.outlives_link()) return;
-    Cancel(absl::StatusCode::kCancelled);
-  } else {
-    Finish();
-  }
 }
 
 CallPool::CallPool(ServerState& state)

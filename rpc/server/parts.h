@@ -1,5 +1,5 @@
-// What a server's call has beside its messages: CallParts; and the parts that only some calls have,
-// CarriedContext and CallBulk.
+// What a server's call has beside its messages: CallParts; with CarriedContext and Kept, for the
+// parts that only some calls have.
 //
 // Part of a ServerCall, on its executor's thread. The handler's ServerContext, and the run of a
 // deduplicated call, know these and not the call.
@@ -109,26 +109,27 @@ class CarriedContext {
   bool in_use_ = false;
 };
 
-// The one-sided part of a call: made when a call first has one, and kept for later calls.
-class CallBulk {
+// A part that only some calls have: made when a call first has one, and kept for later calls.
+template <typename T>
+class Kept {
  public:
   // This call's; null if it has none.
-  ServerBulk* get() const { return in_use_ ? bulk_.get() : nullptr; }
+  T* get() const { return in_use_ ? kept_.get() : nullptr; }
   // For this call, which has none yet.
-  ServerBulk& Make() {
-    if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
+  T& Make() {
+    if (kept_ == nullptr) kept_ = std::make_unique<T>();
     in_use_ = true;
-    return *bulk_;
+    return *kept_;
   }
   // The call is over.
   void Clear() {
     if (!std::exchange(in_use_, false)) return;
-    bulk_->Clear();
+    kept_->Clear();
   }
   bool in_use() const { return in_use_; }
 
  private:
-  std::unique_ptr<ServerBulk> bulk_;
+  std::unique_ptr<T> kept_;
   bool in_use_ = false;
 };
 
@@ -155,9 +156,9 @@ struct CallParts {
   CallLink* link = nullptr;  // null: no call
   CallId id;
   TimePoint deadline = kNever;
-  CallBulk bulk;
+  Kept<ServerBulk> bulk;
   CarriedContext carried;
-  CallStream stream;
+  Kept<ServedStream> stream;
 };
 
 }  // namespace verbena::internal

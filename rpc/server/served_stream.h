@@ -1,5 +1,4 @@
-// Streams at the server: ServedStream, RequestBuffers for payloads of its messages, and CallStream,
-// by which a call has one.
+// Streams at the server: ServedStream, and RequestBuffers for payloads of its messages.
 //
 // Part of a ServerCall, on its executor's thread. The stream's windows, and the client's and the
 // source's bounds, hold for its memory.
@@ -154,29 +153,6 @@ class ServedStream final : private StreamReceiver::Listener {
   std::unique_ptr<BesideReceiver> context_;  // null: it was in the frame, or there is none
   StreamLink* context_link_ = nullptr;       // of the last context
   Event context_arrived_;
-};
-
-// The stream of a call.
-class CallStream {
- public:
-  // This call's; null if it has none.
-  ServedStream* get() const { return in_use_ ? stream_.get() : nullptr; }
-  // For this call, which has none yet.
-  ServedStream& Make() {
-    if (stream_ == nullptr) stream_ = std::make_unique<ServedStream>();
-    in_use_ = true;
-    return *stream_;
-  }
-  // The call is over.
-  void Clear() {
-    if (!std::exchange(in_use_, false)) return;
-    stream_->Clear();
-  }
-  bool in_use() const { return in_use_; }
-
- private:
-  std::unique_ptr<ServedStream> stream_;
-  bool in_use_ = false;
 };
 
 }  // namespace verbena::internal

@@ -46,6 +46,7 @@ struct Kind {
   ChannelOptions channel = {};
   bool has_deadline = false;
   bool has_metadata = false;
+  int saved = 0;      // at most so many fewer, if what it waits for has come
   size_t bytes = 32;  // of the request and of the reply
 
   CallOptions options() const {
@@ -94,14 +95,15 @@ TEST_F(FramesTest, ACallTakesThoseOfItsKind) {
        .channel = {.service_config = {.methods = {{.retry = RetryPolicy{}}}}}},
       {.name = "hedged, in two attempts",
        .frames = 10,  // with what its TaskScope keeps of each
-       .channel = {.service_config = {.methods = {{.hedging =
-                                                       HedgingPolicy{
-                                                           .delay = std::chrono::seconds(0)}}}}}},
+       .channel = {.service_config =
+                       {.methods = {{.hedging = HedgingPolicy{.delay = std::chrono::seconds(0)}}}}},
+       .saved = 4},  // two for each of two waits
   };
   for (const Kind& kind : kinds) {
     const int counted = Count(kind);
     std::printf("%-24s %d frames\n", kind.name.c_str(), counted);
-    EXPECT_EQ(counted, kind.frames) << "a call " << kind.name;
+    EXPECT_LE(counted, kind.frames) << "a call " << kind.name;
+    EXPECT_GE(counted, kind.frames - kind.saved) << "a call " << kind.name;
   }
 }
 

@@ -39,14 +39,17 @@ class Parts {
     auto made = std::make_unique<P>(arguments...);
     P& part = *made;
     parts_.emplace_back(&part_class<P>, std::move(made));
+    if (cleared_) part.Clear();
     return part;
   }
 
-  // Call it on the thread that ends the owner. A part's Clear() may call Get().
+  // Clears each part, and those that are made later. Call it on the thread that ends the owner. A
+  // part's Clear() may call Get() for another part that is there.
   void Clear() {
     std::vector<Part*> all;
     {
       std::lock_guard<std::mutex> lock(mutex_);
+      cleared_ = true;
       for (const auto& [key, part] : parts_) all.push_back(part.get());
     }
     for (Part* part : all) part->Clear();
@@ -58,6 +61,7 @@ class Parts {
   static inline char part_class = 0;
 
   std::mutex mutex_;
+  bool cleared_ = false;
   std::vector<std::pair<const char*, std::unique_ptr<Part>>> parts_;
 };
 

@@ -152,10 +152,10 @@ class StreamPayloadViolationTest : public HostileStreamPayloadTest,
 TEST_P(StreamPayloadViolationTest, EndsItsOwnLinkAlone) {
   StartHostile();
   const Violation violation = ViolationsOfAClient()[GetParam()];
-  rogue_->Send(EncodeSend(kCorrect, {Opening(violation.method, violation.streams)}));
-  for (const RogueFrame& frame : violation.messages) {
-    rogue_->Send(EncodeSend(kCorrect, {frame}));
-  }
+  // In one SEND: a handler that ended before the messages came would let them be dropped.
+  std::vector<RogueFrame> frames = {Opening(violation.method, violation.streams)};
+  frames.insert(frames.end(), violation.messages.begin(), violation.messages.end());
+  rogue_->Send(EncodeSend(kCorrect, frames));
   EXPECT_TRUE(rogue_->IsDropped());
   absl::StatusOr<testing::Summary> sum = Run(CollectOf(3, 10000));
   ASSERT_TRUE(sum.ok()) << sum.status();

@@ -181,9 +181,6 @@ Task<absl::Status> Loan::EndOf(Loan loan) {
   co_return waited.ok() && ending.lost() ? Lost() : waited;
 }
 
-}  // namespace verbena
-
-namespace verbena {
 namespace {
 
 constexpr uint64_t kWord = sizeof(uint64_t);

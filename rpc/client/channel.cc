@@ -241,7 +241,7 @@ ClientChannel& CoreOf(const Channel& channel) { return *channel.core_; }
 
 namespace {
 
-// What a caller of a channel waits for, and how long, before it has a link.
+// LinkWish says what a caller of a channel waits for, and how long, before it has a link.
 struct LinkWish {
   std::optional<uint64_t> route_key = {};
   Deadline deadline = {};

@@ -37,7 +37,7 @@ class Connections final : public Part {
   explicit Connections(Shard& shard);
   ~Connections() override;
 
-  // Those of the executor of `shard`.
+  // Returns the connections of the executor of `shard`.
   static Connections& Of(Shard& shard);
 
   // The connection to one executor of `target`, shared by all channels to that executor. The

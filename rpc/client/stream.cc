@@ -483,9 +483,6 @@ void InterceptedStream::Abandon() {
   End(call_.status());
 }
 
-}  // namespace verbena::internal
-
-namespace verbena::internal {
 namespace {
 
 Deadline DeadlineOf(const ClientChannel& channel, const CallOptions& options) {

@@ -1,4 +1,4 @@
-"""cc_binary, cc_library and cc_test of this repository, verbena_test and verbena_cc_library.
+"""cc_binary, cc_library and cc_test of this repository, verbena_test, verbena_cc_library and verbena_folder.
 
 They add a precompiled header of other projects' headers (tools/pch), unless a target says
 `precompiled = False`. Load them from here. Examples load none, so that users can copy them.
@@ -8,6 +8,7 @@ headers that they share takes most of the time of compiling them. So names in th
 one library's sources differ.
 """
 
+load("//tools:folders.bzl", "FOLDERS", "LIBRARIES")
 load("//tools/unity:unity.bzl", "unity_source")
 
 # Sources of one translation unit: more would leave a core idle while the other compiles the last.
@@ -40,9 +41,10 @@ def _together(name, srcs):
     if len(sources) < 2:
         return {"srcs": srcs}
     units = []
-    for start in range(0, len(sources), _TOGETHER):
-        unit = "%s_unity_%d.cc" % (name, start // _TOGETHER)
-        unity_source(name = unit, srcs = sources[start:start + _TOGETHER])
+    count = (len(sources) + _TOGETHER - 1) // _TOGETHER
+    for i in range(count):
+        unit = "%s_unity_%d.cc" % (name, i)
+        unity_source(name = unit, srcs = sources[i * len(sources) // count:(i + 1) * len(sources) // count])
         units.append(unit)
     others = [source for source in srcs if not source.endswith(".cc")]
     return {
@@ -103,4 +105,46 @@ def verbena_cc_library(name, hdrs = [], srcs = [], features = [], **kwargs):
         include_prefix = "verbena/" + native.package_name(),
         strip_include_prefix = "/" + native.package_name(),
         **dict(kwargs, **_together(name, srcs))
+    )
+
+# Folders whose library is not their own name's target.
+_TARGETS = {
+    "rpc": ["//rpc:api"],
+    "proto": [],  # each message has a target, which its users name
+}
+
+def folder_deps(folder):
+    """What the table of folders.bzl lets `folder` use, as dependencies.
+
+    Args:
+      folder: a folder of the table.
+    """
+    if folder not in FOLDERS:
+        fail("//%s is in no row of tools/folders.bzl: add one that says what it may use" % folder)
+    deps = ["@absl", "@fmt"]
+    for used in FOLDERS[folder]:
+        deps += _TARGETS.get(used, ["//" + used])
+    for _, targets, folders in LIBRARIES.values():
+        if [each for each in folders if (folder + "/").startswith(each + "/")]:
+            deps += targets
+    return deps
+
+def verbena_folder(deps = [], **kwargs):
+    """The library of a folder, of its name: all headers and sources, and what the table lets it use.
+
+    Below rpc/, where nothing is that programs include, it is closed to programs.
+
+    Args:
+      deps: what it depends on besides.
+      **kwargs: passed to verbena_cc_library.
+    """
+    folder = native.package_name()
+    inside = ["//%s:__subpackages__" % each for each in ["benchmarks", "rpc", "tests"]]
+    verbena_cc_library(
+        name = folder.split("/")[-1],
+        srcs = native.glob(["*.cc"]),
+        hdrs = native.glob(["*.h"]),
+        visibility = inside if folder.startswith("rpc/") else ["//visibility:public"],
+        deps = folder_deps(folder) + deps,
+        **kwargs
     )

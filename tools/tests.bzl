@@ -1,30 +1,99 @@
-"""verbena_tests: tests of a folder that are compiled and linked together.
+"""Tests of this repository: verbena_tests, all those of a folder, verbena_test, one that stands alone.
 
 Parsing and instantiating what tests include takes most of the time of compiling them, and each program
 takes its time to link. So a folder's tests are few translation units and one program. Each test stays a
 target of its own: a name for that program, which then has the cases of the source of that name alone
 (tests/support/named_main.cc). The names of a source lie in a namespace that is called as the source.
+
+No tag says that a test has threads, processes or time: ./dev test --racy reads that from its sources.
 """
 
-load("//tools:cc.bzl", "cc_binary", "cc_library")
+load("//tools:cc.bzl", "cc_binary", "cc_library", "cc_test", "folder_deps")
+load("//tools:folders.bzl", "FOLDERS")
+load("//tools:proto.bzl", "verbena_proto_library")
 load("//tools/unity:unity.bzl", "unity_source")
 
 # Sources of one translation unit. Larger units slow the build of one changed test, smaller ones that of all.
 _TOGETHER = 8
 
-def verbena_tests(tests, deps, sizes = {}):
-    """Tests in the files of their names.
+# Tests of whole calls look at them from everywhere.
+_WHOLE = ["//rpc", "//rpc/testing", "@absl", "@fmt", "@rdma//:ibverbs"] + [
+    "//" + folder
+    for folder in FOLDERS
+    if folder.startswith("transport/") and folder != "transport/preload"
+] + ["//rpc/" + folder for folder in ["call", "client", "naming", "server", "shard", "stream"]]
+
+def _tested():
+    """What the tests of this package may use: the folder that it mirrors, and what that may use."""
+    folder = native.package_name()[len("tests/"):]
+    if folder == "rpc" or (folder.startswith("rpc/") and folder != "rpc/codegen"):
+        return _WHOLE
+    if folder.startswith("transport/") and folder != "transport/preload":
+        return ["//" + folder] + folder_deps(folder)
+    return ["@absl", "@fmt"]
+
+def _with(deps):
+    """`deps`, and each of _tested() that is not among them."""
+    return deps + [dep for dep in _tested() if dep not in deps]
+
+def verbena_test_support(deps = [], protos = {}, apart = [], **kwargs):
+    """The library `support` of a folder of tests: its headers, and those of its sources that are no tests.
 
     Args:
-      tests: to the name of each test, <what>_test, its tags. Tags say threads, processes or time if it uses these.
-      deps: what the tests of the folder use, all together.
-      sizes: to the name of a test its size, if that is not small: small ones end within a minute.
+      deps: what it uses besides the folder that it mirrors.
+      protos: to the name of a .proto file of the folder, which its library has, too, those that it imports.
+      apart: files of other targets.
+      **kwargs: passed to cc_library.
     """
-    names = sorted(tests)
-    for name in sizes:
-        if name not in tests:
-            fail("sizes names '%s', which is no test here" % name)
-    sources = [name + ".cc" for name in names]
+    for name, imported in protos.items():
+        verbena_proto_library(
+            name = name,
+            testonly = True,
+            srcs = [name + ".proto"],
+            visibility = ["//tests:__subpackages__"],
+            deps = ["//proto:options_proto", "//proto:remote_memory_proto"] +
+                   [":%s_proto" % each for each in imported],
+        )
+    cc_library(
+        name = "support",
+        testonly = True,
+        srcs = native.glob(["*.cc"], exclude = ["*_test.cc"] + apart),
+        hdrs = native.glob(["*.h"], exclude = apart),
+        visibility = ["//tests:__subpackages__"],
+        deps = _with(deps + [":" + name for name in protos] + ["@gtest"]),
+        **kwargs
+    )
+
+def verbena_test(name, srcs = None, size = "medium", deps = [], **kwargs):
+    """A test with GoogleTest, in the file of its name, that is a program of its own.
+
+    Args:
+      name: the target's name, <what>_test.
+      srcs: sources, if they are others than <name>.cc; none if a library in deps has the cases.
+      size: as in cc_test.
+      deps: what it uses besides the folder that it mirrors.
+      **kwargs: passed to cc_test.
+    """
+    cc_test(
+        name = name,
+        size = size,
+        srcs = [name + ".cc"] if srcs == None else srcs,
+        deps = _with(deps + ["@gtest//:gtest_main"]),
+        **kwargs
+    )
+
+def verbena_tests(tags = {}, deps = []):
+    """Each *_test.cc of a folder that no target above takes, compiled and linked together.
+
+    Args:
+      tags: to the name of a test its tags, if it has any.
+      deps: what the tests use besides the folder that they mirror, all together.
+    """
+    taken = [source for rule in native.existing_rules().values() for source in rule.get("srcs", [])]
+    sources = [source for source in native.glob(["*_test.cc"]) if ":" + source not in taken]
+    for name in tags:
+        if name + ".cc" not in sources:
+            fail("tags names '%s', but there is no %s.cc, or it stands alone" % (name, name))
     units = []
     for start in range(0, len(sources), _TOGETHER):
         unit = "tests_unity_%d.cc" % (start // _TOGETHER)
@@ -43,7 +112,7 @@ def verbena_tests(tests, deps, sizes = {}):
         }),
         alwayslink = True,
         visibility = ["//visibility:private"],
-        deps = deps + ["@gtest//:gtest"],
+        deps = _with(deps + ["@gtest"]),
     )
     cc_binary(
         name = "tests",
@@ -54,11 +123,12 @@ def verbena_tests(tests, deps, sizes = {}):
             "//tests/support:named_main",
         ],
     )
-    for name in names:
+    for source in sources:
+        name = source[:-len(".cc")]
         native.sh_test(
             name = name,
-            size = sizes.get(name, "small"),
+            size = "medium",
             srcs = [":tests"],
             data = [":tests"],
-            tags = tests[name],
+            tags = tags.get(name, []),
         )

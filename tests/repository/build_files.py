@@ -79,9 +79,13 @@ class _Native:
     def glob(self, include, exclude=(), **_):
         prefix = self._package + "/"
         names = [name.removeprefix(prefix) for name in tree.files() if name.startswith(prefix)]
-        return [name for name in names
+        return [name for name in names if "/" not in name
                 if any(fnmatch.fnmatch(name, pattern) for pattern in include)
                 and not any(fnmatch.fnmatch(name, pattern) for pattern in exclude)]
+
+    def existing_rules(self):
+        return {target.name: {"srcs": [f":{source.lstrip(':')}" for source in target.arguments.get("srcs") or []]}
+                for target in self._targets}
 
     def select(self, branches, **_):
         return branches.get("//conditions:default", [])

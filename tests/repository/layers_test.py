@@ -126,8 +126,22 @@ class PictureTest(unittest.TestCase):
 
 class TableTest(unittest.TestCase):
     def test_each_folder_that_it_names_is_there(self):
-        named = set(layers.FOLDERS).union(*(folders for _, _, folders in layers.LIBRARIES.values()))
-        self.assertEqual([], sorted(each for each in named if not (tree.top() / each).is_dir()))
+        self.assertEqual([], layers.wrong_names(layers.FOLDERS, layers.LIBRARIES, lambda each: (tree.top() / each).is_dir()))
+
+    def test_a_wrong_name_is_refused_with_the_nearest_right_one(self):
+        rows = {"transport/base": set(), "rpc": {"transport/bass"}}
+        self.assertEqual(["tools/folders.bzl: there is no folder transport/bass; did you mean transport/base?"],
+                         layers.wrong_names(rows, {}, lambda each: each != "transport/bass"))
+
+    def test_each_library_is_used_by_the_folders_that_may_use_it(self):
+        # Each folder's Bazel library depends on it.
+        used = {(layers.folder_of(os.path.dirname(name)), include) for name in tree.files()
+                if name.startswith(("rpc/", "transport/")) and name.endswith((".h", ".cc"))
+                for include in re.findall(r'(?m)^ *# *include ["<]([^">]+)', tree.text(name))}
+        self.assertEqual([], [
+            (library, folder) for library, row in layers.LIBRARIES.items() for folder in row.folders
+            if folder.startswith(("rpc", "transport"))
+            and not any(user.startswith(folder) and re.match(row.includes, include) for user, include in used)])
 
     def refused(self, path, text):
         self.assertEqual(1, len(layers.check(path, text)), layers.check(path, text))

@@ -84,18 +84,33 @@ class RunTest(unittest.TestCase):
             self.assertEqual(3, racy.run(options, test).passed)
         return seen, loaded
 
-    def test_tests_run_that_carry_a_tag_and_are_for_asan(self):
+    def test_tests_run_that_may_race_and_are_for_asan(self):
         seen, loaded = self.run_it()
         for arguments in seen:
             self.assertIn("--config=asan", arguments)
-            self.assertIn("--test_tag_filters=threads,processes,time,-noasan,-guest,-long", arguments)
-            self.assertEqual(["--", "//..."], arguments[-2:])
+            self.assertIn("--test_tag_filters=-noasan,-guest,-long", arguments)
+            targets = arguments[arguments.index("--") + 1:]
+            self.assertIn("//tests/transport/coro:mailbox_test", targets)
+            self.assertNotIn("//tests/transport/coro:event_test", targets)
         self.assertIn("--nocache_test_results", seen[1])
         self.assertEqual([False, False], loaded)
 
     def test_targets_narrow_it(self):
-        seen, _ = self.run_it("//tests/rpc/...")
-        self.assertEqual(["--", "//tests/rpc/..."], seen[1][-2:])
+        seen, _ = self.run_it("//tests/transport/coro/...", "//tests/transport/executor:sleep_test")
+        self.assertEqual({"//tests/transport/coro", "//tests/transport/executor"},
+                         {label.split(":")[0] for label in seen[1][seen[1].index("--") + 1:]})
+        self.assertIn("//tests/transport/executor:sleep_test", seen[1])
+
+    def test_patterns_stand_for_what_bazel_takes_them_for(self):
+        for pattern in ("//...", "//tests/...", "//tests/a/...", "//tests/a:all", "//tests/a:a_test"):
+            self.assertTrue(racy.stands_for(pattern, "//tests/a:a_test"), pattern)
+        self.assertTrue(racy.stands_for("//tests/a", "//tests/a:a"))
+        for pattern in ("//tests/b/...", "//tests:all", "//tests/a:a", "//tests/a"):
+            self.assertFalse(racy.stands_for(pattern, "//tests/a:a_test"), pattern)
+
+    def test_a_target_that_cannot_race_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "no test of //tests/transport/coro:event_test has threads"):
+            racy.chosen(argparse.Namespace(targets=["//tests/transport/coro:event_test"], changed=False))
 
     def test_the_load_is_there_while_tests_run_and_not_while_they_are_built(self):
         self.assertEqual([False, True], self.run_it("--loaded")[1])
@@ -122,8 +137,9 @@ class ChosenTest(unittest.TestCase):
             self.chosen("ExecutorSleepTest.Nowhere")
 
     def test_a_folder_with_other_statements_stands_for_its_tests(self):
-        self.assertEqual((["//tests/rpc/server:all", "//tests/transport/soft:all"], []),
-                         self.chosen(folders={"rpc/server", "tests/transport/soft", "rpc/nowhere"}))
+        targets, cases = self.chosen(folders={"rpc/server", "tests/transport/soft", "rpc/nowhere"})
+        self.assertEqual([], cases)
+        self.assertEqual({"//tests/rpc/server", "//tests/transport/soft"}, {label.split(":")[0] for label in targets})
         with self.assertRaisesRegex(ValueError, "no folder with tests"):
             self.chosen(folders=set())
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Each test is tagged threads, processes and time as its sources ask, and none waits by a clock."""
+"""The tests that may race are found by their sources; each tag is one that something reads; none waits by a clock."""
 
 import difflib
 import os
@@ -11,12 +11,11 @@ sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev"
 import build_files
 import case_report
 import documents_test
-import racy
-import timing_tags
+import timing
 import tree
 
 # Every tag of a test. The last four are Bazel's own; CONTRIBUTING.md says what the others mean.
-TAGS = (*timing_tags.TAGS, "disk", "guest", "iwarp", "long", "lossy", "noasan", "noprofile", "notcp", "notsan", "on_disk",
+TAGS = ("disk", "guest", "iwarp", "long", "lossy", "noasan", "noprofile", "notcp", "notsan", "on_disk",
         "rdma", "rdma_cm", "smoke", "two_devices", "two_hosts", "two_networks",
         "exclusive", "external", "local", "manual")
 
@@ -33,24 +32,10 @@ def shown_lines(name):
             for block in documents_test.blocks(document) for line in block.split("\n")}
 
 
-def complaints(test):
-    """The faults of the tags of `test`, one line for each."""
-    wanted = timing_tags.wanted(test)
-    there = set(test.arguments.get("tags") or []).intersection(timing_tags.TAGS)
-    return [f"{test.label()}: tag it {tag}, for {wanted[tag]}"
-            for tag in timing_tags.TAGS if tag in wanted and tag not in there] + \
-           [f"{test.label()}: it is tagged {tag}, but no line of "
-            f"{' '.join(timing_tags.sources(test))} asks for that" for tag in timing_tags.TAGS if tag in there and tag not in wanted]
-
-
 class TreeTest(unittest.TestCase):
-    def test_each_test_has_the_tags_that_its_sources_ask_for_and_no_others(self):
-        found = [line for test in timing_tags.tests() for line in complaints(test)]
-        self.assertEqual([], found, "rules: tests/repository/timing_tags.py")
-
     def test_each_tag_of_a_test_is_one_that_something_reads(self):
-        self.assertEqual([], [line for test in timing_tags.tests() for line in unknown_tags(test)])
-        used = {tag for test in timing_tags.tests() for tag in test.arguments.get("tags") or []}
+        self.assertEqual([], [line for test in timing.tests() for line in unknown_tags(test)])
+        used = {tag for test in timing.tests() for tag in test.arguments.get("tags") or []}
         self.assertEqual({"manual"}, set(TAGS) - used)
 
     def test_no_test_waits_by_the_machines_clock(self):
@@ -60,7 +45,7 @@ class TreeTest(unittest.TestCase):
             "tests/rpc/runtime_pair.h",  # looks again at what other processes and executors count
             "tests/toolchains/border.cc",  # looks again at what frames of other executors count
         }
-        sleeps = {name: timing_tags.sleep(name, shown_lines(name)) for name in tree.files()
+        sleeps = {name: timing.sleep(name, shown_lines(name)) for name in tree.files()
                   if name.startswith("tests/") and name.endswith((".cc", ".h"))}
         self.assertEqual([], [sleep for name, sleep in sleeps.items()
                               if sleep and name not in exempt],
@@ -68,7 +53,7 @@ class TreeTest(unittest.TestCase):
         self.assertEqual([], [name for name in exempt if not sleeps.get(name)])
 
     def test_each_source_of_a_test_is_taken_by_a_rule(self):
-        taken = {file for test in timing_tags.tests() for file in timing_tags.sources(test)}
+        taken = {file for test in timing.tests() for file in timing.sources(test)}
         taken |= {file for package in build_files.packages("tests") for target in build_files.targets(package)
                   for file in target.files("srcs")}
         packages = set(build_files.packages("tests"))  # not of the workspaces below tests/
@@ -76,7 +61,7 @@ class TreeTest(unittest.TestCase):
         self.assertEqual(set(), there - taken, "name it in its folder's BUILD (tests/README.md)")
 
     def test_the_tests_were_really_found(self):
-        labels = {test.label() for test in timing_tags.tests()}
+        labels = {test.label() for test in timing.tests()}
         self.assertLess(300, len(labels))
         for label in ("//tests/rpc:runtime_test",
                       "//tests/transport/executor:sleep_test_io_uring",  # in a list comprehension
@@ -84,16 +69,13 @@ class TreeTest(unittest.TestCase):
                       "//tests/conformance:processes_test"):  # without sources of its own
             self.assertIn(label, labels)
 
-    def test_the_racy_run_knows_the_same_tags(self):
-        self.assertEqual(timing_tags.TAGS, racy.TAGS)
-
 
 class FakeTree(unittest.TestCase):
     """A tree of a few files."""
 
     def setUp(self):
         self.files = {}
-        for function in (build_files.targets, timing_tags.reasons):
+        for function in (build_files.targets, timing.reasons):
             function.cache_clear()
             self.addCleanup(function.cache_clear)
         for name, fake in (("files", lambda: sorted(self.files)), ("text", self.files.get),
@@ -104,41 +86,41 @@ class FakeTree(unittest.TestCase):
 
 
 class RulesTest(FakeTree):
-    def wanted(self, source, name="a_test.cc", rule="cc_test"):
-        timing_tags.reasons.cache_clear()
+    def reasons(self, source, name="a_test.cc", rule="cc_test"):
+        timing.reasons.cache_clear()
         build_files.targets.cache_clear()
         self.files[f"tests/x/{name}"] = source
         self.files["tests/x/BUILD"] = f'{rule}(name = "a_test", srcs = ["{name}"])'
-        [test] = timing_tags.tests()
-        return timing_tags.wanted(test)
+        [test] = timing.tests()
+        return timing.reasons_of(test)
 
-    def test_a_line_of_the_source_asks_for_its_tag(self):
+    def test_a_line_of_the_source_decides(self):
         self.assertEqual({"threads": "tests/x/a_test.cc:2: std::thread t(f);"},
-                         self.wanted("\n  std::thread t(f);\n"))
-        self.assertEqual(["processes"], list(self.wanted("pid = fork();")))
-        self.assertEqual(["time"], list(self.wanted("std::this_thread::sleep_for(1ms);")))
+                         self.reasons("\n  std::thread t(f);\n"))
+        self.assertEqual(["processes"], list(self.reasons("pid = fork();")))
+        self.assertEqual(["time"], list(self.reasons("std::this_thread::sleep_for(1ms);")))
 
-    def test_comments_and_the_ids_of_threads_ask_for_nothing(self):
-        self.assertEqual({}, self.wanted("// std::thread\nstd::thread::id id;"))
+    def test_comments_and_the_ids_of_threads_do_not_count(self):
+        self.assertEqual({}, self.reasons("// std::thread\nstd::thread::id id;"))
 
     def test_a_header_of_the_tests_counts_if_the_source_includes_it_itself(self):
         self.files["tests/y/direct.h"] = '#include "tests/y/far.h"\nfork();\n'
         self.files["tests/y/far.h"] = "std::thread t;"
         self.assertEqual({"processes": "tests/y/direct.h:2: fork();"},
-                         self.wanted('#include "tests/y/direct.h"\n'))
+                         self.reasons('#include "tests/y/direct.h"\n'))
 
     def test_a_timer_counts_unless_only_the_test_moves_its_clock(self):
-        self.assertEqual(["time"], list(self.wanted("co_await Sleep(1ms);")))
-        self.assertEqual({}, self.wanted("ManualScheduler scheduler;\nco_await Sleep(1ms);"))
+        self.assertEqual(["time"], list(self.reasons("co_await Sleep(1ms);")))
+        self.assertEqual({}, self.reasons("ManualScheduler scheduler;\nco_await Sleep(1ms);"))
 
     def test_a_device_that_the_test_steps_has_no_thread(self):
-        self.assertEqual(["threads"], list(self.wanted("SoftDevice::Create({});")))
-        self.assertEqual({}, self.wanted("SoftDevice::Create({.engine_thread = false});"))
+        self.assertEqual(["threads"], list(self.reasons("SoftDevice::Create({});")))
+        self.assertEqual({}, self.reasons("SoftDevice::Create({.engine_thread = false});"))
 
     def test_a_sleep_is_found_unless_only_the_test_moves_its_clock(self):
         def sleep(source):
             self.files["tests/x/a.cc"] = source
-            return timing_tags.sleep("tests/x/a.cc")
+            return timing.sleep("tests/x/a.cc")
         self.assertEqual("tests/x/a.cc:1: usleep(1);", sleep("usleep(1);"))
         self.assertEqual("tests/x/a.cc:2: co_await Sleep(1ms);", sleep("\nco_await Sleep(1ms);"))
         self.assertIsNone(sleep("ManualScheduler s;\nco_await Sleep(1ms);"))
@@ -147,39 +129,20 @@ class RulesTest(FakeTree):
     def test_a_sleep_that_a_document_shows_is_the_users(self):
         self.files["tests/x/a.cc"] = "\n  co_await Sleep(1ms);\n  usleep(1);\n"
         self.assertEqual("tests/x/a.cc:3: usleep(1);",
-                         timing_tags.sleep("tests/x/a.cc", {"co_await Sleep(1ms);"}))
+                         timing.sleep("tests/x/a.cc", {"co_await Sleep(1ms);"}))
 
     def test_scripts_count_by_what_they_run(self):
         self.assertEqual(["processes", "time"],
-                         list(self.wanted("#!/bin/bash\nsleep 1\n", "a_test.sh", "sh_test")))
+                         list(self.reasons("#!/bin/bash\nsleep 1\n", "a_test.sh", "sh_test")))
         self.assertEqual(["processes"],
-                         list(self.wanted("subprocess" + '.run(["x"])', "a_test.py", "sh_test")))
-
-
-class ComplaintsTest(FakeTree):
-    def complaints(self, tags, source):
-        self.files["tests/x/a.cc"] = source
-        self.files["tests/x/BUILD"] = f'cc_test(name = "a", srcs = ["a.cc"], tags = {tags})'
-        [test] = timing_tags.tests()
-        return complaints(test)
-
-    def test_a_missing_tag_is_named_with_the_line_that_asks_for_it(self):
-        self.assertEqual(["//tests/x:a: tag it time, for tests/x/a.cc:1: usleep(1);"],
-                         self.complaints(["long"], "usleep(1);"))
-
-    def test_a_superfluous_tag_is_named(self):
-        [line] = self.complaints(["threads"], "")
-        self.assertTrue(line.startswith("//tests/x:a: it is tagged threads, but"), line)
-
-    def test_the_right_tags_are_fine(self):
-        self.assertEqual([], self.complaints(["long", "processes"], "fork();"))
+                         list(self.reasons("subprocess" + '.run(["x"])', "a_test.py", "sh_test")))
 
 
 class TagNamesTest(FakeTree):
     def test_a_wrong_name_is_refused_with_the_nearest_right_one(self):
-        self.files["tests/x/BUILD"] = 'cc_test(name = "a", tags = ["thread", "time", "no_tsan"])'
-        [test] = timing_tags.tests()
-        self.assertEqual(["//tests/x:a: there is no tag 'thread'; did you mean 'threads'?",
+        self.files["tests/x/BUILD"] = 'cc_test(name = "a", tags = ["exclusiv", "manual", "no_tsan"])'
+        [test] = timing.tests()
+        self.assertEqual(["//tests/x:a: there is no tag 'exclusiv'; did you mean 'exclusive'?",
                           "//tests/x:a: there is no tag 'no_tsan'; did you mean 'notsan'?"], unknown_tags(test))
 
 
@@ -200,8 +163,8 @@ class BuildFilesTest(FakeTree):
             'cc_test(name = "t", deps = [":a", "//z"])\n' \
             'cc_library(name = "a", deps = [":b"])\ncc_library(name = "b", srcs = ["b.cc"])\n'
         self.files["tests/x/b.cc"] = ""
-        [test] = timing_tags.tests()
-        self.assertEqual(["tests/x/b.cc"], timing_tags.sources(test))
+        [test] = timing.tests()
+        self.assertEqual(["tests/x/b.cc"], timing.sources(test))
 
 
 if __name__ == "__main__":

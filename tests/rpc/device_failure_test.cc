@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/rpc/fragile_devices.h"
+#include "tests/transport/device/fragile_devices.h"
 #include "tests/rpc/open_link.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/transport/base/captured_log.h"

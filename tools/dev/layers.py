@@ -1,93 +1,41 @@
-"""The table of allowed dependencies: which folder may use which, and which outside library.
+"""Holds #include lines and Bazel's dependencies to the table of folders, tools/folders.bzl.
 
-The longest folder that a file lies in decides. Both #include lines and Bazel dependencies are read.
-`python3 tools/dev/layers.py --picture` prints the picture of FOLDERS that ARCHITECTURE.md shows.
+`python3 tools/dev/layers.py --picture` prints the picture of the table that ARCHITECTURE.md shows.
 """
 
 import argparse
+import dataclasses
+import difflib
 import os
+import pathlib
 import re
 
-_CORO = {"transport/base", "transport/coro"}
-_DEVICE = _CORO | {"transport/device"}
-_MEMORY = _DEVICE | {"transport/memory"}
-_EXECUTOR = _MEMORY | {"transport/executor"}
-_LINK = _EXECUTOR | {"transport/link", "transport/connect", "proto"}
 
-# Everything below the applications; what these may use is bounded by review, not by a table.
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """A library of another project."""
+
+    includes: str  # a regular expression that matches the beginning of its includes
+    targets: list  # Bazel's
+    folders: set  # that may use it, with those below them
+
+
+def _table():
+    """FOLDERS and LIBRARIES of tools/folders.bzl, with sets of folders."""
+    table = {}
+    source = pathlib.Path(__file__).resolve().parents[1] / "folders.bzl"
+    exec(compile(source.read_text(), source, "exec"), table)  # pylint: disable=exec-used
+    return ({folder: used if used is None else set(used) for folder, used in table["FOLDERS"].items()},
+            {library: Library(*row[:-1], set(row[-1])) for library, row in table["LIBRARIES"].items()})
+
+
+# What a folder of the table may use that may use anything.
 _ANYTHING = None
 
-# Folder -> the folders, besides itself, that it may use. Arrows point down. ARCHITECTURE.md shows
-# a picture of this table.
-FOLDERS = {
-    "proto": set(),
-    "transport/base": set(),
-    "transport/coro": {"transport/base"},
-    "transport/device": _CORO,
-    "transport/verbs": _DEVICE,  # verbs and soft implement Device, and do not know each other
-    "transport/soft": _DEVICE,
-    "transport/preload": _DEVICE | {"transport/soft"},  # a library of its own; nobody uses it
-    "transport/memory": _DEVICE,
-    "transport/executor": _MEMORY,
-    "transport/file": _EXECUTOR,
-    "transport/connect": _EXECUTOR | {"transport/verbs", "transport/soft", "proto"},
-    "transport/link": _EXECUTOR | {"transport/connect"},
-    # The floor: what programs see of calls, and no bodies. //rpc joins it with the folders below.
-    "rpc": _LINK | {"transport/file"},
-    "rpc/call": _LINK | {"rpc"},
-    "rpc/naming": _EXECUTOR | {"rpc"},
-    "rpc/stream": _LINK | {"rpc", "rpc/call"},
-    # Opens devices.
-    "rpc/shard": _LINK | {"rpc", "rpc/call", "rpc/stream", "transport/verbs", "transport/soft"},
-    "rpc/client": _LINK | {"rpc", "rpc/call", "rpc/stream", "rpc/shard", "rpc/naming"},
-    "rpc/server": _LINK | {"rpc", "rpc/call", "rpc/stream", "rpc/shard", "rpc/naming"},
-    # Optional (//rpc:etcd). It speaks HTTP on a thread of its own, as the bootstraps do: their
-    # IoThread serves here, too.
-    "rpc/naming/etcd": _EXECUTOR | {"rpc", "rpc/call", "rpc/naming", "transport/connect"},
-    "rpc/codegen": {"proto", "rpc"},  # of rpc the version alone
-    "rpc/testing": _CORO | {"rpc"},  # for users' tests; nothing but tests may use it
-    # Users include nothing below transport/.
-    "examples": {"rpc", "proto"},
-    "benchmarks": _ANYTHING,
-    "benchmarks/harness": _ANYTHING,
-    "tests": _ANYTHING,
-    "tools": _ANYTHING,
-    "tools/pch": _ANYTHING,
-}
+FOLDERS, LIBRARIES = _table()
 
 # The folder whose target of its name joins those of the folders below it, so that users depend on one.
 JOINS = "rpc"
-
-# Outside library -> (what its includes look like, its Bazel repository, folders that may use it).
-LIBRARIES = {
-    "protobuf": (
-        r"google/protobuf/|.*\.pb\.h$", "com_google_protobuf",
-        {"proto", "rpc", "transport/connect", "examples", "benchmarks", "tests", "tools"}),
-    "verbs": (
-        r"infiniband/|rdma/", "rdma",
-        {"transport", "benchmarks", "tests", "tools"}),
-    # With Beast, which only etcd's gateway needs.
-    "Asio": (
-        r"boost/(asio|beast)", "boost",
-        {"transport/connect", "rpc/naming/etcd", "benchmarks", "tests", "tools/pch"}),
-    "Boost.JSON": (
-        r"boost/json", "boost_json",
-        {"rpc/naming", "tests"}),
-    "liburing": (
-        r"liburing", "uring",
-        {"transport/executor", "transport/file", "transport/soft", "benchmarks", "tests"}),
-    "ISA-L": (
-        r"isa-l", "isal",
-        {"transport/memory"}),
-    "RocksDB": (
-        r"rocksdb/", "rocksdb",
-        {"examples", "tests"}),
-    "OpenSSL": (
-        r"openssl/", "openssl",
-        {"transport/connect", "rpc/naming/etcd", "examples", "tests"}),
-}
-# Below folders that may use a library, these may not after all.
-EXCEPT = {("transport/base", "verbs"), ("transport/coro", "verbs")}
 
 # Folders whose README.md lists their files from the ground up: a file includes none above itself.
 ORDERED = ("transport/link", "transport/soft", "rpc/client", "rpc/server")
@@ -97,7 +45,7 @@ _ROOM = re.compile(r"`(\w+)`")
 _KNOT = re.compile(r"\((`\w+`(?:, `\w+`)+)\)")
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
-_LABEL = re.compile(r'"(?:@(\w+))?//([\w/.+-]*)(?::[^"]*)?"|"@(\w+)"')
+_LABEL = re.compile(r'"(@\w+)?(?://([\w/.+-]*)(?::[^"]*)?)?"')
 _NOT_DEPENDENCIES = re.compile(
     r'load\([^)]*\)|(?:default_)?visibility\s*=\s*\[[^\]]*\]|"//conditions:default"|#[^\n]*', re.DOTALL)
 
@@ -111,18 +59,24 @@ def folder_of(path):
     return None
 
 
+def wrong_names(folders, libraries, is_folder):
+    """Names in the table that are no folder, each with the nearest right one."""
+    there = [each for each in folders if is_folder(each)]
+    named = set(folders).union(*(used or () for used in folders.values()),
+                               *(library.folders for library in libraries.values()))
+    return [f"tools/folders.bzl: there is no folder {each}; did you mean "
+            f"{difflib.get_close_matches(each, there, 1, 0)[0]}?" for each in sorted(named) if not is_folder(each)]
+
+
 def _may_use_library(folder, library):
-    allowed = LIBRARIES[library][2]
-    if (folder, library) in EXCEPT:
-        return False
-    return any(folder == each or folder.startswith(each + "/") for each in allowed)
+    return any(f"{folder}/".startswith(f"{each}/") for each in LIBRARIES[library].folders)
 
 
 def _violation(path, folder, used, what):
     # `used` is a path of ours.
     target = folder_of(used)
     if target is None:
-        return f"{path}: {what} is in no folder of tools/dev/layers.py"
+        return f"{path}: {what} is in no folder of tools/folders.bzl"
     allowed = FOLDERS[folder]
     if target == folder or allowed is _ANYTHING or target in allowed:
         return None
@@ -140,21 +94,25 @@ def _check_includes(path, folder, text):
         ours = include[len("verbena/"):] if include.startswith("verbena/") else None
         if ours and not ours.endswith(".pb.h") and "/" in ours:
             yield _violation(path, folder, os.path.dirname(ours), include)
-        for library, (pattern, _, _) in LIBRARIES.items():
-            if re.match(pattern, include):
+        for library, row in LIBRARIES.items():
+            if re.match(row.includes, include):
                 yield _library_violation(path, folder, library, include)
 
 
 def _check_deps(path, folder, text):
-    for repository, package, bare in _LABEL.findall(_NOT_DEPENDENCIES.sub("", text)):
-        repository = repository or bare
-        if repository in ("", "verbena"):
-            joined = folder == JOINS and package.startswith(JOINS + "/")
+    for label in _LABEL.finditer(_NOT_DEPENDENCIES.sub("", text)):
+        repository, package = label.groups()
+        if repository in (None, "@verbena"):
+            joined = folder == JOINS and (package or "").startswith(JOINS + "/")
             if package and not package.startswith("third_party") and not joined:
                 yield _violation(path, folder, package, "//" + package)
-        for library, (_, name, _) in LIBRARIES.items():
-            if repository == name:
-                yield _library_violation(path, folder, library, "@" + name)
+            continue
+        there = [library for library, row in LIBRARIES.items()
+                 if any(target.split("//")[0] == repository for target in row.targets)]
+        # Two libraries may share a repository.
+        exact = [library for library in there if label[0].strip('"') in LIBRARIES[library].targets] or there
+        if there and not any(_may_use_library(folder, library) for library in exact):
+            yield _library_violation(path, folder, exact[0], label[0].strip('"'))
 
 
 def check(path, text):
@@ -169,7 +127,7 @@ def check(path, text):
     if folder is None:
         top_level = os.path.dirname(path) in ("", "third_party")
         return [] if top_level or path.startswith("third_party/") else [
-            f"{path}: its folder is not in tools/dev/layers.py"]
+            f"{path}: its folder is not in tools/folders.bzl"]
     return [message for message in found(path, folder, text) if message]
 
 

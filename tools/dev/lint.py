@@ -48,7 +48,7 @@ def arguments():
         description="Checks the sources without running them.",
         epilog="checks:\n"
                "  format   clang-format-19, as ./dev fmt would leave the file\n"
-               "  layers   the table of allowed dependencies, tools/dev/layers.py\n"
+               "  layers   the table of allowed dependencies, tools/folders.bzl\n"
                "  prose    a test file opens with a comment that says what its tests prove\n"
                "  errors   a failed Status that rpc/ or transport/ hands on by hand, not by a macro\n"
                "  awaits   an await that gcc runs though its expression does not ask for it\n"

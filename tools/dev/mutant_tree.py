@@ -86,18 +86,23 @@ def _walk(path):
 
 
 def sources_of(test, text):
-    """The sources of a test, whether its rule names it or makes it from a list of names. `text`
-    is the content of a file by its name, or ""."""
+    """The sources of a test, whether its rule names it, makes it from a list of names, or takes all of its folder.
+    `text` is the content of a file by its name, or ""."""
     package, name = test[2:].split(":")
     build = text(f"{package}/BUILD")
-    if not any(f'"{each}"' in build for each in (name, name.removesuffix("_test"))):
+    listed = next((name for name in (name, name.removesuffix("_test")) if f'"{name}"' in build), None)
+    if not listed and "verbena_tests(" not in build:
         return []
     rule = re.search(rf'name = "{name}",\n(.*?)\n *\)', build, re.DOTALL)
+    row = re.search(rf'\(\s*"{listed}",(.*?)\),?\n', build, re.DOTALL) if listed and not rule else None
     sources = {f"{name}.cc"}
-    for listed in re.findall(r"srcs = \[(.*?)\]", rule.group(1) if rule else build, re.DOTALL):
-        named = set(re.findall(r'"([^"]+)"', listed))
-        if rule or f"{name}.cc" in named:
-            sources |= named
+    for named in re.findall(r"\[(.*?)\]", (rule or row).group(1) if rule or row else "", re.DOTALL):
+        words = re.findall(r'"(\w+(?:\.cc)?)"', named)
+        sources |= {word if word.endswith(".cc") else f"{word}.cc" for word in words}
+    if not rule and not row:  # one of a list, and further sources of all of them
+        for named in re.findall(r"srcs = \[(.*?)\]", build, re.DOTALL):
+            words = set(re.findall(r'"([^"]+)"', named))
+            sources |= words if f"{name}.cc" in words else set()
     paths = [f"{package}/{source}" for source in sorted(sources)]
     return [path for path in paths if text(path)]
 

@@ -1,8 +1,8 @@
 """The racy phase of ./dev test: tests whose outcome may depend on when something else runs.
 
-They are those with one of TAGS, which tests/repository/tags_test.py holds to their sources. They
-run in the asan configuration; with --loaded beside a load on every core. Targets narrow it, cases of
-GoogleTest do, and --changed.
+They are those whose sources have threads, processes or time (tests/repository/timing.py). They run
+in the asan configuration; with --loaded beside a load on every core. Targets narrow it, cases of GoogleTest
+do, and --changed.
 """
 
 import contextlib
@@ -16,10 +16,9 @@ import bazel_events
 import changes
 
 sys.path.append(str(bazel_events.TOP / "tests/repository"))
-import timing_tags
+import timing
 import tree
 
-TAGS = ("threads", "processes", "time")
 FLAGS = ("--config=asan", "--keep_going", "--build_tests_only")
 KEPT_OUT = ("noasan", "guest", "long")
 
@@ -29,7 +28,7 @@ _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(10000
 
 def add_arguments(parser):
     parser.add_argument("--racy", action="store_true",
-                        help="instead of all phases run the tests tagged " + ", ".join(TAGS) +
+                        help="instead of all phases run the tests with " + ", ".join(timing.KINDS) +
                              " in asan, whether or not they passed before")
     parser.add_argument("--loaded", action="store_true",
                         help="with --racy: keep every core busy while tests run")
@@ -58,13 +57,12 @@ def is_case(name):
 
 
 def tests_with(case):
-    """The tests whose sources have `case`, of those with one of TAGS."""
+    """The tests that may race whose sources have `case`."""
     # Of Ways/QueueTest.Closes/strict the source has QueueTest and Closes.
     suite, name = (part.split("/") for part in case.split("."))
     asks = re.compile(rf"\bTEST(?:_F|_P)?\(\s*{_words(suite[-1])},\s*{_words(name[0])}\s*\)")
-    return [test.label() for test in timing_tags.tests()
-            if set(TAGS).intersection(test.arguments.get("tags") or []) and
-            any(asks.search(tree.text(source)) for source in timing_tags.sources(test))]
+    return [test.label() for test in timing.tests() if timing.reasons_of(test) and
+            any(asks.search(tree.text(source)) for source in timing.sources(test))]
 
 
 def _words(pattern):
@@ -82,21 +80,37 @@ def tests_of(folder):
     return f"//{package}:all" if tree.has(f"{package}/BUILD") else None
 
 
+def stands_for(pattern, label):
+    """Whether Bazel's target pattern, //a/..., //a:all, //a:b or //a, stands for `label`."""
+    package, name = label[2:].split(":")
+    if pattern.endswith("..."):
+        return f"{package}/".startswith(pattern[2:-3])
+    folder, _, target = pattern[2:].partition(":")
+    return package == folder and (target or folder.rsplit("/", 1)[-1]) in (name, "all", "*")
+
+
 def chosen(options):
     """The targets and the cases that `options` name. Raises ValueError, in words, if there are none."""
     cases = [name for name in options.targets if is_case(name)]
-    targets = [name for name in options.targets if not is_case(name)]
+    patterns = [name for name in options.targets if not is_case(name)]
+    targets = []
     for case in cases:
         found = tests_with(case)
         if not found:
-            raise ValueError(f"no test tagged {', '.join(TAGS)} has the case {case}")
+            raise ValueError(f"no test with {', '.join(timing.KINDS)} has the case {case}")
         targets += found
     if options.changed:
         found = {tests_of(folder) for folder in changes.folders_with_statements()} - {None}
         if not found:
             raise ValueError("no folder with tests has other statements than origin's main branch")
-        targets += sorted(found)
-    return targets or ["//..."], cases
+        patterns += sorted(found)
+    racy = [test.label() for test in timing.tests() if timing.reasons_of(test)]
+    for pattern in patterns or ([] if targets else ["//..."]):
+        found = [label for label in racy if stands_for(pattern, label)]
+        if not found and not options.changed:
+            raise ValueError(f"no test of {pattern} has {', '.join(timing.KINDS)}")
+        targets += found
+    return targets, cases
 
 
 def run(options, run_tests):
@@ -107,7 +121,7 @@ def run(options, run_tests):
     except ValueError as problem:
         return bazel_events.Outcome(failures=[str(problem)])
     targets = ["--", *targets]
-    flags = [*FLAGS, "--test_tag_filters=" + ",".join([*TAGS, *(f"-{tag}" for tag in KEPT_OUT)])]
+    flags = [*FLAGS, "--test_tag_filters=" + ",".join(f"-{tag}" for tag in KEPT_OUT)]
     if cases:
         flags.append("--test_filter=" + test_filter(cases))
     start = time.monotonic()

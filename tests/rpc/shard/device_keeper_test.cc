@@ -22,7 +22,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "tests/rpc/fragile_devices.h"
+#include "tests/transport/device/fragile_devices.h"
 #include "tests/transport/base/captured_log.h"
 
 namespace verbena::internal {

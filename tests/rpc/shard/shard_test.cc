@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "tests/rpc/fragile_devices.h"
+#include "tests/transport/device/fragile_devices.h"
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/device/held_device.h"
 #include "verbena/rpc/shard/device_keeper.h"

@@ -17,7 +17,7 @@
 #include "tests/transport/connect/passing_stream.h"
 #include "tests/transport/device/fake_device.h"
 #include "tests/transport/device/held_device.h"
-#include "tests/transport/device/swallowing_device.h"
+#include "tests/transport/link/swallowing_device.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/sync.h"

@@ -6,8 +6,8 @@
 //   …the queue pair is destroyed…
 //   device.swallowed()
 
-#ifndef VERBENA_TESTS_TRANSPORT_DEVICE_SWALLOWING_DEVICE_H_
-#define VERBENA_TESTS_TRANSPORT_DEVICE_SWALLOWING_DEVICE_H_
+#ifndef VERBENA_TESTS_TRANSPORT_LINK_SWALLOWING_DEVICE_H_
+#define VERBENA_TESTS_TRANSPORT_LINK_SWALLOWING_DEVICE_H_
 
 #include <infiniband/verbs.h>
 
@@ -122,4 +122,4 @@ class SwallowingDevice : public DelegatingDevice {
 
 }  // namespace verbena::internal
 
-#endif  // VERBENA_TESTS_TRANSPORT_DEVICE_SWALLOWING_DEVICE_H_
+#endif  // VERBENA_TESTS_TRANSPORT_LINK_SWALLOWING_DEVICE_H_

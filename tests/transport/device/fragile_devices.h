@@ -4,8 +4,8 @@
 //   runtime = StartRuntime({}, {.open = [&devices] { return devices.Open(); }});
 //   devices.Fail();
 
-#ifndef VERBENA_TESTS_RPC_FRAGILE_DEVICES_H_
-#define VERBENA_TESTS_RPC_FRAGILE_DEVICES_H_
+#ifndef VERBENA_TESTS_TRANSPORT_DEVICE_FRAGILE_DEVICES_H_
+#define VERBENA_TESTS_TRANSPORT_DEVICE_FRAGILE_DEVICES_H_
 
 #include <infiniband/verbs.h>
 
@@ -157,4 +157,4 @@ class FragileDevices {
 
 }  // namespace verbena::internal
 
-#endif  // VERBENA_TESTS_RPC_FRAGILE_DEVICES_H_
+#endif  // VERBENA_TESTS_TRANSPORT_DEVICE_FRAGILE_DEVICES_H_

@@ -1,4 +1,4 @@
-"""Which of the tags threads, processes and time a test must carry, by what its sources say.
+"""Which tests have threads, processes or time, by what their sources say.
 
 The outcome of such a test may depend on when something else runs: a thread, a process, the
 machine's clock. `./dev test --racy` runs these tests and no others.
@@ -14,9 +14,9 @@ import re
 import build_files
 import tree
 
-TAGS = ("threads", "processes", "time")
+KINDS = ("threads", "processes", "time")
 
-# Each expression asks for its tag if it matches a line of a C++ source, comments left out.
+# A line of its kind matches one of these expressions, in a C++ source without comments.
 _CPP = {
     "threads": (
         # Threads of the test, and what it synchronises them with.
@@ -46,8 +46,8 @@ _CPP = {
         r"\bEventually\(", r"\bPause\(\)", r"\bMovedClock\b", r"\bTestTimer\b",
     ),
 }
-# These ask for the tag, too, unless the source or a header below tests/ that it includes matches the
-# last expression: a clock that only the test moves, and a device that the test steps.
+# These, too, unless the source or a header below tests/ that it includes matches the last
+# expression: a clock that only the test moves, and a device that the test steps.
 _CPP_UNLESS = {
     "threads": ((r"\bSoftDevice::Create\(",), r"\bengine_thread = false\b"),
     "time": ((r"\bco_await (?:verbena::)?Sleep\(", r"\bWithDeadline\(",
@@ -84,28 +84,28 @@ def _known(path):
 
 
 def _table(path):
-    # Tag -> the expressions that ask for it in the file `path`.
+    # Kind -> its expressions in the file `path`.
     if path.endswith(".py"):
         return _PYTHON
     if path.endswith(".sh"):
         return _SHELL
     table = dict(_CPP)
-    for tag, (expressions, unless) in _CPP_UNLESS.items():
+    for kind, (expressions, unless) in _CPP_UNLESS.items():
         if not re.search(unless, _known(path)):
-            table[tag] += expressions
+            table[kind] += expressions
     return table
 
 
 @functools.lru_cache(maxsize=None)
 def reasons(path):
-    """Tag -> the first place in the file `path` that asks for it, as "path:line: text"."""
+    """Kind -> the first place in the file `path` that has it, as "path:line: text"."""
     lines = tree.text(path).split("\n") if path.endswith((".py", ".sh")) else _code(path)
     found = {}
-    for tag, expressions in _table(path).items():
+    for kind, expressions in _table(path).items():
         asks = re.compile("|".join(expressions))
         for number, line in enumerate(lines, 1):
             if asks.search(line):
-                found[tag] = f"{path}:{number}: {line.strip()}"
+                found[kind] = f"{path}:{number}: {line.strip()}"
                 break
     return found
 
@@ -149,12 +149,12 @@ def sources(test):
     return files + sorted(headers)
 
 
-def wanted(test):
-    """Tag -> why `test` must carry it."""
+def reasons_of(test):
+    """Kind -> the first place that has it in the sources of `test`."""
     found = {}
     for file in sources(test):
-        for tag, reason in reasons(file).items():
-            found.setdefault(tag, reason)
+        for kind, reason in reasons(file).items():
+            found.setdefault(kind, reason)
     return found
 
 

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "tests/transport/device/fragile_devices.h"
 #include "tests/rpc/open_link.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/transport/base/captured_log.h"
+#include "tests/transport/device/fragile_devices.h"
 #include "verbena/remote_memory.pb.h"
 #include "verbena/rpc/memory.h"
 #include "verbena/rpc/shard/runtime.h"

@@ -21,7 +21,7 @@
 #include "verbena/transport/base/process.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/preload/cm_message.h"
-#include "verbena/transport/soft/tcp_wire.h"
+#include "verbena/transport/soft/tcp_shares.h"
 
 namespace verbena::internal::preload {
 

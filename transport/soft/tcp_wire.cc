@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -52,20 +51,6 @@ constexpr Duration kPeersTurn = std::chrono::seconds(1);
 // Lane connections of one session: more than two devices make in practice, and a bound for a faulty
 // peer.
 constexpr size_t kMaxCqPairs = 4096;
-
-const char* NameOf(TcpShares::Kind kind) {
-  switch (kind) {
-    case TcpShares::Kind::kPeers:
-      return "peers";
-    case TcpShares::Kind::kSockets:
-      return "connections (RLIMIT_NOFILE bounds them)";
-    case TcpShares::Kind::kLaneBytes:
-      return "bytes for rings (TcpWireOptions::lane_bytes bounds them)";
-    case TcpShares::Kind::kLanes:
-      return "connections of this CQ";
-  }
-  return "";
-}
 
 // From accepting, or from dialing, until the other side's greeting. (start)
 constexpr Duration kGreetingPatience = std::chrono::seconds(5);
@@ -185,633 +170,6 @@ absl::StatusOr<TcpWireListener> ListenTcp(const std::string& address, uint16_t p
   listener.address.lid = SocketAddress::OfSocket(listener.socket.get()).port();
   if (listener.address.lid == 0) return ErrnoStatus(errno, "getsockname");
   return listener;
-}
-
-// TcpWire: what a peer may claim: its name, and its share of what the device has.
-
-uint64_t TcpWire::NewTcpSecret() {
-  uint64_t secret = 0;
-  if (getrandom(&secret, sizeof(secret), 0) != static_cast<ssize_t>(sizeof(secret))) {
-    secret = uint64_t{std::random_device()()} << 32 | std::random_device()();
-  }
-  return secret;
-}
-
-absl::StatusOr<TcpShares::Share> TcpWire::TakeShare(
-    const IpAddress& source, std::initializer_list<TcpShares::Wanted> wanted) {
-  absl::StatusOr<TcpShares::Share> share = shares_.Take(source, wanted);
-  if (!share.ok() && now_ >= sweep_again_) {
-    // Lanes that are over hold their memory until somebody looks.
-    sweep_again_ = SaturatingAdd(now_, kSweepPause);
-    host_.SweepLanes();
-    share = shares_.Take(source, wanted);
-  }
-  if (!share.ok()) {
-    logs_.refused.Write(LogLevel::kWarning, now_,
-                        fmt::format("{} keeps a share of what it has for other hosts: {}",
-                                    state_.name(), std::string(share.status().message())));
-  }
-  return share;
-}
-
-absl::StatusOr<TcpShares::Share> TcpWire::TakePeer(const IpAddress& source) {
-  return TakeShare(source, {{.kind = TcpShares::Kind::kPeers, .limit = kMaxSessions},
-                            {.kind = TcpShares::Kind::kSockets, .limit = MaxSockets()}});
-}
-
-absl::StatusOr<TcpShares::Share> TcpWire::TakeSocket(const IpAddress& source) {
-  return TakeShare(source, {{.kind = TcpShares::Kind::kSockets, .limit = MaxSockets()}});
-}
-
-absl::StatusOr<TcpShares::Share> TcpWire::TakeLanes(const IpAddress& source, uint64_t cq,
-                                                    const LaneGeometry& theirs) {
-  const uint64_t bytes = BytesOf(TcpLaneGeometryOf(state_.options())) + BytesOf(theirs);
-  return TakeShare(source, {{.kind = TcpShares::Kind::kSockets, .limit = MaxSockets()},
-                            {.kind = TcpShares::Kind::kLanes, .limit = kMaxLanesOfCq, .cq = cq},
-                            {.kind = TcpShares::Kind::kLaneBytes,
-                             .amount = bytes,
-                             .limit = state_.options().tcp->lane_bytes}});
-}
-
-bool TcpWire::MayHaveThatName(const TcpWireConnection& connection, const TcpGreeting& greeting) {
-  if (state_.options().tcp->any_source.value_or(false) ||
-      connection.source.MayHave(greeting.sender.ip())) {
-    return true;
-  }
-  logs_.refused.Write(LogLevel::kWarning, now_,
-                      fmt::format("{} refuses a device at {} that claims the GID of {}; "
-                                  "VERBENA_SOFT_ANY_SOURCE=1 allows it",
-                                  state_.name(), FormatIp(connection.source.address),
-                                  FormatIp(greeting.sender.ip())));
-  return false;
-}
-
-// Somebody else says that it has the name of a peer. Whoever listens under that name knows.
-void TcpWire::Probe(TcpSession& session) {
-  if (session.dialing != 0 || now_ < session.probe_again) return;
-  session.probe_again = SaturatingAdd(now_, kProbePause);
-  Dial(session, TcpGreeting::Kind::kControl, {});
-}
-
-absl::Status TcpWire::OnProbed(TcpSession& session, TcpWireConnection& connection,
-                               const TcpGreeting& greeting) {
-  // A peer that has the session refuses a second one.
-  if (greeting.verdict != TcpGreeting::Verdict::kAccepted) {
-    return absl::AbortedError("the peer stands by its session");
-  }
-  if (greeting.kind != TcpGreeting::Kind::kControl || greeting.sender != session.address) {
-    return absl::InvalidArgumentError(fmt::format(
-        "{} answers under {}", AddressText(greeting.sender), AddressText(session.address)));
-  }
-  const DeviceAddress address = session.address;
-  // The session that ends does not take this connection along.
-  session.dialing = 0;
-  connection.address = {};
-  EndSession(address, absl::AbortedError("another device listens under its name"));
-  connection.address = address;
-  connection.share.reset();
-  VERBENA_ASSIGN_OR_RETURN(TcpShares::Share share, TakePeer(address.ip()));
-  TcpSession& owners = AddSession(address, std::move(share));
-  owners.our_secret = connection.secret;
-  owners.dialed = true;
-  return OpenSession(owners, connection, greeting.session);
-}
-
-// TcpWire: what it agrees with its peers.
-
-TcpSession* TcpWire::FindSession(const DeviceAddress& address) {
-  auto found = sessions_.find(address);
-  return found == sessions_.end() ? nullptr : found->second.get();
-}
-
-TcpSession& TcpWire::AddSession(const DeviceAddress& address, TcpShares::Share share) {
-  auto made = std::make_unique<TcpSession>();
-  made->address = address;
-  made->share = std::move(share);
-  made->our_secret = NewTcpSecret();
-  return *sessions_.emplace(address, std::move(made)).first->second;
-}
-
-void TcpWire::StartRequest(const ConnectRequest& request) {
-  // The queue pair may be gone already.
-  if (!host_.SendCqOf(request.qpn).has_value()) return;
-  TcpSession* session = FindSession(request.address);
-  if (session == nullptr) {
-    absl::StatusOr<TcpShares::Share> share = TakePeer(request.address.ip());
-    if (!share.ok()) {
-      host_.FinishConnect(request, nullptr, 0);
-      return;
-    }
-    session = &AddSession(request.address, *std::move(share));
-    session->waiting.push_back(request);
-    Dial(*session, TcpGreeting::Kind::kControl, {});
-    return;
-  }
-  if (session->control == 0) {
-    session->waiting.push_back(request);
-    return;
-  }
-  if (absl::Status status = Resolve(*session, request); !status.ok()) {
-    EndSession(request.address, status);
-  }
-}
-
-void TcpWire::ForgetRequest(const ConnectRequest& request) {
-  TcpSession* session = FindSession(request.address);
-  if (session == nullptr || session->control != 0) return;
-  std::erase_if(session->waiting, [&](const ConnectRequest& one) {
-    return one.qpn == request.qpn && one.remote_qpn == request.remote_qpn;
-  });
-  if (!session->waiting.empty()) return;
-  // A peer that has our greeting may take the session for its own.
-  const TcpWireConnection* dial = Find(session->dialing);
-  if (dial != nullptr && dial->phase != Phase::kDialing) {
-    KeepUnwanted(*dial);
-    return;
-  }
-  EndSession(request.address, NobodyWaits());
-}
-
-void TcpWire::KeepUnwanted(const TcpWireConnection& dial) {
-  unwanted_.Forget([&](uint64_t id) {
-    const TcpWireConnection* one = Find(id);
-    if (one == nullptr || one == &dial || one->phase != Phase::kGreeting) return true;
-    const TcpSession* session = FindSession(one->address);
-    return session == nullptr || !session->waiting.empty();
-  });
-  if (unwanted_.size() >= kMaxUnwanted) {
-    const uint64_t oldest = unwanted_.TakeOldestOfMost(dial.address.ip());
-    const DeviceAddress silent = Find(oldest)->address;
-    EndSession(silent, NobodyWaits());
-  }
-  unwanted_.Add(dial.id, dial.address.ip());
-}
-
-void TcpWire::Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs) {
-  // A session has the socket of its control connection. Those that look for another owner of its
-  // name count as lanes do.
-  const bool probe = kind == TcpGreeting::Kind::kControl && session.control != 0;
-  TcpShares::Share share;
-  if (kind == TcpGreeting::Kind::kLanes || probe) {
-    absl::StatusOr<TcpShares::Share> taken = TakeSocket(session.address.ip());
-    if (!taken.ok()) {
-      if (!probe) FailLanes(session, cqs);
-      return;
-    }
-    share = *std::move(taken);
-  }
-  absl::StatusOr<UniqueFd> socket =
-      DialTcp(session.address, dial_from_own_address_ ? &address() : nullptr);
-  const absl::Status dialed = socket.status();
-  TcpWireConnection& connection = Add(dialed.ok() ? *std::move(socket) : UniqueFd());
-  connection.phase = Phase::kDialing;
-  connection.kind = kind;
-  connection.dialed = true;
-  connection.probe = probe;
-  connection.secret = kind == TcpGreeting::Kind::kLanes ? session.their_secret
-                      : probe                           ? NewTcpSecret()
-                                                        : session.our_secret;
-  connection.address = session.address;
-  connection.cqs = cqs;
-  connection.share = std::move(share);
-  connection.deadline = SaturatingAdd(now_, kDialPatience);
-  if (kind == TcpGreeting::Kind::kControl) session.dialing = connection.id;
-  if (!dialed.ok()) {
-    End(connection, dialed);
-    return;
-  }
-  Until(connection.deadline);
-  Watch(connection, true);
-}
-
-void TcpWire::OnDialFailed(TcpWireConnection& connection) {
-  TcpSession* session = FindSession(connection.address);
-  if (session == nullptr) return;
-  if (connection.kind == TcpGreeting::Kind::kLanes) {
-    FailLanes(*session, connection.cqs);
-  } else if (session->dialing == connection.id) {
-    // A firewall may forbid our direction alone: the peer, which wants to reach us too, may dial.
-    session->dialing = 0;
-    if (connection.probe) return;
-    if (session->waiting.empty()) {
-      EndSession(connection.address, NobodyWaits());
-      return;
-    }
-    session->deadline = SaturatingAdd(now_, kPeersTurn);
-    Until(session->deadline);
-  }
-}
-
-absl::Status TcpWire::AcceptControl(TcpWireConnection& connection, const TcpGreeting& greeting) {
-  if (!MayHaveThatName(connection, greeting)) {
-    return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kAddress);
-  }
-  TcpSession* session = FindSession(greeting.sender);
-  if (session == nullptr) {
-    if (sessions_.size() >= kMaxSessions) {
-      return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kBusy);
-    }
-    absl::StatusOr<TcpShares::Share> share = TakePeer(connection.source.address);
-    if (!share.ok()) return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kShare);
-    session = &AddSession(greeting.sender, *std::move(share));
-  } else if (session->control != 0) {
-    // A stranger that takes a peer's name must not end its session.
-    Probe(*session);
-    return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kDuplicate);
-  } else if (TcpWireConnection* ours = Find(session->dialing); ours != nullptr) {
-    // Both dial. Of two that have greeted, the one that the lower address dialed stands. A dial
-    // that is not connected yet may never be: whoever came through goes first.
-    if (ours->phase == Phase::kGreeting && address() < greeting.sender) {
-      return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kDuplicate);
-    }
-    session->dialing = 0;
-    End(*ours, absl::CancelledError("the peer dialed, too"));
-  }
-  session->dialed = false;
-  absl::Status sent = Send(
-      connection, Encode(TcpGreeting{
-                      .kind = greeting.kind, .sender = address(), .session = session->our_secret}));
-  if (!sent.ok()) {
-    // No dial of ours is left, and no deadline: whoever waits for the session would wait for ever.
-    EndSession(greeting.sender, sent);
-    return sent;
-  }
-  return OpenSession(*session, connection, greeting.session);
-}
-
-absl::Status TcpWire::OpenSession(TcpSession& session, TcpWireConnection& connection,
-                                  uint64_t their_secret) {
-  connection.phase = Phase::kControl;
-  connection.address = session.address;
-  connection.deadline = kNever;
-  session.control = connection.id;
-  session.deadline = kNever;
-  session.probe_again = SaturatingAdd(now_, kProbePause);
-  session.their_secret = their_secret;
-  // Probes in the second half of the time, if nothing was heard in the first.
-  const auto silence = static_cast<int>(state_.options().tcp->silence_limit.count());
-  DetectDeadHost(connection.socket.get(),
-                 {.idle_seconds = std::max(1, silence / 2),
-                  .interval_seconds = std::max(1, silence / 2 / AllowedSilence::kProbes),
-                  .limit_seconds = silence});
-  session.peer =
-      std::make_shared<Peer>(PeerParts{.address = session.address,
-                                       .controls = reinterpret_cast<CqControl*>(controls_->data()),
-                                       .keep_alive = controls_});
-  std::vector<ConnectRequest> waiting;
-  waiting.swap(session.waiting);
-  // All of them, also after an error: the end of the session tells those that it knows.
-  absl::Status status;
-  for (const ConnectRequest& request : waiting) {
-    absl::Status resolved = Resolve(session, request);
-    if (status.ok()) status = std::move(resolved);
-  }
-  return status;
-}
-
-absl::Status TcpWire::Say(TcpSession& session, const TcpControl& message) {
-  TcpWireConnection* connection = Find(session.control);
-  if (connection == nullptr) return absl::AbortedError("the control connection is gone");
-  return Send(*connection, Encode(message));
-}
-
-absl::Status TcpWire::Resolve(TcpSession& session, const ConnectRequest& request) {
-  const uint64_t id = next_id_++;
-  TcpSession::Resolving& resolving = session.resolving[id];
-  resolving.request = request;
-  resolving.deadline = SaturatingAdd(now_, kAskPatience);
-  Until(resolving.deadline);
-  return Say(session,
-             {.kind = TcpControl::Kind::kResolve, .qpn = request.remote_qpn, .request = id});
-}
-
-absl::Status TcpWire::Handle(TcpWireConnection& connection, const TcpControl& message) {
-  TcpSession* session = FindSession(connection.address);
-  if (session == nullptr) return absl::AbortedError("its session is over");
-  const CqPair cqs{.ours = message.receiver_cq, .theirs = message.sender_cq};
-  switch (message.kind) {
-    case TcpControl::Kind::kResolve: {
-      const std::optional<uint64_t> cq = host_.ReceiveCqOf(message.qpn);
-      return Say(*session, {.kind = TcpControl::Kind::kResolved,
-                            .found = cq.has_value(),
-                            .request = message.request,
-                            .receiver_cq = cq.value_or(0)});
-    }
-    case TcpControl::Kind::kResolved:
-      return HandleResolved(*session, message);
-    case TcpControl::Kind::kDial:
-      return HandleDial(*session, message);
-    case TcpControl::Kind::kDialFailed:
-      if (session->dialed) {
-        return absl::InvalidArgumentError("it could not dial what we dial");
-      }
-      FailLanes(*session, cqs);
-      return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError("a control message of unknown kind");
-}
-
-absl::Status TcpWire::HandleResolved(TcpSession& session, const TcpControl& message) {
-  auto found = session.resolving.find(message.request);
-  if (found == session.resolving.end()) {
-    return absl::InvalidArgumentError("a soft device answered what it was not asked");
-  }
-  if (!found->second.request.has_value()) {
-    // Late.
-    --session.unanswered;
-    session.resolving.erase(found);
-    return absl::OkStatus();
-  }
-  const ConnectRequest request = *found->second.request;
-  session.resolving.erase(found);
-  const std::optional<uint64_t> ours = host_.SendCqOf(request.qpn);
-  if (!message.found || !ours.has_value()) {
-    host_.FinishConnect(request, nullptr, 0);
-    return absl::OkStatus();
-  }
-  return WantLanes(session, request, {.ours = *ours, .theirs = message.receiver_cq});
-}
-
-void TcpWire::FailResolve(const DeviceAddress& address, uint64_t request) {
-  TcpSession* session = FindSession(address);
-  if (session == nullptr) return;
-  auto found = session->resolving.find(request);
-  if (found == session->resolving.end() || !found->second.request.has_value()) return;
-  const ConnectRequest failed = *std::exchange(found->second.request, std::nullopt);
-  found->second.deadline = kNever;
-  logs_.lost.Write(LogLevel::kInfo, now_,
-                   fmt::format("{}: {} does not say in time how queue pair {} is reached",
-                               state_.name(), AddressText(address), failed.remote_qpn));
-  host_.FinishConnect(failed, nullptr, 0);
-  if (++session->unanswered > kMaxUnanswered) {
-    EndSession(address, absl::DeadlineExceededError("it answers nothing"));
-  }
-}
-
-absl::Status TcpWire::WantLanes(TcpSession& session, const ConnectRequest& request, CqPair cqs) {
-  std::erase_if(session.lanes,
-                [](const auto& entry) { return !entry.second.pending && !entry.second.up(); });
-  if (session.lanes.size() >= kMaxCqPairs) {
-    host_.FinishConnect(request, nullptr, 0);
-    return absl::OkStatus();
-  }
-  TcpSession::Lanes& lanes = session.lanes[cqs];
-  if (!lanes.pending && lanes.up()) {
-    host_.FinishConnect(request, session.peer, cqs.theirs);
-    return absl::OkStatus();
-  }
-  lanes.waiting.push_back(request);
-  if (std::exchange(lanes.pending, true)) return absl::OkStatus();
-  if (session.dialed) {
-    Dial(session, TcpGreeting::Kind::kLanes, cqs);
-    return absl::OkStatus();
-  }
-  lanes.deadline = SaturatingAdd(now_, kAskPatience);
-  Until(lanes.deadline);
-  return Say(session,
-             {.kind = TcpControl::Kind::kDial, .sender_cq = cqs.ours, .receiver_cq = cqs.theirs});
-}
-
-absl::Status TcpWire::HandleDial(TcpSession& session, const TcpControl& message) {
-  if (!session.dialed) return absl::InvalidArgumentError("it asks us to dial, and dialed itself");
-  const CqPair cqs{.ours = message.receiver_cq, .theirs = message.sender_cq};
-  std::erase_if(session.lanes,
-                [](const auto& entry) { return !entry.second.pending && !entry.second.up(); });
-  auto found = session.lanes.find(cqs);
-  // On its way, or there: its greeting tells the peer.
-  if (found != session.lanes.end()) {
-    found->second.asked_by_peer = true;
-    return absl::OkStatus();
-  }
-  if (session.lanes.size() >= kMaxCqPairs || !host_.HasCq(cqs.ours)) {
-    return Say(
-        session,
-        {.kind = TcpControl::Kind::kDialFailed, .sender_cq = cqs.ours, .receiver_cq = cqs.theirs});
-  }
-  TcpSession::Lanes& lanes = session.lanes[cqs];
-  lanes.pending = true;
-  lanes.asked_by_peer = true;
-  Dial(session, TcpGreeting::Kind::kLanes, cqs);
-  return absl::OkStatus();
-}
-
-absl::Status TcpWire::AcceptLanes(TcpWireConnection& connection, const TcpGreeting& greeting) {
-  TcpSession* session = FindSession(greeting.sender);
-  if (session == nullptr || session->control == 0 || session->dialed ||
-      session->our_secret != greeting.session) {
-    return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kStranger);
-  }
-  const CqPair cqs{.ours = greeting.receiver_cq, .theirs = greeting.sender_cq};
-  std::erase_if(session->lanes,
-                [](const auto& entry) { return !entry.second.pending && !entry.second.up(); });
-  if (auto found = session->lanes.find(cqs); found != session->lanes.end() && found->second.up()) {
-    return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kDuplicate);
-  }
-  if (!host_.HasCq(cqs.ours) || session->lanes.size() >= kMaxCqPairs) {
-    return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kNoCq);
-  }
-  absl::StatusOr<TcpShares::Share> share =
-      TakeLanes(connection.source.address, cqs.ours, greeting.geometry);
-  if (!share.ok()) return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kShare);
-  VERBENA_RETURN_IF_ERROR(
-      Send(connection, Encode(TcpGreeting{.kind = greeting.kind,
-                                          .sender = address(),
-                                          .session = session->their_secret,
-                                          .sender_cq = cqs.ours,
-                                          .receiver_cq = cqs.theirs,
-                                          .geometry = TcpLaneGeometryOf(state_.options())})));
-  if (!connection.outgoing.empty()) return absl::AbortedError("it takes not even a greeting");
-  return OpenLanes(*session, cqs, Release(connection), greeting.geometry, *share);
-}
-
-absl::Status TcpWire::OpenDialedLanes(TcpSession& session, TcpWireConnection& connection,
-                                      const LaneGeometry& theirs) {
-  const CqPair cqs = connection.cqs;
-  UniqueFd socket = Release(connection);
-  // The next one has the socket, too.
-  connection.share.reset();
-  absl::StatusOr<TcpShares::Share> share = TakeLanes(session.address.ip(), cqs.ours, theirs);
-  if (share.ok()) {
-    return OpenLanes(session, cqs, std::move(socket), theirs, *share);
-  }
-  shutdown(socket.get(), SHUT_RDWR);
-  FailLanes(session, cqs);
-  return absl::OkStatus();
-}
-
-absl::Status TcpWire::OpenLanes(TcpSession& session, CqPair cqs, UniqueFd socket,
-                                const LaneGeometry& theirs, const TcpShares::Share& share) {
-  session.had_lanes = true;
-  absl::StatusOr<std::shared_ptr<LanePair>> pair = host_.OpenLanePair(
-      cqs.ours, cqs.theirs, session.peer, std::move(socket), theirs, share, fd());
-  if (!pair.ok()) {
-    logs_.refused.Write(LogLevel::kWarning, now_,
-                        fmt::format("{} cannot exchange messages with {}: {}", state_.name(),
-                                    AddressText(session.address), pair.status().ToString()));
-    FailLanes(session, cqs);
-    return absl::OkStatus();
-  }
-  TcpSession::Lanes& lanes = session.lanes[cqs];
-  lanes.pair = *pair;
-  lanes.pending = false;
-  lanes.deadline = kNever;
-  std::vector<ConnectRequest> waiting;
-  waiting.swap(lanes.waiting);
-  for (const ConnectRequest& request : waiting) {
-    host_.FinishConnect(request, session.peer, cqs.theirs);
-  }
-  return absl::OkStatus();
-}
-
-void TcpWire::FailLanes(TcpSession& session, CqPair cqs) {
-  auto found = session.lanes.find(cqs);
-  if (found == session.lanes.end() || !found->second.pending) return;
-  const TcpSession::Lanes failed = std::move(found->second);
-  session.lanes.erase(found);
-  for (const ConnectRequest& request : failed.waiting) host_.FinishConnect(request, nullptr, 0);
-  if (!failed.asked_by_peer) return;
-  // A control connection that fails here is read again soon, and ends then.
-  std::ignore = Say(
-      session,
-      {.kind = TcpControl::Kind::kDialFailed, .sender_cq = cqs.ours, .receiver_cq = cqs.theirs});
-}
-
-void TcpWire::EndSession(const DeviceAddress& address, const absl::Status& reason) {
-  auto found = sessions_.find(address);
-  if (found == sessions_.end()) return;
-  const std::unique_ptr<TcpSession> session = std::move(found->second);
-  sessions_.erase(found);
-  logs_.lost.Write(LogLevel::kInfo, now_,
-                   fmt::format("{}: the soft device {} is lost: {}", state_.name(),
-                               AddressText(address), reason.ToString()));
-  std::vector<uint64_t> dials;
-  for (const auto& [id, connection] : connections_) {
-    if (connection->phase != Phase::kGreeting || connection->dialed) {
-      if (connection->address == address) dials.push_back(id);
-    }
-  }
-  for (uint64_t id : dials) {
-    if (TcpWireConnection* connection = Find(id); connection != nullptr) End(*connection, reason);
-  }
-  // Otherwise no CQ knows the peer. A stranger that comes and goes costs executors nothing.
-  if (session->had_lanes) host_.LosePeer(*session->peer);
-  for (const ConnectRequest& request : session->waiting) host_.FinishConnect(request, nullptr, 0);
-  for (const auto& [_, resolving] : session->resolving) {
-    if (resolving.request.has_value()) host_.FinishConnect(*resolving.request, nullptr, 0);
-  }
-  for (const auto& [_, lanes] : session->lanes) {
-    for (const ConnectRequest& request : lanes.waiting) host_.FinishConnect(request, nullptr, 0);
-  }
-}
-
-struct TcpShares::Held {
-  struct Resource {
-    uint64_t all = 0;
-    std::map<IpAddress, uint64_t> by_source;
-  };
-  using Key = std::pair<Kind, uint64_t>;  // and the CQ
-
-  std::mutex mutex;
-  std::map<Key, Resource> resources;  // only those that are held
-
-  // Under the mutex.
-  bool MayTake(const IpAddress& source, const Wanted& wanted) const;
-  uint64_t Of(const IpAddress& source, const Wanted& wanted) const;
-  uint64_t All(const Wanted& wanted) const;
-};
-
-uint64_t TcpShares::Held::All(const Wanted& wanted) const {
-  auto found = resources.find({wanted.kind, wanted.cq});
-  return found == resources.end() ? 0 : found->second.all;
-}
-
-uint64_t TcpShares::Held::Of(const IpAddress& source, const Wanted& wanted) const {
-  auto found = resources.find({wanted.kind, wanted.cq});
-  if (found == resources.end()) return 0;
-  auto one = found->second.by_source.find(source);
-  return one == found->second.by_source.end() ? 0 : one->second;
-}
-
-bool TcpShares::Held::MayTake(const IpAddress& source, const Wanted& wanted) const {
-  const uint64_t all = All(wanted);
-  if (all > wanted.limit || wanted.amount > wanted.limit - all) return false;
-  const uint64_t left = wanted.limit - all - wanted.amount;
-  return Of(source, wanted) + wanted.amount <= left;
-}
-
-// Held by whoever has the share.
-class TcpShares::Taken {
- public:
-  Taken(std::shared_ptr<Held> held, const IpAddress& source, std::vector<Wanted> wanted)
-      : held_(std::move(held)), source_(source), wanted_(std::move(wanted)) {}
-  Taken(const Taken&) = delete;
-  Taken& operator=(const Taken&) = delete;
-  ~Taken() {
-    std::lock_guard<std::mutex> lock(held_->mutex);
-    for (const Wanted& one : wanted_) {
-      auto resource = held_->resources.find({one.kind, one.cq});
-      auto source = resource->second.by_source.find(source_);
-      resource->second.all -= one.amount;
-      source->second -= one.amount;
-      if (source->second == 0) resource->second.by_source.erase(source);
-      if (resource->second.by_source.empty()) held_->resources.erase(resource);
-    }
-  }
-
- private:
-  const std::shared_ptr<Held> held_;
-  const IpAddress source_;
-  const std::vector<Wanted> wanted_;
-};
-
-TcpShares::TcpShares() : held_(std::make_shared<Held>()) {}
-
-absl::StatusOr<TcpShares::Share> TcpShares::Take(const IpAddress& source,
-                                                 std::initializer_list<Wanted> wanted) {
-  const IpAddress range = RangeOf(source);
-  std::lock_guard<std::mutex> lock(held_->mutex);
-  for (const Wanted& one : wanted) {
-    if (held_->MayTake(range, one)) continue;
-    const uint64_t all = held_->All(one);
-    return absl::ResourceExhaustedError(
-        fmt::format("{} holds {} of {} {}, {} are free, and it wants {} more", FormatIp(source),
-                    held_->Of(range, one), one.limit, NameOf(one.kind),
-                    one.limit - std::min(all, one.limit), one.amount));
-  }
-  for (const Wanted& one : wanted) {
-    Held::Resource& resource = held_->resources[{one.kind, one.cq}];
-    resource.all += one.amount;
-    resource.by_source[range] += one.amount;
-  }
-  return Share(std::make_shared<Taken>(held_, range, std::vector<Wanted>(wanted)));
-}
-
-void TcpSilent::Add(uint64_t id, const IpAddress& source) {
-  const IpAddress range = RangeOf(source);
-  sockets_.push_back({.id = id, .source = range});
-  ++counts_[range];
-}
-
-uint64_t TcpSilent::TakeOldestOfMost(const IpAddress& newcomer) {
-  const IpAddress range = RangeOf(newcomer);
-  // With the newcomer's.
-  const auto count_of = [&](const IpAddress& source) {
-    auto found = counts_.find(source);
-    return (found == counts_.end() ? 0 : found->second) + (source == range ? 1 : 0);
-  };
-  size_t most = count_of(range);
-  for (const auto& [source, _] : counts_) most = std::max(most, count_of(source));
-  auto oldest = std::find_if(sockets_.begin(), sockets_.end(),
-                             [&](const Socket& socket) { return count_of(socket.source) == most; });
-  const Socket taken = *oldest;
-  sockets_.erase(oldest);
-  Uncount(taken.source);
-  return taken.id;
-}
-
-void TcpSilent::Uncount(const IpAddress& source) {
-  auto found = counts_.find(source);
-  if (--found->second == 0) counts_.erase(found);
 }
 
 // TcpWire: sockets and greetings.
@@ -1158,6 +516,520 @@ void TcpWire::Expire() {
     if (TcpSession* session = FindSession(address); session != nullptr) FailLanes(*session, cqs);
   }
   for (const auto& [address, id] : unanswered) FailResolve(address, id);
+}
+
+// TcpWire: what it agrees with its peers.
+
+TcpSession* TcpWire::FindSession(const DeviceAddress& address) {
+  auto found = sessions_.find(address);
+  return found == sessions_.end() ? nullptr : found->second.get();
+}
+
+TcpSession& TcpWire::AddSession(const DeviceAddress& address, TcpShares::Share share) {
+  auto made = std::make_unique<TcpSession>();
+  made->address = address;
+  made->share = std::move(share);
+  made->our_secret = NewTcpSecret();
+  return *sessions_.emplace(address, std::move(made)).first->second;
+}
+
+void TcpWire::StartRequest(const ConnectRequest& request) {
+  // The queue pair may be gone already.
+  if (!host_.SendCqOf(request.qpn).has_value()) return;
+  TcpSession* session = FindSession(request.address);
+  if (session == nullptr) {
+    absl::StatusOr<TcpShares::Share> share = TakePeer(request.address.ip());
+    if (!share.ok()) {
+      host_.FinishConnect(request, nullptr, 0);
+      return;
+    }
+    session = &AddSession(request.address, *std::move(share));
+    session->waiting.push_back(request);
+    Dial(*session, TcpGreeting::Kind::kControl, {});
+    return;
+  }
+  if (session->control == 0) {
+    session->waiting.push_back(request);
+    return;
+  }
+  if (absl::Status status = Resolve(*session, request); !status.ok()) {
+    EndSession(request.address, status);
+  }
+}
+
+void TcpWire::ForgetRequest(const ConnectRequest& request) {
+  TcpSession* session = FindSession(request.address);
+  if (session == nullptr || session->control != 0) return;
+  std::erase_if(session->waiting, [&](const ConnectRequest& one) {
+    return one.qpn == request.qpn && one.remote_qpn == request.remote_qpn;
+  });
+  if (!session->waiting.empty()) return;
+  // A peer that has our greeting may take the session for its own.
+  const TcpWireConnection* dial = Find(session->dialing);
+  if (dial != nullptr && dial->phase != Phase::kDialing) {
+    KeepUnwanted(*dial);
+    return;
+  }
+  EndSession(request.address, NobodyWaits());
+}
+
+void TcpWire::KeepUnwanted(const TcpWireConnection& dial) {
+  unwanted_.Forget([&](uint64_t id) {
+    const TcpWireConnection* one = Find(id);
+    if (one == nullptr || one == &dial || one->phase != Phase::kGreeting) return true;
+    const TcpSession* session = FindSession(one->address);
+    return session == nullptr || !session->waiting.empty();
+  });
+  if (unwanted_.size() >= kMaxUnwanted) {
+    const uint64_t oldest = unwanted_.TakeOldestOfMost(dial.address.ip());
+    const DeviceAddress silent = Find(oldest)->address;
+    EndSession(silent, NobodyWaits());
+  }
+  unwanted_.Add(dial.id, dial.address.ip());
+}
+
+void TcpWire::Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs) {
+  // A session has the socket of its control connection. Those that look for another owner of its
+  // name count as lanes do.
+  const bool probe = kind == TcpGreeting::Kind::kControl && session.control != 0;
+  TcpShares::Share share;
+  if (kind == TcpGreeting::Kind::kLanes || probe) {
+    absl::StatusOr<TcpShares::Share> taken = TakeSocket(session.address.ip());
+    if (!taken.ok()) {
+      if (!probe) FailLanes(session, cqs);
+      return;
+    }
+    share = *std::move(taken);
+  }
+  absl::StatusOr<UniqueFd> socket =
+      DialTcp(session.address, dial_from_own_address_ ? &address() : nullptr);
+  const absl::Status dialed = socket.status();
+  TcpWireConnection& connection = Add(dialed.ok() ? *std::move(socket) : UniqueFd());
+  connection.phase = Phase::kDialing;
+  connection.kind = kind;
+  connection.dialed = true;
+  connection.probe = probe;
+  connection.secret = kind == TcpGreeting::Kind::kLanes ? session.their_secret
+                      : probe                           ? NewTcpSecret()
+                                                        : session.our_secret;
+  connection.address = session.address;
+  connection.cqs = cqs;
+  connection.share = std::move(share);
+  connection.deadline = SaturatingAdd(now_, kDialPatience);
+  if (kind == TcpGreeting::Kind::kControl) session.dialing = connection.id;
+  if (!dialed.ok()) {
+    End(connection, dialed);
+    return;
+  }
+  Until(connection.deadline);
+  Watch(connection, true);
+}
+
+void TcpWire::OnDialFailed(TcpWireConnection& connection) {
+  TcpSession* session = FindSession(connection.address);
+  if (session == nullptr) return;
+  if (connection.kind == TcpGreeting::Kind::kLanes) {
+    FailLanes(*session, connection.cqs);
+  } else if (session->dialing == connection.id) {
+    // A firewall may forbid our direction alone: the peer, which wants to reach us too, may dial.
+    session->dialing = 0;
+    if (connection.probe) return;
+    if (session->waiting.empty()) {
+      EndSession(connection.address, NobodyWaits());
+      return;
+    }
+    session->deadline = SaturatingAdd(now_, kPeersTurn);
+    Until(session->deadline);
+  }
+}
+
+absl::Status TcpWire::AcceptControl(TcpWireConnection& connection, const TcpGreeting& greeting) {
+  if (!MayHaveThatName(connection, greeting)) {
+    return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kAddress);
+  }
+  TcpSession* session = FindSession(greeting.sender);
+  if (session == nullptr) {
+    if (sessions_.size() >= kMaxSessions) {
+      return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kBusy);
+    }
+    absl::StatusOr<TcpShares::Share> share = TakePeer(connection.source.address);
+    if (!share.ok()) return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kShare);
+    session = &AddSession(greeting.sender, *std::move(share));
+  } else if (session->control != 0) {
+    // A stranger that takes a peer's name must not end its session.
+    Probe(*session);
+    return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kDuplicate);
+  } else if (TcpWireConnection* ours = Find(session->dialing); ours != nullptr) {
+    // Both dial. Of two that have greeted, the one that the lower address dialed stands. A dial
+    // that is not connected yet may never be: whoever came through goes first.
+    if (ours->phase == Phase::kGreeting && address() < greeting.sender) {
+      return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kDuplicate);
+    }
+    session->dialing = 0;
+    End(*ours, absl::CancelledError("the peer dialed, too"));
+  }
+  session->dialed = false;
+  absl::Status sent = Send(
+      connection, Encode(TcpGreeting{
+                      .kind = greeting.kind, .sender = address(), .session = session->our_secret}));
+  if (!sent.ok()) {
+    // No dial of ours is left, and no deadline: whoever waits for the session would wait for ever.
+    EndSession(greeting.sender, sent);
+    return sent;
+  }
+  return OpenSession(*session, connection, greeting.session);
+}
+
+absl::Status TcpWire::OpenSession(TcpSession& session, TcpWireConnection& connection,
+                                  uint64_t their_secret) {
+  connection.phase = Phase::kControl;
+  connection.address = session.address;
+  connection.deadline = kNever;
+  session.control = connection.id;
+  session.deadline = kNever;
+  session.probe_again = SaturatingAdd(now_, kProbePause);
+  session.their_secret = their_secret;
+  // Probes in the second half of the time, if nothing was heard in the first.
+  const auto silence = static_cast<int>(state_.options().tcp->silence_limit.count());
+  DetectDeadHost(connection.socket.get(),
+                 {.idle_seconds = std::max(1, silence / 2),
+                  .interval_seconds = std::max(1, silence / 2 / AllowedSilence::kProbes),
+                  .limit_seconds = silence});
+  session.peer =
+      std::make_shared<Peer>(PeerParts{.address = session.address,
+                                       .controls = reinterpret_cast<CqControl*>(controls_->data()),
+                                       .keep_alive = controls_});
+  std::vector<ConnectRequest> waiting;
+  waiting.swap(session.waiting);
+  // All of them, also after an error: the end of the session tells those that it knows.
+  absl::Status status;
+  for (const ConnectRequest& request : waiting) {
+    absl::Status resolved = Resolve(session, request);
+    if (status.ok()) status = std::move(resolved);
+  }
+  return status;
+}
+
+absl::Status TcpWire::Say(TcpSession& session, const TcpControl& message) {
+  TcpWireConnection* connection = Find(session.control);
+  if (connection == nullptr) return absl::AbortedError("the control connection is gone");
+  return Send(*connection, Encode(message));
+}
+
+absl::Status TcpWire::Resolve(TcpSession& session, const ConnectRequest& request) {
+  const uint64_t id = next_id_++;
+  TcpSession::Resolving& resolving = session.resolving[id];
+  resolving.request = request;
+  resolving.deadline = SaturatingAdd(now_, kAskPatience);
+  Until(resolving.deadline);
+  return Say(session,
+             {.kind = TcpControl::Kind::kResolve, .qpn = request.remote_qpn, .request = id});
+}
+
+absl::Status TcpWire::Handle(TcpWireConnection& connection, const TcpControl& message) {
+  TcpSession* session = FindSession(connection.address);
+  if (session == nullptr) return absl::AbortedError("its session is over");
+  const CqPair cqs{.ours = message.receiver_cq, .theirs = message.sender_cq};
+  switch (message.kind) {
+    case TcpControl::Kind::kResolve: {
+      const std::optional<uint64_t> cq = host_.ReceiveCqOf(message.qpn);
+      return Say(*session, {.kind = TcpControl::Kind::kResolved,
+                            .found = cq.has_value(),
+                            .request = message.request,
+                            .receiver_cq = cq.value_or(0)});
+    }
+    case TcpControl::Kind::kResolved:
+      return HandleResolved(*session, message);
+    case TcpControl::Kind::kDial:
+      return HandleDial(*session, message);
+    case TcpControl::Kind::kDialFailed:
+      if (session->dialed) {
+        return absl::InvalidArgumentError("it could not dial what we dial");
+      }
+      FailLanes(*session, cqs);
+      return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("a control message of unknown kind");
+}
+
+absl::Status TcpWire::HandleResolved(TcpSession& session, const TcpControl& message) {
+  auto found = session.resolving.find(message.request);
+  if (found == session.resolving.end()) {
+    return absl::InvalidArgumentError("a soft device answered what it was not asked");
+  }
+  if (!found->second.request.has_value()) {
+    // Late.
+    --session.unanswered;
+    session.resolving.erase(found);
+    return absl::OkStatus();
+  }
+  const ConnectRequest request = *found->second.request;
+  session.resolving.erase(found);
+  const std::optional<uint64_t> ours = host_.SendCqOf(request.qpn);
+  if (!message.found || !ours.has_value()) {
+    host_.FinishConnect(request, nullptr, 0);
+    return absl::OkStatus();
+  }
+  return WantLanes(session, request, {.ours = *ours, .theirs = message.receiver_cq});
+}
+
+void TcpWire::FailResolve(const DeviceAddress& address, uint64_t request) {
+  TcpSession* session = FindSession(address);
+  if (session == nullptr) return;
+  auto found = session->resolving.find(request);
+  if (found == session->resolving.end() || !found->second.request.has_value()) return;
+  const ConnectRequest failed = *std::exchange(found->second.request, std::nullopt);
+  found->second.deadline = kNever;
+  logs_.lost.Write(LogLevel::kInfo, now_,
+                   fmt::format("{}: {} does not say in time how queue pair {} is reached",
+                               state_.name(), AddressText(address), failed.remote_qpn));
+  host_.FinishConnect(failed, nullptr, 0);
+  if (++session->unanswered > kMaxUnanswered) {
+    EndSession(address, absl::DeadlineExceededError("it answers nothing"));
+  }
+}
+
+absl::Status TcpWire::WantLanes(TcpSession& session, const ConnectRequest& request, CqPair cqs) {
+  session.PruneLanes();
+  if (session.lanes.size() >= kMaxCqPairs) {
+    host_.FinishConnect(request, nullptr, 0);
+    return absl::OkStatus();
+  }
+  TcpSession::Lanes& lanes = session.lanes[cqs];
+  if (!lanes.pending && lanes.up()) {
+    host_.FinishConnect(request, session.peer, cqs.theirs);
+    return absl::OkStatus();
+  }
+  lanes.waiting.push_back(request);
+  if (std::exchange(lanes.pending, true)) return absl::OkStatus();
+  if (session.dialed) {
+    Dial(session, TcpGreeting::Kind::kLanes, cqs);
+    return absl::OkStatus();
+  }
+  lanes.deadline = SaturatingAdd(now_, kAskPatience);
+  Until(lanes.deadline);
+  return Say(session,
+             {.kind = TcpControl::Kind::kDial, .sender_cq = cqs.ours, .receiver_cq = cqs.theirs});
+}
+
+absl::Status TcpWire::HandleDial(TcpSession& session, const TcpControl& message) {
+  if (!session.dialed) return absl::InvalidArgumentError("it asks us to dial, and dialed itself");
+  const CqPair cqs{.ours = message.receiver_cq, .theirs = message.sender_cq};
+  session.PruneLanes();
+  auto found = session.lanes.find(cqs);
+  // On its way, or there: its greeting tells the peer.
+  if (found != session.lanes.end()) {
+    found->second.asked_by_peer = true;
+    return absl::OkStatus();
+  }
+  if (session.lanes.size() >= kMaxCqPairs || !host_.HasCq(cqs.ours)) {
+    return Say(
+        session,
+        {.kind = TcpControl::Kind::kDialFailed, .sender_cq = cqs.ours, .receiver_cq = cqs.theirs});
+  }
+  TcpSession::Lanes& lanes = session.lanes[cqs];
+  lanes.pending = true;
+  lanes.asked_by_peer = true;
+  Dial(session, TcpGreeting::Kind::kLanes, cqs);
+  return absl::OkStatus();
+}
+
+absl::Status TcpWire::AcceptLanes(TcpWireConnection& connection, const TcpGreeting& greeting) {
+  TcpSession* session = FindSession(greeting.sender);
+  if (session == nullptr || session->control == 0 || session->dialed ||
+      session->our_secret != greeting.session) {
+    return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kStranger);
+  }
+  const CqPair cqs{.ours = greeting.receiver_cq, .theirs = greeting.sender_cq};
+  session->PruneLanes();
+  if (auto found = session->lanes.find(cqs); found != session->lanes.end() && found->second.up()) {
+    return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kDuplicate);
+  }
+  if (!host_.HasCq(cqs.ours) || session->lanes.size() >= kMaxCqPairs) {
+    return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kNoCq);
+  }
+  absl::StatusOr<TcpShares::Share> share =
+      TakeLanes(connection.source.address, cqs.ours, greeting.geometry);
+  if (!share.ok()) return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kShare);
+  VERBENA_RETURN_IF_ERROR(
+      Send(connection, Encode(TcpGreeting{.kind = greeting.kind,
+                                          .sender = address(),
+                                          .session = session->their_secret,
+                                          .sender_cq = cqs.ours,
+                                          .receiver_cq = cqs.theirs,
+                                          .geometry = TcpLaneGeometryOf(state_.options())})));
+  if (!connection.outgoing.empty()) return absl::AbortedError("it takes not even a greeting");
+  return OpenLanes(*session, cqs, Release(connection), greeting.geometry, *share);
+}
+
+absl::Status TcpWire::OpenDialedLanes(TcpSession& session, TcpWireConnection& connection,
+                                      const LaneGeometry& theirs) {
+  const CqPair cqs = connection.cqs;
+  UniqueFd socket = Release(connection);
+  // The next one has the socket, too.
+  connection.share.reset();
+  absl::StatusOr<TcpShares::Share> share = TakeLanes(session.address.ip(), cqs.ours, theirs);
+  if (share.ok()) {
+    return OpenLanes(session, cqs, std::move(socket), theirs, *share);
+  }
+  shutdown(socket.get(), SHUT_RDWR);
+  FailLanes(session, cqs);
+  return absl::OkStatus();
+}
+
+absl::Status TcpWire::OpenLanes(TcpSession& session, CqPair cqs, UniqueFd socket,
+                                const LaneGeometry& theirs, const TcpShares::Share& share) {
+  session.had_lanes = true;
+  absl::StatusOr<std::shared_ptr<LanePair>> pair = host_.OpenLanePair(
+      cqs.ours, cqs.theirs, session.peer, std::move(socket), theirs, share, fd());
+  if (!pair.ok()) {
+    logs_.refused.Write(LogLevel::kWarning, now_,
+                        fmt::format("{} cannot exchange messages with {}: {}", state_.name(),
+                                    AddressText(session.address), pair.status().ToString()));
+    FailLanes(session, cqs);
+    return absl::OkStatus();
+  }
+  TcpSession::Lanes& lanes = session.lanes[cqs];
+  lanes.pair = *pair;
+  lanes.pending = false;
+  lanes.deadline = kNever;
+  std::vector<ConnectRequest> waiting;
+  waiting.swap(lanes.waiting);
+  for (const ConnectRequest& request : waiting) {
+    host_.FinishConnect(request, session.peer, cqs.theirs);
+  }
+  return absl::OkStatus();
+}
+
+void TcpWire::FailLanes(TcpSession& session, CqPair cqs) {
+  auto found = session.lanes.find(cqs);
+  if (found == session.lanes.end() || !found->second.pending) return;
+  const TcpSession::Lanes failed = std::move(found->second);
+  session.lanes.erase(found);
+  for (const ConnectRequest& request : failed.waiting) host_.FinishConnect(request, nullptr, 0);
+  if (!failed.asked_by_peer) return;
+  // A control connection that fails here is read again soon, and ends then.
+  std::ignore = Say(
+      session,
+      {.kind = TcpControl::Kind::kDialFailed, .sender_cq = cqs.ours, .receiver_cq = cqs.theirs});
+}
+
+void TcpWire::EndSession(const DeviceAddress& address, const absl::Status& reason) {
+  auto found = sessions_.find(address);
+  if (found == sessions_.end()) return;
+  const std::unique_ptr<TcpSession> session = std::move(found->second);
+  sessions_.erase(found);
+  logs_.lost.Write(LogLevel::kInfo, now_,
+                   fmt::format("{}: the soft device {} is lost: {}", state_.name(),
+                               AddressText(address), reason.ToString()));
+  std::vector<uint64_t> dials;
+  for (const auto& [id, connection] : connections_) {
+    if (connection->phase != Phase::kGreeting || connection->dialed) {
+      if (connection->address == address) dials.push_back(id);
+    }
+  }
+  for (uint64_t id : dials) {
+    if (TcpWireConnection* connection = Find(id); connection != nullptr) End(*connection, reason);
+  }
+  // Otherwise no CQ knows the peer. A stranger that comes and goes costs executors nothing.
+  if (session->had_lanes) host_.LosePeer(*session->peer);
+  for (const ConnectRequest& request : session->waiting) host_.FinishConnect(request, nullptr, 0);
+  for (const auto& [_, resolving] : session->resolving) {
+    if (resolving.request.has_value()) host_.FinishConnect(*resolving.request, nullptr, 0);
+  }
+  for (const auto& [_, lanes] : session->lanes) {
+    for (const ConnectRequest& request : lanes.waiting) host_.FinishConnect(request, nullptr, 0);
+  }
+}
+
+// TcpWire: what a peer may claim: its name, and its share of what the device has.
+
+uint64_t TcpWire::NewTcpSecret() {
+  uint64_t secret = 0;
+  if (getrandom(&secret, sizeof(secret), 0) != static_cast<ssize_t>(sizeof(secret))) {
+    secret = uint64_t{std::random_device()()} << 32 | std::random_device()();
+  }
+  return secret;
+}
+
+absl::StatusOr<TcpShares::Share> TcpWire::TakeShare(
+    const IpAddress& source, std::initializer_list<TcpShares::Wanted> wanted) {
+  absl::StatusOr<TcpShares::Share> share = shares_.Take(source, wanted);
+  if (!share.ok() && now_ >= sweep_again_) {
+    // Lanes that are over hold their memory until somebody looks.
+    sweep_again_ = SaturatingAdd(now_, kSweepPause);
+    host_.SweepLanes();
+    share = shares_.Take(source, wanted);
+  }
+  if (!share.ok()) {
+    logs_.refused.Write(LogLevel::kWarning, now_,
+                        fmt::format("{} keeps a share of what it has for other hosts: {}",
+                                    state_.name(), std::string(share.status().message())));
+  }
+  return share;
+}
+
+absl::StatusOr<TcpShares::Share> TcpWire::TakePeer(const IpAddress& source) {
+  return TakeShare(source, {{.kind = TcpShares::Kind::kPeers, .limit = kMaxSessions},
+                            {.kind = TcpShares::Kind::kSockets, .limit = MaxSockets()}});
+}
+
+absl::StatusOr<TcpShares::Share> TcpWire::TakeSocket(const IpAddress& source) {
+  return TakeShare(source, {{.kind = TcpShares::Kind::kSockets, .limit = MaxSockets()}});
+}
+
+absl::StatusOr<TcpShares::Share> TcpWire::TakeLanes(const IpAddress& source, uint64_t cq,
+                                                    const LaneGeometry& theirs) {
+  const uint64_t bytes = BytesOf(TcpLaneGeometryOf(state_.options())) + BytesOf(theirs);
+  return TakeShare(source, {{.kind = TcpShares::Kind::kSockets, .limit = MaxSockets()},
+                            {.kind = TcpShares::Kind::kLanes, .limit = kMaxLanesOfCq, .cq = cq},
+                            {.kind = TcpShares::Kind::kLaneBytes,
+                             .amount = bytes,
+                             .limit = state_.options().tcp->lane_bytes}});
+}
+
+bool TcpWire::MayHaveThatName(const TcpWireConnection& connection, const TcpGreeting& greeting) {
+  if (state_.options().tcp->any_source.value_or(false) ||
+      connection.source.MayHave(greeting.sender.ip())) {
+    return true;
+  }
+  logs_.refused.Write(LogLevel::kWarning, now_,
+                      fmt::format("{} refuses a device at {} that claims the GID of {}; "
+                                  "VERBENA_SOFT_ANY_SOURCE=1 allows it",
+                                  state_.name(), FormatIp(connection.source.address),
+                                  FormatIp(greeting.sender.ip())));
+  return false;
+}
+
+// Somebody else says that it has the name of a peer. Whoever listens under that name knows.
+void TcpWire::Probe(TcpSession& session) {
+  if (session.dialing != 0 || now_ < session.probe_again) return;
+  session.probe_again = SaturatingAdd(now_, kProbePause);
+  Dial(session, TcpGreeting::Kind::kControl, {});
+}
+
+absl::Status TcpWire::OnProbed(TcpSession& session, TcpWireConnection& connection,
+                               const TcpGreeting& greeting) {
+  // A peer that has the session refuses a second one.
+  if (greeting.verdict != TcpGreeting::Verdict::kAccepted) {
+    return absl::AbortedError("the peer stands by its session");
+  }
+  if (greeting.kind != TcpGreeting::Kind::kControl || greeting.sender != session.address) {
+    return absl::InvalidArgumentError(fmt::format(
+        "{} answers under {}", AddressText(greeting.sender), AddressText(session.address)));
+  }
+  const DeviceAddress address = session.address;
+  // The session that ends does not take this connection along.
+  session.dialing = 0;
+  connection.address = {};
+  EndSession(address, absl::AbortedError("another device listens under its name"));
+  connection.address = address;
+  connection.share.reset();
+  VERBENA_ASSIGN_OR_RETURN(TcpShares::Share share, TakePeer(address.ip()));
+  TcpSession& owners = AddSession(address, std::move(share));
+  owners.our_secret = connection.secret;
+  owners.dialed = true;
+  return OpenSession(owners, connection, greeting.session);
 }
 
 }  // namespace verbena::internal::soft

@@ -22,8 +22,8 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "tests/transport/device/fragile_devices.h"
 #include "tests/transport/base/captured_log.h"
+#include "tests/transport/device/fragile_devices.h"
 
 namespace verbena::internal {
 namespace device_keeper_test {

@@ -1,7 +1,7 @@
 // A file's lock has one holder at a time, is seen by those who look, and is never refused because
 // somebody looks.
 
-#include "verbena/transport/connect/file_bootstrap.h"
+#include "verbena/transport/connect/file_spool.h"
 
 #include <gtest/gtest.h>
 

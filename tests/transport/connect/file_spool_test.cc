@@ -1,7 +1,7 @@
 // The directories of a FileBootstrap pass on whole messages only, follow no link, and are swept
 // after their owner was killed. Garbage in them is refused.
 
-#include "verbena/transport/connect/file_bootstrap.h"
+#include "verbena/transport/connect/file_spool.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/file_bootstrap.h"
 
 namespace verbena::internal {
 namespace file_spool_test {

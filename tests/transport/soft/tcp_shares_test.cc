@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "verbena/transport/base/socket.h"
+#include "verbena/transport/soft/tcp_shares.h"
 #include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal::soft {

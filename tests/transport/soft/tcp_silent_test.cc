@@ -1,7 +1,7 @@
 // One socket makes way for another one that has not greeted: the oldest of the source that has most
 // of them. Sockets that have greeted count no more.
 
-#include "verbena/transport/soft/tcp_wire.h"
+#include "verbena/transport/soft/tcp_shares.h"
 
 #include <cstdint>
 #include <string>

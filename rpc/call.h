@@ -374,10 +374,10 @@ struct WithPayload {
   // The payload. If that is empty, or there is none, this has no bytes and may have no memory. A
   // Read of a stream uses the memory that is here again if that is large enough.
   //
-  // A unary call that fills its caller's WithPayload drops what was here when it begins. If it
-  // fails, this is CallOptions::response_payload_into, with undefined content, if the server
-  // provably cannot write to it any more. Otherwise this has no memory, and the call's memory
-  // returns to its pool later.
+  // A unary call that fills its caller's WithPayload drops what was here when it begins. After a
+  // failure, there are two cases. The server cannot write to CallOptions::response_payload_into any
+  // more: that memory is here, and its content is undefined. The server may still write to it: no
+  // memory is here, and the call's memory returns to its pool later.
   Buffer payload = {};
   // Whether the message has a payload, perhaps an empty one. A Write sends none if this is false.
   bool has_payload = false;

@@ -119,8 +119,9 @@ class DedupeStore {
 };
 
 // The results of deduplicated calls that a server keeps, over all its executors. When a bound is
-// reached, the oldest results of the client that has the most are dropped, first of the source
-// address whose clients have the most: so no client pushes out the results of those that have less.
+// reached, the table takes the source address that has the most of them, of its clients the one
+// that has the most, and drops that one's oldest results. So no client pushes out the results of
+// those that have less.
 struct DedupeOptions {
   // Results of calls that have ended, 1 to 16777216.
   size_t max_results = 65536;

@@ -11,12 +11,12 @@
 // handler. next() returns the Task of that rest, which runs once it is awaited. Intercept() must
 // call next() at most once, otherwise a check aborts: an interceptor cannot retry. It may destroy
 // the Task of next() before that has ended, as a time limit does: the handler is destroyed then. A
-// deduplicated call that ended so has Outcome::kMaybeExecuted, also for requests that repeat it,
-// unless the service's DedupeStore knows better. If the channel makes several attempts at a call
-// (policy.h), its interceptors run around each. Intercept() may return another status than next()
-// gave. It sees no payloads; a server's interceptor must leave TakeRequestPayload() to the handler.
-// All references are valid until its Task ends. A call without interceptors pays one branch for
-// them.
+// deduplicated call whose handler was destroyed, and each request that repeats it, has
+// Outcome::kMaybeExecuted, unless the service's DedupeStore knows better. If the channel makes
+// several attempts at a call (policy.h), its interceptors run around each. Intercept() may return
+// another status than next() gave. It sees no payloads; a server's interceptor must leave
+// TakeRequestPayload() to the handler. All references are valid until its Task ends. A call without
+// interceptors pays one branch for them.
 //
 // Streams: interceptors run once for each stream. A channel's interceptors begin with the stream's
 // first await. The stream begins when the last of them awaits next(), and next() ends when the

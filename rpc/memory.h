@@ -146,10 +146,10 @@ class VERBENA_EXPORT Loan {
 // or local memory of another device, or of this one before it failed and was opened again.
 // UNIMPLEMENTED: the device cannot do it. After UNAVAILABLE (the link is lost), CANCELLED or
 // DEADLINE_EXCEEDED the operation may have been done in whole, in part or not at all. After
-// CANCELLED or DEADLINE_EXCEEDED, no part of it is done after the arrival of a message that is sent
-// later, and the caller may use the local memory again. If a Task that waits is destroyed, the
-// device may still use the local memory: destroy its Buffer, and do not use it again. Using memory
-// after its Loan has ended costs the link under strict leases.
+// CANCELLED or DEADLINE_EXCEEDED, no part of it is done any more once a message that is sent later
+// has arrived, and the caller may use the local memory again. If a Task that waits is destroyed,
+// the device may still use the local memory: destroy its Buffer, and do not use it again. Using
+// memory after its Loan has ended costs the link under strict leases.
 //
 // READs and atomics wait while as many are outstanding as both devices can have. Operations have no
 // order among themselves unless one is awaited before the next begins.

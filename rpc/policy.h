@@ -54,14 +54,14 @@ namespace verbena {
 // gets the last attempt's Status at once. A server's retry_after (status.h) is obeyed: the pause
 // lasts at least that long.
 //
-// Each attempt goes to a server that the call has not tried yet, on none of its executors, if
-// another one is ready. A deduplicated call that may have run stays with its server, which alone
-// knows whether it has run. If it has, and the server has kept its failure, no attempt follows that
-// failure. The memory of CallOptions::request_payload and response_payload_into serves for each
-// attempt. A payload is sent again also while a server that was lost may still read it, and then
-// does not come back (returned_payload). If the server of a failed attempt may still write to
-// response_payload_into, no other attempt follows, and the Status says so; with
-// max_response_payload each attempt has memory of its own.
+// Each attempt goes to another server than those that the call has tried, if one is ready. All
+// executors of a server count as that server. A deduplicated call that may have run stays with its
+// server, which alone knows whether it has run. If it has, and the server has kept its failure, no
+// attempt follows that failure. The memory of CallOptions::request_payload and
+// response_payload_into serves for each attempt. An attempt sends the payload even if a lost server
+// may still read it; such a payload does not come back (returned_payload). If the server of a
+// failed attempt may still write to response_payload_into, no other attempt follows, and the Status
+// says so; with max_response_payload each attempt has memory of its own.
 struct RetryPolicy {
   // The most attempts that a call may have, whatever the policy.
   static constexpr int kMaxAttempts = 5;
@@ -78,8 +78,8 @@ struct RetryPolicy {
   std::vector<absl::StatusCode> retryable_codes = {absl::StatusCode::kUnavailable,
                                                    absl::StatusCode::kResourceExhausted};
   // Not 0: an attempt that has not ended by then is cancelled, and counts as failed. A wait for a
-  // server is a part of the attempt, so it bounds wait_for_ready, too: give calls that should wait
-  // through a restart more attempts, or none of this. The call's own deadline holds for all
+  // server is a part of the attempt, so it bounds wait_for_ready, too: calls that should wait
+  // through a restart need more attempts, or 0 here. The call's own deadline holds for all
   // attempts together. Only this deadline cancels the handler of a deduplicated call: after
   // attempt_timeout the handler goes on, for the next attempt.
   Duration attempt_timeout = std::chrono::seconds(0);

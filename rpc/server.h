@@ -129,8 +129,8 @@ struct AdmissionOptions {
   size_t max_pinned_bytes = 0;
   // Places for control calls beyond all bounds of calls except their method's. As in the queue, a
   // client gets a further place while it has fewer than are free, and one source has three quarters
-  // at most. Further control calls count as normal ones. With 0, all do. Has an effect only if some
-  // other bound is set. Control streams count as normal ones.
+  // at most. A control call without such a place counts as a normal one, and so does a control
+  // stream. 0: there are no such places. Has an effect only if another bound is set.
   uint32_t control_places = 64;
   // The wait that refusals ask of their callers. Holds for refusals by the bounds of calls in
   // ServerOptions, too.
@@ -293,8 +293,8 @@ class VERBENA_EXPORT Server {
  public:
   // `services` are borrowed, and must outlive the server.
   //   ALREADY_EXISTS: a service is given twice, or two methods have the same id.
-  //   FAILED_PRECONDITION: the port is taken; or the server should register in etcd, and the
-  //     program does not link the client of etcd (etcd.h).
+  //   FAILED_PRECONDITION: the port is taken; the options ask for a registration in etcd, and the
+  //     program does not link etcd's client (etcd.h).
   //   INVALID_ARGUMENT: the address is no host:port; a field of `options` is out of its range (in
   //     handshakes: 0, except links_per_source); a service or an interceptor is null; or
   //     registration is wrong.

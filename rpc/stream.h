@@ -97,10 +97,10 @@ class [[nodiscard("a stream begins when it is read")]] ClientReader {
   VERBENA_CORO_WRAPPER auto Read(Reply& into) { return internal::ReadInto(*stream_, into); }
   // Reads into the caller's message, for a caller that limits the time of a Read, or must know why
   // there is no message. Costs a coroutine. False at the end of the stream, once: Finish() tells
-  // how it ended. An error behind that (FAILED_PRECONDITION), or if the link or the deadline ended
-  // the stream, or if this await was cancelled. After a cancelled await the stream goes on. But if
-  // this is the stream's first await, the deadline of the Task is that of the whole stream, unless
-  // the stream has Inherit::kNothing (CallOptions::inherit):
+  // how it ended. An error, if the link or the deadline has ended the stream, if this await was
+  // cancelled, or after False (FAILED_PRECONDITION). After a cancelled await the stream goes on.
+  // But if this is the stream's first await, the deadline of the Task is that of the whole stream,
+  // unless the stream has Inherit::kNothing (CallOptions::inherit):
   //
   //   absl::StatusOr<bool> read = co_await WithDeadline(reader.TryRead(entry), 1s);
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<bool>> TryRead(Reply& into) {

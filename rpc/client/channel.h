@@ -49,9 +49,9 @@ class ClientChannel {
   // This executor's part of the runtime; nullptr on a thread that runs none.
   Shard* ShardHere() const { return runtime_.ShardHere(); }
 
-  // The connection that a call with that key takes now; nullptr if no server of a set is ready, or
-  // this thread runs no executor of the runtime. Its link may still be unusable: then Route() finds
-  // another one.
+  // The connection that a call with `route_key` takes now. nullptr if no server of a set is ready,
+  // or if this thread runs no executor of the runtime. The connection's link may be unusable:
+  // Route() finds another one.
   Connection* Here(std::optional<uint64_t> route_key = {}) {
     Shard* shard = runtime_.ShardHere();
     if (shard == nullptr) return nullptr;

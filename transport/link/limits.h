@@ -141,8 +141,8 @@ struct LinkLimits {
   size_t max_message_bytes = size_t{4} << 20;
   PayloadChecksum payload_checksum = PayloadChecksum::kAuto;
   // The largest payload that this side sends in a frame beside its message, if both fit there: it
-  // is copied, but nothing is leased, granted or asked for. 0: as fits the kind of device, today 4
-  // KiB on each. At most eager_bytes. 1 in effect turns it off.
+  // is copied, but nothing is leased, granted or asked for. 0: 4 KiB,
+  // on each kind of device today. At most eager_bytes. 1 in effect turns it off.
   uint32_t largest_payload_in_frame = 0;
   // Receives of one link on a device without shared receive queues (irdma before its third
   // generation, for example): 8 to 32,768. There each link has its own, of the srq_depth that are

@@ -144,7 +144,7 @@ IpAddress ReachableAddress(const IpAddress& announced, const std::string& peer);
 // peer that connects from another address of the same family may claim an address that is not its
 // own, so that the server reaches for a third host. Or its host has a network for storage beside
 // the one that it connects by.
-
+//
 // PERMISSION_DENIED, with both addresses, if `offer` claims another address than the peer has. OK
 // if the addresses are equal, or cannot be compared: the link is neither RoCE version 2 nor TCP,
 // `peer` is not an IP address, the families differ, or one of the addresses is loopback or

@@ -160,7 +160,7 @@ std::optional<RejectReason> ParseRejectData(std::string_view bytes);
 //   RdmaCmStatus(RDMA_CM_EVENT_REJECTED, 8, "", "rdma_cm to 10.0.0.2:4000")
 //   -> UNAVAILABLE: rdma_cm to 10.0.0.2:4000: nobody listens there
 //      (RDMA_CM_EVENT_REJECTED, status 8)
-
+//
 // `event` is a failure. `private_data` came with it, as the peer sent it. `what` says what was
 // tried, and with whom.
 absl::Status RdmaCmStatus(rdma_cm_event_type event, int status, std::string_view private_data,

@@ -127,7 +127,6 @@ VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename A::value_type> Wi
 // each of these calls with INVALID_ARGUMENT.
 //
 //   co_await WithTrace(CopyVolume(store), TraceContext::Root(/*sampled=*/true));
-
 template <typename T>
 Task<T> WithTrace(Task<T> task, TraceContext trace) {
   const TaskContext context = co_await CurrentContext();

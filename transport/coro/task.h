@@ -599,7 +599,6 @@ inline Task<void> Promise<void>::get_return_object() noexcept {
 // RunFunction() keeps the callable until the Task has ended and its frame is destroyed.
 //
 //   scope.Spawn(RunFunction([&channel, name]() -> Task<void> { … }));
-
 template <typename Function, typename... Arguments>
 concept TaskFunction = std::invocable<Function&, Arguments...> &&
                        TaskOrSource<std::invoke_result_t<Function&, Arguments...>>;

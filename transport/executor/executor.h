@@ -214,7 +214,7 @@ namespace verbena {
 // The thread sleeps while none of them has work, unless one of them is in busy mode or has a clock
 // of its own. None of them may be polled or run by another thread meanwhile. Not inside an
 // executor's loop.
-
+//
 // `done` becomes true by something that one of `executors` does, and is asked after each round.
 VERBENA_EXPORT void PollUntil(const std::vector<Executor*>& executors,
                               absl::FunctionRef<bool()> done);

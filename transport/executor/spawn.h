@@ -190,7 +190,7 @@ class TypedJoinState final : public JoinState {
 };
 
 // JoinLogged: joins a TaskScope at a shutdown, which goes on whatever the scope's tasks threw.
-
+//
 // Waits until `scope` has no child left, and says so in the log every ten seconds. Logs the first
 // exception of one, as that of a task of `owner`, and never throws it.
 VERBENA_EXPORT Task<void> JoinLogged(TaskScope& scope, std::string owner);

@@ -181,7 +181,7 @@ class [[nodiscard]] LeaseAwaiter final : public Suspension, private LeaseWaiter 
 };
 
 // CheckLocalMemory: whether a link's device can move memory of ours that a user chose.
-
+//
 // As CheckRegistered(), and INVALID_ARGUMENT when `view` is not registered to be a WRITE's source
 // (kWrite), or to be filled by a READ (kRead).
 absl::Status CheckLocalMemory(const Link& link, Transfer::Direction direction,

@@ -255,9 +255,9 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   // False if that closes the link.
   bool Ring(WrChain& ready);
   [[gnu::cold, gnu::noinline]] void PostFailed(int error);
-  // Names the constant of verbs, which users are not told.
   // A WR of the link has failed, and with it the queue pair.
   [[gnu::cold, gnu::noinline]] void EndLink(const ibv_wc& completion);
+  // Names the constant of verbs, which users are not told.
   void LogFailure(const ibv_wc& completion);
   // A completion when the link is no longer open.
   [[gnu::cold, gnu::noinline]] void OnLateCompletion(const ibv_wc& completion);

@@ -333,7 +333,7 @@ class TransferQueue {
 };
 
 // CheckRegistered: whether a device can move memory that a user chose. Pure function.
-
+//
 // Whether `view` lies in memory that is registered in the protection domain `pd` of `device`, which
 // a link uses. INVALID_ARGUMENT for memory that is not registered at all. FAILED_PRECONDITION for
 // memory of another device, or of a device that has failed and was opened again since: its keys are

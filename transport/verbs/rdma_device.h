@@ -148,7 +148,7 @@ uint64_t PinnedBytes(const std::string& proc_status);
 // Nothing is sent: objects are created, modified and destroyed, and requests are posted to a QP in
 // ERR. Capabilities that only traffic could show (immediates, RNR NAK, checks of remote keys)
 // follow from the transport's specification.
-
+//
 // UNIMPLEMENTED says that the device has no RC queue pairs, which links are made of (EFA);
 // otherwise the error of the first object that cannot be made.
 //

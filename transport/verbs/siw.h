@@ -18,7 +18,7 @@ inline bool IsSiw(const Device& device) { return device.attributes().vendor_id =
 // object whose queue would begin there is refused with EINVAL, and so is every later one: a process
 // with one-page queues gets 71 QPs. A CQ that lies over that page is never refused, and nothing
 // else can begin there while it lives.
-
+//
 // Call before any other object of `device` is made, and keep the CQ. Empty for devices other than
 // siw. Also empty if the CQ cannot be made: then siw may refuse queues as described above.
 CqHandle CoverSiwQueueKey(Device& device);
@@ -35,7 +35,7 @@ inline constexpr uint32_t kMaxUnsignalledBytesOnSiw = 4095;
 // siw sends from within ibv_post_send, on a TCP socket of its own and without MSG_NOSIGNAL. If the
 // peer has closed the connection a moment before, the thread that posts gets SIGPIPE. Its default
 // action ends the process.
-
+//
 // If `device` is siw's and SIGPIPE has its default action, the process ignores it from now on,
 // which is logged. An action that the application has chosen stays.
 void IgnoreSiwSigpipe(const Device& device);

@@ -113,6 +113,13 @@ _TARGETS = {
     "proto": [],  # each message has a target, which its users name
 }
 
+# All of the product, for programs and tests that look at it from everywhere.
+PRODUCT = ["//rpc", "@absl", "@fmt", "@rdma//:ibverbs"] + [
+    "//" + folder
+    for folder in FOLDERS
+    if folder.startswith("transport/") and folder != "transport/preload"
+] + ["//rpc/" + folder for folder in ["call", "client", "naming", "server", "shard", "stream"]]
+
 def folder_deps(folder):
     """What the table of folders.bzl lets `folder` use, as dependencies.
 

@@ -8,26 +8,18 @@ target of its own: a name for that program, which then has the cases of the sour
 No tag says that a test has threads, processes or time: ./dev test --racy reads that from its sources.
 """
 
-load("//tools:cc.bzl", "cc_binary", "cc_library", "cc_test", "folder_deps")
-load("//tools:folders.bzl", "FOLDERS")
+load("//tools:cc.bzl", "PRODUCT", "cc_binary", "cc_library", "cc_test", "folder_deps")
 load("//tools:proto.bzl", "verbena_proto_library")
 load("//tools/unity:unity.bzl", "unity_source")
 
 # Sources of one translation unit. Larger units slow the build of one changed test, smaller ones that of all.
 _TOGETHER = 8
 
-# Tests of whole calls look at them from everywhere.
-_WHOLE = ["//rpc", "//rpc/testing", "@absl", "@fmt", "@rdma//:ibverbs"] + [
-    "//" + folder
-    for folder in FOLDERS
-    if folder.startswith("transport/") and folder != "transport/preload"
-] + ["//rpc/" + folder for folder in ["call", "client", "naming", "server", "shard", "stream"]]
-
 def _tested():
     """What the tests of this package may use: the folder that it mirrors, and what that may use."""
     folder = native.package_name()[len("tests/"):]
     if folder == "rpc" or (folder.startswith("rpc/") and folder != "rpc/codegen"):
-        return _WHOLE
+        return PRODUCT + ["//rpc/testing"]
     if folder.startswith("transport/") and folder != "transport/preload":
         return ["//" + folder] + folder_deps(folder)
     return ["@absl", "@fmt"]

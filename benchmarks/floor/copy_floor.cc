@@ -81,9 +81,9 @@ class Slots {
 };
 
 // The client's side of one slice.
-class Client {
+class CopyClient {
  public:
-  Client(CopyFloor& floor, const CopySlice& slice)
+  CopyClient(CopyFloor& floor, const CopySlice& slice)
       : area_(floor.area()),
         slice_(slice),
         slots_(floor, slice),
@@ -209,7 +209,7 @@ absl::StatusOr<CopySample> RunCopySlice(CopyFloor& floor, const CopySlice& slice
   area.begun_payloads.store(0, std::memory_order_relaxed);
   area.ended_payloads.store(0, std::memory_order_relaxed);
   area.begun.store(number, std::memory_order_release);
-  absl::StatusOr<CopySample> sample = Client(floor, slice).Run();
+  absl::StatusOr<CopySample> sample = CopyClient(floor, slice).Run();
   area.ended.store(number, std::memory_order_release);
   return sample;
 }

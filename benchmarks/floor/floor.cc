@@ -24,9 +24,9 @@ bool GoodParameters(std::uint32_t size, std::uint32_t outstanding) {
 }
 
 // The client's side of one slice.
-class Client {
+class FloorClient {
  public:
-  Client(FloorArea& area, const FloorSlice& slice)
+  FloorClient(FloorArea& area, const FloorSlice& slice)
       : size_(static_cast<std::uint32_t>(slice.size)),
         outstanding_(static_cast<std::uint32_t>(slice.outstanding)),
         requests_(area.requests, size_, outstanding_),
@@ -162,7 +162,7 @@ absl::StatusOr<FloorSample> RunFloorSlice(FloorMapping& mapping, const FloorSlic
   const std::uint32_t number = area.ready.load(std::memory_order_relaxed);
   area.begun.store(number, std::memory_order_release);
   absl::StatusOr<FloorSample> sample =
-      Client(area, slice).Run(static_cast<std::uint64_t>(slice.duration_ms) * 1'000'000);
+      FloorClient(area, slice).Run(static_cast<std::uint64_t>(slice.duration_ms) * 1'000'000);
   area.ended.store(number, std::memory_order_release);
   return sample;
 }

@@ -6,7 +6,7 @@
 
 #include "examples/kv/kv.pb.h"
 #include "fmt/format.h"
-#include "verbena/benchmarks/rpc/drive.h"
+#include "verbena/benchmarks/harness/drive.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/memory.h"
 

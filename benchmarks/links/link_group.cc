@@ -4,7 +4,7 @@
 
 #include "benchmarks/rpc/bench.verbena.pb.h"
 #include "fmt/format.h"
-#include "verbena/benchmarks/rpc/drive.h"
+#include "verbena/benchmarks/harness/drive.h"
 #include "verbena/rpc/client/call.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"

@@ -19,13 +19,13 @@
 #include "absl/strings/str_split.h"
 #include "fmt/format.h"
 #include "verbena/benchmarks/harness/cores.h"
+#include "verbena/benchmarks/harness/drive.h"
 #include "verbena/benchmarks/harness/median.h"
 #include "verbena/benchmarks/harness/options.h"
 #include "verbena/benchmarks/harness/report.h"
 #include "verbena/benchmarks/harness/server_process.h"
 #include "verbena/benchmarks/links/link_group.h"
 #include "verbena/benchmarks/links/links_server.h"
-#include "verbena/benchmarks/rpc/drive.h"
 
 namespace verbena::benchmarks {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "verbena/benchmarks/rpc/drive.h"
+#include "verbena/benchmarks/harness/drive.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/executor.h"

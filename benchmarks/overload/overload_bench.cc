@@ -15,13 +15,13 @@
 
 #include "fmt/format.h"
 #include "verbena/benchmarks/harness/cores.h"
+#include "verbena/benchmarks/harness/drive.h"
 #include "verbena/benchmarks/harness/mode.h"
 #include "verbena/benchmarks/harness/options.h"
 #include "verbena/benchmarks/harness/report.h"
 #include "verbena/benchmarks/harness/server_process.h"
 #include "verbena/benchmarks/overload/load_client.h"
 #include "verbena/benchmarks/overload/overload_server.h"
-#include "verbena/benchmarks/rpc/drive.h"
 
 namespace verbena::benchmarks {
 namespace {

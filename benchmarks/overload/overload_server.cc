@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "benchmarks/overload/overload.verbena.pb.h"
-#include "verbena/benchmarks/rpc/drive.h"
+#include "verbena/benchmarks/harness/drive.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/transport/executor/executor.h"
 

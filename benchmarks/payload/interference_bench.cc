@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/benchmarks/floor/copy_floor.h"
 #include "verbena/benchmarks/harness/cores.h"
+#include "verbena/benchmarks/harness/drive.h"
 #include "verbena/benchmarks/harness/latency_histogram.h"
 #include "verbena/benchmarks/harness/median.h"
 #include "verbena/benchmarks/harness/mode.h"
@@ -30,7 +31,6 @@
 #include "verbena/benchmarks/payload/payload_client.h"
 #include "verbena/benchmarks/payload/payload_server.h"
 #include "verbena/benchmarks/payload/variant.h"
-#include "verbena/benchmarks/rpc/drive.h"
 
 namespace verbena::benchmarks {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "verbena/benchmarks/rpc/drive.h"
+#include "verbena/benchmarks/harness/drive.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/sleep.h"
 

@@ -26,6 +26,7 @@
 #include "verbena/benchmarks/floor/tcp_table.h"
 #include "verbena/benchmarks/harness/cores.h"
 #include "verbena/benchmarks/harness/cpu_time.h"
+#include "verbena/benchmarks/harness/drive.h"
 #include "verbena/benchmarks/harness/mode.h"
 #include "verbena/benchmarks/harness/options.h"
 #include "verbena/benchmarks/harness/report.h"
@@ -33,7 +34,6 @@
 #include "verbena/benchmarks/payload/payload_client.h"
 #include "verbena/benchmarks/payload/payload_server.h"
 #include "verbena/benchmarks/payload/variant.h"
-#include "verbena/benchmarks/rpc/drive.h"
 
 namespace verbena::benchmarks {
 namespace {

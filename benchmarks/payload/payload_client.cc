@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "verbena/benchmarks/harness/cpu_time.h"
-#include "verbena/benchmarks/rpc/drive.h"
+#include "verbena/benchmarks/harness/drive.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"

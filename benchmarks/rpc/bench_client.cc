@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "verbena/benchmarks/harness/drive.h"
 #include "verbena/benchmarks/rpc/allocation_count.h"
-#include "verbena/benchmarks/rpc/drive.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
 

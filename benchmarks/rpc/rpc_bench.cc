@@ -18,6 +18,7 @@
 #include "verbena/benchmarks/floor/tcp_floor.h"
 #include "verbena/benchmarks/floor/tcp_table.h"
 #include "verbena/benchmarks/harness/cores.h"
+#include "verbena/benchmarks/harness/drive.h"
 #include "verbena/benchmarks/harness/median.h"
 #include "verbena/benchmarks/harness/mode.h"
 #include "verbena/benchmarks/harness/options.h"
@@ -25,7 +26,6 @@
 #include "verbena/benchmarks/harness/server_process.h"
 #include "verbena/benchmarks/rpc/bench_client.h"
 #include "verbena/benchmarks/rpc/bench_server.h"
-#include "verbena/benchmarks/rpc/drive.h"
 
 namespace verbena::benchmarks {
 namespace {

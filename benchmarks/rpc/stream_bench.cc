@@ -12,6 +12,7 @@
 #include "fmt/format.h"
 #include "verbena/benchmarks/floor/floor.h"
 #include "verbena/benchmarks/harness/cores.h"
+#include "verbena/benchmarks/harness/drive.h"
 #include "verbena/benchmarks/harness/mode.h"
 #include "verbena/benchmarks/harness/options.h"
 #include "verbena/benchmarks/harness/report.h"
@@ -19,7 +20,6 @@
 #include "verbena/benchmarks/harness/stream_table.h"
 #include "verbena/benchmarks/rpc/bench_client.h"
 #include "verbena/benchmarks/rpc/bench_server.h"
-#include "verbena/benchmarks/rpc/drive.h"
 
 namespace verbena::benchmarks {
 namespace {

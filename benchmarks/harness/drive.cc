@@ -1,4 +1,4 @@
-#include "verbena/benchmarks/rpc/drive.h"
+#include "verbena/benchmarks/harness/drive.h"
 
 #include <utility>
 

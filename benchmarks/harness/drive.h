@@ -1,8 +1,8 @@
 // Running tasks on a runtime without threads. The calling thread runs the executor, so one thread
 // does all that is measured, and is free for other work between slices.
 
-#ifndef VERBENA_BENCHMARKS_RPC_DRIVE_H_
-#define VERBENA_BENCHMARKS_RPC_DRIVE_H_
+#ifndef VERBENA_BENCHMARKS_HARNESS_DRIVE_H_
+#define VERBENA_BENCHMARKS_HARNESS_DRIVE_H_
 
 #include <cstdint>
 #include <string>
@@ -26,4 +26,4 @@ uint64_t NowNs();
 
 }  // namespace verbena::benchmarks
 
-#endif  // VERBENA_BENCHMARKS_RPC_DRIVE_H_
+#endif  // VERBENA_BENCHMARKS_HARNESS_DRIVE_H_

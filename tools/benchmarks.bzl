@@ -1,0 +1,42 @@
+"""verbena_benchmarks: a folder of benchmarks."""
+
+load("//tools:cc.bzl", "PRODUCT", "cc_binary", "verbena_cc_library")
+load("//tools:proto.bzl", "verbena_proto_library")
+
+def verbena_benchmarks(deps = [], protos = [], apart = []):
+    """Each *_bench.cc of a folder, a program; its other sources and headers are the library of its name.
+
+    Args:
+      deps: what they use besides the product.
+      protos: names of .proto files of the folder; the library of one is <name>_messages.
+      apart: sources and headers of other targets.
+    """
+    package = native.package_name()
+    visibility = ["//benchmarks:__subpackages__", "//tests/benchmarks:__subpackages__"]
+    programs = native.glob(["*_bench.cc"])
+    for name in protos:
+        verbena_proto_library(
+            name = name + "_messages",
+            testonly = True,
+            srcs = [name + ".proto"],
+            visibility = visibility,
+            deps = ["//proto:options_proto", "//proto:remote_memory_proto"],
+        )
+    all = PRODUCT + deps + [":%s_messages" % name for name in protos]
+    library = package.split("/")[-1]
+    verbena_cc_library(
+        name = library,
+        testonly = True,
+        srcs = native.glob(["*.cc"], exclude = programs + apart),
+        hdrs = native.glob(["*.h"], exclude = apart),
+        visibility = visibility,
+        deps = all,
+    )
+    for program in programs:
+        cc_binary(
+            name = program[:-len(".cc")],
+            testonly = True,
+            srcs = [program],
+            visibility = visibility,
+            deps = all + [":" + library],
+        )

@@ -1,4 +1,5 @@
-// Streams at the client: StreamCall, the awaits of its beginning and end, and its interceptors.
+// Streams at the client: ClientStream, the await of its end, and its interceptors. The bodies of
+// rpc/detail/stream_awaits.h that only clients use lie here, too.
 //
 // The caller's ClientReader, ClientWriter or ClientReaderWriter owns them, on one executor's
 // thread. The stream's windows, and the server's quota of landings, bound what they hold.
@@ -42,7 +43,7 @@ class Endpoint;
 // ReplyBuffers: memory for the payloads of a stream's messages at its client.
 //
 // Landing memory, within the quota of the connection's server (landings.h): the server chooses how
-// large its payloads are. Part of a StreamCall, on its executor's thread. Works on once the
+// large its payloads are. Part of a ClientStream, on its executor's thread. Works on once the
 // link is lost, since what came before can still be read.
 class ReplyBuffers final : public StreamBuffers {
  public:
@@ -59,12 +60,13 @@ class ReplyBuffers final : public StreamBuffers {
   TimePoint deadline_ = kNever;
 };
 
-class StreamCall;
+class ClientStream;
+class InterceptedStream;
 
-// Waits for the response of a stream. co_await gives nothing: the call knows its status.
+// Waits for the response of a stream. co_await gives nothing: the stream knows its status.
 class StreamEndAwaiter final : public Suspension {
  public:
-  explicit StreamEndAwaiter(StreamCall& call) : call_(&call) {}
+  explicit StreamEndAwaiter(ClientStream& stream) : stream_(stream) {}
   ~StreamEndAwaiter() override;
 
   bool await_ready() const noexcept { return false; }
@@ -76,142 +78,11 @@ class StreamEndAwaiter final : public Suspension {
   void await_resume() const noexcept {}
 
  private:
-  friend StreamCall;
+  friend ClientStream;
   bool Await(PromiseBase& caller);
-  void End() { Resume(); }
   void Detach() override;
 
-  StreamCall* call_;  // nullptr once the call has ended
-};
-
-// StreamCall: one stream of a client, from its request to its response: a call that also sends and
-// receives messages.
-//
-// The first await begins the call and finds a link. The server's response, a deadline, a
-// cancellation or the loss of the link ends it, whichever is first. The request may carry a context
-// block, in the frame or behind it, beside the messages. The messages that came before the
-// response can still be read after it. Owned by the caller's ClientReader, ClientWriter or
-// ClientReaderWriter, whose destruction abandons the call. One thread.
-class StreamCall : private RegisteredCall,
-                   private StreamReceiver::Listener,
-                   private SendWaiter,
-                   private Timer {
- public:
-  // `method` is borrowed. `request` is the serialized message of a method whose client sends one.
-  StreamCall(const MethodDescriptor& method, Deadline deadline, CallInfo* info,
-             std::string request);
-  StreamCall(const StreamCall&) = delete;
-  StreamCall& operator=(const StreamCall&) = delete;
-  ~StreamCall() override;
-
-  const MethodDescriptor& method() const { return method_; }
-
-  // The call's time begins. Call it once, before Begin(). `scope` belongs to the Task from which
-  // the call inherits its deadline; null if it inherits none. 0 is no `timeout`.
-  void StartClock(Scheduler& scheduler, const CancelScope* scope, Duration timeout = {});
-  bool clock_started() const { return scheduler_ != nullptr; }
-  // A time, or none. Precondition: clock_started().
-  Deadline deadline() const { return deadline_; }
-  // The call's context block, set before it begins; none is the default.
-  void set_context(CallContext context);
-  // The caller's CallInfo. If there is none, `own`, which is the call's from now on and outlives
-  // it.
-  CallInfo& InfoOr(CallInfo& own) {
-    if (info_ == nullptr) info_ = &own;
-    return *info_;
-  }
-
-  // Whether it has begun; then it may have ended, too.
-  bool begun() const { return stage_ != Stage::kNew; }
-  // Begins the call once there is a link for it. After the await the call has begun, or has ended,
-  // unless the await was cancelled.
-  virtual Task<void> BeginOnceConnected() = 0;
-  // Begins the call over `connection`, unless it has begun. False if there is no usable link.
-  bool Begin(Connection& connection);
-  // Ends a call that has not begun, and now cannot: as `status` says, or not_executed.
-  void EndUnbegun(absl::Status status);
-  void Refuse(absl::Status status);
-
-  StreamReceiver& receiver() { return receiver_; }
-  StreamSender& sender() { return sender_; }
-  // Precondition: Begin() returned true. Sends no more messages.
-  void EndWrites() { sender_.SendEnd(); }
-
-  // Gives up a call that has not ended. Precondition of this and the following functions: Begin()
-  // returned true.
-  void GiveUp(absl::Status status);
-  // The same for a wait that was cancelled, and for that reason.
-  void GiveUpFor(absl::StatusCode reason);
-  bool ended() const { return stage_ == Stage::kEnded; }
-  // Its owner is gone: gives up a call that has not ended, and writes no CallInfo any more.
-  void Abandon();
-  // How the call ended. Precondition: ended().
-  const absl::Status& status() const { return status_; }
-  // Whether the reply came as the stream's only message.
-  bool reply_apart() const { return reply_apart_; }
-  // Notes the length of a reply_apart(), for the CallInfo.
-  void NoteReply(size_t bytes);
-  // Parses a reply that is not reply_apart(). False if it does not parse.
-  bool ParseReply(MessageLite& reply);
-  // The reply does not parse.
-  absl::Status Unparsed(const MessageLite& reply) const;
-
- protected:
-  // The scope of waits for a link. The end of the call cancels them.
-  CancelScope& waits_for_link() { return connects_; }
-
- private:
-  friend StreamEndAwaiter;
-  enum class Stage : uint8_t { kNew, kActive, kEnded };
-
-  // Empties the CallInfo, as the call begins.
-  void BeginInfo();
-  void BeginOn(ClientSession& session, Scheduler& scheduler);
-  absl::Status Refusal(const ClientSession& session, uint16_t number) const;
-  absl::Status OnResponse(const FrameHeader& frame, const char* body) override;
-  absl::Status OnLandingNeeded(const LandingRequest& wanted) override;
-  absl::Status OnStreamFrame(const FrameHeader& frame, const char* body) override;
-  void OnLinkDown(const absl::Status& reason) override;
-  void SendRequest();
-  void OnWritable(Link& link) override;
-  // Whether the context block does not go into the request's frame.
-  bool ContextTravels(const Link& link) const;
-  // The bytes that the request's frame begins with: the block, or a header that tells of it.
-  size_t ContextInFrame(const Link& link) const;
-  void WriteContext(const Link& link, char* body);
-  // Sends what is left of a block that follows the request.
-  void SendContext(Link& link);
-  // Part of a failure's Status, ahead of the response.
-  absl::Status OnBeside(const FrameHeader& frame, const char* body);
-  // The response says that the stream failed. `body` is behind its context block.
-  absl::Status SetFailure(const FrameHeader& frame, const char* body, uint32_t bytes);
-  void OnTimer() override;
-  void OnReceiveFailed(const absl::Status& status) override;
-  // The call is over, as status_ says.
-  void End();
-
-  const MethodDescriptor& method_;
-  CancelScope connects_;  // of waits_for_link()
-  Deadline deadline_;
-  CallInfo* info_;
-  std::string request_;
-  std::unique_ptr<CallContext> context_;        // until the request is sent; null: none
-  std::unique_ptr<BesideSender> context_rest_;  // a block behind the request, until it is sent
-  std::unique_ptr<BesideReceiver> failure_;     // a Status that came ahead of the response
-  Scheduler* scheduler_ = nullptr;
-  ClientSession* session_ = nullptr;
-  CallId id_;
-  uint16_t method_number_ = 0;
-  Stage stage_ = Stage::kNew;
-  bool sent_ = false;  // the request was given to the link
-  TimePoint started_{};
-  ReplyBuffers buffers_;
-  StreamReceiver receiver_{*this};
-  StreamSender sender_;
-  StreamEndAwaiter* finisher_ = nullptr;
-  std::string reply_;  // serialized
-  bool reply_apart_ = false;
-  absl::Status status_;
+  ClientStream& stream_;
 };
 
 // The request and the reply of a stream, as interceptors see them. The message of a side that
@@ -221,11 +92,158 @@ struct StreamMessages {
   std::unique_ptr<MessageLite> reply;
 };
 
-// The members of a stream's channel that interceptors need, which outlive the stream.
-struct InterceptedChannel {
-  const std::string& target;
-  const std::vector<std::shared_ptr<ClientInterceptor>>& interceptors;
-  size_t max_metadata_bytes;
+// ClientStream: one stream of a client, from its request to its response: a call that also sends
+// and receives messages.
+//
+// The first await begins the call, or its interceptors, and finds a link. The server's response, a
+// deadline, a cancellation or the loss of the link ends it, whichever is first. The request may
+// carry a context block, in the frame or behind it, beside the messages. The messages that came
+// before the response can still be read after it. Counted by StreamHandle, which abandons the call
+// when it goes, and by StreamRef, which the coroutines of its awaits hold. One thread.
+class ClientStream final : private RegisteredCall,
+                           private StreamReceiver::Listener,
+                           private SendWaiter,
+                           private Timer {
+ public:
+  // As StreamHandle's.
+  ClientStream(ClientChannel& channel, const MethodDescriptor& method, const MessageLite& request,
+               const MessageLite& reply, CallOptions& options);
+  ClientStream(const ClientStream&) = delete;
+  ClientStream& operator=(const ClientStream&) = delete;
+  ~ClientStream() override;
+
+  // Another StreamRef has come.
+  void Hold() { ++holders_; }
+  // A StreamRef or the StreamHandle has gone. The last one frees the stream.
+  void Release();
+
+  ClientChannel& channel() const { return channel_; }
+  const MethodDescriptor& method() const { return method_; }
+  StreamReceiver& receiver() { return receiver_; }
+  StreamSender& sender() { return sender_; }
+
+  // For an await in `scope`, which may be null: begins the call, or its interceptors, unless they
+  // have begun. False if the call has neither begun nor ended: then it waits for a link.
+  bool BeginIn(CancelScope* scope);
+  // The same, and waits for the link. After the await the call has begun, or has ended, unless the
+  // await was cancelled. Several may wait at once.
+  Task<void> Begin();
+  // Begin() of the call itself, within its interceptors. Precondition: BeginIn() was called.
+  Task<void> BeginOnceConnected();
+  // Whether the call has begun. It may have ended, too.
+  bool begun() const { return stage_ != Stage::kNew; }
+
+  // Sends no more messages. Precondition: begun().
+  void EndWrites() { sender_.SendEnd(); }
+  // Waits for the end, and gives the final status. If the await is cancelled, the call ends.
+  Task<absl::Status> Ended();
+  bool ended() const { return stage_ == Stage::kEnded; }
+  // How the call ended. Precondition: ended().
+  const absl::Status& status() const { return status_; }
+  // Gives the caller the reply of a stream that ended well. `read` is what a Read of the stream
+  // into `reply` gave. The error: the reply does not parse.
+  absl::Status GiveReply(const absl::StatusOr<bool>& read, MessageLite& reply);
+
+  // Ends a call that has not ended: as not_executed if its request has not left.
+  void GiveUp(absl::Status status);
+  // The same for a wait that was cancelled, and for that reason.
+  void GiveUpFor(absl::StatusCode reason);
+  // The same, since the owner is gone. From now on, writes no CallInfo.
+  void Abandon();
+
+  // For the interceptors, until the call begins. The deadline is a time, or none.
+  Deadline deadline() const { return deadline_; }
+  // The caller's CallInfo. If there is none, `own`, which is the call's from now on and outlives
+  // it.
+  CallInfo& InfoOr(CallInfo& own) {
+    if (info_ == nullptr) info_ = &own;
+    return *info_;
+  }
+  // Gives the call its context block. Refuses the call if it may not send that.
+  void SetContext(CallContext context);
+  // Ends the call, as `status` says. Precondition: !begun().
+  void EndUnbegun(absl::Status status);
+  // For the interceptors, when the call has ended well. Whether the reply came as the stream's only
+  // message; otherwise ParseReply() gives it.
+  bool reply_apart() const { return reply_apart_; }
+  absl::Status ParseReply(MessageLite& reply) const;
+
+ private:
+  friend StreamEndAwaiter;
+  enum class Stage : uint8_t { kNew, kActive, kEnded };
+
+  // The first await: takes over what the call inherits, and begins the interceptors. `scope`
+  // belongs to the Task that awaits; null if the call inherits nothing.
+  void TakeOver(const CancelScope* scope);
+  void StartClock(const CancelScope* scope);
+  // Empties the CallInfo.
+  void BeginInfo();
+  // EndUnbegun(), as not_executed.
+  void Refuse(absl::Status status);
+  // Begins the call over a link that is ready. False if none is, and the call has not begun.
+  bool BeginHere();
+  bool BeginOver(Connection& connection);
+  absl::Status Refusal(const ClientSession& session) const;
+  // The retries of a stream that finds no link; none if its method has no RetryPolicy.
+  std::optional<RetrySeries> Retries();
+
+  void SendRequest();
+  void OnWritable(Link& link) override;
+  // Whether the context block does not go into the request's frame.
+  bool ContextTravels(const Link& link) const;
+  // The bytes that the request's frame begins with: the block, or a header that tells of it.
+  size_t ContextInFrame(const Link& link) const;
+  void WriteContext(const Link& link, char* body);
+  // Sends what is left of a block that follows the request.
+  void SendContext(Link& link);
+
+  absl::Status OnStreamFrame(const FrameHeader& frame, const char* body) override;
+  // Part of a failure's Status, ahead of the response.
+  absl::Status OnBeside(const FrameHeader& frame, const char* body);
+  absl::Status OnResponse(const FrameHeader& frame, const char* body) override;
+  // The response says that the stream failed. `body` is behind its context block.
+  absl::Status SetFailure(const FrameHeader& frame, const char* body, uint32_t bytes);
+  absl::Status OnLandingNeeded(const LandingRequest& wanted) override;
+  void OnLinkDown(const absl::Status& reason) override;
+  void OnTimer() override;
+  void OnReceiveFailed(const absl::Status& status) override;
+  // The call is over, as status_ says.
+  void End();
+  void NoteReply(size_t bytes);
+  absl::Status Unparsed(const MessageLite& reply) const;
+
+  ClientChannel& channel_;
+  const MethodDescriptor& method_;
+  const MethodConfig* const policy_;  // nullptr: none
+  const std::optional<uint64_t> route_key_;
+  const bool wait_for_ready_;
+  const bool inherits_;
+  CancelScope connects_;  // of waits for a link, which the end of the call cancels
+  Deadline deadline_;
+  CallInfo* info_;
+  StreamMessages seen_;  // until interceptors begin
+  std::string request_;  // serialized, until it is sent
+  // Null: empty. The caller's until the call begins, and then all of it until the request is sent.
+  std::unique_ptr<CallContext> context_;
+  std::unique_ptr<BesideSender> context_rest_;  // a block behind the request, until it is sent
+  std::unique_ptr<BesideReceiver> failure_;     // a Status that came ahead of the response
+  Scheduler* scheduler_ = nullptr;              // null until the first await
+  ClientSession* session_ = nullptr;
+  CallId id_;
+  uint16_t method_number_ = 0;
+  Stage stage_ = Stage::kNew;
+  bool sent_ = false;     // the request was given to the link
+  uint32_t holders_ = 1;  // StreamRefs, and the StreamHandle
+  TimePoint started_{};
+  ReplyBuffers buffers_;
+  StreamReceiver receiver_{*this};
+  StreamSender sender_;
+  StreamEndAwaiter* finisher_ = nullptr;
+  std::string reply_;  // serialized
+  bool reply_apart_ = false;
+  absl::Status status_;
+  // Null: no interceptors have begun. Ends before the halves whose messages it hears.
+  std::unique_ptr<InterceptedStream> interception_;
 };
 
 // InterceptedStream: the interceptors of one stream of a channel, from the stream's first await to
@@ -237,8 +255,8 @@ struct InterceptedChannel {
 // interceptors have ended: then their Task is destroyed. On the stream's executor.
 class InterceptedStream final : private TaskListener {
  public:
-  // All references outlive this object. Precondition: call.clock_started(), !call.begun().
-  InterceptedStream(InterceptedChannel channel, StreamCall& call, StreamMessages messages);
+  // Part of `stream`, whose clock runs and whose call has not begun.
+  InterceptedStream(ClientStream& stream, StreamMessages messages);
   InterceptedStream(const InterceptedStream&) = delete;
   InterceptedStream& operator=(const InterceptedStream&) = delete;
   ~InterceptedStream() override = default;
@@ -268,8 +286,7 @@ class InterceptedStream final : private TaskListener {
   void End(absl::Status status);
   Task<void> AwaitDone();
 
-  const InterceptedChannel channel_;
-  StreamCall& call_;
+  ClientStream& stream_;
   const StreamMessages messages_;
   CallInfo own_info_;  // interceptors read trailing metadata even if the caller does not
   // From Start() on. Messages are read also after the interceptors have ended.

@@ -157,27 +157,27 @@ class [[nodiscard]] VERBENA_EXPORT StreamWrite final : public Suspension {
   absl::Status status_;
 };
 
-// A stream and its channel. No user sees its type.
-class ChannelStream;
+// A client's stream. No user sees its type.
+class ClientStream;
 
-// One reference to a ChannelStream, which lives until its last reference is gone. So a coroutine
+// One reference to a ClientStream, which lives until its last reference is gone. So a coroutine
 // that waits for the stream's end may outlive the stream's owner. One thread.
 class VERBENA_EXPORT StreamRef {
  public:
-  explicit StreamRef(ChannelStream& stream);
+  explicit StreamRef(ClientStream& stream);
   StreamRef(const StreamRef& other) : StreamRef(*other.stream_) {}
   StreamRef(StreamRef&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
   StreamRef& operator=(const StreamRef&) = delete;
   ~StreamRef();
 
-  ChannelStream& operator*() const { return *stream_; }
-  ChannelStream* operator->() const { return stream_; }
+  ClientStream& operator*() const { return *stream_; }
+  ClientStream* operator->() const { return stream_; }
 
  private:
-  ChannelStream* stream_;
+  ClientStream* stream_;
 };
 
-// The owner of a ChannelStream, whose destruction abandons the call.
+// The owner of a ClientStream, whose destruction abandons the call.
 class VERBENA_EXPORT StreamHandle {
  public:
   // `request` is serialized before this returns; for a method whose client sends a stream, it is
@@ -186,45 +186,35 @@ class VERBENA_EXPORT StreamHandle {
                const google::protobuf::MessageLite& request,
                const google::protobuf::MessageLite& reply, CallOptions&& options);
 
-  ChannelStream& operator*() const { return *stream_; }
+  ClientStream& operator*() const { return *stream_; }
 
  private:
   struct VERBENA_EXPORT Deleter {
-    void operator()(ChannelStream* stream) const;
+    void operator()(ClientStream* stream) const;
   };
-  std::unique_ptr<ChannelStream, Deleter> stream_;
+  std::unique_ptr<ClientStream, Deleter> stream_;
 };
 
-VERBENA_EXPORT StreamReceiver& ReceiverOf(ChannelStream& stream);
-VERBENA_EXPORT StreamSender& SenderOf(ChannelStream& stream);
+VERBENA_EXPORT StreamReceiver& ReceiverOf(ClientStream& stream);
+VERBENA_EXPORT StreamSender& SenderOf(ClientStream& stream);
 
-// The base of the awaits that may have to begin their stream first.
-class VERBENA_EXPORT BeginsStream {
- protected:
-  explicit BeginsStream(ChannelStream& stream) : stream_(stream) {}
-
-  // True once the stream has begun, or has ended, and for a caller that is cancelled.
-  bool HasBegun(const PromiseBase& caller);
-  // Call this if HasBegun() is false. When the Task ends, HasBegun() is true, unless the await was
-  // cancelled.
-  static Task<void> Begin(StreamRef stream);
-
-  ChannelStream& stream_;
-};
+// Begins the stream for an await of `caller`. True once the stream has begun, or has ended, and for
+// a caller that is cancelled. False: the stream waits for a link.
+VERBENA_EXPORT bool HasBegun(ClientStream& stream, const PromiseBase& caller);
 
 // co_await gives bool: whether `into` holds a message now.
-class [[nodiscard]] VERBENA_EXPORT ClientRead : private BeginsStream {
+class [[nodiscard]] VERBENA_EXPORT ClientRead {
  public:
   using value_type = bool;
 
-  ClientRead(ChannelStream& stream, google::protobuf::MessageLite& into)
-      : BeginsStream(stream), into_(into), read_(ReceiverOf(stream), into) {}
+  ClientRead(ClientStream& stream, google::protobuf::MessageLite& into)
+      : stream_(stream), into_(into), read_(ReceiverOf(stream), into) {}
 
   bool await_ready() const noexcept { return false; }
   template <typename Caller>
     requires std::derived_from<Caller, PromiseBase>
   std::coroutine_handle<> await_suspend(std::coroutine_handle<Caller> caller) {
-    if (HasBegun(caller.promise())) {
+    if (HasBegun(stream_, caller.promise())) {
       return read_.Await(caller.promise()) ? std::noop_coroutine()
                                            : std::coroutine_handle<>(caller);
     }
@@ -244,19 +234,20 @@ class [[nodiscard]] VERBENA_EXPORT ClientRead : private BeginsStream {
  private:
   static Task<bool> ReadLater(StreamRef stream, google::protobuf::MessageLite& into);
 
+  ClientStream& stream_;
   google::protobuf::MessageLite& into_;
   Task<bool> task_;
   StreamRead read_;
 };
 
 // co_await gives absl::Status.
-class [[nodiscard]] VERBENA_EXPORT ClientWrite : private BeginsStream {
+class [[nodiscard]] VERBENA_EXPORT ClientWrite {
  public:
   using value_type = absl::Status;
 
-  ClientWrite(ChannelStream& stream, const google::protobuf::MessageLite& message,
+  ClientWrite(ClientStream& stream, const google::protobuf::MessageLite& message,
               BorrowedPayload payload = {})
-      : BeginsStream(stream),
+      : stream_(stream),
         message_(message),
         payload_(payload),
         write_(SenderOf(stream), message, payload) {}
@@ -265,7 +256,7 @@ class [[nodiscard]] VERBENA_EXPORT ClientWrite : private BeginsStream {
   template <typename Caller>
     requires std::derived_from<Caller, PromiseBase>
   std::coroutine_handle<> await_suspend(std::coroutine_handle<Caller> caller) {
-    if (HasBegun(caller.promise())) {
+    if (HasBegun(stream_, caller.promise())) {
       return write_.Await(caller.promise()) ? std::noop_coroutine()
                                             : std::coroutine_handle<>(caller);
     }
@@ -286,6 +277,7 @@ class [[nodiscard]] VERBENA_EXPORT ClientWrite : private BeginsStream {
                                        const google::protobuf::MessageLite& message,
                                        BorrowedPayload payload);
 
+  ClientStream& stream_;
   const google::protobuf::MessageLite& message_;
   const BorrowedPayload payload_;
   Task<absl::Status> task_;
@@ -298,7 +290,7 @@ class [[nodiscard]] ClientReadMessage {
  public:
   using value_type = std::optional<Message>;
 
-  explicit ClientReadMessage(ChannelStream& stream) : stream_(stream), read_(stream, message_) {}
+  explicit ClientReadMessage(ClientStream& stream) : stream_(stream), read_(stream, message_) {}
 
   bool await_ready() const noexcept { return false; }
   template <typename Caller>
@@ -319,7 +311,7 @@ class [[nodiscard]] ClientReadMessage {
     co_return co_await ClientReadMessage(*stream);
   }
 
-  ChannelStream& stream_;
+  ClientStream& stream_;
   Message message_;
   ClientRead read_;
 };
@@ -344,18 +336,18 @@ VERBENA_EXPORT Task<absl::StatusOr<bool>> TryRead(StreamRef stream,
 // Read() and Read(into) of the streams that a client reads. A WithPayload takes a coroutine, which
 // may wait for memory.
 template <typename Message>
-ClientReadMessage<Message> NextOf(ChannelStream& stream) {
+ClientReadMessage<Message> NextOf(ClientStream& stream) {
   return ClientReadMessage<Message>(stream);
 }
 template <HasPayload Message>
-VERBENA_CORO_WRAPPER Task<std::optional<Message>> NextOf(ChannelStream& stream) {
+VERBENA_CORO_WRAPPER Task<std::optional<Message>> NextOf(ClientStream& stream) {
   return NextWithPayload<Message>(StreamRef(stream));
 }
-inline ClientRead ReadInto(ChannelStream& stream, google::protobuf::MessageLite& into) {
+inline ClientRead ReadInto(ClientStream& stream, google::protobuf::MessageLite& into) {
   return ClientRead(stream, into);
 }
 template <typename Message>
-VERBENA_CORO_WRAPPER Task<bool> ReadInto(ChannelStream& stream, WithPayload<Message>& into) {
+VERBENA_CORO_WRAPPER Task<bool> ReadInto(ClientStream& stream, WithPayload<Message>& into) {
   return ReadWithPayload(StreamRef(stream), into.message, SinkOf(into));
 }
 

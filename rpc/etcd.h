@@ -35,7 +35,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,8 +48,8 @@
 namespace verbena {
 
 namespace internal {
+class EtcdCore;
 class EtcdExchange;
-class EtcdWire;
 }  // namespace internal
 
 struct EtcdOptions {
@@ -191,8 +190,6 @@ class VERBENA_EXPORT EtcdClient {
   // Checks the options and reads the files, but connects nothing. INVALID_ARGUMENT: an endpoint is
   // no host:port, or an option is out of its range. RESOURCE_EXHAUSTED: a thread cannot be started.
   static absl::StatusOr<std::unique_ptr<EtcdClient>> Start(const EtcdOptions& options);
-  // For tests: over another way to etcd. Of the options, only the user counts.
-  explicit EtcdClient(std::unique_ptr<internal::EtcdWire> wire, const EtcdOptions& options = {});
   ~EtcdClient();
 
   // The key, or no entry.
@@ -218,21 +215,10 @@ class VERBENA_EXPORT EtcdClient {
   std::unique_ptr<EtcdWatch> Watch(std::string_view prefix, int64_t from_revision);
 
  private:
-  // Sends a request, after a login if one is needed.
-  template <typename Result>
-  Task<absl::StatusOr<Result>> Ask(const char* path, std::string body,
-                                   absl::StatusOr<Result> (*decode)(std::string_view));
-  template <typename Result>
-  Task<absl::StatusOr<Result>> AskOnce(const char* path, std::string body,
-                                       absl::StatusOr<Result> (*decode)(std::string_view));
-  Task<absl::Status> LogIn();
-  std::string Token() const;
+  friend class internal::EtcdCore;
+  explicit EtcdClient(std::unique_ptr<internal::EtcdCore> core);
 
-  const std::unique_ptr<internal::EtcdWire> wire_;
-  const std::string user_;  // "": nobody logs in
-  const std::string password_file_;
-  mutable std::mutex mutex_;
-  std::string token_;  // under mutex_; "": none yet
+  const std::unique_ptr<internal::EtcdCore> core_;
 };
 
 }  // namespace verbena

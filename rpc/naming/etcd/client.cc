@@ -1,3 +1,5 @@
+#include "verbena/rpc/naming/etcd/client.h"
+
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -194,27 +196,20 @@ std::string EtcdTxn::Encode() const {
   return body + "]}";
 }
 
-absl::StatusOr<std::unique_ptr<EtcdClient>> EtcdClient::Start(const EtcdOptions& options) {
-  if (options.user.empty() != options.password_file.empty()) {
-    return absl::InvalidArgumentError(
-        "EtcdOptions::user and password_file go together: give both, or none");
-  }
-  if (!options.user.empty()) {
-    VERBENA_RETURN_IF_ERROR(ReadPassword(options.password_file).status());
-  }
-  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<internal::EtcdWire> wire,
-                           internal::StartHttpWire(options, {.answer_bytes = kMaxAnswerBytes,
-                                                             .endpoints = kMaxEndpoints}));
-  return std::make_unique<EtcdClient>(std::move(wire), options);
+namespace internal {
+
+std::unique_ptr<EtcdClient> EtcdCore::MakeClient(std::unique_ptr<EtcdWire> wire,
+                                                 const EtcdOptions& options) {
+  return std::unique_ptr<EtcdClient>(
+      new EtcdClient(std::make_unique<EtcdCore>(std::move(wire), options)));
 }
 
-EtcdClient::EtcdClient(std::unique_ptr<internal::EtcdWire> wire, const EtcdOptions& options)
+EtcdCore::EtcdCore(std::unique_ptr<EtcdWire> wire, const EtcdOptions& options)
     : wire_(std::move(wire)), user_(options.user), password_file_(options.password_file) {}
-EtcdClient::~EtcdClient() = default;
 
 template <typename Result>
-Task<absl::StatusOr<Result>> EtcdClient::Ask(const char* path, std::string body,
-                                             absl::StatusOr<Result> (*decode)(std::string_view)) {
+Task<absl::StatusOr<Result>> EtcdCore::Ask(const char* path, std::string body,
+                                           absl::StatusOr<Result> (*decode)(std::string_view)) {
   if (user_.empty()) co_return co_await AskOnce(path, std::move(body), decode);
   if (Token().empty()) {
     VERBENA_CO_RETURN_IF_ERROR(co_await LogIn());
@@ -225,13 +220,13 @@ Task<absl::StatusOr<Result>> EtcdClient::Ask(const char* path, std::string body,
   co_return co_await AskOnce(path, std::move(body), decode);
 }
 
-Task<absl::Status> EtcdClient::LogIn() {
+Task<absl::Status> EtcdCore::LogIn() {
   const absl::StatusOr<std::string> password =
       co_await ReadElsewhere([this] { return ReadPassword(password_file_); });
   // The request that waits for this has not been sent.
   VERBENA_CO_RETURN_IF_ERROR(WithOutcome(password.status(), Outcome::kNotExecuted));
-  absl::StatusOr<std::string> token = co_await AskOnce(
-      "/v3/auth/authenticate", internal::EncodeLogin(user_, *password), &internal::DecodeLogin);
+  absl::StatusOr<std::string> token =
+      co_await AskOnce("/v3/auth/authenticate", EncodeLogin(user_, *password), &DecodeLogin);
   // An etcd that demands no login yet: clients are told of their user first.
   if (absl::IsFailedPrecondition(token.status())) co_return absl::OkStatus();
   VERBENA_CO_RETURN_IF_ERROR(WithOutcome(token.status(), Outcome::kNotExecuted));
@@ -240,14 +235,14 @@ Task<absl::Status> EtcdClient::LogIn() {
   co_return absl::OkStatus();
 }
 
-std::string EtcdClient::Token() const {
+std::string EtcdCore::Token() const {
   std::lock_guard lock(mutex_);
   return token_;
 }
 
 template <typename Result>
-Task<absl::StatusOr<Result>> EtcdClient::AskOnce(
-    const char* path, std::string body, absl::StatusOr<Result> (*decode)(std::string_view)) {
+Task<absl::StatusOr<Result>> EtcdCore::AskOnce(const char* path, std::string body,
+                                               absl::StatusOr<Result> (*decode)(std::string_view)) {
   const std::unique_ptr<EtcdExchange> exchange =
       wire_->Post({.path = path, .body = std::move(body), .token = Token()});
   const absl::StatusOr<EtcdAnswer> taken = co_await Take(*exchange, path);
@@ -264,49 +259,71 @@ Task<absl::StatusOr<Result>> EtcdClient::AskOnce(
   co_return result;
 }
 
+std::unique_ptr<EtcdExchange> EtcdCore::Watch(std::string body) {
+  return wire_->Post({.path = kWatch, .body = std::move(body), .token = Token(), .watches = true});
+}
+
+}  // namespace internal
+
+absl::StatusOr<std::unique_ptr<EtcdClient>> EtcdClient::Start(const EtcdOptions& options) {
+  if (options.user.empty() != options.password_file.empty()) {
+    return absl::InvalidArgumentError(
+        "EtcdOptions::user and password_file go together: give both, or none");
+  }
+  if (!options.user.empty()) {
+    VERBENA_RETURN_IF_ERROR(ReadPassword(options.password_file).status());
+  }
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<internal::EtcdWire> wire,
+                           internal::StartHttpWire(options, {.answer_bytes = kMaxAnswerBytes,
+                                                             .endpoints = kMaxEndpoints}));
+  return internal::EtcdCore::MakeClient(std::move(wire), options);
+}
+
+EtcdClient::EtcdClient(std::unique_ptr<internal::EtcdCore> core) : core_(std::move(core)) {}
+EtcdClient::~EtcdClient() = default;
+
 Task<absl::StatusOr<EtcdRange>> EtcdClient::Get(std::string key) {
-  co_return co_await Ask(kRange, internal::EncodeRange(key, internal::EtcdRangeKind::kKey, 0),
-                         &internal::DecodeRange);
+  co_return co_await core_->Ask(
+      kRange, internal::EncodeRange(key, internal::EtcdRangeKind::kKey, 0), &internal::DecodeRange);
 }
 
 Task<absl::StatusOr<EtcdRange>> EtcdClient::List(std::string prefix, size_t most) {
-  co_return co_await Ask(kRange,
-                         internal::EncodeRange(prefix, internal::EtcdRangeKind::kPrefix, most),
-                         &internal::DecodeRange);
+  co_return co_await core_->Ask(
+      kRange, internal::EncodeRange(prefix, internal::EtcdRangeKind::kPrefix, most),
+      &internal::DecodeRange);
 }
 
 Task<absl::StatusOr<EtcdRange>> EtcdClient::Newest(std::string prefix) {
-  co_return co_await Ask(kRange, internal::EncodeRange(prefix, internal::EtcdRangeKind::kNewest, 1),
-                         &internal::DecodeRange);
+  co_return co_await core_->Ask(kRange,
+                                internal::EncodeRange(prefix, internal::EtcdRangeKind::kNewest, 1),
+                                &internal::DecodeRange);
 }
 
 Task<absl::StatusOr<EtcdTxnResult>> EtcdClient::Commit(EtcdTxn txn) {
-  co_return co_await Ask(kTxn, txn.Encode(), &internal::DecodeTxn);
+  co_return co_await core_->Ask(kTxn, txn.Encode(), &internal::DecodeTxn);
 }
 
 Task<absl::StatusOr<EtcdLease>> EtcdClient::GrantLease(Duration ttl) {
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(ttl).count();
-  co_return co_await Ask("/v3/lease/grant", internal::EncodeGrant(std::max<int64_t>(seconds, 1)),
-                         &internal::DecodeGrant);
+  co_return co_await core_->Ask("/v3/lease/grant",
+                                internal::EncodeGrant(std::max<int64_t>(seconds, 1)),
+                                &internal::DecodeGrant);
 }
 
 Task<absl::StatusOr<EtcdLease>> EtcdClient::KeepAlive(int64_t lease) {
-  co_return co_await Ask("/v3/lease/keepalive", internal::EncodeLease(lease),
-                         &internal::DecodeKeepAlive);
+  co_return co_await core_->Ask("/v3/lease/keepalive", internal::EncodeLease(lease),
+                                &internal::DecodeKeepAlive);
 }
 
 Task<absl::Status> EtcdClient::Revoke(int64_t lease) {
-  co_return (
-      co_await Ask("/v3/lease/revoke", internal::EncodeLease(lease), &internal::DecodeRevision))
+  co_return (co_await core_->Ask("/v3/lease/revoke", internal::EncodeLease(lease),
+                                 &internal::DecodeRevision))
       .status();
 }
 
 std::unique_ptr<EtcdWatch> EtcdClient::Watch(std::string_view prefix, int64_t from_revision) {
   return std::unique_ptr<EtcdWatch>(
-      new EtcdWatch(wire_->Post({.path = kWatch,
-                                 .body = internal::EncodeWatch(prefix, from_revision),
-                                 .token = Token(),
-                                 .watches = true})));
+      new EtcdWatch(core_->Watch(internal::EncodeWatch(prefix, from_revision))));
 }
 
 EtcdWatch::EtcdWatch(std::unique_ptr<EtcdExchange> exchange) : exchange_(std::move(exchange)) {}

@@ -23,6 +23,7 @@
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/rpc/etcd.h"
+#include "verbena/rpc/naming/etcd/client.h"
 #include "verbena/rpc/naming/etcd/http.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -36,12 +37,12 @@ constexpr const char* kCommitted = R"({"header":{"revision":"7"},"succeeded":tru
 class EtcdClientTest : public ::testing::Test {
  protected:
   absl::StatusOr<EtcdTxnResult> Commit() {
-    return scheduler_.Run(client_.Commit(EtcdTxn().Put("a", "1")));
+    return scheduler_.Run(client_->Commit(EtcdTxn().Put("a", "1")));
   }
 
   ManualScheduler scheduler_;
   FakeEtcd etcd_;
-  EtcdClient client_{etcd_.Wire()};
+  const std::unique_ptr<EtcdClient> client_ = EtcdCore::MakeClient(etcd_.Wire());
 };
 
 // In a process of its own, in which no thread of RunBlocking() has begun.
@@ -51,8 +52,8 @@ class EtcdClientTest : public ::testing::Test {
     ManualScheduler scheduler;
     FakeEtcd etcd;
     etcd.answer = kCommitted + std::string(70'000, 'x') + R"("})";
-    EtcdClient client(etcd.Wire());
-    const auto committed = scheduler.Run(client.Commit(EtcdTxn().Put("a", "1")));
+    const auto client = EtcdCore::MakeClient(etcd.Wire());
+    const auto committed = scheduler.Run(client->Commit(EtcdTxn().Put("a", "1")));
     _exit(committed.ok() && committed->succeeded ? 0 : 1);
   }).join();
   _exit(2);
@@ -69,8 +70,9 @@ TEST_F(EtcdClientTest, ALargeAnswerIsReadWithoutAnotherThread) {
     if (!Forbid(SYS_clone3, EAGAIN) || !Forbid(SYS_clone, EAGAIN)) _exit(0);
     ManualScheduler scheduler;
     FakeEtcd etcd;
-    EtcdClient client(etcd.Wire(), {.user = "me", .password_file = "/there/is/none"});
-    const absl::Status status = scheduler.Run(client.Commit(EtcdTxn().Put("a", "1"))).status();
+    const auto client =
+        EtcdCore::MakeClient(etcd.Wire(), {.user = "me", .password_file = "/there/is/none"});
+    const absl::Status status = scheduler.Run(client->Commit(EtcdTxn().Put("a", "1"))).status();
     const bool is_right = absl::IsResourceExhausted(status) &&
                           OutcomeOf(status) == Outcome::kNotExecuted && etcd.paths.empty();
     _exit(is_right ? 0 : 1);
@@ -114,19 +116,20 @@ class EtcdLoginTest : public ::testing::Test {
   ~EtcdLoginTest() override { std::remove(path_.c_str()); }
 
   void WritePassword(const std::string& password) { std::ofstream(path_) << password << "\n"; }
-  absl::Status Get() { return scheduler_.Run(client_.Get("a")).status(); }
+  absl::Status Get() { return scheduler_.Run(client_->Get("a")).status(); }
 
   const std::string path_ = ::testing::TempDir() + "/password." + std::to_string(getpid());
   WaitingScheduler scheduler_{WaitingScheduler::Time::kStanding};
   FakeEtcd etcd_;
-  EtcdClient client_{etcd_.Wire(), {.user = "me", .password_file = path_}};
+  const std::unique_ptr<EtcdClient> client_ =
+      EtcdCore::MakeClient(etcd_.Wire(), {.user = "me", .password_file = path_});
 };
 
 TEST_F(EtcdLoginTest, LogsInOnceBeforeItsFirstRequest) {
   EXPECT_EQ(Get(), absl::OkStatus());
   EXPECT_EQ(Get(), absl::OkStatus());
   EXPECT_EQ(etcd_.logins, 1);
-  const auto watch = client_.Watch("a", 1);
+  const auto watch = client_->Watch("a", 1);
   EXPECT_EQ(etcd_.watch()->token, "token-1");
 }
 
@@ -205,9 +208,9 @@ TEST(EtcdFilesTest, CertificatesWaitForNoThreadOfRunBlocking) {
   FakeEtcd etcd;
   etcd.gone = true;
   std::atomic<int> times_read = 0;
-  EtcdClient client(std::make_unique<WireWithFiles>(etcd, times_read));
+  const auto client = EtcdCore::MakeClient(std::make_unique<WireWithFiles>(etcd, times_read));
   const AllThreads taken(scheduler);
-  EXPECT_TRUE(absl::IsUnavailable(scheduler.Run(client.Get("a")).status()));
+  EXPECT_TRUE(absl::IsUnavailable(scheduler.Run(client->Get("a")).status()));
   EXPECT_EQ(times_read, 1);
 }
 

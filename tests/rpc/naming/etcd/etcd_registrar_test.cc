@@ -16,6 +16,7 @@
 #include "tests/support/manual_scheduler.h"
 #include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/etcd.h"
+#include "verbena/rpc/naming/etcd/client.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/coro/scope.h"
@@ -42,8 +43,8 @@ class EtcdRegistrarTest : public ::testing::Test {
 
   ManualScheduler scheduler_;
   FakeEtcd etcd_;
-  EtcdRegistrar registrar_{std::make_unique<EtcdClient>(etcd_.Wire()), "s/a", R"({"x":1})",
-                           seconds(9), Random::Real()};
+  EtcdRegistrar registrar_{EtcdCore::MakeClient(etcd_.Wire()), "s/a", R"({"x":1})", seconds(9),
+                           Random::Real()};
   TaskScope scope_{scheduler_};
 };
 
@@ -138,8 +139,7 @@ TEST(RegistrationTimeoutTest, ASilentMemberCostsNoLeaseHoweverShort) {
   for (const Duration ttl : {seconds(2), seconds(3), seconds(10), seconds(600)}) {
     ManualScheduler scheduler;
     FakeEtcd etcd;
-    EtcdRegistrar registrar(std::make_unique<EtcdClient>(etcd.Wire()), "s/a", "{}", ttl,
-                            Random::Real());
+    EtcdRegistrar registrar(EtcdCore::MakeClient(etcd.Wire()), "s/a", "{}", ttl, Random::Real());
     TaskScope scope(scheduler);
     scope.Spawn(registrar.Run());
     scheduler.RunUntilIdle();
@@ -160,8 +160,7 @@ TEST(RegistrationTimeoutTest, ASilentMemberCostsNoLeaseHoweverShort) {
 
 TEST_F(EtcdRegistrarTest, ServersThatBeganTogetherDoNotStayInStep) {
   SeededRandom other_random(1);
-  EtcdRegistrar other(std::make_unique<EtcdClient>(etcd_.Wire()), "s/b", "{}", seconds(9),
-                      other_random);
+  EtcdRegistrar other(EtcdCore::MakeClient(etcd_.Wire()), "s/b", "{}", seconds(9), other_random);
   scope_.Spawn(other.Run());
   Start();
   int together = 0;

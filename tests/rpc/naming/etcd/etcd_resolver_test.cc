@@ -19,6 +19,7 @@
 #include "tests/support/manual_scheduler.h"
 #include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/etcd.h"
+#include "verbena/rpc/naming/etcd/client.h"
 #include "verbena/transport/base/random.h"
 
 namespace verbena::internal {
@@ -75,7 +76,7 @@ class EtcdResolverTest : public ::testing::Test {
   using Strings = std::vector<std::string>;
   ManualScheduler scheduler_;
   FakeEtcd etcd_;
-  EtcdResolver resolver_{std::make_unique<EtcdClient>(etcd_.Wire()), "s/", Random::Real()};
+  EtcdResolver resolver_{EtcdCore::MakeClient(etcd_.Wire()), "s/", Random::Real()};
 };
 
 TEST_F(EtcdResolverTest, ListsTheKeysAndFollowsTheirChanges) {
@@ -295,7 +296,7 @@ TEST_F(EtcdResolverTest, ClientsThatLoseTheirWatchesTogetherListOneAfterAnother)
   std::vector<std::unique_ptr<Asking>> waits;
   for (int i = 0; i < kClients; ++i) {
     clients.push_back(
-        std::make_unique<EtcdResolver>(std::make_unique<EtcdClient>(etcd_.Wire()), "s/", random));
+        std::make_unique<EtcdResolver>(EtcdCore::MakeClient(etcd_.Wire()), "s/", random));
     EXPECT_TRUE(Asking(*clients.back(), scheduler_).Take().ok());
     waits.push_back(std::make_unique<Asking>(*clients.back(), scheduler_));
   }

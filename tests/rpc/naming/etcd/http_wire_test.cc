@@ -28,6 +28,7 @@
 #include "tests/support/held_port.h"
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "verbena/rpc/etcd.h"
+#include "verbena/rpc/naming/etcd/client.h"
 #include "verbena/rpc/naming/etcd/http.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/clock.h"
@@ -196,8 +197,8 @@ TEST_F(HttpWireTest, ASilentAddressOfAnEndpointHidesNoOther) {
       {.answer_bytes = EtcdClient::kMaxAnswerBytes, .endpoints = EtcdClient::kMaxEndpoints},
       lookups);
   ASSERT_TRUE(wire.ok()) << wire.status();
-  EtcdClient client(*std::move(wire), options);
-  const absl::Status answered = Await(client.Get("a")).status();
+  const auto client = EtcdCore::MakeClient(*std::move(wire), options);
+  const absl::Status answered = Await(client->Get("a")).status();
   EXPECT_TRUE(answered.ok()) << answered;
 }
 

@@ -216,12 +216,16 @@ Task<absl::Status> RuntimeCore::InitShard(Shard& shard) {
   co_return status;
 }
 
+size_t RuntimeCore::CheckedIndex(int index) const {
+  VERBENA_CHECK(index >= 0 && index < executors()) << "executor " << index << " of " << executors();
+  return static_cast<size_t>(index);
+}
+
 void RuntimeCore::LaunchAndWait(BlockOnRoot& root, size_t index) {
   VERBENA_CHECK(getpid() == process_)
       << "process " << getpid() << " is a fork of " << process_
       << ", which started the runtime, and has none of its threads: call fork() or daemon() "
          "first, then Runtime::Start()";
-  VERBENA_CHECK(index < shards_.size()) << "executor " << index << " of " << shards_.size();
   root.Launch(shards_[index]->executor());
   if (options_.threads) {
     root.Wait();
@@ -291,13 +295,11 @@ Runtime::~Runtime() {
 }
 
 void Runtime::LaunchAndWait(internal::BlockOnRoot& root, int executor_index) {
-  core_->LaunchAndWait(root, static_cast<size_t>(executor_index));
+  core_->LaunchAndWait(root, core_->CheckedIndex(executor_index));
 }
 
 internal::SpawnSite Runtime::SiteOf(int executor_index) {
-  VERBENA_CHECK(executor_index >= 0 && executor_index < executors())
-      << "executor " << executor_index << " of " << executors();
-  return core_->SiteOf(static_cast<size_t>(executor_index));
+  return core_->SiteOf(core_->CheckedIndex(executor_index));
 }
 
 void Runtime::LaunchSpawned(Task<void> task, int executor_index) {
@@ -306,7 +308,9 @@ void Runtime::LaunchSpawned(Task<void> task, int executor_index) {
 
 uint64_t Runtime::failed_tasks() const { return core_->failed_tasks(); }
 int Runtime::executors() const { return core_->executors(); }
-Executor& Runtime::executor(int index) const { return core_->shard(index).executor(); }
+Executor& Runtime::executor(int index) const {
+  return core_->shard(core_->CheckedIndex(index)).executor();
+}
 const std::vector<std::string>& Runtime::device_names() const { return core_->device_names(); }
 
 namespace {
@@ -325,9 +329,7 @@ EndpointStats Runtime::endpoint_stats(int executor_index) {
 }
 
 std::vector<DeviceStats> Runtime::device_stats(int executor_index) {
-  VERBENA_CHECK(executor_index >= 0 && executor_index < executors())
-      << "executor " << executor_index << " of " << executors();
-  internal::Shard& shard = core_->shard(executor_index);
+  internal::Shard& shard = core_->shard(core_->CheckedIndex(executor_index));
   Scheduler* current = Scheduler::Current();
   if (current == &shard.executor()) return shard.stats();
   if (current == nullptr) return BlockOn(ReadStats(shard), executor_index);

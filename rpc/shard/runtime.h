@@ -62,7 +62,10 @@ class RuntimeCore final : private ExecutorDriver {
   void Shutdown();
 
   int executors() const { return static_cast<int>(shards_.size()); }
-  // The part of the runtime that lives on an executor. Precondition: index < executors().
+  // The index of an executor that a program names. A check aborts if there is no such executor.
+  size_t CheckedIndex(int index) const;
+  // The part of the runtime that lives on an executor. Precondition of this and the following
+  // functions: index < executors().
   Shard& shard(size_t index) const { return *shards_[index]; }
   // The shard of the executor whose thread this is; nullptr on any other thread.
   Shard* ShardHere() const {

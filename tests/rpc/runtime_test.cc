@@ -499,12 +499,14 @@ TEST_F(RuntimeDeathTest, EndingAServerOrARuntimeOnAnExecutorNamesWhatBlocks) {
 }
 
 TEST_F(RuntimeDeathTest, AnExecutorThatThereIsNotAborts) {
-  EXPECT_DEATH(
-      {
-        auto runtime = *Runtime::Start();
-        (void)runtime->BlockOn(Seven(), 1);
-      },
-      "executor 1 of 1");
+  const auto use = [](void (*with)(Runtime&)) {
+    auto runtime = *Runtime::Start();
+    with(*runtime);
+  };
+  EXPECT_DEATH(use([](Runtime& runtime) { (void)runtime.BlockOn(Seven(), 1); }), "executor 1 of 1");
+  EXPECT_DEATH(use([](Runtime& runtime) { runtime.Spawn(Seven(), -1); }), "executor -1 of 1");
+  EXPECT_DEATH(use([](Runtime& runtime) { runtime.executor(1); }), "executor 1 of 1");
+  EXPECT_DEATH(use([](Runtime& runtime) { (void)runtime.device_stats(1); }), "executor 1 of 1");
 }
 
 }  // namespace runtime_test

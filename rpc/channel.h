@@ -2,7 +2,8 @@
 //
 // Usable at once and from every executor of its runtime. Each executor connects on its first call;
 // there, channels with the same target, server_executor and server_key share one connection. No
-// lock is taken. A stub keeps a pointer to it, so it must outlive its stubs and their calls.
+// lock is taken. A stub is made with a channel that is there already, and keeps a pointer into it:
+// the channel must outlive its stubs and their calls.
 //
 // A target that names a set of servers ("static:a:4000,b:4000") makes each executor connect to all
 // of them on its first call, or to a subset, and choose one for each call (policy.h). A server
@@ -22,7 +23,7 @@
 //   the process is no fork of the runtime's           a check aborts        two_users_test
 //   the target is well-formed                         INVALID_ARGUMENT      target_test
 //   used on the runtime's executors                   FAILED_PRECONDITION
-//   outlives its stubs and their calls                not checked
+//   made before its stubs, and outlives their calls   not checked
 
 #ifndef VERBENA_RPC_CHANNEL_H_
 #define VERBENA_RPC_CHANNEL_H_

@@ -229,7 +229,7 @@ def fetched(installed):
 
 
 def tests_and_examples(_):
-    """The unit tests of the CMake build, and its examples, beside the static library that is there."""
+    """The tests of the CMake build, and its examples, beside the static library that is there."""
     build = build_directory("static")
     try:
         with lock.locked(build):
@@ -618,7 +618,7 @@ OTHER_ROWS = (*(("shared", name, row) for _, name, row in SHORT_ROWS),
               ("static", "FetchContent", fetched),
               ("static", "./dev new-service --cmake", new_service),
               ("static", "code follows what a .proto imports", follows_imports),
-              ("static", "unit tests by ctest, and the examples", tests_and_examples),
+              ("static", "tests by ctest, and the examples", tests_and_examples),
               ("static", "refused: no protoc", without_protoc),
               ("static", "refused: another protoc", with_another_protoc),
               ("static", "refused: gcc 12 or older", with_an_old_gcc),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds library, command and unit tests for arm64 on this machine, and runs the tests under QEMU."""
+"""Builds library, command and tests for arm64 on this machine, and runs the tests under QEMU."""
 
 import argparse
 import hashlib
@@ -184,7 +184,7 @@ def build_and_test(pattern, jobs):
 def arguments():
     parser = argparse.ArgumentParser(
         prog="./dev arm64",
-        description="Builds library, command and unit tests for arm64 by CMake and clang, and runs the tests under "
+        description="Builds library, command and tests for arm64 by CMake and clang, and runs the tests under "
                     "qemu-user. Headers and libraries are those of Debian's packages: the first run downloads them by "
                     f"apt and unpacks them below {cache()}. It installs none of them. Exit status: 0 if all passed, "
                     "otherwise 1. QEMU on x86 keeps x86's memory order: these tests cannot show what arm64's weaker "

@@ -35,7 +35,7 @@ MODES = {
 # libraries, GoogleTest's archive among them, have from gcc 14's. That one is there when a program runs: it is linked, too.
 LINKING = {"g++-13": "-L/usr/lib/gcc/x86_64-linux-gnu/14"}
 
-# What a row does: everything; libraries of one compiler with programs of another; library, unit tests and hello.
+# What a row does: everything; libraries of one compiler with programs of another; library, tests and hello.
 WHOLE, MIXED, SHORT = "whole", "mixed", "short"
 
 

@@ -24,7 +24,7 @@ INSIDE = "/verbena/tools/dev/toolchain_row.py"
 def arguments(words=None):
     parser = argparse.ArgumentParser(
         prog="./dev toolchains", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Builds library, command, preload library, unit tests and examples by CMake with other compilers\n"
+        description="Builds library, command, preload library, tests and examples by CMake with other compilers\n"
                     "than this machine's, in roots of newer Debian releases, and uses what is installed. Runs as root.",
         epilog=rows_text() +
                "\nA row of one compiler runs ctest and every example's demo, installs, builds the README's hello by\n"

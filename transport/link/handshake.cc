@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
@@ -24,11 +23,21 @@ LinkHandshake::LinkHandshake(LinkHost& host, LinkTable& links, std::shared_ptr<E
       key_(key),
       stream_(std::move(stream)) {}
 
+LinkHandshake::~LinkHandshake() {
+  if (stream_ == nullptr) return;
+  // The peer hears of it at once. The link keeps the stream until its slot is free, since a server
+  // bounds the links of one source by their streams.
+  stream_->Close();
+  Link* link = Find();
+  if (link == nullptr) return;
+  link->qp().stream().Keep(std::move(stream_));
+  link->Close(absl::CancelledError(failure_));
+}
+
 // --- the client's side
 
 Task<absl::StatusOr<Link*>> LinkHandshake::Offer(ExecutorWish wish) {
-  // Also when the caller abandons this: the queue pair must not stay behind.
-  absl::Cleanup give_up = [this] { GiveUp("connecting was given up"); };
+  failure_ = "connecting was given up";
   LinkParameters mine = MyParameters(*Find());
   mine.executor_index = wish.number;
   mine.executor_choice = wish.choice;
@@ -58,7 +67,6 @@ Task<absl::StatusOr<Link*>> LinkHandshake::Offer(ExecutorWish wish) {
   // Open since before its Ready went out, it may have been lost again meanwhile.
   link = FindIn(LinkState::kOpen);
   if (link == nullptr) co_return Lost();
-  std::move(give_up).Cancel();
   co_return link;
 }
 
@@ -67,20 +75,12 @@ Task<absl::StatusOr<Link*>> LinkHandshake::Offer(ExecutorWish wish) {
 Task<absl::StatusOr<Link*>> LinkHandshake::Answer(LinkParameters offer,
                                                   std::span<const uint64_t> methods,
                                                   uint64_t incarnation) {
-  absl::Cleanup give_up = [this] { GiveUp("the handshake failed"); };
+  failure_ = "the handshake failed";
   offer.features &= MyOptions().features;
-  absl::Status status = co_await AnswerOffer(offer, methods, incarnation);
+  VERBENA_CO_RETURN_IF_ERROR(co_await AnswerOffer(offer, methods, incarnation));
   // Open since its answer went out, it may have been lost again meanwhile.
-  Link* link = Find();
-  if (status.ok() && (link == nullptr || !link->open())) status = Lost();
-  if (!status.ok()) {
-    // The client hears of it at once, but what its server bounds by streams counts until the link
-    // has given back its slot.
-    stream_->Close();
-    if (link != nullptr) link->qp().stream().Keep(std::move(stream_));
-    co_return status;
-  }
-  std::move(give_up).Cancel();
+  Link* link = FindIn(LinkState::kOpen);
+  if (link == nullptr) co_return Lost();
   co_return link;
 }
 
@@ -247,10 +247,6 @@ void LinkHandshake::MarkOpen(Link& link, const LinkParameters& peer, const std::
 Link* LinkHandshake::FindIn(LinkState state) const {
   Link* link = Find();
   return link != nullptr && link->state() == state ? link : nullptr;
-}
-
-void LinkHandshake::GiveUp(const char* reason) {
-  if (Link* link = Find()) link->Close(absl::CancelledError(reason));
 }
 
 absl::Status LinkHandshake::Lost() {

@@ -17,9 +17,10 @@
 // Owned by the coroutine of Endpoint::Connect() or Endpoint::Accept(), on the thread of the
 // endpoint's executor. It owns the bootstrap stream until TakeStream(). It never holds the link
 // across an await, because the link may be lost meanwhile: then the handshake fails with
-// UNAVAILABLE. If it fails or throws, or its Task is destroyed, it closes the link, and the
-// endpoint takes the link down. It can be cancelled at every await, and has no time limit of its
-// own: put WithDeadline around. There is at most one for each link that is being made, so
+// UNAVAILABLE. Unless TakeStream() was called, its destructor closes the stream and the link: also
+// after an exception, or if the coroutine is destroyed. The endpoint then takes the link down. The
+// handshake can be cancelled at every await, and has no time limit of its own: put WithDeadline
+// around. There is at most one for each link that is being made, so
 // LinkLimits::max_links bounds them.
 //
 //   LinkHandshake handshake(*this, links_, gate_, identity_, link->key(), std::move(stream));
@@ -72,13 +73,13 @@ class LinkHandshake {
                 std::unique_ptr<MessageStream> stream);
   LinkHandshake(const LinkHandshake&) = delete;
   LinkHandshake& operator=(const LinkHandshake&) = delete;
+  ~LinkHandshake();
 
   // Call one of the two, once, right after the link was made. Both return the link, which is open.
 
   // The client's side: offers the link. `wish` asks for an executor of the peer's.
   Task<absl::StatusOr<Link*>> Offer(ExecutorWish wish);
-  // The server's side. `offer`, `methods` and `incarnation` as for Endpoint::Accept(). If it fails,
-  // it closes the stream, and the link keeps that until its slot is free.
+  // The server's side. `offer`, `methods` and `incarnation` as for Endpoint::Accept().
   Task<absl::StatusOr<Link*>> Answer(LinkParameters offer, std::span<const uint64_t> methods,
                                      uint64_t incarnation);
 
@@ -91,8 +92,6 @@ class LinkHandshake {
   Link* Find() const { return links_.Find(key_); }
   // nullptr if the link is gone, or is in another state.
   Link* FindIn(LinkState state) const;
-  // Does nothing if the link is gone.
-  void GiveUp(const char* reason);
 
   LinkParameters MyParameters(Link& link) const;
   HandshakeOptions MyOptions() const;
@@ -131,8 +130,9 @@ class LinkHandshake {
   const std::shared_ptr<ExecutorGate> gate_;
   const EndpointIdentity& identity_;
   const LinkKey key_;
-  const uint32_t psn_ = NewPsn();  // of our queue pair
-  std::unique_ptr<MessageStream> stream_;
+  const uint32_t psn_ = NewPsn();                        // of our queue pair
+  const char* failure_ = "the handshake did not begin";  // why the link closes, if it does
+  std::unique_ptr<MessageStream> stream_;                // null once it was taken
 };
 
 }  // namespace verbena::internal

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -48,6 +49,17 @@ class EndsBeforeReady final : public ToldStream {
   int sends_ = 0;
 };
 
+// A server's stream, for whose answer there is no memory.
+class ThrowsInAnswer final : public ToldStream {
+ public:
+  using ToldStream::ToldStream;
+
+  Task<absl::Status> Send(std::string) override {
+    throw std::bad_alloc();
+    co_return absl::OkStatus();
+  }
+};
+
 class FailedHandshakeTest : public LinksFixture {
  protected:
   std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
@@ -55,14 +67,17 @@ class FailedHandshakeTest : public LinksFixture {
     return std::make_unique<EndsBeforeReady>(std::move(stream));
   }
   std::unique_ptr<MessageStream> WrapServerStream(std::unique_ptr<MessageStream> stream) override {
-    return std::make_unique<ToldStream>(std::move(stream), [this] {
+    const auto on_end = [this] {
       ++streams_ended_;
-      if (fails_) links_at_end_ = server().stats().links;
-    });
+      if (fails_ || throws_) links_at_end_ = server().stats().links;
+    };
+    if (throws_) return std::make_unique<ThrowsInAnswer>(std::move(stream), on_end);
+    return std::make_unique<ToldStream>(std::move(stream), on_end);
   }
 
   Receiver listeners_[6];
   bool fails_ = true;
+  bool throws_ = false;
   int streams_ended_ = 0;
   uint32_t links_at_end_ = 0;  // of the server, when the last stream ended
 };
@@ -85,6 +100,17 @@ TEST_F(FailedHandshakeTest, TheStreamLastsAsLongAsTheSlotWhichComesBackOnce) {
   ASSERT_NE(Connect(listeners_[2], listeners_[3]), nullptr);
   const absl::Status third = TryConnect(listeners_[4], listeners_[5]).status();
   EXPECT_TRUE(absl::IsResourceExhausted(third)) << third;
+}
+
+TEST_F(FailedHandshakeTest, AHandshakeThatThrowsGivesItsSlotBackBeforeItsStream) {
+  fails_ = false;
+  throws_ = true;
+  Start({}, {});
+  EXPECT_FALSE(TryConnect(listeners_[0], listeners_[1]).ok());
+  EXPECT_TRUE(DoneInTime([&] { return streams_ended_ == 1; }));
+  EXPECT_EQ(links_at_end_, 0u);
+  ASSERT_TRUE(accepted().has_value());
+  EXPECT_TRUE(absl::IsInternal(accepted()->status())) << accepted()->status();
 }
 
 }  // namespace failed_handshake_test

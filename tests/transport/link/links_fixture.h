@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -205,7 +206,7 @@ class LinksFixture : public testing::Test {
     co_return link;
   }
 
-  // The server's end of the last link, or its failure.
+  // The server's end of the last link, or its failure: INTERNAL if its handshake threw.
   const std::optional<absl::StatusOr<Link*>>& accepted() const { return accepted_; }
 
   // The parameters that the last client offered.
@@ -238,7 +239,11 @@ class LinksFixture : public testing::Test {
     absl::StatusOr<LinkParameters> offer = co_await ReceiveOffer(**stream);
     if (!offer.ok()) co_return;
     last_offer_ = *offer;
-    accepted_ = co_await server_->Accept(WrapServerStream(*std::move(stream)), *offer, listener);
+    try {
+      accepted_ = co_await server_->Accept(WrapServerStream(*std::move(stream)), *offer, listener);
+    } catch (const std::exception& error) {
+      accepted_ = absl::InternalError(error.what());
+    }
   }
 
   Task<void> ConnectOne(LinkListener& listener, absl::StatusOr<Link*>& link) {

@@ -8,8 +8,8 @@ this workspace are run; targets that they declare count as their callers' packag
 import ast
 import builtins
 import dataclasses
-import fnmatch
 import functools
+import re
 
 import tree
 
@@ -42,6 +42,13 @@ class Target:
     def _path(self, label):
         package, name = self._full(label)[2:].split(":")
         return f"{package}/{name}"
+
+
+def _matches(name, pattern):
+    """Whether Bazel's glob() takes `name` for `pattern`: * stays within a folder, ** does not."""
+    parts = re.split(r"(\*\*/|\*\*|\*)", pattern)
+    words = {"**/": r"(?:.*/)?", "**": r".*", "*": r"[^/]*"}
+    return re.fullmatch("".join(words.get(part) or re.escape(part) for part in parts), name) is not None
 
 
 class _Anything:
@@ -79,9 +86,9 @@ class _Native:
     def glob(self, include, exclude=(), **_):
         prefix = self._package + "/"
         names = [name.removeprefix(prefix) for name in tree.files() if name.startswith(prefix)]
-        return [name for name in names if "/" not in name
-                if any(fnmatch.fnmatch(name, pattern) for pattern in include)
-                and not any(fnmatch.fnmatch(name, pattern) for pattern in exclude)]
+        return [name for name in names
+                if any(_matches(name, pattern) for pattern in include)
+                and not any(_matches(name, pattern) for pattern in exclude)]
 
     def existing_rules(self):
         return {target.name: {"srcs": [f":{source.lstrip(':')}" for source in target.arguments.get("srcs") or []]}

@@ -158,6 +158,20 @@ class BuildFilesTest(FakeTree):
         self.assertEqual(["//tests/x:a", "//tests/x:b", "//tests/x:ctests/x"],
                          [target.label() for target in build_files.targets("tests/x")])
 
+    def test_a_star_of_glob_stays_within_a_folder_and_two_do_not(self):
+        self.files["tests/x/BUILD"] = 'cc_test(name = "a", srcs = glob(["*_test.cc"]), data = glob(["b/*", "c/**"]))'
+        self.files |= {f"tests/x/{name}": "" for name in ("a_test.cc", "d/a_test.cc", "b/e", "b/f/g", "c/h/i")}
+        [test] = build_files.targets("tests/x")
+        self.assertEqual((["a_test.cc"], ["b/e", "c/h/i"]), (test.arguments["srcs"], test.arguments["data"]))
+
+    def test_tests_of_a_folder_are_those_that_no_target_above_takes(self):
+        self.files["tests/x/BUILD"] = 'load("//tools:t.bzl", "t")\ncc_test(name = "a", srcs = ["a_test.cc"])\nt()\n'
+        self.files["tools/t.bzl"] = \
+            "def t():\n    taken = [s for rule in native.existing_rules().values() for s in rule.get('srcs', [])]\n" \
+            "    [native.sh_test(name = s) for s in native.glob(['*_test.cc']) if ':' + s not in taken]\n"
+        self.files |= {"tests/x/a_test.cc": "", "tests/x/b_test.cc": ""}
+        self.assertEqual(["a", "b_test.cc"], [target.name for target in build_files.targets("tests/x")])
+
     def test_a_test_without_sources_has_those_of_the_libraries_of_its_package(self):
         self.files["tests/x/BUILD"] = \
             'cc_test(name = "t", deps = [":a", "//z"])\n' \

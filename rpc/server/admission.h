@@ -111,6 +111,8 @@ class QueuedCall : public AgingCall, public IntrusiveNode<QueuedCall> {
   // Ends the call, which has left the queue and never runs.
   virtual void RefuseQueued(RefusalReason reason) = 0;
 
+  // In the queue.
+  bool waits() const { return waits_; }
   // Says how the call counts, from its arrival to its end.
   void SetAdmitted(ClientQueue& client, CallClass its_class, uint64_t pinned_bytes) {
     client_ = &client;
@@ -125,7 +127,7 @@ class QueuedCall : public AgingCall, public IntrusiveNode<QueuedCall> {
   ClientQueue* client_ = nullptr;
   uint64_t pinned_bytes_ = 0;
   CallClass class_ = CallClass::kNormal;
-  bool waits_ = false;    // in the queue
+  bool waits_ = false;
   bool counted_ = false;  // among the handlers that run
   TimePoint arrived_{};
 };
@@ -322,8 +324,8 @@ inline bool HasBounds(const AdmissionOptions& options) {
 // say.
 //
 // Counts the calls and bytes of methods and clients, keeps places for control calls, and has the
-// queue, if there is one. Only servers with such bounds have an Admission; the others pay nothing.
-// Part of a ServerState, on its executor's thread.
+// queue, if there is one. Only servers with such bounds have an Admission; the others pay nothing:
+// what a call's hot path names is out of line. Part of a ServerState, on its executor's thread.
 class Admission final : private FlushHook {
  public:
   // Precondition: HasBounds(options), and each of its methods is in the table.
@@ -340,15 +342,15 @@ class Admission final : private FlushHook {
   void Count(QueuedCall& call, int method, CallClass its_class, uint64_t pinned_bytes,
              ClientQueue& client);
   // The call is over. True if it had a control place.
-  bool Release(QueuedCall& call, int method);
+  [[gnu::noinline]] bool Release(QueuedCall& call, int method);
 
   // Calls wait for their turn.
   bool queues() const { return queue_ != nullptr; }
   // These need queues().
-  void Enqueue(QueuedCall& call);
+  [[gnu::noinline]] void Enqueue(QueuedCall& call);
   void Leave(QueuedCall& call) { queue_->Remove(call); }
   // The call's handler has ended, or counts no more. Also without a queue.
-  void EndRun(QueuedCall& call);
+  [[gnu::noinline]] void EndRun(QueuedCall& call);
 
   // Refuses all that wait.
   void RefuseAll(RefusalReason reason);

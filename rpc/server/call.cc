@@ -32,13 +32,26 @@ namespace verbena::internal {
 
 namespace {
 
-Task<absl::StatusOr<bool>> ReadRequest(StreamReceiver& receiver, MessageLite& request) {
-  co_return co_await StreamRead(receiver, request);
+// The request of a stream, which comes as a message.
+Task<absl::Status> ReadRequest(StreamReceiver& receiver, MessageLite& request) {
+  VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await StreamRead(receiver, request));
+  if (!read) {
+    co_return absl::InvalidArgumentError("the client ended its messages without a request");
+  }
+  receiver.End();
+  co_return absl::OkStatus();
 }
 
 Task<absl::Status> WriteReply(StreamSender& sender, const MessageLite& reply) {
   co_return co_await StreamWrite(sender, reply);
 }
+
+// `body` is the failure's Status as it travels.
+Task<absl::Status> AskForFailure(WrittenResponse& response, std::unique_ptr<MessageLite> body) {
+  co_return co_await response.AskForLanding(*body);
+}
+
+Task<absl::Status> Fail(absl::Status status) { co_return status; }
 
 // `left`, in microseconds, is what a peer claims.
 TimePoint DeadlineIn(uint64_t left, TimePoint now) {
@@ -53,91 +66,57 @@ ServerCall::ServerCall(ServerState& state, CallPool& pool, int method_index)
     : pool_(pool),
       entry_(state.methods().entry(method_index)),
       messages_(*entry_.method),
-      response_(state, entry_.method->descriptor->full_name, messages_, *this),
-      parts_(state) {}
+      parts_(state),
+      response_(parts_, entry_.method->descriptor->full_name, messages_, *this),
+      serves_(!state.limits().interceptors.empty()) {}
 
 ServerCall::~ServerCall() {
   VERBENA_CHECK(parts_.link == nullptr) << "a call of " << method_name() << " still runs";
   StopTimer();
 }
 
-void ServerCall::SetCall(CallLink& call_link, CallId id, uint64_t time_left_us) {
+void ServerCall::Begin(CallLink& call_link, CallId id, uint64_t time_left_us) {
   VERBENA_DCHECK(parts_.link == nullptr && !context_.has_value() && !task_) << method_name();
-  VERBENA_DCHECK(step_ == Step::kHandler && !parts_.in_use()) << method_name();
+  VERBENA_DCHECK(!ahead_ && !parts_.in_use()) << method_name();
   parts_.link = &call_link;
   parts_.id = id;
   parts_.deadline =
       time_left_us == 0 ? kNever : DeadlineIn(time_left_us, parts_.state.executor().now());
 }
 
-void ServerCall::Start(CallLink& call_link, IncomingRequest& request, UsedGrant& landing) {
-  SetCall(call_link, request.id, request.time_left_us);
-  if (request.is_plain()) {
-    StartPlainly(request.message);
-  } else {
-    StartWithParts(request, landing);
-  }
-}
-
 void ServerCall::StartInFrame(CallLink& call_link, const FrameHeader& frame, const char* body) {
-  SetCall(call_link, {frame.call_slot, frame.call_generation}, frame.deadline());
-  StartPlainly({body, frame.body_bytes});
-}
-
-inline void ServerCall::StartPlainly(std::string_view message) {
-  messages_.NoteRequest(message.size());
-  if (!messages_.request().ParseFromArray(message.data(), static_cast<int>(message.size()))) {
-    Respond(NotParsed(), Outcome::kNotExecuted);
+  Begin(call_link, {frame.call_slot, frame.call_generation}, frame.deadline());
+  if (!messages_.ParseRequest({body, frame.body_bytes})) [[unlikely]] {
+    Respond({NotParsed(), Outcome::kNotExecuted});
     return;
   }
-  BeginContext();
-  if (parts_.state.admission() != nullptr) [[unlikely]] {
-    AwaitTurn(false);
+  Launch();
+}
+
+void ServerCall::Start(CallLink& call_link, IncomingRequest& request, UsedGrant& landing) {
+  Begin(call_link, request.id, request.time_left_us);
+  if (absl::Status taken = TakeRequest(request, landing); !taken.ok()) {
+    Respond({std::move(taken), Outcome::kNotExecuted});
     return;
   }
-  RunHandler();
+  Launch();
 }
 
-void ServerCall::BeginContext() {
-  cancel_.emplace();
-  cancel_->set_client(reinterpret_cast<uintptr_t>(&parts_.link->client()));
-  context_.emplace(
-      ContextAccess::Make(*entry_.method->descriptor, *cancel_, parts_.link->peer(), parts_));
-  if (parts_.deadline != kNever) StartTimer();
-}
-
-// A handler need not be a coroutine, so it may throw before there is a Task to hold what it threw.
-void ServerCall::RunHandler() {
-  try {
-    task_ = Invoke();
-  } catch (...) {
-    EndTurn();
-    Respond(parts_.state.Thrown(method_name()), Outcome::kMaybeExecuted);
-    return;
+absl::Status ServerCall::TakeRequest(IncomingRequest& request, UsedGrant& landing) {
+  if (request.bulk.has_value()) {
+    parts_.BeginBulk(*request.bulk, std::move(landing), request.payload_in_frame);
+    parts_.bulk.get()->request().set_context_bytes(request.traveling_context_bytes());
   }
-  if (!task_) {
-    EndTurn();
-    Respond(NoTask(method_name()), Outcome::kMaybeExecuted);
-    return;
+  if (request.has_context) parts_.carried.SetIncoming(std::move(request.context));
+  if (request.streams != Streams::kNone) parts_.BeginStream(request, method());
+  if (parts_.AwaitsRequest()) serves_ = true;
+  if (!request.message_in_frame) {
+    messages_.ClearRequest();
+  } else if (!messages_.ParseRequest(request.message)) {
+    return NotParsed();
   }
-  task_.Start(parts_.state.executor(), &*cancel_, this);
-}
-
-Task<absl::Status> ServerCall::Invoke() {
-  if (parts_.state.limits().interceptors.empty()) [[likely]]
-    return InvokeHandler();
-  step_ = Step::kIntercept;
-  return RunIntercepted();
-}
-
-Task<absl::Status> ServerCall::InvokeHandler() {
-  if (parts_.carried.name() != nullptr) [[unlikely]]
-    return InvokeNamed();
-  return entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
-}
-
-Task<absl::Status> ServerCall::InvokeNamed() {
-  return RunOnce({parts_, entry_, messages_, *cancel_, *context_});
+  if (!request.bulk.has_value()) return absl::OkStatus();
+  return parts_.bulk.get()->request().Check(method());
 }
 
 absl::Status ServerCall::NotParsed() const {
@@ -146,104 +125,182 @@ absl::Status ServerCall::NotParsed() const {
                                                 TypeNameOf(messages_.request())));
 }
 
-void ServerCall::OnTaskDone() {
-  VERBENA_DCHECK(parts_.link != nullptr && context_.has_value()) << method_name();
-  if (parts_.state.admission() != nullptr) [[unlikely]]
-    EndTurn();
-  absl::Status status;
-  Outcome outcome = Outcome::kExecuted;
+// A handler need not be a coroutine, so it may throw before there is a Task to hold what it threw.
+[[gnu::always_inline]] inline void ServerCall::Run() {
   try {
-    status = task_.TakeResult();
+    task_ = serves_ ? Serve() : InvokeHandler();
   } catch (...) {
-    status = parts_.state.Thrown(method_name());
-    outcome = Outcome::kMaybeExecuted;
+    EndUnrun({parts_.state.Thrown(method_name()), Outcome::kMaybeExecuted});
+    return;
   }
-  task_ = {};
-  if (status.ok() && step_ == Step::kHandler) [[likely]] {
-    Complete();
-  } else {
-    EndTask(status, outcome);
+  if (!task_) [[unlikely]] {
+    EndUnrun({NoTask(method_name()), Outcome::kMaybeExecuted});
+    return;
   }
+  task_.Start(parts_.state.executor(), &*cancel_, this);
 }
 
-void ServerCall::Complete() {
-  const size_t reply_bytes = messages_.reply().ByteSizeLong();
-  messages_.NoteReply(reply_bytes);
-  const Link* link = parts_.link->link();
-  if (!parts_.in_use() && (link == nullptr || reply_bytes <= link->max_body_bytes())) [[likely]] {
-    ReplyInFrame(reply_bytes);
-  } else {
-    CompleteWithParts(reply_bytes);
+inline void ServerCall::SetTrace() {
+  const CallContext& context = *parts_.carried.incoming();
+  if (context.trace.has_value()) cancel_->set_trace(*context.trace);
+}
+
+void ServerCall::Launch() {
+  cancel_.emplace();
+  cancel_->set_client(reinterpret_cast<uintptr_t>(&parts_.link->client()));
+  if (parts_.carried.incoming() != nullptr) [[unlikely]]
+    SetTrace();
+  context_.emplace(ContextAccess::Make(method(), *cancel_, parts_.link->peer(), parts_));
+  if (parts_.deadline != kNever) {
+    ContextAccess::SetDeadline(*context_, parts_.deadline);
+    cancel_->LimitDeadline(parts_.deadline);
+    parts_.state.executor().StartTimer(*this, parts_.deadline);
+    timer_running_ = true;
   }
-}
-
-void ServerCall::ReplyInFrame(size_t reply_bytes) {
-  if (!EndHandler()) return;
-  if (response_.SendInFrame(*parts_.link, parts_.id, parts_.deadline, reply_bytes)) [[likely]]
-    FinishReplied();
-}
-
-void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
-  if (parts_.in_use()) {
-    RespondWithParts(status, outcome);
-  } else {
-    RespondPlainly(status, outcome);
+  if (Admission* admission = parts_.state.admission()) [[unlikely]] {
+    if (admission->queues()) {
+      admission->Enqueue(*this);
+      return;
+    }
+    parts_.state.NoteStarted();
   }
+  Run();
 }
 
-void ServerCall::RespondPlainly(const absl::Status& status, Outcome outcome) {
-  if (!status.ok()) DropFailedReply();
-  if (!EndHandler()) return;
-  response_.Begin(*parts_.link, parts_.id, parts_.deadline, nullptr, nullptr);
-  const bool sent = status.ok() ? response_.SendReply(messages_.reply_bytes())
-                                : response_.SendFailure(status, outcome);
-  if (sent) Finish();
+inline void ServerCall::EndTurn() {
+  if (Admission* admission = parts_.state.admission()) [[unlikely]]
+    admission->EndRun(*this);
 }
 
-// The handler may have made a large reply before it failed.
-void ServerCall::DropFailedReply() {
-  messages_.NoteReply(messages_.reply().ByteSizeLong());
-  messages_.DropReplyBeyond(CallMessages::kMaxPooledBytes);
+void ServerCall::RunQueued() {
+  if (parts_.deadline <= parts_.state.executor().now()) {
+    EndUnrun({CancelStatus(absl::StatusCode::kDeadlineExceeded), Outcome::kNotExecuted});
+    return;
+  }
+  parts_.state.NoteStarted();
+  // Streams may last for ever.
+  if (parts_.stream.get() != nullptr) EndTurn();
+  Run();
 }
 
-bool ServerCall::EndHandler() {
-  StopTimer();
-  context_.reset();
-  cancel_.reset();
-  const Link* link = parts_.link->link();
-  if (link != nullptr && link->open()) [[likely]]
-    return true;
+void ServerCall::RefuseQueued(RefusalReason reason) {
+  if (parts_.bulk.get() != nullptr || parts_.stream.get() != nullptr) {
+    parts_.state.NoteRefused(reason);
+    Respond({parts_.state.RefusalStatus(reason), Outcome::kNotExecuted});
+    return;
+  }
+  // The Status is encoded already.
+  parts_.state.CountRefusal(reason);
+  CallLink& call_link = *parts_.link;
+  const CallId id = parts_.id;
+  if (EndHandler() == nullptr) return;
   Finish();
-  return false;
+  call_link.RefuseQueued(id, reason);
 }
 
-void ServerCall::Finish() {
-  response_.Clear();
-  if (parts_.in_use()) parts_.Clear();
-  step_ = Step::kHandler;
-  FinishReplied();
+void ServerCall::EndUnrun(CallEnding ending) {
+  EndTurn();
+  Respond(std::move(ending));
 }
 
-void ServerCall::FinishReplied() {
-  VERBENA_DCHECK(!context_.has_value() && !cancel_.has_value() && !timer_running_)
-      << method_name() << " ends before its handler";
-  messages_.Clear();
-  CallLink& call_link = *std::exchange(parts_.link, nullptr);
-  const bool is_guarded = parts_.state.admission() != nullptr && ReleasePlace();
-  if (!is_guarded) [[likely]]
-    call_link.client().RemoveCall();
-  IntrusiveNode<ServerCall>::Unlink();
-  call_link.Remove(parts_.id.slot, *this);
-  pool_.Recycle(*this);
+// The interceptors of one call, around its handler. Lives in Serve()'s frame.
+class ServerCall::Chain final : public InterceptorChain<ServerInterceptor, ServerCallView> {
+ public:
+  Chain(ServerCall& call, ServerCallView& view)
+      : InterceptorChain(call.parts_.state.limits().interceptors, view), call_(call) {
+    const List& interceptors = call.parts_.state.limits().interceptors;
+    ServedStream* const stream = call.parts_.stream.get();
+    if (stream == nullptr || !Hooks::AreWanted(interceptors)) return;
+    hooks_.emplace(interceptors, view, Streams::kServer, stream->sender(), stream->receiver());
+  }
+
+ private:
+  using Hooks = MessageHooks<ServerInterceptor, ServerCallView>;
+
+  // A coroutine, since the handler begins when an interceptor awaits it.
+  Task<absl::Status> Last() override { co_return co_await call_.RunHandler(); }
+
+  ServerCall& call_;
+  std::optional<Hooks> hooks_;
+};
+
+Task<absl::Status> ServerCall::Serve() {
+  ending_.outcome = Outcome::kNotExecuted;  // until the handler begins
+  if (parts_.AwaitsRequest()) VERBENA_CO_RETURN_IF_ERROR(co_await FetchRequest());
+  if (parts_.state.limits().interceptors.empty()) co_return co_await RunHandler();
+  ServerCallView view(*context_, parts_.carried.incoming_metadata(), messages_.request(),
+                      messages_.reply());
+  Chain chain(*this, view);
+  co_return co_await chain.Run();
 }
 
-bool ServerCall::ReleasePlace() { return parts_.state.admission()->Release(*this, method_index()); }
+Task<absl::Status> ServerCall::FetchRequest() {
+  if (ServerBulk* bulk = parts_.bulk.get()) {
+    FetchedRequest& request = bulk->request();
+    VERBENA_CO_RETURN_IF_ERROR(co_await request.Fetch());
+    if (!request.context().empty()) VERBENA_CO_RETURN_IF_ERROR(ReadContext(request.context()));
+    if (request.fetches_message() && !messages_.ParseRequest(request.message())) {
+      co_return NotParsed();
+    }
+  } else {
+    ServedStream& stream = *parts_.stream.get();
+    const TimePoint limit = SaturatingAdd(parts_.state.executor().now(), kMaxLandingWait);
+    if (stream.expects_context()) {
+      VERBENA_CO_ASSIGN_OR_RETURN(const std::string block, co_await stream.TakeContext(limit));
+      VERBENA_CO_RETURN_IF_ERROR(ReadContext(block));
+    }
+    if (stream.request_apart()) {
+      VERBENA_CO_RETURN_IF_ERROR(
+          co_await WithDeadline(ReadRequest(stream.receiver(), messages_.request()), limit));
+      messages_.NoteRequest();
+    }
+  }
+  co_return cancel_->status();
+}
+
+absl::Status ServerCall::ReadContext(std::string_view block) {
+  absl::StatusOr<CallContext> context = ParseContext(block.data(), block.size());
+  if (context.ok() && context->metadata.bytes() > parts_.state.limits().max_metadata_bytes) {
+    return parts_.state.RefusalStatus(RefusalReason::kTooMuchMetadata);
+  }
+  absl::Status violation = context.status();
+  if (context.ok() && context->dedupe.has_value() && parts_.stream.get() != nullptr) {
+    violation = NameOfStream();
+  }
+  if (!violation.ok()) {
+    if (Link* link = parts_.link->link()) link->Close(violation);
+    return violation;
+  }
+  parts_.carried.SetIncoming(*std::move(context));
+  SetTrace();
+  return absl::OkStatus();
+}
+
+Task<absl::Status> ServerCall::RunHandler() {
+  ending_.outcome = Outcome::kExecuted;
+  Task<absl::Status> handler = InvokeHandler();
+  if (!handler) [[unlikely]]
+    handler = Fail(NoTask(method_name()));
+  return handler;
+}
+
+Task<absl::Status> ServerCall::InvokeHandler() {
+  if (parts_.carried.name() != nullptr) [[unlikely]]
+    return RunOnce({parts_, entry_, messages_, *cancel_, *context_});
+  return entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
+}
+
+absl::Status ServerCall::OnStreamFrame(const FrameHeader& frame, const char* body) {
+  ServedStream* stream = parts_.stream.get();
+  if (stream != nullptr) return stream->OnFrame(frame, body);
+  return absl::InvalidArgumentError(
+      fmt::format("a frame of a stream for a call of {}, which is not a stream", method_name()));
+}
 
 void ServerCall::Cancel(absl::StatusCode reason) {
-  if (step_ == Step::kQueued) {
+  if (QueuedCall::waits()) {
     parts_.state.admission()->Leave(*this);
-    step_ = Step::kHandler;
-    Respond(CancelStatus(reason), Outcome::kNotExecuted);
+    Respond({CancelStatus(reason), Outcome::kNotExecuted});
     return;
   }
   if (cancel_.has_value()) cancel_->Request(reason);
@@ -259,20 +316,13 @@ void ServerCall::GiveUp(absl::StatusCode reason) {
   Cancel(reason);
 }
 
-void ServerCall::StartTimer() {
-  ContextAccess::SetDeadline(*context_, parts_.deadline);
-  cancel_->LimitDeadline(parts_.deadline);
-  parts_.state.executor().StartTimer(*this, parts_.deadline);
-  timer_running_ = true;
+void ServerCall::OnTimer() {
+  timer_running_ = false;
+  GiveUp(absl::StatusCode::kDeadlineExceeded);
 }
 
 void ServerCall::StopTimer() {
   if (std::exchange(timer_running_, false)) parts_.state.executor().StopTimer(*this);
-}
-
-void ServerCall::OnTimer() {
-  timer_running_ = false;
-  GiveUp(absl::StatusCode::kDeadlineExceeded);
 }
 
 void ServerCall::OnLinkDown() {
@@ -284,302 +334,91 @@ void ServerCall::OnLinkDown() {
   }
 }
 
-// The part of a ServerCall for requests that have bulk, a context or a stream: reads them, and then
-// runs the handler.
-
-void ServerCall::StartWithParts(IncomingRequest& request, UsedGrant& landing) {
-  if (request.bulk.has_value()) {
-    parts_.BeginBulk(*request.bulk, std::move(landing), request.payload_in_frame);
+void ServerCall::OnTaskDone() {
+  VERBENA_DCHECK(parts_.link != nullptr && context_.has_value()) << method_name();
+  EndTurn();
+  absl::Status status;
+  try {
+    status = task_.TakeResult();
+  } catch (...) {
+    status = parts_.state.Thrown(method_name());
+    if (ending_.outcome == Outcome::kExecuted) ending_.outcome = Outcome::kMaybeExecuted;
   }
-  if (request.has_context) {
-    parts_.carried.SetIncoming(std::move(request.context));
-    if (request.context_header.travels && request.bulk.has_value()) {
-      parts_.bulk.get()->request().set_context_bytes(request.context_header.block_bytes);
-    }
-  }
-  messages_.NoteRequest(request.message.size());
-  if (request.streams != Streams::kNone) BeginStream(request);
-  if (request.message_in_frame &&
-      !messages_.request().ParseFromArray(request.message.data(),
-                                          static_cast<int>(request.message.size()))) {
-    Respond(NotParsed(), Outcome::kNotExecuted);
-    return;
-  }
-  if (request.bulk.has_value()) {
-    if (const absl::Status taken = CheckBulk(); !taken.ok()) {
-      Respond(taken, Outcome::kNotExecuted);
-      return;
-    }
-  }
-  BeginContext();
-  if (request.has_context) SetTrace();
-  if (parts_.state.admission() != nullptr) {
-    AwaitTurn(request.apart);
-  } else {
-    Launch(request.apart);
-  }
-}
-
-absl::Status ServerCall::CheckBulk() const {
-  const FetchedRequest& request = parts_.bulk.get()->request();
-  if (request.has_payload() && !entry_.method->descriptor->request_payload()) {
-    return absl::InvalidArgumentError(
-        fmt::format("{} takes no payload with its request, and was given one", method_name()));
-  }
-  return request.CheckSize();
-}
-
-void ServerCall::BeginStream(const IncomingRequest& request) {
-  ServedStream& stream = parts_.stream.Make();
-  stream.SetMemory(parts_.state, *parts_.link, parts_.deadline);
-  stream.Begin(parts_.link->streams(), parts_.id, *entry_.method->descriptor, request.apart);
-  if (request.context_header.travels) {
-    stream.ExpectContext(parts_.link->streams(), request.context_header.block_bytes);
-  }
-  // Interceptors see it, and it is that of the call before.
-  if (!request.message_in_frame) messages_.request().Clear();
-}
-
-void ServerCall::Launch(bool apart) {
-  const bool fetches = parts_.bulk.get() != nullptr && parts_.bulk.get()->request().fetches();
-  const bool reads =
-      apart || (parts_.stream.get() != nullptr && parts_.stream.get()->expects_context());
-  if (!fetches && !reads) {
-    RunHandler();
-    return;
-  }
-  step_ = Step::kFetch;
-  task_ = fetches ? FetchAndRun() : ReadAndRun(apart);
-  task_.Start(parts_.state.executor(), &*cancel_, this);
-}
-
-Task<absl::Status> ServerCall::FetchAndRun() {
-  FetchedRequest& request = parts_.bulk.get()->request();
-  VERBENA_CO_RETURN_IF_ERROR(co_await request.Fetch());
-  if (!request.context().empty()) VERBENA_CO_RETURN_IF_ERROR(TakeContext(request.context()));
-  if (request.fetches_message()) {
-    messages_.NoteRequest(request.message_bytes());
-    if (!request.ParseMessage(messages_.request())) co_return NotParsed();
-  }
-  co_return co_await RunFetched();
-}
-
-Task<absl::Status> ServerCall::ReadAndRun(bool request_apart) {
-  ServedStream& stream = *parts_.stream.get();
-  const TimePoint limit = SaturatingAdd(parts_.state.executor().now(), kMaxLandingWait);
-  if (stream.expects_context()) {
-    VERBENA_CO_ASSIGN_OR_RETURN(const std::string block, co_await stream.TakeContext(limit));
-    VERBENA_CO_RETURN_IF_ERROR(TakeContext(block));
-  }
-  if (!request_apart) co_return co_await RunFetched();
-  StreamReceiver& receiver = stream.receiver();
-  VERBENA_CO_ASSIGN_OR_RETURN(
-      const bool read, co_await WithDeadline(ReadRequest(receiver, messages_.request()), limit));
-  if (!read)
-    co_return absl::InvalidArgumentError("the client ended its messages without a request");
-  receiver.End();
-  messages_.NoteRequest(messages_.request().ByteSizeLong());
-  co_return co_await RunFetched();
-}
-
-absl::Status ServerCall::TakeContext(std::string_view block) {
-  absl::StatusOr<CallContext> context = ParseContext(block.data(), block.size());
-  if (!context.ok()) {
-    if (Link* link = parts_.link->link()) link->Close(context.status());
-    return context.status();
-  }
-  if (context->metadata.bytes() > parts_.state.limits().max_metadata_bytes) {
-    return parts_.state.RefusalStatus(RefusalReason::kTooMuchMetadata);
-  }
-  if (context->dedupe.has_value() && parts_.stream.get() != nullptr) {
-    absl::Status violation = NameOfStream();
-    if (Link* link = parts_.link->link()) link->Close(violation);
-    return violation;
-  }
-  parts_.carried.SetIncoming(*std::move(context));
-  SetTrace();
-  return absl::OkStatus();
-}
-
-void ServerCall::SetTrace() {
-  const CallContext& context = *parts_.carried.incoming();
-  if (context.trace.has_value()) cancel_->set_trace(*context.trace);
-}
-
-Task<absl::Status> ServerCall::RunFetched() {
-  if (cancel_->requested()) co_return cancel_->status();
-  step_ = Step::kHandler;
-  Task<absl::Status> handler = Invoke();
-  if (!handler) co_return NoTask(method_name());
-  co_return co_await std::move(handler);
-}
-
-absl::Status ServerCall::OnStreamFrame(const FrameHeader& frame, const char* body) {
-  ServedStream* stream = parts_.stream.get();
-  if (stream != nullptr) return stream->OnFrame(frame, body);
-  return absl::InvalidArgumentError(
-      fmt::format("a frame of a stream for a call of {}, which is not a stream", method_name()));
-}
-
-// The part of a ServerCall for servers with interceptors: runs them around the handler.
-
-class ServerCall::Chain final : public InterceptorChain<ServerInterceptor, ServerCallView> {
- public:
-  Chain(ServerCall& call, ServerCallView& view)
-      : InterceptorChain(call.parts_.state.limits().interceptors, view), call_(call) {}
-
- private:
-  Task<absl::Status> Last() override {
-    call_.step_ = Step::kHandler;
-    Task<absl::Status> handler = call_.InvokeHandler();
-    if (!handler) co_return NoTask(call_.method_name());
-    co_return co_await std::move(handler);
-  }
-
-  ServerCall& call_;
-};
-
-Task<absl::Status> ServerCall::RunIntercepted() {
-  ServerCallView view(*context_, parts_.carried.incoming_metadata(), messages_.request(),
-                      messages_.reply());
-  Chain chain(*this, view);
-  using Hooks = MessageHooks<ServerInterceptor, ServerCallView>;
-  std::optional<Hooks> hooks;
-  ServedStream* const stream = parts_.stream.get();
-  if (stream != nullptr && Hooks::AreWanted(parts_.state.limits().interceptors)) {
-    hooks.emplace(parts_.state.limits().interceptors, view, Streams::kServer, stream->sender(),
-                  stream->receiver());
-  }
-  co_return co_await chain.Run();
-}
-
-// The part of a ServerCall for servers with an Admission: the wait for its turn.
-
-void ServerCall::AwaitTurn(bool apart) {
-  if (parts_.state.admission()->queues()) {
-    step_ = Step::kQueued;
-    request_apart_ = apart;
-    parts_.state.admission()->Enqueue(*this);
-    return;
-  }
-  parts_.state.NoteStarted();
-  Launch(apart);
-}
-
-void ServerCall::EndTurn() {
-  if (Admission* admission = parts_.state.admission()) admission->EndRun(*this);
-}
-
-void ServerCall::RunQueued() {
-  VERBENA_DCHECK(step_ == Step::kQueued) << method_name();
-  step_ = Step::kHandler;
-  if (parts_.deadline <= parts_.state.executor().now()) {
-    EndTurn();
-    Respond(CancelStatus(absl::StatusCode::kDeadlineExceeded), Outcome::kNotExecuted);
-    return;
-  }
-  parts_.state.NoteStarted();
-  // Streams may last for ever.
-  if (parts_.stream.get() != nullptr) EndTurn();
-  Launch(request_apart_);
-}
-
-void ServerCall::RefuseQueued(RefusalReason reason) {
-  VERBENA_CHECK(step_ == Step::kQueued) << method_name();
-  step_ = Step::kHandler;
-  if (parts_.bulk.get() != nullptr || parts_.stream.get() != nullptr) {
-    parts_.state.NoteRefused(reason);
-    Respond(parts_.state.RefusalStatus(reason), Outcome::kNotExecuted);
-    return;
-  }
-  // The Status is encoded already.
-  CallLink& call_link = *parts_.link;
-  const CallId id = parts_.id;
-  StopTimer();
-  context_.reset();
-  cancel_.reset();
-  parts_.state.CountRefusal(reason);
-  Finish();
-  call_link.RefuseQueued(id, reason);
-}
-
-// The part of a ServerCall for responses that are more than one frame with a reply: failures, large
-// replies, payloads, trailing metadata and the ends of streams.
-
-void ServerCall::EndTask(const absl::Status& ended, Outcome outcome) {
-  outcome = ContextAccess::OutcomeGiven(*context_, ended).value_or(outcome);
-  const bool refused = step_ == Step::kFetch || step_ == Step::kIntercept;
-  if (refused) outcome = Outcome::kNotExecuted;
-  const absl::Status& status = refused ? parts_.state.UnlessLeft(ended, *cancel_) : ended;
-  outcome = parts_.carried.OutcomeOr(outcome);
-  if (failure_ != nullptr) {
-    RespondLargeFailure(status);
-  } else if (status.ok() && step_ != Step::kAskForLanding && step_ != Step::kSendReply) {
+  task_ = {};
+  if (status.ok() && !ahead_) [[likely]] {
     Complete();
-  } else if (status.ok() || !AskForFailure(status, outcome)) {
-    Respond(status, outcome);
+  } else {
+    EndTask(status);
   }
 }
 
-bool ServerCall::AskForFailure(const absl::Status& status, Outcome outcome) {
+inline void ServerCall::Complete() {
+  const size_t reply_bytes = messages_.NoteReply();
   const Link* link = parts_.link->link();
-  if (parts_.stream.get() != nullptr || step_ == Step::kAskForLanding || link == nullptr ||
-      !link->open() || cancel_->requested() ||
-      StatusFits(status, link->max_body_bytes() - parts_.carried.outgoing_bytes())) {
+  if (parts_.in_use() || (link != nullptr && reply_bytes > link->max_body_bytes())) [[unlikely]] {
+    CompleteWithParts();
+  } else if (Link* open = EndHandler()) [[likely]] {
+    if (response_.SendInFrame(*open, reply_bytes)) [[likely]]
+      FinishReplied();
+  }
+}
+
+void ServerCall::CompleteWithParts() {
+  const size_t reply_bytes = messages_.reply_bytes();
+  const size_t context_bytes = parts_.carried.outgoing_bytes();
+  const Link* link = parts_.link->link();
+  const bool large = link != nullptr && reply_bytes + context_bytes > link->max_body_bytes();
+  if (large && parts_.stream.get() != nullptr) {
+    const TimePoint limit = SaturatingAdd(parts_.state.executor().now(), kMaxLandingWait);
+    RespondBehind(WithDeadline(WriteReply(parts_.stream.get()->sender(), messages_.reply()), limit),
+                  {absl::OkStatus(), Outcome::kExecuted, CallEnding::Way::kAhead});
+    return;
+  }
+  if (!large && parts_.bulk.get() == nullptr) {
+    Respond({});
+    return;
+  }
+  WrittenResponse& response = parts_.Bulk().response();
+  absl::Status planned = response.Plan(method(), reply_bytes, context_bytes);
+  if (planned.ok() && response.needs_landing()) {
+    RespondBehind(response.AskForLanding(messages_.reply()), {});
+  } else {
+    Respond({std::move(planned)});
+  }
+}
+
+void ServerCall::EndTask(const absl::Status& ended) {
+  if (ahead_ && ended.ok()) {
+    Respond(std::exchange(ending_, {}));
+    return;
+  }
+  if (ahead_ && !ending_.status.ok()) {
+    // There is no landing for the failure, so it is cut to the frame.
+    Respond({std::move(ending_.status), ending_.outcome});
+    return;
+  }
+  CallEnding ending{ended, ending_.outcome};
+  if (ending.outcome == Outcome::kNotExecuted) {
+    ending.status = parts_.state.UnlessLeft(ended, *cancel_);
+  } else {
+    ending.outcome = ContextAccess::OutcomeGiven(*context_, ended).value_or(ending.outcome);
+  }
+  ending.outcome = parts_.carried.OutcomeOr(ending.outcome);
+  if (ahead_ || !AskForLanding(ending)) Respond(std::move(ending));
+}
+
+bool ServerCall::AskForLanding(const CallEnding& failure) {
+  const Link* link = parts_.link->link();
+  if (parts_.stream.get() != nullptr || link == nullptr || !link->open() || cancel_->requested() ||
+      StatusFits(failure.status, link->max_body_bytes() - parts_.carried.outgoing_bytes())) {
     return false;
   }
-  auto failure = std::make_unique<LargeFailure>(status, outcome, StatusBodyOf(status));
-  if (!parts_.Bulk().response().PlanFailure(failure->body->ByteSizeLong()).ok()) return false;
-  failure_ = std::move(failure);
-  step_ = Step::kAskForLanding;
-  task_ = parts_.bulk.get()->response().AskForLanding(*failure_->body);
-  task_.Start(parts_.state.executor(), &*cancel_, this);
+  std::unique_ptr<MessageLite> body = StatusBodyOf(failure.status);
+  WrittenResponse& response = parts_.Bulk().response();
+  if (!response.PlanFailure(body->ByteSizeLong()).ok()) return false;
+  RespondBehind(AskForFailure(response, std::move(body)),
+                {failure.status, failure.outcome, CallEnding::Way::kInLanding});
   return true;
-}
-
-void ServerCall::RespondLargeFailure(const absl::Status& asked) {
-  const std::unique_ptr<LargeFailure> failure = std::move(failure_);
-  if (!asked.ok()) {
-    Respond(failure->status, failure->outcome);
-    return;
-  }
-  DropFailedReply();
-  if (!BeginResponse()) return;
-  if (response_.SendFailureInLanding(failure->status.code(), failure->outcome)) Finish();
-}
-
-void ServerCall::CompleteWithParts(size_t reply_bytes) {
-  const Link* link = parts_.link->link();
-  const bool large =
-      link != nullptr && reply_bytes + parts_.carried.outgoing_bytes() > link->max_body_bytes();
-  if (large && parts_.stream.get() != nullptr) {
-    step_ = Step::kSendReply;
-    task_ = SendReply();
-    task_.Start(parts_.state.executor(), &*cancel_, this);
-  } else if (parts_.bulk.get() != nullptr || large) {
-    CompleteWithBulk(reply_bytes);
-  } else {
-    Respond(absl::OkStatus(), Outcome::kExecuted);
-  }
-}
-
-void ServerCall::CompleteWithBulk(size_t reply_bytes) {
-  absl::Status planned = parts_.Bulk().response().Plan(*entry_.method->descriptor, reply_bytes,
-                                                       parts_.carried.outgoing_bytes());
-  if (!planned.ok() || !parts_.bulk.get()->response().needs_landing()) {
-    Respond(planned, Outcome::kExecuted);
-    return;
-  }
-  step_ = Step::kAskForLanding;
-  task_ = parts_.bulk.get()->response().AskForLanding(messages_.reply());
-  task_.Start(parts_.state.executor(), &*cancel_, this);
-}
-
-// The reply does not fit a frame, so it goes ahead of the response.
-Task<absl::Status> ServerCall::SendReply() {
-  const TimePoint limit = SaturatingAdd(parts_.state.executor().now(), kMaxLandingWait);
-  co_return co_await WithDeadline(WriteReply(parts_.stream.get()->sender(), messages_.reply()),
-                                  limit);
 }
 
 absl::Status ServerCall::OnLanding(const RemoteRange& landing) {
@@ -587,38 +426,36 @@ absl::Status ServerCall::OnLanding(const RemoteRange& landing) {
   return bulk != nullptr ? bulk->response().OnLanding(landing) : absl::OkStatus();
 }
 
-absl::Status ServerCall::EndStream(const absl::Status& status) {
-  if (parts_.stream.get()->OnHandlerEnd() || !status.ok()) return status;
-  if (cancel_.has_value() && cancel_->requested()) return cancel_->status();
-  return absl::AbortedError(
-      fmt::format("the handler of {} returned OK before its last Write had sent its message: "
-                  "co_await each Write",
-                  method_name()));
+void ServerCall::RespondBehind(Task<absl::Status> ahead, CallEnding ending) {
+  ending_ = std::move(ending);
+  ahead_ = true;
+  task_ = std::move(ahead);
+  task_.Start(parts_.state.executor(), &*cancel_, this);
 }
 
-void ServerCall::RespondWithParts(const absl::Status& handlers, Outcome outcome) {
-  const bool is_stream = parts_.stream.get() != nullptr;
+void ServerCall::Respond(CallEnding ending) {
+  if (parts_.stream.get() != nullptr) ending = EndStream(std::move(ending));
+  if (!ending.status.ok()) messages_.DropFailedReply();
+  if (EndHandler() == nullptr) return;
+  if (parts_.bulk.get() != nullptr) EndBulkRequest();
+  if (response_.Send(ending)) Finish();
+}
+
+CallEnding ServerCall::EndStream(CallEnding handlers) {
+  const bool is_whole = parts_.stream.get()->OnHandlerEnd();
+  if (handlers.status.ok() && is_whole) return handlers;
+  if (handlers.status.ok() && cancel_->requested()) {
+    handlers.status = cancel_->status();
+  } else if (handlers.status.ok()) {
+    handlers.status = absl::AbortedError(
+        fmt::format("the handler of {} returned OK before its last Write had sent its message: "
+                    "co_await each Write",
+                    method_name()));
+  }
   // A client that has given up reads no details.
   const bool is_heard = cancel_.has_value() && !cancel_->requested();
-  const absl::Status ended = is_stream ? EndStream(handlers) : absl::OkStatus();
-  const absl::Status& status = is_stream ? ended : handlers;
-  if (!status.ok()) DropFailedReply();
-  if (!BeginResponse()) return;
-  const bool in_full = is_stream && is_heard;
-  const bool sent = !status.ok() ? (in_full ? response_.SendStreamFailure(status, outcome)
-                                            : response_.SendFailure(status, outcome))
-                    : step_ == Step::kSendReply ? response_.SendReplyApart()
-                                                : response_.SendReply(messages_.reply_bytes());
-  if (sent) Finish();
-}
-
-bool ServerCall::BeginResponse() {
-  parts_.carried.DropIncoming();
-  if (!EndHandler()) return false;
-  response_.Begin(*parts_.link, parts_.id, parts_.deadline, parts_.bulk.get(),
-                  parts_.carried.outgoing());
-  if (parts_.bulk.get() != nullptr) EndBulkRequest();
-  return true;
+  handlers.way = is_heard ? CallEnding::Way::kBeside : CallEnding::Way::kInFrame;
+  return handlers;
 }
 
 // The shares that FetchedRequest::Drop() gives back count the request's message, too, so a large
@@ -628,6 +465,34 @@ void ServerCall::EndBulkRequest() {
   FetchedRequest& request = parts_.bulk.get()->request();
   request.Drop();
   if (const size_t bytes = request.earned_landing_bytes()) parts_.link->OfferLanding(bytes);
+}
+
+Link* ServerCall::EndHandler() {
+  StopTimer();
+  context_.reset();
+  cancel_.reset();
+  parts_.carried.DropIncoming();
+  Link* link = parts_.link->link();
+  if (link != nullptr && link->open()) [[likely]]
+    return link;
+  Finish();
+  return nullptr;
+}
+
+void ServerCall::Finish() {
+  response_.Clear();
+  parts_.Clear();
+  ending_ = {};
+  ahead_ = false;
+  serves_ = !parts_.state.limits().interceptors.empty();
+  FinishReplied();
+}
+
+void ServerCall::FinishReplied() {
+  VERBENA_DCHECK(!context_.has_value() && !cancel_.has_value() && !timer_running_)
+      << method_name() << " ends before its handler";
+  messages_.Clear();
+  pool_.End(*this, *std::exchange(parts_.link, nullptr));
 }
 
 CallPool::CallPool(ServerState& state)

@@ -46,20 +46,14 @@ namespace verbena::internal {
 
 class CallPool;
 
-// A failure that does not fit a frame, while the client is asked for memory for it.
-struct LargeFailure {
-  absl::Status status;
-  Outcome outcome;
-  std::unique_ptr<MessageLite> body;  // the status as it travels
-};
-
 // ServerCall: one call that a server runs, from its request frame to its response.
 //
-// Starts the handler (behind what ServerBulk fetches for it), cancels it, and hands what it made to
-// ServerResponse. Pooled per method and executor with its messages, so that a call in steady state
-// allocates nothing. Owned by its CallPool while it is pooled, and by itself while it runs; on
-// that executor's thread. The link may be lost while the handler runs: the handler is cancelled and
-// runs to its end, and its response goes nowhere.
+// Runs the handler, behind what comes before it; cancels it; and has ServerResponse send how it
+// ended. Most calls have a message that is in their frame, and no interceptors: they take no
+// coroutine but the handler's. Pooled per method and executor with its messages, so that a call in
+// steady state allocates nothing. Owned by its CallPool while it is pooled, and by itself while it
+// runs; on that executor's thread. The link may be lost while the handler runs: the handler is
+// cancelled and runs to its end, and its response goes nowhere.
 class ServerCall final : public IntrusiveNode<ServerCall>,
                          public QueuedCall,
                          private TaskListener,
@@ -70,9 +64,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   ServerCall(ServerState& state, CallPool& pool, int method_index);
   ~ServerCall() override;
 
-  // Parses the request's message and runs the handler up to its first wait; or lets the call wait
-  // for its turn, if calls do. `landing` is what was granted for the request's payload, if
-  // anything.
+  // Takes the request, and runs the handler up to its first wait; or lets the call wait for its
+  // turn, if calls do. `landing` is what was granted for the request's payload, if anything.
   void Start(CallLink& call_link, IncomingRequest& request, UsedGrant& landing);
   // The same for a request whose frame holds its message and no more: the path of most calls.
   void StartInFrame(CallLink& call_link, const FrameHeader& frame, const char* body);
@@ -89,108 +82,88 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
 
   CallId id() const { return parts_.id; }
   int method_index() const { return entry_.index; }
-  const char* method_name() const { return entry_.method->descriptor->full_name; }
-  // The handler has begun and not ended; after that only the response is left to be sent.
-  bool running() const { return context_.has_value() && step_ != Step::kQueued; }
+  const char* method_name() const { return method().full_name; }
+  // The call waits neither for its turn nor to send its response.
+  bool running() const { return context_.has_value() && !QueuedCall::waits(); }
 
  private:
-  enum class Step : uint8_t {
-    kHandler,        // it runs, or has ended
-    kQueued,         // the call waits for its turn
-    kFetch,          // the handler has not started
-    kIntercept,      // likewise: interceptors run before it
-    kAskForLanding,  // the handler has ended
-    kSendReply,      // the handler has ended; the reply is a message of the stream
-  };
+  class Chain;
 
+  const MethodDescriptor& method() const { return *entry_.method->descriptor; }
+
+  // --- start: the request becomes the call's state
+  void Begin(CallLink& call_link, CallId id, uint64_t time_left_us);
+  // All of the request that has come. If this fails, the call ends with that.
+  [[gnu::noinline]] absl::Status TakeRequest(IncomingRequest& request, UsedGrant& landing);
+  [[gnu::cold, gnu::noinline]] absl::Status NotParsed() const;
+  void SetTrace();
+  // Runs the call, or lets it wait for its turn.
+  [[gnu::noinline]] void Launch();
   void RunQueued() override;
   void RefuseQueued(RefusalReason reason) override;
-  void OnTaskDone() override;
-  void OnTimer() override;  // the deadline
-  void OnResponseSent() override { Finish(); }
 
-  [[gnu::noinline]] void StartWithParts(IncomingRequest& request, UsedGrant& landing);
-  void SetCall(CallLink& call_link, CallId id, uint64_t time_left_us);
-  // For a call without parts.
-  void StartPlainly(std::string_view message);
-  // Makes the handler's context, and begins to count its time.
-  void BeginContext();
-  void StartTimer();
-  void StopTimer();
-  // `apart`: the request comes as a message of the stream.
-  void Launch(bool apart);
-  // The same when the call's turn has come, on a server with an Admission.
-  [[gnu::noinline]] void AwaitTurn(bool apart);
-  // The handler has ended: another may run while this call's response waits for its client.
-  [[gnu::noinline]] void EndTurn();
-  void RunHandler();
-  Task<absl::Status> FetchAndRun();
-  // The handler's Task, behind the interceptors. Empty if the handler returns none.
-  VERBENA_CORO_WRAPPER Task<absl::Status> Invoke();
-  VERBENA_CORO_WRAPPER Task<absl::Status> InvokeHandler();
-  VERBENA_CORO_WRAPPER [[gnu::noinline]] Task<absl::Status> InvokeNamed();
-  class Chain;
-  [[gnu::noinline]] Task<absl::Status> RunIntercepted();
+  // --- run: the handler, and what comes before it
+  void Run();
+  // Does what comes before the handler, and then runs it.
+  Task<absl::Status> Serve();
+  // Waits for what of the request has still to come.
+  Task<absl::Status> FetchRequest();
   // Reads a context block that did not come in the request's frame. A failure ends the call; a
   // malformed block, its link too.
-  absl::Status TakeContext(std::string_view block);
-  void SetTrace();
-  // For a stream whose context comes beside its messages, or whose request comes as one of them.
-  Task<absl::Status> ReadAndRun(bool request_apart);
-  Task<absl::Status> RunFetched();
-  Task<absl::Status> SendReply();
-  // The handler has ended well.
-  void Complete();
-  // The same for a call without parts, whose reply fits a frame.
-  void ReplyInFrame(size_t reply_bytes);
-  [[gnu::noinline]] void CompleteWithParts(size_t reply_bytes);
-  // A task has ended that is not the handler's, or not well.
-  [[gnu::noinline]] void EndTask(const absl::Status& ended, Outcome outcome);
-  void Respond(const absl::Status& status, Outcome outcome);
-  // For a call without parts.
-  void RespondPlainly(const absl::Status& status, Outcome outcome);
-  [[gnu::noinline]] void RespondWithParts(const absl::Status& handlers, Outcome outcome);
-  void Finish();
-  // The same for a call without parts, whose response left at once.
-  void FinishReplied();
-  // Ends the call's place at Admission. False if it has none of its own.
-  [[gnu::noinline]] bool ReleasePlace();
+  absl::Status ReadContext(std::string_view block);
+  // The handler's Task, or that of a call with a name. Empty if the handler returns none.
+  VERBENA_CORO_WRAPPER Task<absl::Status> InvokeHandler();
+  // The same when Serve() has come so far. Never empty.
+  VERBENA_CORO_WRAPPER Task<absl::Status> RunHandler();
+  void OnTaskDone() override;
+  // The handler is not there, or has no time left: its turn is over.
+  [[gnu::cold, gnu::noinline]] void EndUnrun(CallEnding ending);
+  void OnTimer() override;  // the deadline
+  void StopTimer();
+  // The handler has ended: another may run while this call's response waits for its client.
+  void EndTurn();
 
+  // --- respond: the ending travels to the client
+  // The call has ended well.
+  void Complete();
+  // The same if there is more to the response than a reply that fits its frame.
+  [[gnu::noinline]] void CompleteWithParts();
+  // The call has failed; or what goes ahead of its response has gone, or not.
+  [[gnu::noinline]] void EndTask(const absl::Status& ended);
   // Asks the client for memory for a failure that does not fit a frame. False if there is no need,
   // or no way.
-  [[gnu::cold, gnu::noinline]] bool AskForFailure(const absl::Status& status, Outcome outcome);
-  // The client has answered, or `asked` says why not.
-  [[gnu::cold, gnu::noinline]] void RespondLargeFailure(const absl::Status& asked);
-  // The handler and all that it had of the call are gone. False, and the call is over, if the link
-  // is. The second also begins the response of a call with parts.
-  bool EndHandler();
-  bool BeginResponse();
-
-  // Rare paths are out of line to keep the hot path small.
-  [[gnu::noinline]] void CompleteWithBulk(size_t reply_bytes);
+  [[gnu::cold, gnu::noinline]] bool AskForLanding(const CallEnding& failure);
+  // `ahead` runs before the response, which then says `ending`.
+  void RespondBehind(Task<absl::Status> ahead, CallEnding ending);
+  void Respond(CallEnding ending);
+  // How the call ends if its handler ended so.
+  [[gnu::noinline]] CallEnding EndStream(CallEnding handlers);
   [[gnu::noinline]] void EndBulkRequest();
-  [[gnu::noinline]] void BeginStream(const IncomingRequest& request);
-  // How the call ends, if its handler says `status`.
-  [[gnu::noinline]] absl::Status EndStream(const absl::Status& status);
-  [[gnu::cold, gnu::noinline]] void DropFailedReply();
-  // Whether the method takes a request with such a payload, and this server one of its size.
-  absl::Status CheckBulk() const;
-  [[gnu::cold, gnu::noinline]] absl::Status NotParsed() const;
+  // The handler and all that it had of the call are gone. Returns the link. If that is not open,
+  // returns null, and the call is over.
+  Link* EndHandler();
+  void OnResponseSent() override { Finish(); }
+
+  // --- finish: the call is the pool's again
+  void Finish();
+  // The same for a call without parts, whose response left at once.
+  [[gnu::noinline]] void FinishReplied();
 
   CallPool& pool_;
   const MethodTable::Entry& entry_;
   CallMessages messages_;
+  CallParts parts_;
   ServerResponse response_;
 
   // State of the current call.
-  CallParts parts_;
   std::optional<CancelScope> cancel_;
   std::optional<ServerContext> context_;
   Task<absl::Status> task_;
+  // How the call ends, as far as that is known. The outcome is that of a failure now.
+  CallEnding ending_;
+  bool serves_;         // something comes before the handler: Serve() runs it
+  bool ahead_ = false;  // the handler has ended; task_ goes ahead of the response
   bool timer_running_ = false;
-  Step step_ = Step::kHandler;
-  bool request_apart_ = false;  // while it waits for its turn
-  std::unique_ptr<LargeFailure> failure_;
 };
 
 // The part of a request by which its call is admitted.
@@ -236,8 +209,16 @@ class CallPool {
   // ServerState::NoteStarted() follows when the call's turn has come.
   [[gnu::noinline]] ServerCall* Admit(const CallOffer& offer, ServerClient& client,
                                       RefusalReason& reason);
-  // The call has ended: keeps it, or destroys it if there are enough. Nothing uses it afterwards.
-  void Recycle(ServerCall& call) {
+  // A call of `call_link` has ended: gives back its place, its part of the bounds, and its slot.
+  // Keeps the call, or destroys it if there are enough. Nothing uses it afterwards.
+  void End(ServerCall& call, CallLink& call_link) {
+    Admission* const admission = state_.admission();
+    const bool has_control_place =
+        admission != nullptr && admission->Release(call, call.method_index());
+    if (!has_control_place) [[likely]]
+      call_link.client().RemoveCall();
+    call.IntrusiveNode<ServerCall>::Unlink();
+    call_link.Remove(call.id().slot, call);
     BoundedVector<ServerCall*>& kept = kept_[call.method_index()];
     if (kept.size() >= kMaxIdleCalls) [[unlikely]] {
       delete &call;
@@ -282,8 +263,7 @@ class CallPool {
   const uint32_t max_at_once_;
   uint32_t active_ = 0;
   Event idle_;  // no calls, while draining
-  // By method, owned; what they hold is poisoned. A call that runs belongs to itself, until
-  // Recycle().
+  // By method, owned; what they hold is poisoned. A call that runs belongs to itself, until End().
   std::vector<BoundedVector<ServerCall*>> kept_;
 };
 

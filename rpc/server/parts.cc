@@ -11,6 +11,14 @@ ServerBulk& CallParts::Bulk() {
   return *bulk.get();
 }
 
+void CallParts::BeginStream(const IncomingRequest& request, const MethodDescriptor& method) {
+  ServedStream& served = stream.Make();
+  served.Begin(state, *link, id, deadline, method, request.apart);
+  if (request.context_header.travels) {
+    served.ExpectContext(link->streams(), request.context_header.block_bytes);
+  }
+}
+
 Task<absl::Status> CallParts::WriteKept(BufferView part) {
   absl::Status written = co_await Bulk().response().Write(part);
   const Link* open = link->link();

@@ -21,6 +21,7 @@
 #include "verbena/rpc/server/call_link.h"
 #include "verbena/rpc/server/landings.h"
 #include "verbena/rpc/server/payload.h"
+#include "verbena/rpc/server/request.h"
 #include "verbena/rpc/server/served_stream.h"
 #include "verbena/rpc/server/state.h"
 #include "verbena/rpc/status.h"
@@ -57,7 +58,7 @@ class CarriedContext {
   const CallContext* incoming() const { return in_use_ ? &state_->incoming : nullptr; }
   // Its metadata, which interceptors may change.
   Metadata& incoming_metadata() { return Make().incoming.metadata; }
-  void SetIncoming(CallContext incoming) { Make().incoming = std::move(incoming); }
+  void SetIncoming(CallContext&& incoming) { Make().incoming = std::move(incoming); }
 
   // The name of a deduplicated call, until DropIncoming(); null if it has none.
   const DedupeName* name() const {
@@ -83,12 +84,14 @@ class CarriedContext {
 
   // The handler has ended: frees the request's block, which the response does not need.
   void DropIncoming() {
-    if (in_use_) state_->incoming = {};
+    if (in_use_) [[unlikely]]
+      ResetIncoming();
   }
-  // The call is over.
+  // The call is over, and has dropped the request's block.
   void Clear() {
     if (!std::exchange(in_use_, false)) return;
-    *state_ = {};
+    state_->outgoing.metadata = {};
+    state_->once = {};
   }
   // The request or the answer has a block, or may get one.
   bool in_use() const { return in_use_; }
@@ -99,6 +102,8 @@ class CarriedContext {
     CallContext outgoing;
     Once once;
   };
+  // Out of line to keep the hot path small.
+  [[gnu::noinline]] void ResetIncoming() { state_->incoming = {}; }
   State& Make() {
     if (state_ == nullptr) state_ = std::make_unique<State>();
     in_use_ = true;
@@ -143,6 +148,12 @@ struct CallParts {
   ServerBulk& Bulk();
   void BeginBulk(const RequestBulk& header, UsedGrant landing, const char* in_frame) {
     bulk.Make().Begin(state, *link, id, deadline, header, std::move(landing), in_frame);
+  }
+  void BeginStream(const IncomingRequest& request, const MethodDescriptor& method);
+  // Something of the request has still to come.
+  bool AwaitsRequest() const {
+    return (bulk.in_use() && bulk.get()->request().fetches()) ||
+           (stream.in_use() && (stream.get()->expects_context() || stream.get()->request_apart()));
   }
   // WriteResponsePayload() of a deduplicated call: also keeps `part` for those that repeat it.
   Task<absl::Status> WriteKept(BufferView part);

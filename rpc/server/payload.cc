@@ -105,8 +105,12 @@ void FetchedRequest::OnLeaseLost(const Lease& lease) {
   earns_landing_ = false;
 }
 
-absl::Status FetchedRequest::CheckSize() const {
+absl::Status FetchedRequest::Check(const MethodDescriptor& method) const {
   const RequestBulk& header = call_.header;
+  if (header.has_payload && !method.request_payload()) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} takes no payload with its request, and was given one", method.full_name));
+  }
   if (header.payload_bytes + header.message_bytes == 0) return absl::OkStatus();
   const Link& link = *call_.call_link->link();
   return CheckRequestSize(header, context_bytes_, link.endpoint().limits());
@@ -178,11 +182,6 @@ Task<absl::Status> FetchedRequest::ReadSources() {
     offset += source.bytes;
   }
   co_return absl::OkStatus();
-}
-
-bool FetchedRequest::ParseMessage(MessageLite& message) const {
-  return message.ParseFromArray(memory_.data() + call_.header.payload_bytes + context_bytes_,
-                                static_cast<int>(message_bytes()));
 }
 
 Buffer FetchedRequest::TakePayload() {

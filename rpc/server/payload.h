@@ -76,7 +76,6 @@ class FetchedRequest final : private LeaseListener {
     return call_.header.source_count > 0 || lease_ != nullptr || checked_ || !unplaced_.empty();
   }
   bool fetches_message() const { return call_.header.message_bytes > 0; }
-  size_t message_bytes() const { return call_.header.message_bytes - context_bytes_; }
   // The message begins with a context block of `bytes`, at most its length. Before Fetch().
   void set_context_bytes(size_t bytes) { context_bytes_ = bytes; }
   // The context block, once fetched; empty if there is none.
@@ -91,11 +90,16 @@ class FetchedRequest final : private LeaseListener {
     if (!memory_) return {};
     return memory_.Slice(0, call_.header.payload_bytes);
   }
-  // RESOURCE_EXHAUSTED if it is larger than this server takes. Needs the link; before Fetch().
-  absl::Status CheckSize() const;
+  // INVALID_ARGUMENT if `method` takes no such payload; RESOURCE_EXHAUSTED if it is larger than
+  // this server takes. Needs the link; before Fetch().
+  absl::Status Check(const MethodDescriptor& method) const;
   // RESOURCE_EXHAUSTED when memory stays short; DATA_LOSS when it did not arrive as it was sent.
   Task<absl::Status> Fetch();
-  bool ParseMessage(MessageLite& message) const;
+  // Once fetched.
+  std::string_view message() const {
+    return {memory_.data() + call_.header.payload_bytes + context_bytes_,
+            static_cast<size_t>(call_.header.message_bytes) - context_bytes_};
+  }
   // The payload counts in the client's share until its memory is free.
   Buffer TakePayload();
   // The handler has ended: frees whatever it left of the request's memory.

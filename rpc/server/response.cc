@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/transport/base/check.h"
@@ -23,25 +24,24 @@ void CallMessages::DropReplyBeyond(size_t most) {
   reply_bytes_ = 0;
 }
 
-void ServerResponse::Begin(CallLink& call_link, CallId id, TimePoint deadline, ServerBulk* bulk,
-                           const CallContext* context) {
-  call_link_ = &call_link;
-  deadline_ = deadline;
-  frame_ = ResponseFrame(id);
-  bulk_ = bulk;
-  context_ = context;
-  if (context != nullptr) [[unlikely]]
-    frame_.flags = kFrameHasContext;
-  if (bulk != nullptr) [[unlikely]]
-    invalidated = bulk->response().FinalKey(*call_link.link());
+void CallMessages::DropFailedReply() {
+  NoteReply();
+  DropReplyBeyond(kMaxPooledBytes);
 }
 
-bool ServerResponse::SendInFrame(CallLink& call_link, CallId id, TimePoint deadline,
-                                 size_t reply_bytes) {
-  Link& link = *call_link.link();
-  char* body = link.Append(ResponseFrame(id), reply_bytes);
+void ServerResponse::Begin() {
+  begun_ = true;
+  frame_ = ResponseFrame(parts_.id);
+  if (parts_.carried.outgoing() != nullptr) [[unlikely]]
+    frame_.flags = kFrameHasContext;
+  if (parts_.bulk.get() != nullptr) [[unlikely]]
+    invalidated = bulk().FinalKey(*parts_.link->link());
+}
+
+bool ServerResponse::SendInFrame(Link& link, size_t reply_bytes) {
+  char* body = link.Append(ResponseFrame(parts_.id), reply_bytes);
   if (body == nullptr) [[unlikely]] {
-    AwaitRoomInFrame(call_link, id, deadline, reply_bytes);
+    AwaitRoomInFrame();
     return false;
   }
   messages_.reply().SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
@@ -49,82 +49,84 @@ bool ServerResponse::SendInFrame(CallLink& call_link, CallId id, TimePoint deadl
   return true;
 }
 
-void ServerResponse::AwaitRoomInFrame(CallLink& call_link, CallId id, TimePoint deadline,
-                                      size_t reply_bytes) {
-  Begin(call_link, id, deadline, nullptr, nullptr);
-  body_bytes = reply_bytes;
-  AwaitRoom(*call_link.link());
+void ServerResponse::AwaitRoomInFrame() {
+  Begin();
+  body_bytes = messages_.reply_bytes();
+  AwaitRoom(*parts_.link->link());
 }
 
-bool ServerResponse::SendReply(size_t reply_bytes) {
-  body_bytes = reply_bytes + context_bytes();
-  if (bulk_ != nullptr && StartWrites()) return false;  // the response leaves behind the WRITEs
+bool ServerResponse::Send(const CallEnding& ending) {
+  Begin();
+  if (!ending.status.ok()) return SendFailure(ending);
+  body_bytes = parts_.carried.outgoing_bytes();
+  if (ending.way == CallEnding::Way::kAhead) {
+    frame_.flags |= kFrameMessageApart;
+    return Append();
+  }
+  body_bytes += messages_.reply_bytes();
+  if (parts_.bulk.get() != nullptr && StartWrites()) return false;  // leaves behind the WRITEs
   return Append();
 }
 
-bool ServerResponse::SendFailure(const absl::Status& status, Outcome outcome) {
-  SetFailure(status, outcome, call_link_->link()->max_body_bytes() - context_bytes());
-  body_bytes += context_bytes();
-  return Append();
-}
-
-bool ServerResponse::SendStreamFailure(const absl::Status& status, Outcome outcome) {
-  const size_t room = call_link_->link()->max_body_bytes() - context_bytes();
-  if (!StatusFits(status, room)) {
+bool ServerResponse::SendFailure(const CallEnding& ending) {
+  const absl::Status& status = ending.status;
+  const size_t context_bytes = parts_.carried.outgoing_bytes();
+  const size_t room = parts_.link->link()->max_body_bytes() - context_bytes;
+  body_bytes = context_bytes;
+  if (ending.way == CallEnding::Way::kInLanding) {
+    SetFailure(status.code(), ending.outcome, {});
+    return !StartWrites() && Append();
+  }
+  if (ending.way == CallEnding::Way::kBeside && !StatusFits(status, room)) {
     auto beside = std::make_unique<BesideSender>(StatusBodyOf(status)->SerializeAsString());
-    if (beside->size() <= kMaxFailureBytes && beside->CountIn(call_link_->client().streams())) {
+    if (beside->size() <= kMaxFailureBytes && beside->CountIn(parts_.link->client().streams())) {
       beside_ = std::move(beside);
     }
   }
-  if (beside_ == nullptr) return SendFailure(status, outcome);
+  if (beside_ == nullptr) {
+    SetFailure(status.code(), ending.outcome, EncodeStatusBody(status, room));
+    body_bytes += failure_body_.size();
+    return Append();
+  }
   frame_.flags |= kFrameMessageApart;
-  frame_.status_code = static_cast<uint8_t>(status.code());
-  frame_.outcome = static_cast<uint8_t>(outcome);
-  failure_body_.clear();
-  state_.NoteFailure();
-  const TimePoint now = state_.executor().now();
-  const TimePoint due = deadline_ == kNever ? now : std::max(now, deadline_);
-  beside_until_ = SaturatingAdd(due, state_.limits().response_grace);
+  SetFailure(status.code(), ending.outcome, {});
+  const TimePoint now = parts_.state.executor().now();
+  const TimePoint due = parts_.deadline == kNever ? now : std::max(now, parts_.deadline);
+  beside_until_ = SaturatingAdd(due, parts_.state.limits().response_grace);
   return SendBeside();
 }
 
+void ServerResponse::SetFailure(absl::StatusCode code, Outcome outcome, std::string body) {
+  frame_.status_code = static_cast<uint8_t>(code);
+  frame_.outcome = static_cast<uint8_t>(outcome);
+  failure_body_ = std::move(body);
+  parts_.state.NoteFailure();
+}
+
 bool ServerResponse::SendBeside() {
-  Link& link = *call_link_->link();
+  Link& link = *parts_.link->link();
   if (!beside_->Send(link, {frame_.call_slot, frame_.call_generation})) {
     body_bytes = beside_->next_bytes(link);
     AwaitRoom(link);
     return false;
   }
   beside_.reset();
-  body_bytes = context_bytes();
-  return Append();
-}
-
-bool ServerResponse::SendFailureInLanding(absl::StatusCode code, Outcome outcome) {
-  frame_.status_code = static_cast<uint8_t>(code);
-  frame_.outcome = static_cast<uint8_t>(outcome);
-  failure_body_.clear();
-  state_.NoteFailure();
-  body_bytes = context_bytes();
-  return !StartWrites() && Append();
-}
-
-bool ServerResponse::SendReplyApart() {
-  frame_.flags |= kFrameMessageApart;
-  body_bytes = context_bytes();
+  body_bytes = parts_.carried.outgoing_bytes();
   return Append();
 }
 
 bool ServerResponse::StartWrites() {
-  if (!bulk_->response().answers()) return false;
-  const size_t reply_bytes = bulk_->response().reply_travels() ? 0 : body_bytes - context_bytes();
+  WrittenResponse& writes = bulk();
+  if (!writes.answers()) return false;
+  const size_t context_bytes = parts_.carried.outgoing_bytes();
+  const size_t reply_bytes = writes.reply_travels() ? 0 : body_bytes - context_bytes;
   frame_.flags |= kFrameHasBulk;
   body_bytes = prefix_bytes() + reply_bytes;
-  return bulk_->response().StartWrites(*call_link_->link(), *this);
+  return writes.StartWrites(*parts_.link->link(), *this);
 }
 
 void ServerResponse::OnTransferPosted() {
-  bulk_->response().ForgetWrites();
+  bulk().ForgetWrites();
   CheckReply();
   if (Append()) listener_.OnResponseSent();
 }
@@ -133,7 +135,7 @@ void ServerResponse::OnTransferPosted() {
 void ServerResponse::OnTransferDone(const absl::Status&) {}
 
 bool ServerResponse::Append() {
-  Link& link = *call_link_->link();
+  Link& link = *parts_.link->link();
   char* body = link.Append(frame_, body_bytes, invalidated);
   if (body == nullptr) {
     AwaitRoom(link);
@@ -148,30 +150,31 @@ void ServerResponse::AwaitRoom(Link& link) {
   messages_.DropRequestBeyond(CallMessages::kMaxWaitingRequestBytes);
   if (reply_travels()) messages_.DropReplyBeyond(0);
   link.AwaitWritable(*this);
-  call_link_->BeginWait();
+  parts_.link->BeginWait();
   waits_ = true;
-  const TimePoint until = SaturatingAdd(state_.executor().now(), state_.limits().response_grace);
+  const TimePoint until =
+      SaturatingAdd(parts_.state.executor().now(), parts_.state.limits().response_grace);
   StartTimer(beside_ != nullptr ? std::min(until, beside_until_) : until);
 }
 
 void ServerResponse::StartTimer(TimePoint until) {
-  frames_sent_ = call_link_->link()->stats().frames_sent;
-  state_.executor().StartTimer(*this, until);
+  frames_sent_ = parts_.link->link()->stats().frames_sent;
+  parts_.state.executor().StartTimer(*this, until);
   timer_running_ = true;
 }
 
 void ServerResponse::StopTimer() {
-  if (std::exchange(timer_running_, false)) state_.executor().StopTimer(*this);
+  if (std::exchange(timer_running_, false)) parts_.state.executor().StopTimer(*this);
 }
 
 void ServerResponse::OnTimer() {
   timer_running_ = false;
-  Link& link = *call_link_->link();
+  Link& link = *parts_.link->link();
   // A response waits its turn behind others, as long as the client takes those, but no longer than
   // the grace after its deadline.
-  const TimePoint now = state_.executor().now();
-  const Duration grace = state_.limits().response_grace;
-  const TimePoint last = beside_ != nullptr ? beside_until_ : SaturatingAdd(deadline_, grace);
+  const TimePoint now = parts_.state.executor().now();
+  const Duration grace = parts_.state.limits().response_grace;
+  const TimePoint last = beside_ != nullptr ? beside_until_ : SaturatingAdd(parts_.deadline, grace);
   if (link.stats().frames_sent != frames_sent_ && now < last) {
     StartTimer(std::min(last, SaturatingAdd(now, grace)));
     return;
@@ -179,16 +182,8 @@ void ServerResponse::OnTimer() {
   link.Close(absl::DeadlineExceededError(fmt::format(
       "{} has not taken the response of {} for {} ms (ServerOptions::response_grace): it issues no "
       "credits",
-      call_link_->peer(), method_,
+      parts_.link->peer(), method_,
       std::chrono::duration_cast<std::chrono::milliseconds>(grace).count())));
-}
-
-void ServerResponse::SetFailure(const absl::Status& status, Outcome outcome, size_t max_bytes) {
-  frame_.status_code = static_cast<uint8_t>(status.code());
-  frame_.outcome = static_cast<uint8_t>(outcome);
-  failure_body_ = EncodeStatusBody(status, max_bytes);
-  body_bytes = failure_body_.size();
-  state_.NoteFailure();
 }
 
 // A handler that has ended may have left others access to the reply. The reply's size was cached
@@ -198,14 +193,12 @@ void ServerResponse::CheckReply() {
   const bool in_frame = frame_.status_code == 0 && !reply_travels();
   if (!in_frame) return;
   const size_t before = body_bytes - prefix_bytes();
-  const size_t now = messages_.reply().ByteSizeLong();
+  const size_t now = messages_.NoteReply();
   if (now == before) return;
-  messages_.NoteReply(now);
-  SetFailure(absl::InternalError(
-                 fmt::format("the reply of {} had {} bytes when its handler ended, and has {} now",
-                             method_, before, now)),
-             Outcome::kExecuted, before);
-  body_bytes += prefix_bytes();
+  const absl::Status changed = absl::InternalError(fmt::format(
+      "the reply of {} had {} bytes when its handler ended, and has {} now", method_, before, now));
+  SetFailure(changed.code(), Outcome::kExecuted, EncodeStatusBody(changed, before));
+  body_bytes = prefix_bytes() + failure_body_.size();
 }
 
 void ServerResponse::OnWritable(Link& link) {
@@ -230,26 +223,27 @@ void ServerResponse::Write(char* body) {
 }
 
 char* ServerResponse::WritePrefix(char* body) {
-  if (context_ != nullptr) {
-    context_->Encode(body);
-    body += context_bytes();
+  if (const CallContext* context = parts_.carried.outgoing()) {
+    context->Encode(body);
+    body += context->encoded_bytes();
   }
   if (!has_bulk()) return body;
-  VERBENA_CHECK(bulk_ != nullptr)
+  VERBENA_CHECK(parts_.bulk.get() != nullptr)
       << "a frame announces a bulk part that the response does not have";
-  return bulk_->response().WriteTo(body);
+  return bulk().WriteTo(body);
 }
 
 void ServerResponse::EndWait() {
   StopTimer();
-  if (std::exchange(waits_, false)) call_link_->EndWait();
+  if (std::exchange(waits_, false)) parts_.link->EndWait();
 }
 
-void ServerResponse::ClearRest() {
+void ServerResponse::End() {
+  SendWaiter::Unlink();
   EndWait();
-  bulk_ = nullptr;
   beside_.reset();
   invalidated = 0;
+  begun_ = false;
 }
 
 }  // namespace verbena::internal

@@ -1,4 +1,5 @@
-// Responses of a server's calls: ServerResponse, and CallMessages, the messages that a call keeps.
+// Responses of a server's calls: CallEnding, what a response says; ServerResponse, which sends it;
+// and CallMessages, the messages that a call keeps.
 //
 // Part of a ServerCall, on its executor's thread. A response waits at most
 // ServerOptions::response_grace for its client.
@@ -10,14 +11,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/detail/message.h"
-#include "verbena/rpc/server/call_link.h"
+#include "verbena/rpc/server/parts.h"
 #include "verbena/rpc/server/payload.h"
-#include "verbena/rpc/server/state.h"
 #include "verbena/rpc/service.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/stream/beside.h"
@@ -48,15 +48,28 @@ class CallMessages {
   MessageLite& request() const { return *request_; }
   MessageLite& reply() const { return *reply_; }
 
-  // Their sizes on the wire, as their owner has noted them.
+  // False if `bytes` are no request of the method.
+  bool ParseRequest(std::string_view bytes) {
+    request_bytes_ = bytes.size();
+    return request_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+  }
+  // The request is not here yet, or never comes: what is here is that of the call before.
+  void ClearRequest() {
+    request_bytes_ = 0;
+    request_->Clear();
+  }
+  // Each computes the size of its message on the wire, and keeps it. NoteReply() returns it.
+  void NoteRequest() { request_bytes_ = request_->ByteSizeLong(); }
+  size_t NoteReply() { return reply_bytes_ = reply_->ByteSizeLong(); }
+  // The sizes that are kept.
   size_t request_bytes() const { return request_bytes_; }
   size_t reply_bytes() const { return reply_bytes_; }
-  void NoteRequest(size_t bytes) { request_bytes_ = bytes; }
-  void NoteReply(size_t bytes) { reply_bytes_ = bytes; }
 
-  // Each frees its message if that is larger than `most` bytes.
+  // Each frees its message if the size that is kept is over `most`.
   [[gnu::noinline]] void DropRequestBeyond(size_t most);
   [[gnu::noinline]] void DropReplyBeyond(size_t most);
+  // The call has failed. Its handler may have made a large reply before.
+  [[gnu::cold, gnu::noinline]] void DropFailedReply();
 
   // The call has ended: empties the reply. A request is emptied when the next one is parsed.
   void Clear() {
@@ -75,6 +88,21 @@ class CallMessages {
   size_t reply_bytes_ = 0;
 };
 
+// CallEnding: how a call ends, as its response says it.
+struct CallEnding {
+  // How the reply, or the Status of a failure, travels.
+  enum class Way : uint8_t {
+    kInFrame,    // in the response's frame, or as the call's ServerBulk has planned it
+    kAhead,      // the reply went ahead, as a message of the stream
+    kBeside,     // what does not fit the frame goes ahead, beside the stream's messages
+    kInLanding,  // the Status goes to the landing that the client gave for it
+  };
+
+  absl::Status status;
+  Outcome outcome = Outcome::kExecuted;  // of a failure
+  Way way = Way::kInFrame;
+};
+
 // ServerResponse: the last step of a server's call: its response, on the way into the link.
 //
 // Part of a ServerCall, on its executor's thread. A response leaves at once if the link has room
@@ -90,37 +118,23 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   };
 
   // All must outlive it. `method` is the method's full name.
-  ServerResponse(ServerState& state, const char* method, CallMessages& messages, Listener& listener)
-      : state_(state), method_(method), messages_(messages), listener_(listener) {}
+  ServerResponse(CallParts& parts, const char* method, CallMessages& messages, Listener& listener)
+      : parts_(parts), method_(method), messages_(messages), listener_(listener) {}
   ~ServerResponse() override { StopTimer(); }
 
-  // Begins the response of call `id`, which has a deadline or kNever, over the link of `call_link`,
-  // which is open. `bulk` is the call's one-sided part, or null; `context` the response's context
-  // block, or null. Both outlive the response.
-  void Begin(CallLink& call_link, CallId id, TimePoint deadline, ServerBulk* bulk,
-             const CallContext* context);
-  // All that follow return true if the response has left, and false if the listener will hear of
-  // it.
-  // The reply of a call without bulk and without context, whose ByteSizeLong() has just returned
-  // `reply_bytes`: instead of Begin() and SendReply().
-  bool SendInFrame(CallLink& call_link, CallId id, TimePoint deadline, size_t reply_bytes);
-  // Call Begin() before the others.
-  // Sends the reply, whose ByteSizeLong() has just returned `reply_bytes`.
-  bool SendReply(size_t reply_bytes);
-  // As much of `status` as fits a frame.
-  bool SendFailure(const absl::Status& status, Outcome outcome);
-  // The failure of a stream: what does not fit the frame goes ahead of it, beside the messages. Too
-  // large a Status, or one that finds the client's share of memory used up, is cut to the frame.
-  bool SendStreamFailure(const absl::Status& status, Outcome outcome);
-  // A failure whose Status the bulk part writes to the landing that the client gave for it.
-  bool SendFailureInLanding(absl::StatusCode code, Outcome outcome);
-  // For a reply that went ahead as a message of the call's stream.
-  bool SendReplyApart();
+  // Both send the response of the call in `parts`, whose link is open. They return true if the
+  // response has left, and false if the listener will hear of it. The parts stay as they are until
+  // then. The messages keep the size of the reply, which has just been computed.
+  //
+  // The reply of a call without parts, of `reply_bytes`, which fit a frame of `link`.
+  bool SendInFrame(Link& link, size_t reply_bytes);
+  // Any other response. A failure that goes in the frame is cut to it. So is one that goes beside
+  // if it is too large, or finds the client's share of memory used up.
+  bool Send(const CallEnding& ending);
   // The call is over, or its link is lost.
   void Clear() {
-    SendWaiter::Unlink();
-    if (waits_ || bulk_ != nullptr || beside_ != nullptr) [[unlikely]]
-      ClearRest();
+    if (begun_) [[unlikely]]
+      End();
   }
 
  private:
@@ -129,56 +143,56 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   void OnTransferPosted() override;
   void OnTransferDone(const absl::Status& status) override;
 
+  void Begin();
+  bool SendFailure(const CallEnding& ending);
   bool Append();
   // Sends what is left to go beside the messages, and then the response.
   [[gnu::cold, gnu::noinline]] bool SendBeside();
   void Write(char* body);
+  // Whether the frame has a bulk header.
   bool has_bulk() const { return (frame_.flags & kFrameHasBulk) != 0; }
-  size_t context_bytes() const { return context_ == nullptr ? 0 : context_->encoded_bytes(); }
+  WrittenResponse& bulk() const { return parts_.bulk.get()->response(); }
   // The bytes ahead of the message in the body: a context block, a bulk header, and a payload.
   size_t prefix_bytes() const {
-    return context_bytes() + (has_bulk() ? bulk_->response().prefix_bytes() : 0);
+    return parts_.carried.outgoing_bytes() + (has_bulk() ? bulk().prefix_bytes() : 0);
   }
   // Whether the reply is not in the frame.
   bool reply_travels() const {
     return (frame_.flags & kFrameMessageApart) != 0 ||
-           (bulk_ != nullptr && bulk_->response().reply_travels());
+           (parts_.bulk.get() != nullptr && bulk().reply_travels());
   }
 
   // Rare paths are out of line to keep the hot path small.
   // SendInFrame() found no room.
-  [[gnu::cold, gnu::noinline]] void AwaitRoomInFrame(CallLink& call_link, CallId id,
-                                                     TimePoint deadline, size_t reply_bytes);
+  [[gnu::cold, gnu::noinline]] void AwaitRoomInFrame();
   // Returns the end of what it wrote.
   [[gnu::noinline]] char* WritePrefix(char* body);
-  [[gnu::noinline]] void ClearRest();
+  [[gnu::noinline]] void End();
   // False when there are no WRITEs for the response to wait for.
   [[gnu::noinline]] bool StartWrites();
   // The response finds no room, so it waits. If it waits too long, the link closes.
   [[gnu::cold, gnu::noinline]] void AwaitRoom(Link& link);
   // Call it before a response that had to wait is serialized.
   [[gnu::noinline]] void CheckReply();
-  [[gnu::cold, gnu::noinline]] void SetFailure(const absl::Status& status, Outcome outcome,
-                                               size_t max_bytes);
+  // The response says so, with `body` in its frame.
+  [[gnu::cold, gnu::noinline]] void SetFailure(absl::StatusCode code, Outcome outcome,
+                                               std::string body);
   void StartTimer(TimePoint until);
   void StopTimer();
   // The response does not wait for room any more.
   void EndWait();
 
-  ServerState& state_;
+  CallParts& parts_;
   const char* const method_;
   CallMessages& messages_;
   Listener& listener_;
 
   // State of the current response.
-  CallLink* call_link_ = nullptr;
-  ServerBulk* bulk_ = nullptr;
-  const CallContext* context_ = nullptr;
-  TimePoint deadline_ = kNever;
   FrameHeader frame_;
   std::string failure_body_;              // of a failed call, in the frame
   std::unique_ptr<BesideSender> beside_;  // until it has left; null: nothing
   TimePoint beside_until_ = kNever;       // it has left by then, or the link closes
+  bool begun_ = false;                    // until Clear()
   bool waits_ = false;                    // for room; counted by the CallLink
   bool timer_running_ = false;            // only while it waits
   uint64_t frames_sent_ = 0;              // over the link, when the response began to wait

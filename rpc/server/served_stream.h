@@ -64,15 +64,15 @@ class ServedStream final : private StreamReceiver::Listener {
   StreamReceiver& receiver() { return receiver_; }
   StreamSender& sender() { return sender_; }
 
-  // For the payloads of the client's messages; before Begin().
-  void SetMemory(ServerState& state, CallLink& call_link, TimePoint deadline) {
+  // `deadline` is the call's. `request_apart`: the request comes as a message.
+  void Begin(ServerState& state, CallLink& call_link, CallId id, TimePoint deadline,
+             const MethodDescriptor& method, bool request_apart) {
     buffers_.Begin(state, call_link, deadline);
-  }
-  // `request_apart`: the request comes as a message.
-  void Begin(StreamLink& link, CallId id, const MethodDescriptor& method, bool request_apart) {
+    StreamLink& link = call_link.streams();
     receiver_.Begin(link, id,
                     method.messages_have_payloads(Streams::kClient) ? &buffers_ : nullptr);
     sender_.Begin(link, id, method.full_name);
+    request_apart_ = request_apart;
     if (method.streams == Streams::kServer && !request_apart) receiver_.End();
   }
   void Clear() {
@@ -88,6 +88,7 @@ class ServedStream final : private StreamReceiver::Listener {
     context_link_ = &link;
   }
   bool expects_context() const { return context_ != nullptr; }
+  bool request_apart() const { return request_apart_; }
   // Waits for the context block. RESOURCE_EXHAUSTED if memory is short, DEADLINE_EXCEEDED at
   // `limit`.
   Task<absl::StatusOr<std::string>> TakeContext(TimePoint limit) {
@@ -150,6 +151,7 @@ class ServedStream final : private StreamReceiver::Listener {
   RequestBuffers buffers_;
   StreamReceiver receiver_{*this};
   StreamSender sender_;
+  bool request_apart_ = false;
   std::unique_ptr<BesideReceiver> context_;  // null: it was in the frame, or there is none
   StreamLink* context_link_ = nullptr;       // of the last context
   Event context_arrived_;

@@ -60,6 +60,16 @@ TimePoint DeadlineIn(uint64_t left, TimePoint now) {
   return now + std::chrono::microseconds(left);
 }
 
+// Bytes of its payload, and of a message that does not fit its frame: a peer's claim. A request of
+// a wrong size fails as soon as it begins. So its bytes do not count: a refusal because of bytes
+// would tell the client to come back later.
+uint64_t PinnedBytes(const IncomingRequest& request, const LinkLimits& limits) {
+  if (!request.bulk.has_value()) return 0;
+  const RequestBulk& bulk = *request.bulk;
+  const bool is_taken = CheckRequestSize(bulk, request.traveling_context_bytes(), limits).ok();
+  return is_taken ? bulk.payload_bytes + bulk.message_bytes : 0;
+}
+
 }  // namespace
 
 ServerCall::ServerCall(ServerState& state, CallPool& pool, int method_index)
@@ -525,40 +535,56 @@ RefusalReason CallPool::Refusal(uint16_t method, Streams streams, const ServerCl
                                                       : RefusalReason::kTooManyOfASource);
 }
 
-ServerCall* CallPool::Admit(const CallOffer& offer, ServerClient& client, RefusalReason& reason) {
-  if (state_.admission() != nullptr) return AdmitGuarded(offer, client, reason);
-  ServerCall* call = Admit(offer.method, offer.streams, client);
-  if (call == nullptr) reason = Refusal(offer.method, offer.streams, client);
+ServerCall* CallPool::Admit(const IncomingRequest& request, const LinkLimits& limits,
+                            ServerClient& client, RefusalReason& reason) {
+  if (!TakesMetadata(request)) {
+    reason = state_.CountRefusal(RefusalReason::kTooMuchMetadata);
+    return nullptr;
+  }
+  if (state_.admission() != nullptr) return AdmitGuarded(request, limits, client, reason);
+  ServerCall* call = Admit(request.method, request.streams, client);
+  if (call == nullptr) reason = Refusal(request.method, request.streams, client);
   return call;
+}
+
+// The exact bound of a block that travels is checked when it is here.
+bool CallPool::TakesMetadata(const IncomingRequest& request) const {
+  const size_t most = state_.limits().max_metadata_bytes;
+  return request.context_header.travels
+             ? request.context_header.block_bytes <= most + kMaxContextFixedBytes
+             : request.context.metadata.bytes() <= most;
 }
 
 uint32_t CallPool::bounded_calls() const {
   return state_.admission() == nullptr ? active_ : active_ - state_.admission()->control_calls();
 }
 
-ServerCall* CallPool::AdmitGuarded(const CallOffer& offer, ServerClient& client,
-                                   RefusalReason& reason) {
-  const int index = state_.methods().IndexOf(offer.method);
+ServerCall* CallPool::AdmitGuarded(const IncomingRequest& request, const LinkLimits& limits,
+                                   ServerClient& client, RefusalReason& reason) {
+  const int index = state_.methods().IndexOf(request.method);
+  // A context block that travels is here only when the call runs, and says no priority before.
+  const Priority priority = request.context.priority;
   // A stream may last for ever, so it takes no control place.
-  const bool is_stream = offer.streams != Streams::kNone;
-  const CallClass its_class = is_stream && offer.priority == Priority::kControl
+  const bool is_stream = request.streams != Streams::kNone;
+  const CallClass its_class = is_stream && priority == Priority::kControl
                                   ? CallClass::kNormal
-                                  : state_.admission()->ClassOf(offer.priority, client.queue());
+                                  : state_.admission()->ClassOf(priority, client.queue());
   const bool is_control = its_class == CallClass::kControl;
   const bool full = bounded_calls() >= state_.limits().max_concurrent_calls || client.full();
-  if (index < 0 || state_.draining() || state_.methods().entry(index).streams != offer.streams ||
+  if (index < 0 || state_.draining() || state_.methods().entry(index).streams != request.streams ||
       (full && !is_control)) {
-    reason = Refusal(offer.method, offer.streams, client);
+    reason = Refusal(request.method, request.streams, client);
     return nullptr;
   }
+  const uint64_t pinned_bytes = PinnedBytes(request, limits);
   if (const auto broken =
-          state_.admission()->Check(index, its_class, offer.pinned_bytes, client.queue())) {
+          state_.admission()->Check(index, its_class, pinned_bytes, client.queue())) {
     reason = state_.CountRefusal(*broken);
     return nullptr;
   }
   if (!is_control) client.AddCall();
   ServerCall* call = Take(index);
-  state_.admission()->Count(*call, index, its_class, offer.pinned_bytes, client.queue());
+  state_.admission()->Count(*call, index, its_class, pinned_bytes, client.queue());
   return call;
 }
 

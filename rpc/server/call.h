@@ -166,16 +166,6 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   bool timer_running_ = false;
 };
 
-// The part of a request by which its call is admitted.
-struct CallOffer {
-  uint16_t method = 0;
-  Streams streams = Streams::kNone;
-  Priority priority = Priority::kNormal;
-  // Bytes of its payload, and of a message that does not fit its frame: a peer's claim. 0 if
-  // CheckRequestSize() fails.
-  uint64_t pinned_bytes = 0;
-};
-
 // CallPool: the calls of a server on one executor: those that run, and those that are kept, with
 // their messages, for calls to come.
 //
@@ -205,10 +195,11 @@ class CallPool {
     state_.NoteStarted();
     return Take(index);
   }
-  // nullptr, and `reason`, which is counted, if the call is refused. If Admission decides,
-  // ServerState::NoteStarted() follows when the call's turn has come.
-  [[gnu::noinline]] ServerCall* Admit(const CallOffer& offer, ServerClient& client,
-                                      RefusalReason& reason);
+  // The same for all of a request, over a link of these limits. nullptr, and `reason`, which is
+  // counted, if the call is refused. If Admission decides, ServerState::NoteStarted() follows when
+  // the call's turn has come.
+  [[gnu::noinline]] ServerCall* Admit(const IncomingRequest& request, const LinkLimits& limits,
+                                      ServerClient& client, RefusalReason& reason);
   // A call of `call_link` has ended: gives back its place, its part of the bounds, and its slot.
   // Keeps the call, or destroys it if there are enough. Nothing uses it afterwards.
   void End(ServerCall& call, CallLink& call_link) {
@@ -241,7 +232,9 @@ class CallPool {
 
  private:
   // Admit() for a server with an Admission.
-  ServerCall* AdmitGuarded(const CallOffer& offer, ServerClient& client, RefusalReason& reason);
+  ServerCall* AdmitGuarded(const IncomingRequest& request, const LinkLimits& limits,
+                           ServerClient& client, RefusalReason& reason);
+  bool TakesMetadata(const IncomingRequest& request) const;
   // Why the first Admit() just refused, counted.
   [[gnu::cold, gnu::noinline]] RefusalReason Refusal(uint16_t method, Streams streams,
                                                      const ServerClient& client);

@@ -35,7 +35,7 @@ namespace verbena::internal {
 class ServerSource {
  public:
   // The refusals that may wait for room on all of its links together, beyond those that each link
-  // may always have (ServerSession::kOwnQueuedRefusals).
+  // may always have (Refusals::kOwnQueued).
   static constexpr size_t kMaxQueuedRefusals = size_t{1} << 16;
 
   ServerSource(uint32_t max_calls, size_t max_bytes, size_t max_granted_bytes,

@@ -52,6 +52,12 @@ void ReturnWithMemory(Buffer landing, QuotaHold hold, ServerClient& client,
   landing.HoldUntilFree(std::move(hold), std::move(owner));
 }
 
+void ReturnUnused(UsedGrant landing, Link& link, ServerClient& client) {
+  if (landing.lease == nullptr) return;
+  link.EndLease(*landing.lease, nullptr);
+  ReturnWithMemory(std::move(landing.buffer), std::move(landing.hold), client, nullptr);
+}
+
 GrantsGiven::~GrantsGiven() { OnLinkDown(); }
 
 size_t GrantsGiven::count() const {

@@ -49,6 +49,9 @@ struct UsedGrant {
 void ReturnWithMemory(Buffer landing, QuotaHold hold, ServerClient& client,
                       std::shared_ptr<MemoryHolders> holders);
 
+// Returns a landing, if there is one, whose call was refused. Its link is open.
+void ReturnUnused(UsedGrant landing, Link& link, ServerClient& client);
+
 class GrantsGiven final : private SendWaiter {
  public:
   // The grants of `holders` are the bytes granted over all links of the executor. `client`

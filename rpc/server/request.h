@@ -41,8 +41,6 @@ struct IncomingRequest {
   bool message_in_frame = true;
   std::string_view message;  // the rest of the body
 
-  // It has a message and no more: the request of most calls.
-  bool is_plain() const { return !has_context && !bulk.has_value() && streams == Streams::kNone; }
   // The bytes of the context block that travels; 0 if none does.
   size_t traveling_context_bytes() const {
     return context_header.travels ? context_header.block_bytes : 0;

@@ -1,5 +1,4 @@
-// The serving side of one link: ServerSession, its calls by slot, and the refusals that wait for
-// room.
+// The serving side of one link: ServerSession, its calls by slot.
 //
 // A ServerShard owns them, on that executor's thread. At most kMaxCallsInFlight calls, and the
 // CallPool's limit on calls.
@@ -11,81 +10,21 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
-#include "verbena/rpc/call.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/call.h"
 #include "verbena/rpc/server/call_link.h"
 #include "verbena/rpc/server/clients.h"
 #include "verbena/rpc/server/landings.h"
-#include "verbena/rpc/server/request.h"
+#include "verbena/rpc/server/refusals.h"
 #include "verbena/rpc/server/state.h"
-#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
-#include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
-
-struct Refusal {
-  Refusal(CallId id, RefusalReason its_reason)
-      : generation(id.generation), slot(static_cast<uint16_t>(id.slot)), reason(its_reason) {
-    static_assert(kMaxCallsInFlight <= 1u << 16);
-  }
-
-  uint32_t generation;
-  uint16_t slot;
-  RefusalReason reason;
-};
-
-// RefusalQueue: refusals of one link's calls that wait for room, in order.
-//
-// Each entry is small, since an overloaded server may have many to send: the rest of the response
-// follows from the reason. The queue keeps no memory while it is empty. Part of a ServerSession.
-class RefusalQueue {
- public:
-  bool empty() const { return refusals_.empty(); }
-  size_t size() const { return refusals_.size() - sent_; }
-  // Refusals that were ever queued, and those that left again.
-  uint64_t queued() const { return left_ + size(); }
-  uint64_t left() const { return left_; }
-  // Precondition of both: not empty().
-  const Refusal& front() const {
-    VERBENA_DCHECK(!empty());
-    return refusals_[sent_];
-  }
-  void PopFront() {
-    VERBENA_DCHECK(!empty());
-    ++left_;
-    if (++sent_ == refusals_.size()) Free();
-  }
-  void PushBack(const Refusal& refusal) {
-    // Each refusal moves at most once for each that has left.
-    if (refusals_.size() == refusals_.capacity() && 2 * sent_ > refusals_.size()) {
-      refusals_.erase(refusals_.begin(), refusals_.begin() + static_cast<ptrdiff_t>(sent_));
-      sent_ = 0;
-    }
-    refusals_.push_back(refusal);
-  }
-  void Clear() {
-    left_ += size();
-    Free();
-  }
-
- private:
-  void Free() {
-    std::vector<Refusal>().swap(refusals_);
-    sent_ = 0;
-  }
-
-  std::vector<Refusal> refusals_;
-  size_t sent_ = 0;  // refusals at the beginning of refusals_ that have left
-  uint64_t left_ = 0;
-};
 
 // Handlers that run, by the method's full name.
 using RunningHandlers = absl::btree_map<std::string, uint32_t>;
@@ -95,19 +34,8 @@ using RunningHandlers = absl::btree_map<std::string, uint32_t>;
 // Owned by its ServerShard, on that executor's thread. It outlives its link until the last handler
 // has ended, since handlers are cancelled, never destroyed. Bounded by the caller's slots
 // (kMaxCallsInFlight) and the CallPool's limit on calls.
-class ServerSession final : public LinkListener,
-                            public CallLink,
-                            private SendWaiter,
-                            private Timer {
+class ServerSession final : public LinkListener, public CallLink, private SendWaiter {
  public:
-  // The most refusals that wait for room: one for each of the client's call slots. Only a client
-  // that gives up refused calls without taking their answers can have more; then the link closes.
-  // The link also closes if refusals wait too long: ServerOptions::response_grace.
-  static constexpr size_t kMaxQueuedRefusals = kMaxCallsInFlight;
-  // So many of them may wait whatever other links of the source have: more count in the source's
-  // quota (ServerSource).
-  static constexpr size_t kOwnQueuedRefusals = 4096;
-
   // The owner of all sessions of an executor hears of each session here.
   class Owner {
    public:
@@ -169,7 +97,6 @@ class ServerSession final : public LinkListener,
  private:
   template <typename Visit>
   void ForEachCall(Visit visit);
-  bool MayUseSlot(const FrameHeader& frame);
   void AddCall(uint32_t slot, ServerCall& call) {
     by_slot_.Add(slot, call);
     active_.PushBack(call);
@@ -180,38 +107,18 @@ class ServerSession final : public LinkListener,
   // A request that OnFrame() does not start itself: it has more than a message, its slot is in use,
   // or the short CallPool::Admit() refused it.
   [[gnu::noinline]] absl::Status OnRequest(const FrameHeader& frame, const char* body);
-  [[gnu::cold, gnu::noinline]] absl::Status SlotMisused(const FrameHeader& frame) const;
-  // The call that runs it; nullptr, and `reason`, which is counted, if it is refused.
-  ServerCall* Admit(const IncomingRequest& request, RefusalReason& reason);
-  bool TakesMetadata(const IncomingRequest& request) const;
-  [[gnu::cold, gnu::noinline]] absl::Status RefuseRequest(CallId id, UsedGrant landing,
-                                                          RefusalReason reason);
   absl::Status OnStreamFrame(Link& link, const FrameHeader& frame, const char* body);
   void OnCallEndedWithoutLink() override;
   void OnCancelFrame(const FrameHeader& frame);
   absl::Status OnLandingFrame(const FrameHeader& frame, const char* body);
-  absl::Status Refuse(CallId id, RefusalReason reason);
-  // Sends the first refusal, which stays if there is no room.
-  void SendRefusal(Link& link);
-  // The bytes of body of the frame that is next to be sent.
-  size_t RoomNeeded() const;
-  // Waits for room for what is next to be sent.
-  void AwaitRoom(Link& link);
   void OnWritable(Link& link) override;
-  void StartRefusalTimer();
-  void StopRefusalTimer();
-  // The refusals that waited when the timer was started have all left by now, or the link closes.
-  void OnTimer() override;
 
   Owner& owner_;
   ServerState& state_;
   CallPool& calls_;
   const uint64_t number_;
   IntrusiveList<ServerCall> active_;
-  RefusalQueue refusals_;
-  bool timer_running_ = false;  // while refusals wait
-  uint64_t refusals_due_ = 0;   // of all queued so far, how many must have left when the timer ends
-  bool go_away_due_ = false;
+  Refusals refusals_;
   bool told_idle_ = false;   // by OnIdle()
   bool going_down_ = false;  // in OnLinkDown(), which decides at its end whether this is idle
   GrantsGiven grants_;

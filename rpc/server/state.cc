@@ -24,7 +24,7 @@ absl::Status Overload(const ServerLimits& limits, fmt::format_string<Values...> 
 }
 
 // Short: they are encoded for the smallest frame. In the order of RefusalReason.
-std::array<absl::Status, kRefusalReasons> Refusals(const ServerLimits& limits) {
+std::array<absl::Status, kRefusalReasons> RefusalStatuses(const ServerLimits& limits) {
   const AdmissionOptions& admission = limits.admission;
   const auto age_us =
       std::chrono::duration_cast<std::chrono::microseconds>(admission.max_queue_age).count();
@@ -107,7 +107,7 @@ ServerState::ServerState(Shard& shard, const MethodTable& methods, const ServerL
       executor_(shard.executor()),
       methods_(methods),
       limits_(limits),
-      refusals_(Refusals(limits)),
+      refusals_(RefusalStatuses(limits)),
       refusal_bodies_(Encoded(refusals_)),
       admission_(HasBounds(limits.admission)
                      ? std::make_unique<Admission>(shard.executor(), methods, limits.admission)

@@ -46,7 +46,9 @@ void Parse(const uint8_t* data, size_t size) {
   IncomingRequest request;
   if (!ParseRequest(frame, body.data(), {.max_body_bytes = max_body_bytes}, request).ok()) return;
   CheckRest(request.message, body);
-  VERBENA_CHECK(request.is_plain() == (frame.flags == 0)) << int{frame.flags};
+  const bool is_plain =
+      !request.has_context && !request.bulk.has_value() && request.streams == Streams::kNone;
+  VERBENA_CHECK(is_plain == (frame.flags == 0)) << int{frame.flags};
   VERBENA_CHECK(!request.apart || request.streams == Streams::kServer) << int{frame.outcome};
   VERBENA_CHECK(!request.context_header.travels || request.context.empty()) << body.size();
   VERBENA_CHECK(request.context.empty() || request.has_context) << body.size();

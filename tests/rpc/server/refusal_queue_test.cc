@@ -1,6 +1,6 @@
 // A link's queue of refusals keeps their order, and no memory that it does not need.
 
-#include "verbena/rpc/server/session.h"
+#include "verbena/rpc/server/refusals.h"
 
 #include <gtest/gtest.h>
 

@@ -52,11 +52,12 @@ namespace verbena {
 
 class Channel;
 class DedupeToken;
+struct MethodConfig;
 
 namespace internal {
 class ClientChannel;
+class Connection;
 class MetadataCodec;
-struct CallRoute;
 
 // The core of `channel`, for generated code and Verbena itself.
 VERBENA_EXPORT ClientChannel& CoreOf(const Channel& channel);
@@ -604,37 +605,39 @@ class VERBENA_EXPORT InPlaceCall {
   absl::Status TakeStatus();
 
  private:
-  // A call that travels in frames, in storage_.
-  class Eager;
+  // What a call has that is more than messages.
+  struct Terms;
+  // A call in flight that is no more than messages.
+  class Plain;
   enum class Stage : uint8_t {
     kNew,
-    kNewWithOptions,  // storage_ holds all CallOptions: the call has more than messages
-    kNewWithPolicy,   // as kNewWithOptions; the channel has a MethodConfig for the method
-    kEager,           // storage_ holds an Eager; task_ too if it asks for more than a frame
-    kTask,            // task_ makes the call
-    kMovedFrom,
+    kNewWithTerms,  // storage_ holds Terms
+    kPlain,         // storage_ holds a Plain, which task_ goes on with if the call became more
+    kTask,          // task_ makes the call; empty once the call was moved from
   };
-  // Enough for an Eager and for CallOptions, which the source checks.
-  static constexpr size_t kStorageBytes = 320;
+  // Enough for Terms and for a Plain, which the source checks.
+  static constexpr size_t kStorageBytes = 240;
 
-  // `has_parts`: by its method or its options, the call has more than messages.
-  static Stage StageOf(const ClientChannel& channel, const MethodDescriptor& method,
-                       bool has_parts);
-  bool is_new() const { return stage_ <= Stage::kNewWithPolicy; }
-  // The call may have several attempts, and limits that the channel sets.
-  [[gnu::noinline]] std::coroutine_handle<> BeginWithPolicy(
-      PromiseBase& caller, const google::protobuf::MessageLite& request,
-      google::protobuf::MessageLite& reply, PayloadSink payload);
+  bool is_new() const { return stage_ <= Stage::kNewWithTerms; }
+  // Keeps Terms, if the call has parts other than messages, or the channel has more for it.
+  [[gnu::noinline]] void KeepTerms(CallOptions&& options, bool has_parts);
+  // The channel's policy for the method: takes its limits, and returns it if the call may have
+  // several attempts. Otherwise nullptr.
+  const MethodConfig* TakePolicy();
   // A call that is more than a request and a reply in frames over a link that is there.
-  [[gnu::noinline]] std::coroutine_handle<> BeginFull(CallRoute route, PromiseBase& caller,
+  [[gnu::noinline]] std::coroutine_handle<> BeginTask(Connection* connection, PromiseBase& caller,
                                                       const google::protobuf::MessageLite& request,
                                                       google::protobuf::MessageLite& reply,
                                                       PayloadSink payload);
-  std::coroutine_handle<> BeginTask(Task<absl::Status> task, PromiseBase& caller);
+  std::coroutine_handle<> Run(Task<absl::Status> task, PromiseBase& caller);
   // The options; empty ones if the call has none.
   CallOptions TakeOptions();
-  Eager& eager() { return *reinterpret_cast<Eager*>(storage_); }
-  CallOptions& options() { return *reinterpret_cast<CallOptions*>(storage_); }
+  // Empties the caller's CallInfo, and fills it when the call has ended.
+  [[gnu::noinline]] void StartClock(const Scheduler& scheduler,
+                                    const google::protobuf::MessageLite& request);
+  [[gnu::noinline]] void StopClock();
+  Plain& plain() { return *reinterpret_cast<Plain*>(storage_); }
+  Terms& terms() { return *reinterpret_cast<Terms*>(storage_); }
 
   ClientChannel* channel_;
   const MethodDescriptor* method_;
@@ -642,6 +645,7 @@ class VERBENA_EXPORT InPlaceCall {
   CallInfo* info_;
   std::optional<uint64_t> route_key_;
   Task<absl::Status> task_;
+  TimePoint began_;  // if there is a CallInfo
   Stage stage_;
   bool wait_for_ready_;
   alignas(std::max_align_t) std::byte storage_[kStorageBytes];

@@ -1,13 +1,18 @@
 #include "verbena/benchmarks/links/link_group.h"
 
+#include <concepts>
+#include <coroutine>
 #include <utility>
 
 #include "benchmarks/rpc/bench.verbena.pb.h"
 #include "fmt/format.h"
 #include "verbena/benchmarks/harness/drive.h"
-#include "verbena/rpc/client/call.h"
+#include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/client/plain_call.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
@@ -21,6 +26,25 @@ constexpr size_t kMessageBytes = 32;
 // Reading the clock twice takes as long as half a call among many.
 constexpr uint8_t kCallsPerTimedOne = 16;
 constexpr MethodDescriptor kEcho("verbena.bench.Bench/Echo", Idempotency::kUnknown);
+
+// A call over a session, without a channel.
+class SessionCall final : public internal::PlainCall {
+ public:
+  using PlainCall::PlainCall;
+
+  bool await_ready() const noexcept { return false; }
+  template <typename Promise>
+    requires std::derived_from<Promise, internal::PromiseBase>
+  bool await_suspend(std::coroutine_handle<Promise> caller) {
+    return Begin(caller.promise());
+  }
+  absl::Status await_resume() { return TakeStatus(); }
+
+ private:
+  void OnLandingWanted(const internal::LandingRequest&) override {
+    VERBENA_CHECK(false) << "a reply of " << kMessageBytes << " bytes does not fit a frame";
+  }
+};
 
 }  // namespace
 
@@ -97,8 +121,8 @@ Task<void> LinkGroup::Worker(internal::ClientSession& session, uint8_t first_rou
   for (uint8_t round = first_round; !stopped_ && status.ok() && session.usable(); ++round) {
     const bool timed = round % kCallsPerTimedOne == 0;
     const uint64_t began = timed ? NowNs() : 0;
-    internal::ClientCall call(session, runtime_.executor(0), kEcho, request, reply, {}, nullptr,
-                              request_bytes);
+    SessionCall call(session, runtime_.executor(0), kEcho, request, reply, kNever, nullptr,
+                     request_bytes);
     absl::Status called = co_await call;
     if (called.ok() && reply.data().size() != kMessageBytes) {
       called = absl::DataLossError("a reply differs from its request");

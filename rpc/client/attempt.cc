@@ -4,7 +4,6 @@
 
 #include "verbena/rpc/client/channel.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/coro/context.h"
 
 namespace verbena::internal {
@@ -36,26 +35,15 @@ template <typename Spec>
 Task<absl::Status> InterceptedCall(ConnectionUse use, Spec its_spec, TriedServers* tried) {
   CallSpec& spec = its_spec;
   ClientChannel& channel = *spec.channel;
-  const Executor& executor = channel.ShardHere()->executor();
-  CallInfo* const info = spec.options.info;
-  const TimePoint began = info != nullptr ? executor.now() : TimePoint{};
-  const auto fill_info = [&] {
-    if (info == nullptr) return;
-    info->elapsed = executor.now() - began;
-    info->request_bytes = static_cast<uint32_t>(spec.request.ByteSizeLong());
-  };
   if (!use) {
     absl::StatusOr<ConnectionUse> found = co_await RouteOf(spec);
-    if (!found.ok()) {
-      fill_info();
-      co_return FailUnsent(found.status(), spec.options, spec.received);
-    }
+    if (!found.ok()) co_return FailUnsent(found.status(), spec.options, spec.received);
     use = *std::move(found);
     if (tried != nullptr) tried->Add(*use);
   }
   // Interceptors read trailing metadata even if the caller does not.
   CallInfo own;
-  if (info == nullptr) spec.options.info = &own;
+  if (spec.options.info == nullptr) spec.options.info = &own;
   ClientCallView view(spec.method, channel.target(), spec.request, spec.reply,
                       spec.options.deadline, spec.options.info->trailing_metadata);
   view.metadata = std::move(spec.context.metadata);
@@ -66,7 +54,6 @@ Task<absl::Status> InterceptedCall(ConnectionUse use, Spec its_spec, TriedServer
   // Interceptors may wait before the call itself begins.
   DeadlineScope limit(co_await CurrentContext(), spec.options.deadline.when());
   absl::Status status = co_await chain.Run().In(&limit.scope());
-  fill_info();
   if (chain.started()) co_return status;
   // An interceptor answered.
   ReturnUnsent(spec.options, spec.received);

@@ -16,8 +16,7 @@ namespace verbena::internal {
 
 // Makes one attempt of the call over `use`. Without `use`, the channel finds a connection first,
 // and its server joins `tried`, which may be null. The first form keeps `spec`, the second one
-// borrows it until the Task ends. The failures are FullCall()'s, or an interceptor's. Precondition:
-// spec.channel is not null.
+// borrows it until the Task ends. The failures are FullCall()'s, or an interceptor's.
 VERBENA_CORO_WRAPPER Task<absl::Status> Attempt(ConnectionUse use, CallSpec&& spec);
 VERBENA_CORO_WRAPPER Task<absl::Status> Attempt(ConnectionUse use, CallSpec& spec,
                                                 TriedServers* tried);

@@ -38,7 +38,6 @@ CallSpec AttemptOf(const CallSpec& spec, MessageLite& reply) {
                       .route_key = options.route_key,
                       .wait_for_ready = options.wait_for_ready,
                       .dedupe = options.dedupe},
-          .max_metadata_bytes = spec.max_metadata_bytes,
           .channel = spec.channel};
 }
 
@@ -97,6 +96,9 @@ class CallersMemory {
   Buffer room_;
   Payload* const returned_payload_;
 };
+
+// What an attempt's own CallInfo begins with, from that of its call.
+CallInfo BeforeAttempt(const CallInfo& call) { return {.request_bytes = call.request_bytes}; }
 
 // Whether nobody waits for a call any more: its caller gives up, or its deadline has passed, which
 // the call hears of by itself or through its scope. A failure that this makes takes no token of the
@@ -183,7 +185,10 @@ Task<void> Hedges::Run(Attempt& attempt) {
     changed_.Set();
   };
   CallSpec spec = AttemptOf(spec_, attempt.own_reply != nullptr ? *attempt.own_reply : spec_.reply);
-  if (spec_.options.info != nullptr) spec.options.info = &attempt.info;
+  if (CallInfo* info = spec_.options.info) {
+    attempt.info = BeforeAttempt(*info);
+    spec.options.info = &attempt.info;
+  }
   if (spec_.received.payload != nullptr) spec.received = {&attempt.payload, &attempt.has_payload};
   const CancelScope* const scope = (co_await CurrentContext()).cancel;
   attempt.status = co_await maker_.Attempt(spec, tried_, scope);
@@ -279,7 +284,6 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
   CallOptions& options = spec.options;
   const TaskContext context = co_await CurrentContext();
   const Scheduler& scheduler = *context.scheduler;
-  const TimePoint began = scheduler.now();
   const TimePoint deadline = options.deadline.when();
   account.Add(RetryAccount::Count::kCalls);
   RetrySeries series(policy, spec.method, account);
@@ -298,7 +302,7 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
     // A server that heard of the limit would keep the end of a deduplicated call by it as its
     // result.
     attempt.options.deadline = spec.method.dedupe ? deadline : std::min(deadline, limit);
-    if (options.info != nullptr) attempt.options.info = &(info = CallInfo());
+    if (options.info != nullptr) attempt.options.info = &(info = BeforeAttempt(*options.info));
     memory.GiveTo(attempt);
     Task<absl::Status> made = maker.Attempt(attempt, tried, context.cancel);
     if (spec.method.dedupe) made = WithDeadline(std::move(made), limit);
@@ -329,10 +333,7 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
   }
   const bool lacked_room = series.lacked_memory() && memory.payload_is_back();
   memory.Return();
-  if (options.info != nullptr) {
-    *options.info = std::move(info);
-    options.info->elapsed = scheduler.now() - began;
-  }
+  if (options.info != nullptr) *options.info = std::move(info);
   if (status.ok()) co_return status;
   // A payload is lacking only if an interceptor destroyed the attempt.
   if (lacked_room) {
@@ -356,14 +357,12 @@ Task<absl::Status> HedgedCall(AttemptMaker& maker, RetryAccount& account,
                               const HedgingPolicy& policy, CallSpec spec) {
   const CallOptions& options = spec.options;
   const TaskContext context = co_await CurrentContext();
-  const TimePoint began = context.scheduler->now();
   account.Add(RetryAccount::Count::kCalls);
   if (options.returned_payload != nullptr) *options.returned_payload = Payload();
   spec.received.Set(Buffer(), false);
   Hedges hedges(context, maker, account, policy, spec);
   co_await hedges.Race();
   absl::Status status = hedges.Take();
-  if (options.info != nullptr) options.info->elapsed = context.scheduler->now() - began;
   co_return status;
 }
 

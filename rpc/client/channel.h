@@ -42,6 +42,8 @@ class ClientChannel {
 
   const std::string& target() const { return target_; }
   const ChannelOptions& options() const { return options_; }
+  // Whether its calls have no policies and no interceptors.
+  bool plain() const { return plain_; }
   // Whether the target names a set of servers.
   bool chooses() const { return feed_ != nullptr; }
   // Retries and the like by method; nullptr without a service_config.
@@ -99,6 +101,7 @@ class ClientChannel {
   const std::string target_;
   const ChannelOptions options_;
   const std::unique_ptr<CallPolicies> policies_;
+  const bool plain_;
   const std::shared_ptr<ServerFeed> feed_;  // nullptr: one server
   // By executor, as uses_. Null until the first deduplicated call. Tokens may outlive the channel.
   std::vector<std::shared_ptr<DedupeClient>> dedupe_clients_;

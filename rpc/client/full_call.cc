@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/statusor.h"
 #include "fmt/format.h"
 #include "verbena/rpc/call.h"
@@ -15,6 +14,7 @@
 #include "verbena/rpc/client/channel.h"
 #include "verbena/rpc/client/dedupe.h"
 #include "verbena/rpc/client/landings.h"
+#include "verbena/rpc/client/link_call.h"
 #include "verbena/rpc/client/payload.h"
 #include "verbena/rpc/client/session.h"
 #include "verbena/rpc/detail/message.h"
@@ -67,7 +67,7 @@ absl::Status CheckOptions(const MethodDescriptor& method, const CallOptions& opt
 
 // Whether the method and the channel take what the call brings.
 absl::Status CheckSpec(const CallSpec& spec) {
-  VERBENA_RETURN_IF_ERROR(CheckContext(spec.context, spec.max_metadata_bytes));
+  VERBENA_RETURN_IF_ERROR(CheckContext(spec.context, spec.channel->options().max_metadata_bytes));
   return CheckOptions(spec.method, spec.options);
 }
 
@@ -226,31 +226,6 @@ Task<absl::StatusOr<ClientSession*>> AwaitRoom(Connection& connection, ClientSes
   co_return now;
 }
 
-// Fills in what a call's caller wants to know at its end, however that comes about.
-class CallInfoOf {
- public:
-  // `took_before` is what the call took before now.
-  CallInfoOf(CallInfo* info, const Executor& executor, Duration took_before)
-      : info_(info), executor_(executor) {
-    if (info_ != nullptr) began_ = executor.now() - took_before;
-  }
-  CallInfoOf(const CallInfoOf&) = delete;
-  CallInfoOf& operator=(const CallInfoOf&) = delete;
-  ~CallInfoOf() {
-    if (info_ == nullptr) return;
-    info_->elapsed = executor_.now() - began_;
-    info_->request_bytes = static_cast<uint32_t>(request_bytes_);
-  }
-
-  void set_request_bytes(size_t bytes) { request_bytes_ = bytes; }
-
- private:
-  CallInfo* const info_;
-  const Executor& executor_;
-  TimePoint began_{};
-  size_t request_bytes_ = 0;
-};
-
 // The caller's variables for a call's results; each may be null.
 struct CallerMemory {
   // Before the call begins: what a former call left does not outlive the beginning of this one.
@@ -312,7 +287,7 @@ absl::Status Unsettled(const absl::Status& status, absl::Status waited) {
 }
 
 // Answers the server, which asks for memory, and waits for the call's end.
-Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, Deadline deadline) {
+Task<absl::Status> GiveLanding(LinkCall& call, ClientBulk& bulk, Deadline deadline) {
   const LandingRequest wanted = call.landing_wanted();
   const uint64_t bytes = wanted.payload_bytes + wanted.message_bytes;
   const Endpoint& endpoint = call.link().endpoint();
@@ -359,7 +334,7 @@ Task<absl::Status> PlaceResponse(Connection& connection, ClientBulk& bulk, Deadl
 // be the next beginning's alone; memory of the call's own returns to its pool by itself.
 bool MayRepeat(const CallSpec& spec, const std::optional<ClientBulk>& bulk,
                const CallerMemory& to) {
-  if (spec.channel == nullptr || !spec.may_repeat) return false;
+  if (!spec.may_repeat) return false;
   return !to.gave_landing || !bulk.has_value() || !bulk->landing_lost();
 }
 
@@ -403,24 +378,28 @@ absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink r
 
 namespace {
 
+// The bytes of the request, which its caller may change while the call waits for a link.
+size_t Measure(const CallSpec& spec) {
+  const size_t bytes = spec.request.ByteSizeLong();
+  if (spec.options.info != nullptr) {
+    spec.options.info->request_bytes = static_cast<uint32_t>(bytes);
+  }
+  return bytes;
+}
+
 // Only steps that may wait long are coroutines of their own: every block takes this path.
 // `Spec` is CallSpec, or a reference to one that outlives the Task.
 template <typename Spec>
 Task<absl::Status> RunFullCall(ConnectionUse use, Spec its_spec, TriedServers* tried) {
   CallSpec& spec = its_spec;
   CallOptions& options = spec.options;
-  CallInfoOf info(options.info,
-                  use ? use->shard().executor() : spec.channel->ShardHere()->executor(),
-                  spec.took_before);
-  size_t message_bytes = spec.request.ByteSizeLong();
-  info.set_request_bytes(message_bytes);
+  size_t message_bytes = Measure(spec);
   if (!use) {
     absl::StatusOr<ConnectionUse> found = co_await RouteOf(spec);
     if (!found.ok()) co_return FailUnsent(found.status(), options, spec.received);
     use = *std::move(found);
     if (tried != nullptr) tried->Add(*use);
-    message_bytes = spec.request.ByteSizeLong();
-    info.set_request_bytes(message_bytes);
+    message_bytes = Measure(spec);
   }
   if (spec.interceptors != nullptr) spec.context = spec.interceptors->Start();
   absl::Status status = CheckSpec(spec);
@@ -453,8 +432,7 @@ Task<absl::Status> RunFullCall(ConnectionUse use, Spec its_spec, TriedServers* t
           co_await connection.Session(options.deadline, options.wait_for_ready);
       if (!found.ok()) co_return unsent(found.status());
       session = *found;
-      message_bytes = spec.request.ByteSizeLong();
-      info.set_request_bytes(message_bytes);
+      message_bytes = Measure(spec);
     }
 
     if (HasPayloads(spec.method, options) ||
@@ -474,9 +452,9 @@ Task<absl::Status> RunFullCall(ConnectionUse use, Spec its_spec, TriedServers* t
       }
     }
 
-    ClientCall call(*session, connection.shard().executor(), spec.method, spec.request, spec.reply,
-                    options.deadline, options.info,
-                    bulk.has_value() && bulk->message ? 0 : message_bytes);
+    LinkCall call(*session, connection.shard().executor(), spec.method, spec.request, spec.reply,
+                  options.deadline.when(), options.info,
+                  bulk.has_value() && bulk->message ? 0 : message_bytes);
     if (bulk.has_value()) call.set_bulk(&*bulk);
     if (!spec.context.empty()) {
       call.set_context(spec.context, /*travels=*/bulk.has_value() && bulk->context_bytes > 0);
@@ -489,8 +467,7 @@ Task<absl::Status> RunFullCall(ConnectionUse use, Spec its_spec, TriedServers* t
       absl::StatusOr<ConnectionUse> another = co_await RouteOf(spec);
       if (!another.ok()) co_return unsent(another.status());
       use = *std::move(another);
-      message_bytes = spec.request.ByteSizeLong();
-      info.set_request_bytes(message_bytes);
+      message_bytes = Measure(spec);
       continue;
     }
     if (call.landing_needed()) {
@@ -522,12 +499,12 @@ Task<absl::Status> FullCall(ConnectionUse connection, CallSpec& spec, TriedServe
   return RunFullCall<CallSpec&>(std::move(connection), spec, tried);
 }
 
-Task<absl::Status> FinishInLanding(ClientCall& call) {
+Task<absl::Status> FinishInLanding(PlainCall& plain, LandingRequest wanted) {
   // The call may have ended, and lost its link, since the server asked.
-  if (!call.landing_needed()) co_return co_await call;
+  if (!plain.landing_needed()) co_return plain.TakeStatus();
   ClientBulk bulk;
-  absl::Cleanup leave = [&call] { call.LeaveBulk(); };
-  absl::Status status = co_await GiveLanding(call, bulk, call.deadline());
+  LinkCall call(plain, wanted);
+  absl::Status status = co_await GiveLanding(call, bulk, plain.deadline());
   if (bulk.settling()) {
     absl::Status waited = co_await bulk.Settled();
     if (!waited.ok()) co_return Unsettled(status, std::move(waited));

@@ -14,10 +14,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/call.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/status_codec.h"
-#include "verbena/rpc/client/call.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/plain_call.h"
 #include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/status.h"
@@ -40,14 +41,10 @@ struct CallSpec {
   // `deadline` is a time, or none. The metadata goes into `context` when an attempt begins.
   CallOptions options = {};
   CallContext context = {};
-  // ChannelOptions::max_metadata_bytes.
-  size_t max_metadata_bytes = Metadata::kMaxBytes;
   // Finds a connection for the call, and another one, once, if the link is lost before the request
-  // has left and may_repeat is true. Null: the call has the one that it is given.
+  // has left and may_repeat is true.
   ClientChannel* channel = nullptr;
   bool may_repeat = true;
-  // How long the call took before this attempt, for CallInfo::elapsed.
-  Duration took_before{};
   // Not null: give the call its context block when it begins.
   ClientChain* interceptors = nullptr;
   // Not null: receives the request's payload, instead of returned_payload, if a server of the
@@ -96,9 +93,9 @@ void ReturnUnsent(CallOptions& options, PayloadSink received);
 // The same; returns `status` as the call's final one.
 absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink received);
 
-// The end of a plain call whose server asks for a landing for the response. `call` is
-// landing_needed(), has leased nothing for the response yet, and outlives the Task.
-Task<absl::Status> FinishInLanding(ClientCall& call);
+// The end of a plain call whose server asks for a landing of `wanted` for the response. `call`
+// outlives the Task, which takes the call's slot when it begins.
+Task<absl::Status> FinishInLanding(PlainCall& call, LandingRequest wanted);
 
 // ClientChain: the interceptors of one call or stream of a channel, and what is known of the call
 // when one of them ends it.

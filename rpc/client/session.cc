@@ -40,6 +40,13 @@ bool ClientSession::Register(RegisteredCall& call, CallId* id) {
   return true;
 }
 
+void ClientSession::HandOver(CallId id, RegisteredCall& to) {
+  Slot& slot = slots_[id.slot];
+  VERBENA_CHECK(slot.call != nullptr && slot.generation == id.generation)
+      << "slot " << id.slot << ", generation " << id.generation << " of " << slot.generation;
+  slot.call = &to;
+}
+
 absl::Status ClientSession::NoSuchMethod(const MethodDescriptor& method) const {
   return absl::UnimplementedError(
       fmt::format("{} has no method {}: give its service to Server::Start(), or build both sides "

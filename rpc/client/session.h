@@ -202,6 +202,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
 
   // Takes a slot; false when kMaxCallsInFlight are taken.
   bool Register(RegisteredCall& call, CallId* id);
+  // `to` has the slot of `id` from now on.
+  void HandOver(CallId id, RegisteredCall& to);
   void Release(CallId id);
   // The windows that the link's streams share. Precondition: !down().
   StreamLink& streams() { return streams_; }

@@ -9,11 +9,11 @@
 #include "fmt/format.h"
 #include "verbena/rpc/client/attempt.h"
 #include "verbena/rpc/client/attempts.h"
-#include "verbena/rpc/client/call.h"
 #include "verbena/rpc/client/channel.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/dedupe.h"
 #include "verbena/rpc/client/full_call.h"
+#include "verbena/rpc/client/plain_call.h"
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/shard/shard.h"
@@ -22,13 +22,6 @@
 #include "verbena/transport/coro/context.h"
 
 namespace verbena::internal {
-
-// CallRoute says where a call's attempts go: over `connection`; if that is null, over one that the
-// channel finds; with `policy`, over one connection after another, or over several at once.
-struct CallRoute {
-  Connection* connection = nullptr;
-  const MethodConfig* policy = nullptr;
-};
 
 namespace {
 
@@ -72,12 +65,12 @@ VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(const MethodConfig& policy, C
 }
 
 // A call that has a name, or a scope of its own. `own_token` is its name, if the caller gave none.
-Task<absl::Status> WholeCall(CallRoute route, ConnectionUse use, CallSpec spec,
+Task<absl::Status> WholeCall(const MethodConfig* policy, ConnectionUse use, CallSpec spec,
                              [[maybe_unused]] std::unique_ptr<DedupeToken> own_token) {
   const DedupeToken* const token = spec.options.dedupe;
   const bool inherits = spec.options.inherit == Inherit::kAll;
-  Task<absl::Status> attempts = route.policy != nullptr ? AttemptsOf(*route.policy, std::move(spec))
-                                                        : Attempt(std::move(use), std::move(spec));
+  Task<absl::Status> attempts = policy != nullptr ? AttemptsOf(*policy, std::move(spec))
+                                                  : Attempt(std::move(use), std::move(spec));
   // Otherwise no cancellation of the caller's reaches it.
   absl::Status status =
       inherits ? co_await std::move(attempts) : co_await std::move(attempts).In(nullptr);
@@ -91,6 +84,11 @@ bool HasContext(const CallOptions& options) {
   return !options.metadata.untouched() || options.priority != Priority::kNormal ||
          options.inherit != Inherit::kAll || options.request_id.has_value() ||
          options.dedupe != nullptr;
+}
+
+// Whether a call of `method` has more than messages, whatever its options are.
+bool HasParts(const MethodDescriptor& method) {
+  return (method.payloads != Payloads::kNone) | method.dedupe;
 }
 
 // Prepares the call's token. Without one in `options` the call gets its own, in `own`.
@@ -110,51 +108,55 @@ absl::Status TakeToken(ClientChannel& channel, const Shard& shard, const MethodD
 }
 
 // The earlier of the call's own deadline and that of the Task that makes it.
-Deadline EarlierOf(TimePoint own, const CancelScope* scope) {
+TimePoint EarlierOf(TimePoint own, const CancelScope* scope) {
   if (scope == nullptr) return own;
   return std::min(own, scope->deadline());
 }
 
 }  // namespace
 
-class InPlaceCall::Eager final : public ClientCall {
- public:
-  template <typename... Arguments>
-  explicit Eager(InPlaceCall& owner, Arguments&&... arguments)
-      : ClientCall(std::forward<Arguments>(arguments)...), owner_(owner) {}
-
- private:
-  // Giving a landing takes several awaits: a coroutine of its own makes them.
-  void OnLandingWanted() override {
-    owner_.task_ = FinishInLanding(*this);
-    owner_.task_.RunLaterFor(TakeCaller());
-  }
-  void OnLostUnsent() override {
-    CallSpec spec{.method = method(),
-                  .request = request(),
-                  .reply = reply(),
-                  .options = {.deadline = deadline(),
-                              .info = info(),
-                              .route_key = owner_.route_key_,
-                              .wait_for_ready = owner_.wait_for_ready_},
-                  .channel = owner_.channel_,
-                  .may_repeat = false,
-                  .took_before = info() != nullptr ? info()->elapsed : Duration::zero()};
-    owner_.task_ = FullCall({}, std::move(spec));
-    owner_.task_.RunLaterFor(TakeCaller());
-  }
-
-  InPlaceCall& owner_;
+struct InPlaceCall::Terms {
+  CallOptions options;
+  const MethodConfig* policy;  // null: the channel has none for the method
 };
 
-inline InPlaceCall::Stage InPlaceCall::StageOf(const ClientChannel& channel,
-                                               const MethodDescriptor& method, bool has_parts) {
-  const CallPolicies* policies = channel.policies();
-  if (policies != nullptr && policies->Of(method) != nullptr) [[unlikely]]
-    return Stage::kNewWithPolicy;
-  const bool has_more = has_parts | method.dedupe;  // one branch for both
-  const bool is_plain = !has_more && channel.options().interceptors.empty();
-  return is_plain ? Stage::kNew : Stage::kNewWithOptions;
+class InPlaceCall::Plain final : public PlainCall {
+ public:
+  template <typename... Arguments>
+  explicit Plain(InPlaceCall& holder, Arguments&&... arguments)
+      : PlainCall(std::forward<Arguments>(arguments)...), holder_(holder) {}
+
+ private:
+  void OnLandingWanted(const LandingRequest& wanted) override {
+    GoOn(FinishInLanding(*this, wanted));
+  }
+  void OnLostUnsent() override {
+    GoOn(FullCall({}, {.method = method(),
+                       .request = request(),
+                       .reply = reply(),
+                       .options = {.deadline = deadline(),
+                                   .info = info(),
+                                   .route_key = holder_.route_key_,
+                                   .wait_for_ready = holder_.wait_for_ready_},
+                       .channel = holder_.channel_,
+                       .may_repeat = false}));
+  }
+  void GoOn(Task<absl::Status> task) {
+    holder_.task_ = std::move(task);
+    holder_.task_.RunLaterFor(TakeCaller());
+  }
+
+  InPlaceCall& holder_;
+};
+
+void InPlaceCall::KeepTerms(CallOptions&& options, bool has_parts) {
+  static_assert(sizeof(Plain) <= kStorageBytes && alignof(Plain) <= alignof(std::max_align_t));
+  static_assert(sizeof(Terms) <= kStorageBytes);
+  const CallPolicies* policies = channel_->policies();
+  const MethodConfig* policy = policies != nullptr ? policies->Of(*method_) : nullptr;
+  if (!has_parts && policy == nullptr && channel_->options().interceptors.empty()) return;
+  new (storage_) Terms{.options = std::move(options), .policy = policy};
+  stage_ = Stage::kNewWithTerms;
 }
 
 InPlaceCall::InPlaceCall(ClientChannel& channel, const MethodDescriptor& method,
@@ -165,11 +167,10 @@ InPlaceCall::InPlaceCall(ClientChannel& channel, const MethodDescriptor& method,
                                             : channel.options().default_deadline),
       info_(options.info),
       route_key_(options.route_key),
-      stage_(StageOf(channel, method, HasPayloads(method, options) || HasContext(options))),
+      stage_(Stage::kNew),
       wait_for_ready_(options.wait_for_ready) {
-  static_assert(sizeof(Eager) <= kStorageBytes && alignof(Eager) <= alignof(std::max_align_t));
-  static_assert(sizeof(CallOptions) <= kStorageBytes);
-  if (stage_ != Stage::kNew) new (storage_) CallOptions(std::move(options));
+  const bool has_parts = HasParts(method) || HasPayloads(options) || HasContext(options);
+  if (has_parts || !channel.plain()) KeepTerms(std::move(options), has_parts);
 }
 
 InPlaceCall::InPlaceCall(ClientChannel& channel, const MethodDescriptor& method)
@@ -177,9 +178,11 @@ InPlaceCall::InPlaceCall(ClientChannel& channel, const MethodDescriptor& method)
       method_(&method),
       deadline_(channel.options().default_deadline),
       info_(nullptr),
-      stage_(StageOf(channel, method, method.payloads != Payloads::kNone)),
+      stage_(Stage::kNew),
       wait_for_ready_(false) {
-  if (stage_ != Stage::kNew) new (storage_) CallOptions();
+  const bool has_parts = HasParts(method);
+  if (has_parts | !channel.plain()) [[unlikely]]  // one branch for both
+    KeepTerms({}, has_parts);
 }
 
 InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept
@@ -192,17 +195,20 @@ InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept
       wait_for_ready_(other.wait_for_ready_) {
   VERBENA_CHECK(is_new()) << method_->full_name
                           << ": a call was moved that had begun, or was moved from";
-  if (stage_ != Stage::kNew) new (storage_) CallOptions(other.TakeOptions());
-  other.stage_ = Stage::kMovedFrom;
+  if (stage_ == Stage::kNewWithTerms) {
+    new (storage_) Terms(std::move(other.terms()));
+    other.terms().~Terms();
+  }
+  other.stage_ = Stage::kTask;
 }
 
 InPlaceCall::~InPlaceCall() {
-  if (stage_ == Stage::kEager) {
+  if (stage_ == Stage::kPlain) [[likely]] {
     // First, since it refers to the call.
     task_ = {};
-    eager().~Eager();
-  } else if (is_new() && stage_ != Stage::kNew) {
-    options().~CallOptions();
+    plain().~Plain();
+  } else if (stage_ == Stage::kNewWithTerms) {
+    terms().~Terms();
   }
 }
 
@@ -210,57 +216,48 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
                                            MessageLite& reply, PayloadSink payload) {
   VERBENA_CHECK(is_new()) << method_->full_name
                           << ": a call was awaited twice, or after it was moved from";
-  if (info_ != nullptr) *info_ = {};
-  if (stage_ == Stage::kNewWithPolicy) [[unlikely]]
-    return BeginWithPolicy(caller, request, reply, payload);
+  if (info_ != nullptr) StartClock(*caller.scheduler, request);
+  if (stage_ != Stage::kNew) [[unlikely]]
+    return BeginTask(nullptr, caller, request, reply, payload);
   Connection* connection = channel_->Here(route_key_);
   const bool traced = caller.cancel != nullptr && caller.cancel->trace() != nullptr;
-  if (stage_ != Stage::kNew || connection == nullptr || traced) [[unlikely]] {
-    return BeginFull({.connection = connection}, caller, request, reply, payload);
-  }
-  const Executor& executor = connection->shard().executor();
-  const Deadline deadline = EarlierOf(deadline_.At(executor), caller.cancel);
-  ClientSession* session = connection->usable_session();
+  ClientSession* session = connection != nullptr ? connection->usable_session() : nullptr;
+  if (session == nullptr || traced) [[unlikely]]
+    return BeginTask(connection, caller, request, reply, payload);
   const size_t request_bytes = request.ByteSizeLong();
-  if (session == nullptr || request_bytes > session->max_body_bytes()) [[unlikely]] {
-    return BeginFull({.connection = connection}, caller, request, reply, payload);
-  }
-  stage_ = Stage::kEager;
-  Eager* call = new (storage_) Eager(*this, *session, connection->shard().executor(), *method_,
-                                     request, reply, deadline, info_, request_bytes);
-  return call->AwaitInFrame(caller) ? std::noop_coroutine() : caller.handle;
+  if (request_bytes > session->max_body_bytes()) [[unlikely]]
+    return BeginTask(connection, caller, request, reply, payload);
+  Executor& executor = connection->shard().executor();
+  stage_ = Stage::kPlain;
+  Plain* call =
+      new (storage_) Plain(*this, *session, executor, *method_, request, reply,
+                           EarlierOf(deadline_.At(executor), caller.cancel), info_, request_bytes);
+  return call->Begin(caller) ? std::noop_coroutine() : caller.handle;
 }
 
-std::coroutine_handle<> InPlaceCall::BeginWithPolicy(PromiseBase& caller,
-                                                     const MessageLite& request, MessageLite& reply,
-                                                     PayloadSink payload) {
-  const MethodConfig& policy = *channel_->policies()->Of(*method_);
-  const Shard* shard = channel_->ShardHere();
-  wait_for_ready_ = wait_for_ready_ || policy.wait_for_ready;
-  if (shard != nullptr && policy.timeout > Duration::zero()) {
+const MethodConfig* InPlaceCall::TakePolicy() {
+  const MethodConfig* const policy = stage_ == Stage::kNew ? nullptr : terms().policy;
+  if (policy == nullptr) return nullptr;
+  wait_for_ready_ = wait_for_ready_ || policy->wait_for_ready;
+  if (const Shard* shard = channel_->ShardHere();
+      shard != nullptr && policy->timeout > Duration::zero()) {
     const Executor& executor = shard->executor();
-    deadline_ = std::min(deadline_.At(executor), SaturatingAdd(executor.now(), policy.timeout));
+    deadline_ = std::min(deadline_.At(executor), SaturatingAdd(executor.now(), policy->timeout));
   }
-  const bool has_attempts =
-      policy.retry.has_value() || (policy.hedging.has_value() && MayBeHedged(*method_, options()));
-  CallRoute route;
-  if (has_attempts) {
-    route.policy = &policy;
-  } else {
-    route.connection = channel_->Here(route_key_);
-  }
-  return BeginFull(route, caller, request, reply, payload);
+  const bool is_hedged = policy->hedging.has_value() && MayBeHedged(*method_, terms().options);
+  return policy->retry.has_value() || is_hedged ? policy : nullptr;
 }
 
-std::coroutine_handle<> InPlaceCall::BeginFull(CallRoute route, PromiseBase& caller,
+std::coroutine_handle<> InPlaceCall::BeginTask(Connection* connection, PromiseBase& caller,
                                                const MessageLite& request, MessageLite& reply,
                                                PayloadSink payload) {
+  const MethodConfig* const policy = TakePolicy();
+  if (stage_ != Stage::kNew && policy == nullptr) connection = channel_->Here(route_key_);
   CallSpec spec{.method = *method_,
                 .request = request,
                 .reply = reply,
                 .received = payload,
                 .options = TakeOptions(),
-                .max_metadata_bytes = channel_->options().max_metadata_bytes,
                 .channel = channel_};
   CallOptions& options = spec.options;
   const Shard* shard = channel_->ShardHere();
@@ -270,51 +267,63 @@ std::coroutine_handle<> InPlaceCall::BeginFull(CallRoute route, PromiseBase& cal
     refusal = TakeToken(*channel_, *shard, *method_, options, own_token);
   }
   if (!refusal.ok()) {
-    return BeginTask(Failed(FailUnsent(std::move(refusal), options, payload)), caller);
+    return Run(Failed(FailUnsent(std::move(refusal), options, payload)), caller);
   }
   const bool inherits = options.inherit == Inherit::kAll;
   const CancelScope* scope = inherits ? caller.cancel : nullptr;
   options.deadline = EarlierOf(deadline_.At(shard->executor()), scope);
   // Each of several attempts has a context of its own.
-  if (route.policy == nullptr) spec.context = ContextOf(options, scope);
-  if (route.connection != nullptr && route.connection->usable_session() == nullptr &&
-      (wait_for_ready_ || channel_->chooses())) {
-    route.connection = nullptr;
-  }
+  if (policy == nullptr) spec.context = ContextOf(options, scope);
   ConnectionUse use;
-  if (route.connection != nullptr) use = ConnectionUse(*route.connection);
-  if (options.dedupe != nullptr || !inherits) {
-    return BeginTask(WholeCall(route, std::move(use), std::move(spec), std::move(own_token)),
-                     caller);
+  if (connection != nullptr) {
+    const bool may_choose_later = wait_for_ready_ || channel_->chooses();
+    if (connection->usable_session() != nullptr || !may_choose_later) {
+      use = ConnectionUse(*connection);
+    }
   }
-  return BeginTask(route.policy != nullptr ? AttemptsOf(*route.policy, std::move(spec))
-                                           : Attempt(std::move(use), std::move(spec)),
-                   caller);
+  if (options.dedupe != nullptr || !inherits) {
+    return Run(WholeCall(policy, std::move(use), std::move(spec), std::move(own_token)), caller);
+  }
+  return Run(policy != nullptr ? AttemptsOf(*policy, std::move(spec))
+                               : Attempt(std::move(use), std::move(spec)),
+             caller);
 }
 
 CallOptions InPlaceCall::TakeOptions() {
   CallOptions taken;
-  if (stage_ != Stage::kNew) {
-    taken = std::move(options());
-    options().~CallOptions();
+  if (stage_ == Stage::kNewWithTerms) {
+    taken = std::move(terms().options);
+    terms().~Terms();
   }
-  stage_ = Stage::kMovedFrom;
+  stage_ = Stage::kTask;
   taken.info = info_;
   taken.route_key = route_key_;
   taken.wait_for_ready = wait_for_ready_;
   return taken;
 }
 
-std::coroutine_handle<> InPlaceCall::BeginTask(Task<absl::Status> task, PromiseBase& caller) {
-  stage_ = Stage::kTask;
+std::coroutine_handle<> InPlaceCall::Run(Task<absl::Status> task, PromiseBase& caller) {
   task_ = std::move(task);
   return task_.RunFor(caller);
 }
 
+void InPlaceCall::StartClock(const Scheduler& scheduler, const MessageLite& request) {
+  *info_ = {};
+  info_->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
+  began_ = scheduler.now();
+}
+
+void InPlaceCall::StopClock() {
+  if (const Shard* shard = channel_->ShardHere()) {
+    info_->elapsed = shard->executor().now() - began_;
+  }
+}
+
 absl::Status InPlaceCall::TakeStatus() {
+  if (info_ != nullptr) StopClock();
   if (task_) [[unlikely]]
     return task_.TakeResult();
-  return eager().await_resume();
+  return plain().TakeStatus();
 }
 
 }  // namespace verbena::internal

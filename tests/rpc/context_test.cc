@@ -395,9 +395,14 @@ TEST_F(CallContextTest, AMalformedBlockThatTravelledEndsItsLinkAndRunsNoHandler)
   const auto broken = [&]() -> Task<absl::Status> {
     testing::EchoRequest request;
     testing::EchoReply reply;
-    CallSpec spec{.method = method, .request = request, .reply = reply};
+    ClientChannel& channel = CoreOf(*channel_);
+    CallSpec spec{.method = method,
+                  .request = request,
+                  .reply = reply,
+                  .channel = &channel,
+                  .may_repeat = false};
     spec.context = {.metadata = Filler(2000), .dedupe = DedupeName{}};
-    co_return co_await FullCall(ConnectionUse(*CoreOf(*channel_).Here()), std::move(spec));
+    co_return co_await FullCall(ConnectionUse(*channel.Here()), std::move(spec));
   };
   const absl::Status status = Run(broken());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;

@@ -177,8 +177,10 @@ class RetryTest : public RuntimePair {
 TEST_F(RetryTest, AFailureThatMayPassIsTriedAgain) {
   StartBoth(1, {.retry = Quick()});
   members_[0]->service.failures = 2;
-  EXPECT_EQ(Echo(), absl::OkStatus());
+  CallInfo info;
+  EXPECT_EQ(Echo({.info = &info}), absl::OkStatus());
   EXPECT_EQ(calls(), 3);
+  EXPECT_GE(info.elapsed, 2 * Quick().initial_backoff * 4 / 5) << "all attempts and pauses count";
   const RetryStats stats = channel_->retry_stats();
   EXPECT_EQ(stats.calls, 1u);
   EXPECT_EQ(stats.attempts, 3u);

@@ -77,11 +77,11 @@ TEST_F(HedgedCallTest, OneSlowServerOfThreeNoLongerMakesTheSlowestCalls) {
 
 TEST_F(HedgedCallTest, TheFirstGoodAnswerWinsAndTheOthersAreCancelled) {
   ScriptedAttempts attempts({{.takes = 1h}, {.takes = 5ms}});
-  CallInfo info;
+  CallInfo info{.request_bytes = 7};
   EXPECT_EQ(Run(attempts, {.info = &info}), absl::OkStatus());
   EXPECT_EQ(reply_.number(), 1u) << "the second attempt's reply";
   EXPECT_EQ(passed(), 15ms);
-  EXPECT_EQ(info.elapsed, 15ms);
+  EXPECT_EQ(info.request_bytes, 7u);
   EXPECT_EQ(attempts.cut_off, 1);
   EXPECT_EQ(stats().hedges, 1u);
 }

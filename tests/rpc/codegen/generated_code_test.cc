@@ -66,19 +66,23 @@ class ContextAccess {
 };
 
 // A call keeps its options in its storage, and ends as soon as it begins.
+struct InPlaceCall::Terms {
+  CallOptions options;
+};
+
 InPlaceCall::InPlaceCall(ClientChannel& channel, const MethodDescriptor& method,
                          CallOptions&& options)
-    : channel_(&channel), method_(&method), stage_(Stage::kNewWithOptions) {
-  new (storage_) CallOptions(std::move(options));
+    : channel_(&channel), method_(&method), stage_(Stage::kNewWithTerms) {
+  new (storage_) Terms(std::move(options));
 }
 
 InPlaceCall::InPlaceCall(ClientChannel& channel, const MethodDescriptor& method)
     : InPlaceCall(channel, method, CallOptions()) {}
 
 InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept
-    : InPlaceCall(*other.channel_, *other.method_, std::move(other.options())) {}
+    : InPlaceCall(*other.channel_, *other.method_, std::move(other.terms().options)) {}
 
-InPlaceCall::~InPlaceCall() { options().~CallOptions(); }
+InPlaceCall::~InPlaceCall() { terms().~Terms(); }
 
 std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller,
                                            const google::protobuf::MessageLite& request,
@@ -88,7 +92,7 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller,
   channel_->request = &request;
   channel_->reply = &reply;
   channel_->serialized_request = request.SerializeAsString();
-  channel_->options = std::move(options());
+  channel_->options = std::move(terms().options);
   if (channel_->answer.ok()) reply.ParseFromString(channel_->serialized_request);
   payload.Set(Buffer(), channel_->answers_payload);
   return caller.handle;

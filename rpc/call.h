@@ -613,7 +613,8 @@ class VERBENA_EXPORT InPlaceCall {
     kNew,
     kNewWithTerms,  // storage_ holds Terms
     kPlain,         // storage_ holds a Plain, which task_ goes on with if the call became more
-    kTask,          // task_ makes the call; empty once the call was moved from
+    kTask,          // task_ makes the call; storage_ holds Terms
+    kMovedFrom,
   };
   // Enough for Terms and for a Plain, which the source checks.
   static constexpr size_t kStorageBytes = 240;
@@ -630,8 +631,6 @@ class VERBENA_EXPORT InPlaceCall {
                                                       google::protobuf::MessageLite& reply,
                                                       PayloadSink payload);
   std::coroutine_handle<> Run(Task<absl::Status> task, PromiseBase& caller);
-  // The options; empty ones if the call has none.
-  CallOptions TakeOptions();
   // Empties the caller's CallInfo, and fills it when the call has ended.
   [[gnu::noinline]] void StartClock(const Scheduler& scheduler,
                                     const google::protobuf::MessageLite& request);

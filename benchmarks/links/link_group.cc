@@ -121,7 +121,7 @@ Task<void> LinkGroup::Worker(internal::ClientSession& session, uint8_t first_rou
   for (uint8_t round = first_round; !stopped_ && status.ok() && session.usable(); ++round) {
     const bool timed = round % kCallsPerTimedOne == 0;
     const uint64_t began = timed ? NowNs() : 0;
-    SessionCall call(session, runtime_.executor(0), kEcho, request, reply, kNever, nullptr,
+    SessionCall call(&session, runtime_.executor(0), kEcho, request, reply, kNever, nullptr,
                      request_bytes);
     absl::Status called = co_await call;
     if (called.ok() && reply.data().size() != kMessageBytes) {

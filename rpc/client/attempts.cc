@@ -22,81 +22,6 @@ namespace verbena::internal {
 
 namespace {
 
-// `spec` for one attempt, which fills `reply`: without the caller's buffers and variables, which
-// belong to the whole call.
-CallSpec AttemptOf(const CallSpec& spec, MessageLite& reply) {
-  const CallOptions& options = spec.options;
-  return {.method = spec.method,
-          .request = spec.request,
-          .reply = reply,
-          .options = {.deadline = options.deadline,
-                      .max_response_payload = options.max_response_payload,
-                      .metadata = options.metadata,
-                      .priority = options.priority,
-                      .inherit = options.inherit,
-                      .request_id = options.request_id,
-                      .route_key = options.route_key,
-                      .wait_for_ready = options.wait_for_ready,
-                      .dedupe = options.dedupe},
-          .channel = spec.channel};
-}
-
-// The caller's memory, which goes with each attempt, and comes back when a failed one has ended.
-//
-// A payload may be sent again while the server of a failed attempt still reads it, since nobody
-// changes it: it does not return to the caller then. Memory for the response must be the next
-// attempt's alone.
-class CallersMemory {
- public:
-  CallersMemory(CallOptions& options, PayloadSink received)
-      : received_(received),
-        gave_payload_(options.request_payload.present()),
-        gave_room_(static_cast<bool>(options.response_payload_into)),
-        payload_(std::move(options.request_payload)),
-        room_(std::move(options.response_payload_into)),
-        returned_payload_(options.returned_payload) {}
-  CallersMemory(const CallersMemory&) = delete;
-  CallersMemory& operator=(const CallersMemory&) = delete;
-
-  void GiveTo(CallSpec& attempt) {
-    CallOptions& options = attempt.options;
-    options.request_payload = std::exchange(payload_, Payload());
-    options.response_payload_into = std::exchange(room_, Buffer());
-    if (gave_payload_ || returned_payload_ != nullptr) options.returned_payload = &payload_;
-    if (gave_payload_) attempt.lent_payload = &lent_;
-  }
-  // Whether another attempt can have it after one that failed.
-  bool is_back() const { return payload_is_back() && room_is_back(); }
-  bool payload_is_back() const { return !gave_payload_ || payload_.present() || lent_.present(); }
-  bool room_is_back() const {
-    return !gave_room_ || (received_.payload != nullptr && *received_.payload);
-  }
-  // Another attempt follows.
-  void TakeBack() {
-    if (gave_room_) room_ = std::exchange(*received_.payload, Buffer());
-    if (!lent_.present()) return;
-    payload_ = std::exchange(lent_, Payload());
-    was_lent_ = true;
-  }
-  // The call has ended. Memory for the response is where the last attempt left it.
-  void Return() {
-    if (returned_payload_ != nullptr) {
-      *returned_payload_ = was_lent_ ? Payload() : std::move(payload_);
-    }
-    if (room_) received_.Set(std::move(room_), false);
-  }
-
- private:
-  const PayloadSink received_;
-  const bool gave_payload_;
-  const bool gave_room_;
-  Payload payload_;
-  Payload lent_;           // in its place, if a server may still read it
-  bool was_lent_ = false;  // after an attempt before
-  Buffer room_;
-  Payload* const returned_payload_;
-};
-
 // What an attempt's own CallInfo begins with, from that of its call.
 CallInfo BeforeAttempt(const CallInfo& call) { return {.request_bytes = call.request_bytes}; }
 
@@ -184,14 +109,19 @@ Task<void> Hedges::Run(Attempt& attempt) {
     attempt.ended = true;
     changed_.Set();
   };
-  CallSpec spec = AttemptOf(spec_, attempt.own_reply != nullptr ? *attempt.own_reply : spec_.reply);
-  if (CallInfo* info = spec_.options.info) {
-    attempt.info = BeforeAttempt(*info);
-    spec.options.info = &attempt.info;
-  }
-  if (spec_.received.payload != nullptr) spec.received = {&attempt.payload, &attempt.has_payload};
-  const CancelScope* const scope = (co_await CurrentContext()).cancel;
-  attempt.status = co_await maker_.Attempt(spec, tried_, scope);
+  CallBuffers buffers(spec_.options, {&attempt.payload, &attempt.has_payload});
+  if (spec_.info != nullptr) attempt.info = BeforeAttempt(*spec_.info);
+  const CallSpec spec{.channel = spec_.channel,
+                      .method = spec_.method,
+                      .request = spec_.request,
+                      .reply = attempt.own_reply != nullptr ? *attempt.own_reply : spec_.reply,
+                      .options = spec_.options,
+                      .buffers = buffers,
+                      .deadline = spec_.deadline,
+                      .info = spec_.info != nullptr ? &attempt.info : nullptr,
+                      .keeps_metadata = true,
+                      .tried = &tried_};
+  attempt.status = co_await maker_.Attempt(spec);
 }
 
 // A good answer counts also if it comes at once with, or behind, a failure that ends the call: its
@@ -215,7 +145,7 @@ void Hedges::Look() {
 }
 
 void Hedges::OnFailure(const Attempt& attempt) {
-  const bool is_over = IsOver(context_, spec_.options.deadline.when());
+  const bool is_over = IsOver(context_, spec_.deadline);
   if (is_over || !HasCode(policy_.non_fatal_codes, attempt.status)) {
     decided_ = true;
     return;
@@ -264,7 +194,7 @@ absl::Status Hedges::Take() {
   for (int i = 0; i < begun_; ++i) {
     if (!attempts_[i].status.ok()) outcome.Add(attempts_[i].status);
   }
-  if (spec_.options.info != nullptr) *spec_.options.info = std::move(last_->info);
+  if (spec_.info != nullptr) *spec_.info = std::move(last_->info);
   if (!last_->status.ok()) {
     if (begun_ == 1) return last_->status;
     return outcome.Of(Annotate(last_->status, fmt::format("with {} attempts", begun_)));
@@ -273,7 +203,7 @@ absl::Status Hedges::Take() {
     spec_.reply.Clear();
     spec_.reply.CheckTypeAndMergeFrom(*last_->own_reply);
   }
-  spec_.received.Set(std::move(last_->payload), last_->has_payload);
+  spec_.buffers.SetResponse(std::move(last_->payload), last_->has_payload);
   return absl::OkStatus();
 }
 
@@ -281,30 +211,28 @@ absl::Status Hedges::Take() {
 
 Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
                                const RetryPolicy& policy, CallSpec spec) {
-  CallOptions& options = spec.options;
   const TaskContext context = co_await CurrentContext();
   const Scheduler& scheduler = *context.scheduler;
-  const TimePoint deadline = options.deadline.when();
   account.Add(RetryAccount::Count::kCalls);
   RetrySeries series(policy, spec.method, account);
-  CallersMemory memory(options, spec.received);
   CombinedOutcome outcome;
   TriedServers tried;
   CallInfo info;
   absl::Status status;
+  CallSpec attempt = spec;
+  attempt.tried = &tried;
+  attempt.keeps_metadata = true;
+  if (spec.info != nullptr) attempt.info = &info;
   for (;;) {
-    CallSpec attempt = AttemptOf(spec, spec.reply);
-    attempt.received = spec.received;
     TimePoint limit = kNever;
     if (policy.attempt_timeout > Duration::zero()) {
       limit = SaturatingAdd(scheduler.now(), policy.attempt_timeout);
     }
     // A server that heard of the limit would keep the end of a deduplicated call by it as its
     // result.
-    attempt.options.deadline = spec.method.dedupe ? deadline : std::min(deadline, limit);
-    if (options.info != nullptr) attempt.options.info = &(info = BeforeAttempt(*options.info));
-    memory.GiveTo(attempt);
-    Task<absl::Status> made = maker.Attempt(attempt, tried, context.cancel);
+    if (!spec.method.dedupe) attempt.deadline = std::min(spec.deadline, limit);
+    if (spec.info != nullptr) info = BeforeAttempt(*spec.info);
+    Task<absl::Status> made = maker.Attempt(attempt);
     if (spec.method.dedupe) made = WithDeadline(std::move(made), limit);
     status = co_await std::move(made);
     // The pause keeps no connection in use.
@@ -315,15 +243,15 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
     }
     outcome.Add(status);
     const TimePoint now = scheduler.now();
-    if (IsOver(context, deadline)) break;
+    if (IsOver(context, spec.deadline)) break;
     const std::optional<Duration> pause =
         series.After({.status = status,
                       .timed_out = absl::IsDeadlineExceeded(status) && limit <= now,
-                      .has_its_buffers = memory.is_back(),
+                      .has_its_buffers = spec.buffers.is_back(),
                       .now = now,
-                      .deadline = deadline});
+                      .deadline = spec.deadline});
     if (!pause.has_value()) break;
-    memory.TakeBack();
+    spec.buffers.TakeBack();
     if (StaysWithItsServer(spec.method) && outcome.may_have_run()) tried.Stay();
     if (const absl::Status slept = co_await Sleep(*pause); !slept.ok()) {
       status = slept;
@@ -331,12 +259,10 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
     }
     series.Begin();
   }
-  const bool lacked_room = series.lacked_memory() && memory.payload_is_back();
-  memory.Return();
-  if (options.info != nullptr) *options.info = std::move(info);
+  if (spec.info != nullptr) *spec.info = std::move(info);
   if (status.ok()) co_return status;
   // A payload is lacking only if an interceptor destroyed the attempt.
-  if (lacked_room) {
+  if (series.lacked_memory() && spec.buffers.payload_is_back()) {
     status = Annotate(status,
                       "no further attempt, since a lost link may still write to "
                       "response_payload_into; with max_response_payload each attempt has memory of "
@@ -355,15 +281,10 @@ bool MayBeHedged(const MethodDescriptor& method, const CallOptions& options) {
 
 Task<absl::Status> HedgedCall(AttemptMaker& maker, RetryAccount& account,
                               const HedgingPolicy& policy, CallSpec spec) {
-  const CallOptions& options = spec.options;
-  const TaskContext context = co_await CurrentContext();
   account.Add(RetryAccount::Count::kCalls);
-  if (options.returned_payload != nullptr) *options.returned_payload = Payload();
-  spec.received.Set(Buffer(), false);
-  Hedges hedges(context, maker, account, policy, spec);
+  Hedges hedges(co_await CurrentContext(), maker, account, policy, spec);
   co_await hedges.Race();
-  absl::Status status = hedges.Take();
-  co_return status;
+  co_return hedges.Take();
 }
 
 }  // namespace verbena::internal

@@ -7,27 +7,25 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/call.h"
-#include "verbena/rpc/client/connection.h"
-#include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/client/policies.h"
+#include "verbena/rpc/client/spec.h"
 #include "verbena/rpc/policy.h"
-#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
 
 // AttemptMaker: makes one attempt of a call, for RetriedCall and HedgedCall. Tests script it.
 //
-// Outlives the calls; on their executor's thread.
+// Outlives the calls; on their executor's thread. (An absl::FunctionRef cannot return a Task: clang
+// wants to know who may.)
 class AttemptMaker {
  public:
-  virtual ~AttemptMaker() = default;
-  // Makes one attempt, on a server that is not in `tried` if another one is ready. Adds this server
-  // to `tried` as soon as it knows it, which may be after a wait. `spec`, which has no context yet,
-  // and `tried` outlive the Task. `scope` is that of the Task that makes the attempt; it may be
-  // null.
-  virtual Task<absl::Status> Attempt(CallSpec& spec, TriedServers& tried,
-                                     const CancelScope* scope) = 0;
+  // Makes one attempt, on a server that is not in spec.tried if another one is ready. Adds this
+  // server to spec.tried as soon as it knows it, which may be after a wait.
+  virtual Task<absl::Status> Attempt(CallSpec spec) = 0;
+
+ protected:
+  ~AttemptMaker() = default;
 };
 
 // RetriedCall: a call whose method has a RetryPolicy: one attempt after another until one ends
@@ -35,8 +33,8 @@ class AttemptMaker {
 //
 // In the caller's coroutine, on its executor's thread. Calls of other methods do not come here.
 
-// The deadline of `spec` holds for all attempts together. `account` is this executor's. All
-// references are borrowed until the Task ends. A failure has the last attempt's Status, and the
+// spec.deadline holds for all attempts together. `account` is this executor's. All references are
+// borrowed until the Task ends. A failure has the last attempt's Status, and the
 // outcome of all attempts.
 Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
                                const RetryPolicy& policy, CallSpec spec);

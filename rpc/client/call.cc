@@ -30,7 +30,7 @@ CallInFlight::CallInFlight(CallInFlight& other)
       timed_(other.timed_),
       sent_at_(other.sent_at_) {
   VERBENA_CHECK(landing_needed()) << method_.full_name;
-  session_.HandOver(id_, *this);
+  session_->HandOver(id_, *this);
   if (!has_deadline()) return;
   scheduler_.StopTimer(other);
   scheduler_.StartTimer(*this, deadline_);
@@ -84,8 +84,8 @@ absl::Status CallInFlight::TooLate() {
 absl::Status CallInFlight::DeadlinePassed() {
   // Otherwise the server waits: for the request, or for a landing.
   const bool is_owed = state_ == State::kSent && !SendWaiter::linked();
-  if (is_owed && session_.tally() != nullptr) session_.tally()->OnFailure();
-  return session_.DeadlinePassed(method_);
+  if (is_owed && session_->tally() != nullptr) session_->tally()->OnFailure();
+  return session_->DeadlinePassed(method_);
 }
 
 void CallInFlight::GiveUp(absl::Status status) {
@@ -94,7 +94,7 @@ void CallInFlight::GiveUp(absl::Status status) {
   LetGo(sent);
   status_ = WithOutcome(std::move(status), sent ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
   End();
-  if (sent) session_.SendCancel(id);
+  if (sent) session_->SendCancel(id);
 }
 
 void CallInFlight::GiveUpAndWake(absl::Status status) {

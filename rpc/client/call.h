@@ -51,11 +51,11 @@ class CallInFlight : public Suspension,
                      protected SendWaiter,
                      protected Timer {
  public:
-  // All are borrowed until the call ends; `info` may be null. `session` must be usable().
-  // `request_bytes` is the length of the request in the frame, which ByteSizeLong() has just
-  // cached; 0 if the request travels beside the frame.
+  // All are borrowed until the call ends; `info` may be null. `request_bytes` is the length of the
+  // request, which ByteSizeLong() has just cached. A derived class may set both this and the
+  // session, which must be usable() then, later: until the call begins.
   // The constructor is inline, which spares each call the passing of arguments.
-  CallInFlight(ClientSession& session, Scheduler& scheduler, const MethodDescriptor& method,
+  CallInFlight(ClientSession* session, Scheduler& scheduler, const MethodDescriptor& method,
                const MessageLite& request, MessageLite& reply, TimePoint deadline, CallInfo* info,
                size_t request_bytes)
       : session_(session),
@@ -100,7 +100,7 @@ class CallInFlight : public Suspension,
     timed_ = true;
     sent_at_ = scheduler_.now();
   }
-  void NoteTime() { session_.tally()->OnTimed(scheduler_.now() - sent_at_); }
+  void NoteTime() { session_->tally()->OnTimed(scheduler_.now() - sent_at_); }
   // The caller borrowed the request to the call, and may still reach it while that waits. Its size
   // was cached when the call began: serializing a larger request would write past the frame.
   [[gnu::noinline]] bool RequestChanged() const;
@@ -127,7 +127,7 @@ class CallInFlight : public Suspension,
     state_ = State::kEnded;
     SendWaiter::Unlink();
     if (has_deadline()) scheduler_.StopTimer(*this);
-    session_.Release(id_);
+    session_->Release(id_);
   }
   // End(), by something that the caller waits for: resumes the caller.
   void EndAndWake() {
@@ -148,7 +148,7 @@ class CallInFlight : public Suspension,
   void OnTimer() override;
   void Detach() override;
 
-  ClientSession& session_;
+  ClientSession* session_;
   Scheduler& scheduler_;
   const MethodDescriptor& method_;
   const MessageLite& request_;
@@ -156,7 +156,7 @@ class CallInFlight : public Suspension,
   TimePoint deadline_;
   CallInfo* const info_;
   CallId id_;
-  uint32_t request_bytes_;
+  uint32_t request_bytes_;      // in the frame; 0 if the request travels beside it
   uint16_t method_number_ = 0;  // once begun
   State state_ = State::kNew;
   bool timed_ = false;   // for the session's tally

@@ -21,19 +21,19 @@ bool PlainCall::Begin(PromiseBase& caller) {
     if (deadline_ <= now) [[unlikely]]
       return Refuse(TooLate());
   }
-  method_number_ = session_.NumberOf(method_);
+  method_number_ = session_->NumberOf(method_);
   if (method_number_ == 0) [[unlikely]]
-    return Refuse(session_.NoSuchMethod(method_));
-  if (!session_.Register(*this, &id_)) [[unlikely]]
+    return Refuse(session_->NoSuchMethod(method_));
+  if (!session_->Register(*this, &id_)) [[unlikely]]
     return Refuse(ClientSession::TooManyCalls());
-  if (session_.times_call()) [[unlikely]]
+  if (session_->times_call()) [[unlikely]]
     TimeForTally();
   FrameHeader frame = RequestFrame(id_, method_number_);
   if (has_deadline()) {
     frame.set_deadline(RemainingUs(deadline_, now));
     scheduler_.StartTimer(*this, deadline_);
   }
-  Link& link = *session_.link();
+  Link& link = *session_->link();
   if (char* body = link.Append(frame, request_bytes_)) [[likely]] {
     Write(body);
   } else {
@@ -98,7 +98,7 @@ absl::Status PlainCall::OnResponse(const FrameHeader& frame, const char* body) {
   } else if (!reply_.ParseFromArray(body + skip, static_cast<int>(bytes))) {
     SetUnparsed(frame.body_bytes);
   }
-  session_.NoteAnswered();
+  session_->NoteAnswered();
   EndAndWake();
   return absl::OkStatus();
 }

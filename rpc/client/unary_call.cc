@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "fmt/format.h"
@@ -12,11 +13,13 @@
 #include "verbena/rpc/client/channel.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/dedupe.h"
-#include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/client/plain_call.h"
+#include "verbena/rpc/client/policies.h"
+#include "verbena/rpc/client/spec.h"
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/shard/shard.h"
+#include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
@@ -25,43 +28,20 @@ namespace verbena::internal {
 
 namespace {
 
-// The context block of a call in `scope`, which may be null. Takes the metadata of `options`.
-// Inlined, since that saves each call with options the move of what it returns: 27 instructions.
-[[gnu::always_inline]] inline CallContext ContextOf(CallOptions& options,
-                                                    const CancelScope* scope) {
-  CallContext context{.priority = options.priority,
-                      .request_id = options.request_id,
-                      .metadata = std::move(options.metadata)};
-  if (scope != nullptr && scope->trace() != nullptr) context.trace = scope->trace()->Child();
-  return context;
-}
-
 // Attempts over the channels of their calls.
 class ChannelAttempts final : public AttemptMaker {
  public:
-  VERBENA_CORO_WRAPPER Task<absl::Status> Attempt(CallSpec& spec, TriedServers& tried,
-                                                  const CancelScope* scope) override {
-    if (spec.options.inherit != Inherit::kAll) scope = nullptr;
-    spec.context = ContextOf(spec.options, scope);
-    // `tried` must know the server that may have run it. The RetryPolicy makes the call again.
-    if (spec.method.dedupe) spec.may_repeat = false;
-    Connection* const ready = spec.channel->Apart(tried, spec.options.route_key);
-    const bool is_usable = ready != nullptr && ready->usable_session() != nullptr;
-    if (!is_usable && tried.home() == nullptr) return internal::Attempt({}, spec, &tried);
-    // Another server would not know whether the call has run.
-    if (tried.home() != nullptr) spec.may_repeat = false;
-    tried.Add(*ready);
-    return internal::Attempt(ConnectionUse(*ready), spec, nullptr);
+  VERBENA_CORO_WRAPPER Task<absl::Status> Attempt(CallSpec spec) override {
+    return AttemptApart(spec);
   }
 };
 
-VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(const MethodConfig& policy, CallSpec&& spec) {
-  // Never destroyed: executors may still make calls while the process exits.
-  static ChannelAttempts& attempts = *new ChannelAttempts();
+VERBENA_CORO_WRAPPER Task<absl::Status> AttemptsOf(const MethodConfig& policy, CallSpec spec) {
+  static constinit ChannelAttempts attempts;
   const ClientChannel& channel = *spec.channel;
   RetryAccount& account = channel.policies()->account(channel.ShardHere()->index());
-  return policy.retry.has_value() ? RetriedCall(attempts, account, *policy.retry, std::move(spec))
-                                  : HedgedCall(attempts, account, *policy.hedging, std::move(spec));
+  return policy.retry.has_value() ? RetriedCall(attempts, account, *policy.retry, spec)
+                                  : HedgedCall(attempts, account, *policy.hedging, spec);
 }
 
 // A call that has a name, or a scope of its own. `own_token` is its name, if the caller gave none.
@@ -69,15 +49,18 @@ Task<absl::Status> WholeCall(const MethodConfig* policy, ConnectionUse use, Call
                              [[maybe_unused]] std::unique_ptr<DedupeToken> own_token) {
   const DedupeToken* const token = spec.options.dedupe;
   const bool inherits = spec.options.inherit == Inherit::kAll;
-  Task<absl::Status> attempts = policy != nullptr ? AttemptsOf(*policy, std::move(spec))
-                                                  : Attempt(std::move(use), std::move(spec));
+  Task<absl::Status> attempts =
+      policy != nullptr ? AttemptsOf(*policy, spec) : Attempt(std::move(use), spec);
   // Otherwise no cancellation of the caller's reaches it.
   absl::Status status =
       inherits ? co_await std::move(attempts) : co_await std::move(attempts).In(nullptr);
   co_return token == nullptr ? std::move(status) : StatusOfCall(*token, std::move(status));
 }
 
-Task<absl::Status> Failed(absl::Status status) { co_return status; }
+// The end of a call that never began.
+Task<absl::Status> Failed(absl::Status status) {
+  co_return WithOutcome(std::move(status), Outcome::kNotExecuted);
+}
 
 // Whether a call has a context block of its own, or takes over less than all.
 bool HasContext(const CallOptions& options) {
@@ -116,8 +99,12 @@ TimePoint EarlierOf(TimePoint own, const CancelScope* scope) {
 }  // namespace
 
 struct InPlaceCall::Terms {
+  Terms(CallOptions&& its_options, const MethodConfig* its_policy)
+      : options(std::move(its_options)), policy(its_policy) {}
+
   CallOptions options;
-  const MethodConfig* policy;  // null: the channel has none for the method
+  const MethodConfig* policy;          // null: the channel has none for the method
+  std::optional<CallBuffers> buffers;  // once the call has begun
 };
 
 class InPlaceCall::Plain final : public PlainCall {
@@ -128,22 +115,26 @@ class InPlaceCall::Plain final : public PlainCall {
 
  private:
   void OnLandingWanted(const LandingRequest& wanted) override {
-    GoOn(FinishInLanding(*this, wanted));
+    GoOn(InLanding(*holder_.channel_, *this, wanted));
   }
-  void OnLostUnsent() override {
-    GoOn(FullCall({}, {.method = method(),
-                       .request = request(),
-                       .reply = reply(),
-                       .options = {.deadline = deadline(),
-                                   .info = info(),
-                                   .route_key = holder_.route_key_,
-                                   .wait_for_ready = holder_.wait_for_ready_},
-                       .channel = holder_.channel_,
-                       .may_repeat = false}));
-  }
+  void OnLostUnsent() override { GoOn(SendAgain()); }
   void GoOn(Task<absl::Status> task) {
     holder_.task_ = std::move(task);
     holder_.task_.RunLaterFor(TakeCaller());
+  }
+  Task<absl::Status> SendAgain() {
+    CallOptions options{.route_key = holder_.route_key_, .wait_for_ready = holder_.wait_for_ready_};
+    CallBuffers buffers(options, {});
+    const CallSpec spec{.channel = holder_.channel_,
+                        .method = method(),
+                        .request = request(),
+                        .reply = reply(),
+                        .options = options,
+                        .buffers = buffers,
+                        .deadline = deadline(),
+                        .info = info(),
+                        .may_repeat = false};
+    co_return co_await OverConnections(ConnectionUse(), spec);
   }
 
   InPlaceCall& holder_;
@@ -155,7 +146,7 @@ void InPlaceCall::KeepTerms(CallOptions&& options, bool has_parts) {
   const CallPolicies* policies = channel_->policies();
   const MethodConfig* policy = policies != nullptr ? policies->Of(*method_) : nullptr;
   if (!has_parts && policy == nullptr && channel_->options().interceptors.empty()) return;
-  new (storage_) Terms{.options = std::move(options), .policy = policy};
+  new (storage_) Terms(std::move(options), policy);
   stage_ = Stage::kNewWithTerms;
 }
 
@@ -196,18 +187,19 @@ InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept
   VERBENA_CHECK(is_new()) << method_->full_name
                           << ": a call was moved that had begun, or was moved from";
   if (stage_ == Stage::kNewWithTerms) {
-    new (storage_) Terms(std::move(other.terms()));
+    new (storage_) Terms(std::move(other.terms().options), other.terms().policy);
     other.terms().~Terms();
   }
-  other.stage_ = Stage::kTask;
+  other.stage_ = Stage::kMovedFrom;
 }
 
 InPlaceCall::~InPlaceCall() {
+  // The Task refers to the other two.
   if (stage_ == Stage::kPlain) [[likely]] {
-    // First, since it refers to the call.
     task_ = {};
     plain().~Plain();
-  } else if (stage_ == Stage::kNewWithTerms) {
+  } else if (stage_ == Stage::kNewWithTerms || stage_ == Stage::kTask) {
+    task_ = {};
     terms().~Terms();
   }
 }
@@ -230,7 +222,7 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
   Executor& executor = connection->shard().executor();
   stage_ = Stage::kPlain;
   Plain* call =
-      new (storage_) Plain(*this, *session, executor, *method_, request, reply,
+      new (storage_) Plain(*this, session, executor, *method_, request, reply,
                            EarlierOf(deadline_.At(executor), caller.cancel), info_, request_bytes);
   return call->Begin(caller) ? std::noop_coroutine() : caller.handle;
 }
@@ -252,28 +244,33 @@ std::coroutine_handle<> InPlaceCall::BeginTask(Connection* connection, PromiseBa
                                                const MessageLite& request, MessageLite& reply,
                                                PayloadSink payload) {
   const MethodConfig* const policy = TakePolicy();
-  if (stage_ != Stage::kNew && policy == nullptr) connection = channel_->Here(route_key_);
-  CallSpec spec{.method = *method_,
-                .request = request,
-                .reply = reply,
-                .received = payload,
-                .options = TakeOptions(),
-                .channel = channel_};
-  CallOptions& options = spec.options;
-  const Shard* shard = channel_->ShardHere();
-  absl::Status refusal = shard == nullptr ? NotOnAnExecutor() : absl::OkStatus();
-  std::unique_ptr<DedupeToken> own_token;
-  if (refusal.ok() && (method_->dedupe || options.dedupe != nullptr)) {
-    refusal = TakeToken(*channel_, *shard, *method_, options, own_token);
+  if (stage_ == Stage::kNew) {
+    new (storage_) Terms({}, nullptr);
+  } else if (policy == nullptr) {
+    connection = channel_->Here(route_key_);
   }
-  if (!refusal.ok()) {
-    return Run(Failed(FailUnsent(std::move(refusal), options, payload)), caller);
+  stage_ = Stage::kTask;
+  CallOptions& options = terms().options;
+  options.route_key = route_key_;
+  options.wait_for_ready = wait_for_ready_;
+  CallBuffers& buffers = terms().buffers.emplace(options, payload);
+  const Shard* shard = channel_->ShardHere();
+  if (shard == nullptr) return Run(Failed(NotOnAnExecutor()), caller);
+  std::unique_ptr<DedupeToken> own_token;
+  if (method_->dedupe || options.dedupe != nullptr) {
+    absl::Status taken = TakeToken(*channel_, *shard, *method_, options, own_token);
+    if (!taken.ok()) return Run(Failed(std::move(taken)), caller);
   }
   const bool inherits = options.inherit == Inherit::kAll;
-  const CancelScope* scope = inherits ? caller.cancel : nullptr;
-  options.deadline = EarlierOf(deadline_.At(shard->executor()), scope);
-  // Each of several attempts has a context of its own.
-  if (policy == nullptr) spec.context = ContextOf(options, scope);
+  const CallSpec spec{
+      .channel = channel_,
+      .method = *method_,
+      .request = request,
+      .reply = reply,
+      .options = options,
+      .buffers = buffers,
+      .deadline = EarlierOf(deadline_.At(shard->executor()), inherits ? caller.cancel : nullptr),
+      .info = info_};
   ConnectionUse use;
   if (connection != nullptr) {
     const bool may_choose_later = wait_for_ready_ || channel_->chooses();
@@ -282,24 +279,9 @@ std::coroutine_handle<> InPlaceCall::BeginTask(Connection* connection, PromiseBa
     }
   }
   if (options.dedupe != nullptr || !inherits) {
-    return Run(WholeCall(policy, std::move(use), std::move(spec), std::move(own_token)), caller);
+    return Run(WholeCall(policy, std::move(use), spec, std::move(own_token)), caller);
   }
-  return Run(policy != nullptr ? AttemptsOf(*policy, std::move(spec))
-                               : Attempt(std::move(use), std::move(spec)),
-             caller);
-}
-
-CallOptions InPlaceCall::TakeOptions() {
-  CallOptions taken;
-  if (stage_ == Stage::kNewWithTerms) {
-    taken = std::move(terms().options);
-    terms().~Terms();
-  }
-  stage_ = Stage::kTask;
-  taken.info = info_;
-  taken.route_key = route_key_;
-  taken.wait_for_ready = wait_for_ready_;
-  return taken;
+  return Run(policy != nullptr ? AttemptsOf(*policy, spec) : Attempt(std::move(use), spec), caller);
 }
 
 std::coroutine_handle<> InPlaceCall::Run(Task<absl::Status> task, PromiseBase& caller) {
@@ -321,6 +303,8 @@ void InPlaceCall::StopClock() {
 
 absl::Status InPlaceCall::TakeStatus() {
   if (info_ != nullptr) StopClock();
+  if (stage_ == Stage::kTask) [[unlikely]]
+    terms().buffers->Return();
   if (task_) [[unlikely]]
     return task_.TakeResult();
   return plain().TakeStatus();

@@ -14,9 +14,9 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/client/attempt.h"
 #include "verbena/rpc/client/channel.h"
 #include "verbena/rpc/client/connection.h"
-#include "verbena/rpc/client/full_call.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/task.h"
 
@@ -387,6 +387,11 @@ TEST_P(MalformedContextTest, EndsItsOwnLinkAlone) {
 INSTANTIATE_TEST_SUITE_P(Client, MalformedContextTest, ::testing::ValuesIn(MalformedRequests()),
                          [](const auto& info) { return info.param.name; });
 
+// A call of no name.
+struct BrokenContext final : ContextSource {
+  CallContext Start() override { return {.metadata = Filler(2000), .dedupe = DedupeName{}}; }
+};
+
 // A block that the server reads from the client's memory is checked there.
 TEST_F(CallContextTest, AMalformedBlockThatTravelledEndsItsLinkAndRunsNoHandler) {
   StartBoth();
@@ -396,13 +401,18 @@ TEST_F(CallContextTest, AMalformedBlockThatTravelledEndsItsLinkAndRunsNoHandler)
     testing::EchoRequest request;
     testing::EchoReply reply;
     ClientChannel& channel = CoreOf(*channel_);
-    CallSpec spec{.method = method,
-                  .request = request,
-                  .reply = reply,
-                  .channel = &channel,
-                  .may_repeat = false};
-    spec.context = {.metadata = Filler(2000), .dedupe = DedupeName{}};
-    co_return co_await FullCall(ConnectionUse(*channel.Here()), std::move(spec));
+    CallOptions options;
+    CallBuffers buffers(options, {});
+    BrokenContext context;
+    const CallSpec spec{.channel = &channel,
+                        .method = method,
+                        .request = request,
+                        .reply = reply,
+                        .options = options,
+                        .buffers = buffers,
+                        .may_repeat = false,
+                        .context_source = &context};
+    co_return co_await OverConnections(ConnectionUse(*channel.Here()), spec);
   };
   const absl::Status status = Run(broken());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;

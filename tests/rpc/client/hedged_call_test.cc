@@ -30,9 +30,22 @@ class HedgedCallTest : public ::testing::Test {
  protected:
   VERBENA_CORO_WRAPPER Task<absl::Status> Call(ScriptedAttempts& attempts,
                                                CallOptions options = {}) {
-    return HedgedCall(
-        attempts, account_, policy_,
-        {.method = kReads, .request = request_, .reply = reply_, .options = std::move(options)});
+    return CallFor(account_, attempts, std::move(options));
+  }
+  Task<absl::Status> CallFor(RetryAccount& account, ScriptedAttempts& attempts,
+                             CallOptions options) {
+    CallBuffers buffers(options, {});
+    const CallSpec spec{.channel = nullptr,
+                        .method = kReads,
+                        .request = request_,
+                        .reply = reply_,
+                        .options = options,
+                        .buffers = buffers,
+                        .deadline = options.deadline.when(),
+                        .info = options.info};
+    absl::Status status = co_await HedgedCall(attempts, account, policy_, spec);
+    buffers.Return();
+    co_return status;
   }
   absl::Status Run(ScriptedAttempts& attempts, CallOptions options = {}) {
     began_ = scheduler_.now();
@@ -171,11 +184,7 @@ TEST_F(HedgedCallTest, ACallsDeadlineTakesNoTokenHoweverTheCallHearsOfIt) {
     RetryAccount account{RetryBudget{.max_tokens = 2}};
     ScriptedAttempts attempts({{.takes = 1h}, {.takes = 1h}});
     const TimePoint deadline = scheduler_.now() + 50ms;
-    Task<absl::Status> call = HedgedCall(attempts, account, policy_,
-                                         {.method = kReads,
-                                          .request = request_,
-                                          .reply = reply_,
-                                          .options = {.deadline = deadline}});
+    Task<absl::Status> call = CallFor(account, attempts, {.deadline = deadline});
     if (through_its_scope) call = WithDeadline(std::move(call), deadline);
     EXPECT_TRUE(absl::IsDeadlineExceeded(scheduler_.Run(std::move(call))));
     EXPECT_EQ(attempts.begun, 2);

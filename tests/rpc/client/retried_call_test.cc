@@ -30,9 +30,22 @@ class RetriedCallTest : public ::testing::Test {
   VERBENA_CORO_WRAPPER Task<absl::Status> Call(ScriptedAttempts& attempts,
                                                const MethodDescriptor& method,
                                                CallOptions options = {}) {
-    return RetriedCall(
-        attempts, account_, policy_,
-        {.method = method, .request = request_, .reply = reply_, .options = std::move(options)});
+    return CallFor(account_, attempts, method, std::move(options));
+  }
+  Task<absl::Status> CallFor(RetryAccount& account, ScriptedAttempts& attempts,
+                             const MethodDescriptor& method, CallOptions options) {
+    CallBuffers buffers(options, {});
+    const CallSpec spec{.channel = nullptr,
+                        .method = method,
+                        .request = request_,
+                        .reply = reply_,
+                        .options = options,
+                        .buffers = buffers,
+                        .deadline = options.deadline.when(),
+                        .info = options.info};
+    absl::Status status = co_await RetriedCall(attempts, account, policy_, spec);
+    buffers.Return();
+    co_return status;
   }
   absl::Status Run(ScriptedAttempts& attempts, const MethodDescriptor& method,
                    CallOptions options = {}) {
@@ -109,11 +122,7 @@ TEST_F(RetriedCallTest, ACallsDeadlineTakesNoTokenHoweverTheCallHearsOfIt) {
     RetryAccount account{RetryBudget{.max_tokens = 2}};
     ScriptedAttempts attempts({{.takes = 1h}});
     const TimePoint deadline = scheduler_.now() + 50ms;
-    Task<absl::Status> call = RetriedCall(attempts, account, policy_,
-                                          {.method = kReads,
-                                           .request = request_,
-                                           .reply = reply_,
-                                           .options = {.deadline = deadline}});
+    Task<absl::Status> call = CallFor(account, attempts, kReads, {.deadline = deadline});
     if (through_its_scope) call = WithDeadline(std::move(call), deadline);
     EXPECT_TRUE(absl::IsDeadlineExceeded(scheduler_.Run(std::move(call))));
     EXPECT_EQ(attempts.begun, 1);

@@ -13,7 +13,8 @@
 #include "tests/support/manual_scheduler.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/client/attempts.h"
-#include "verbena/rpc/client/full_call.h"
+#include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/spec.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
@@ -47,14 +48,15 @@ class ScriptedAttempts final : public AttemptMaker {
   explicit ScriptedAttempts(std::vector<ScriptedAttempt> script)
       : script_([script = std::move(script)](int index) { return script.at(index); }) {}
 
-  Task<absl::Status> Attempt(CallSpec& spec, TriedServers& tried, const CancelScope*) override {
-    CallOptions& options = spec.options;
+  Task<absl::Status> Attempt(CallSpec spec) override {
     const int index = begun++;
     const ScriptedAttempt attempt = script_(index);
-    had_payload.push_back(options.request_payload.present());
-    const absl::Status slept = co_await WithDeadline(Take(attempt, tried), options.deadline.when());
-    Payload* const into = attempt.payload_comes_back ? options.returned_payload : spec.lent_payload;
-    if (into != nullptr && !attempt.payload_is_dropped) *into = std::move(options.request_payload);
+    Payload payload = spec.buffers.TakePayload();
+    had_payload.push_back(payload.present());
+    const absl::Status slept = co_await WithDeadline(Take(attempt, *spec.tried), spec.deadline);
+    if (!attempt.payload_is_dropped) {
+      spec.buffers.GiveBack(std::move(payload), /*may_be_read=*/!attempt.payload_comes_back);
+    }
     if (!slept.ok()) {
       ++cut_off;
       co_return WithOutcome(slept, Outcome::kMaybeExecuted);

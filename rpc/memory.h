@@ -24,14 +24,14 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/export.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/link/lease_access.h"         // IWYU pragma: export
+#include "verbena/transport/link/lease_access.h"  // IWYU pragma: export
+#include "verbena/transport/link/link_ref.h"
 #include "verbena/transport/memory/buffer.h"             // IWYU pragma: export
 #include "verbena/transport/memory/memory_budgets.h"     // IWYU pragma: export
 #include "verbena/transport/memory/registered_memory.h"  // IWYU pragma: export
 
 namespace verbena {
 
-class Executor;
 class Loan;
 class RemoteMemory;
 class RemoteMemoryHandle;
@@ -39,7 +39,6 @@ class Scheduler;
 
 namespace internal {
 struct AtomicOperation;
-class Endpoint;
 class ExecutorGate;
 class Lease;
 class Lending;
@@ -105,27 +104,11 @@ class VERBENA_EXPORT Loan {
  private:
   friend class internal::Lending;
 
-  static Task<absl::StatusOr<Loan>> Open(internal::Endpoint& endpoint, uint32_t slot,
-                                         uint32_t generation, BufferView view,
-                                         internal::BufferPin pin, LeaseAccess access,
-                                         TimePoint deadline);
   static Task<absl::Status> EndOf(Loan loan);
   void Drop();
 
-  // The link over which it was lent.
-  struct VERBENA_EXPORT LentOver {
-    // nullptr once the link is lost. Call it on the link's executor.
-    internal::Link* Open() const;
-
-    std::shared_ptr<internal::ExecutorGate> gate;  // open as long as `endpoint` is there
-    const Executor* executor = nullptr;            // only to be compared: it may be gone
-    internal::Endpoint* endpoint = nullptr;
-    uint32_t slot = 0;
-    uint32_t generation = 0;
-    uint64_t identity = 0;
-  };
-
-  LentOver over_;
+  internal::LinkRef over_;                        // the link over which it was lent
+  std::shared_ptr<internal::ExecutorGate> gate_;  // the way to the link's executor
   uint64_t address_ = 0;
   uint64_t bytes_ = 0;
   uint32_t rkey_ = 0;
@@ -197,17 +180,10 @@ class VERBENA_EXPORT RemoteMemory {
                                                  internal::AtomicOperation operation);
   absl::Status Check(const char* doing, LeaseAccess wanted, uint64_t offset, uint64_t bytes) const;
   // The link, if it is still there, and `scheduler` is that of its executor.
-  absl::StatusOr<internal::Link*> LinkFor(const void* scheduler) const;
+  absl::StatusOr<internal::Link*> LinkFor(const Scheduler* scheduler) const;
   internal::RemoteRange Within(uint64_t offset, uint64_t bytes) const;
 
-  // Gone when the device has failed and was opened again.
-  std::weak_ptr<const bool> endpoint_alive_;
-  internal::Endpoint* endpoint_ = nullptr;
-  const Scheduler* scheduler_ = nullptr;
-  // The link's key.
-  uint32_t slot_ = 0;
-  uint32_t generation_ = 0;
-  uint64_t peer_ = 0;
+  internal::LinkRef over_;
   uint64_t address_ = 0;
   uint64_t bytes_ = 0;
   uint32_t rkey_ = 0;

@@ -76,34 +76,24 @@ namespace internal {
 
 Task<absl::StatusOr<Loan>> Lending::Lend(Link& link, BufferView view, LeaseAccess access,
                                          TimePoint deadline) {
-  return Loan::Open(link.endpoint(), link.key().slot, link.key().generation, view, BufferPin(view),
-                    access, deadline);
+  return LendOver(LinkRef(link), link.endpoint(), view, BufferPin(view), access, deadline);
 }
 
-}  // namespace internal
-
-// The pin keeps the memory while a window is waited for.
-Task<absl::StatusOr<Loan>> Loan::Open(internal::Endpoint& endpoint, uint32_t slot,
-                                      uint32_t generation, BufferView view,
-                                      [[maybe_unused]] internal::BufferPin pin, LeaseAccess access,
-                                      TimePoint deadline) {
+Task<absl::StatusOr<Loan>> Lending::LendOver(LinkRef over, Endpoint& endpoint, BufferView view,
+                                             [[maybe_unused]] BufferPin pin, LeaseAccess access,
+                                             TimePoint deadline) {
   VERBENA_CO_RETURN_IF_ERROR(Check(view, access));
   [[maybe_unused]] const auto use = endpoint.Use();
   const TimePoint began = endpoint.executor().now();
-  const TimePoint limit = internal::WaitLimit(began, {.deadline = deadline});
+  const TimePoint limit = WaitLimit(began, {.deadline = deadline});
   for (;;) {
-    internal::Link* link = endpoint.OpenLink({slot, generation});
+    Link* link = over.Open();
     if (link == nullptr) co_return Lost();
-    VERBENA_CO_ASSIGN_OR_RETURN(internal::Lease * lease,
-                                link->OpenLease(view, access, internal::LeaseUse::kLoan));
+    VERBENA_CO_ASSIGN_OR_RETURN(Lease * lease, link->OpenLease(view, access, LeaseUse::kLoan));
     if (lease != nullptr) {
       Loan loan;
-      loan.over_ = {.gate = endpoint.gate(),
-                    .executor = &endpoint.executor(),
-                    .endpoint = &endpoint,
-                    .slot = slot,
-                    .generation = generation,
-                    .identity = link->identity()};
+      loan.over_ = std::move(over);
+      loan.gate_ = endpoint.gate();
       loan.address_ = lease->terms().address;
       loan.bytes_ = lease->terms().bytes;
       loan.rkey_ = lease->terms().rkey;
@@ -123,10 +113,13 @@ Task<absl::StatusOr<Loan>> Loan::Open(internal::Endpoint& endpoint, uint32_t slo
   }
 }
 
+}  // namespace internal
+
 Loan& Loan::operator=(Loan&& other) noexcept {
   if (this == &other) return *this;
   Drop();
   over_ = std::move(other.over_);
+  gate_ = std::move(other.gate_);
   address_ = other.address_;
   bytes_ = other.bytes_;
   rkey_ = other.rkey_;
@@ -142,14 +135,8 @@ RemoteMemoryHandle Loan::handle() const {
   handle.set_bytes(bytes_);
   handle.set_rkey(rkey_);
   handle.set_access(static_cast<uint32_t>(access_));
-  handle.set_link(over_.identity);
+  handle.set_link(over_.identity());
   return handle;
-}
-
-internal::Link* Loan::LentOver::Open() const {
-  if (!gate->open()) return nullptr;
-  internal::Link* link = endpoint->OpenLink({slot, generation});
-  return link != nullptr && link->identity() == identity ? link : nullptr;
 }
 
 // The endpoint may end at any time while another thread drops the loan, and then its leases have
@@ -159,10 +146,10 @@ void Loan::Drop() {
   auto abandon = [over = over_, lease = std::exchange(lease_, nullptr)] {
     if (internal::Link* link = over.Open()) link->AbandonLease(*lease);
   };
-  if (Scheduler::Current() == over_.executor) {
+  if (over_.IsOn(Scheduler::Current())) {
     abandon();
   } else {
-    over_.gate->Post(std::move(abandon));
+    gate_->Post(std::move(abandon));
   }
 }
 
@@ -170,7 +157,7 @@ Task<absl::Status> Loan::End() && { return EndOf(std::move(*this)); }
 
 Task<absl::Status> Loan::EndOf(Loan loan) {
   if (loan.lease_ == nullptr) co_return absl::FailedPreconditionError("an empty Loan was ended");
-  if ((co_await CurrentContext()).scheduler != loan.over_.executor) {
+  if (!loan.over_.IsOn((co_await CurrentContext()).scheduler)) {
     co_return absl::FailedPreconditionError("a Loan is ended on the executor that it was made on");
   }
   internal::Link* link = loan.over_.Open();
@@ -225,12 +212,7 @@ absl::StatusOr<RemoteMemory> Lending::Remote(Link& link, const RemoteMemoryHandl
         "to it has changed since, or it is another channel's or executor's");
   }
   RemoteMemory memory;
-  memory.endpoint_alive_ = link.endpoint().alive();
-  memory.endpoint_ = &link.endpoint();
-  memory.scheduler_ = &link.endpoint().executor();
-  memory.slot_ = link.key().slot;
-  memory.generation_ = link.key().generation;
-  memory.peer_ = link.peer_identity();
+  memory.over_ = LinkRef(link);
   memory.address_ = handle.address();
   memory.bytes_ = handle.bytes();
   memory.rkey_ = handle.rkey();
@@ -253,16 +235,13 @@ absl::Status RemoteMemory::Check(const char* doing, LeaseAccess wanted, uint64_t
                                            doing, bytes, offset, bytes_));
 }
 
-absl::StatusOr<internal::Link*> RemoteMemory::LinkFor(const void* scheduler) const {
-  if (scheduler != scheduler_) {
+absl::StatusOr<internal::Link*> RemoteMemory::LinkFor(const Scheduler* scheduler) const {
+  if (!over_.IsOn(scheduler)) {
     return absl::FailedPreconditionError(
         "remote memory is used on the executor of the link that it is reached over");
   }
-  internal::Link* link =
-      endpoint_alive_.expired() ? nullptr : endpoint_->OpenLink({slot_, generation_});
-  if (link == nullptr || link->peer_identity() != peer_) {
-    return absl::UnavailableError("the link to the remote memory was lost");
-  }
+  internal::Link* link = over_.Open();
+  if (link == nullptr) return absl::UnavailableError("the link to the remote memory was lost");
   return link;
 }
 

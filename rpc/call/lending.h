@@ -12,9 +12,12 @@
 #include "verbena/transport/base/compiler.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/link_ref.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
+
+class Endpoint;
 
 class Lending {
  public:
@@ -25,6 +28,11 @@ class Lending {
   // The memory of `link`'s peer that `handle` names. INVALID_ARGUMENT for a handle that names
   // nothing, FAILED_PRECONDITION for one of another link.
   static absl::StatusOr<RemoteMemory> Remote(Link& link, const RemoteMemoryHandle& handle);
+
+ private:
+  // The pin keeps the memory while a window is waited for.
+  static Task<absl::StatusOr<Loan>> LendOver(LinkRef over, Endpoint& endpoint, BufferView view,
+                                             BufferPin pin, LeaseAccess access, TimePoint deadline);
 };
 
 }  // namespace verbena::internal

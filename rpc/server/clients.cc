@@ -1,5 +1,6 @@
 #include "verbena/rpc/server/clients.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "verbena/transport/base/status.h"
@@ -7,6 +8,13 @@
 #include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
+
+size_t ClientShare(size_t option, size_t budget) { return option != 0 ? option : budget / 2; }
+
+size_t SourceShare(size_t option, size_t budget, size_t of_client, bool names_source) {
+  if (option != 0) return option;
+  return std::max(names_source ? budget - budget / 4 : budget, of_client);
+}
 
 Task<absl::StatusOr<Buffer>> AllocateResponse(ServerClient& client, const Endpoint& endpoint,
                                               size_t bytes, MemoryWait wait, size_t beside) {

@@ -1,5 +1,6 @@
-// The clients of one executor of a server, and the share of each: ServerSource, all clients of one
-// address; ServerClient, one of them; AllocateResponse(), memory for responses to one.
+// The clients of one executor of a server, and the share of each: ClientBounds; ServerSource, all
+// clients of one address; ServerClient, one of them; AllocateResponse(), memory for responses to
+// one.
 //
 // The links of a client share it, and the clients of an address their source. Each has bounds, so
 // that no client, however greedy or slow, takes what all need. On the executor's thread.
@@ -26,6 +27,20 @@
 
 namespace verbena::internal {
 
+// What one client, or all clients of one source address, may have of one executor of a server.
+struct ClientBounds {
+  uint32_t calls = 0;    // that run
+  size_t bytes = 0;      // of payloads of requests
+  size_t granted = 0;    // a part of these: of landings that are granted ahead
+  size_t responses = 0;  // bytes of buffers for responses
+};
+
+// The share of a budget that a client may have, and that a source may have of whose clients each
+// may have `of_client`. An option of 0 stands for half of the budget for a client. For a source it
+// stands for three quarters, or for all of it if the source names no host.
+size_t ClientShare(size_t option, size_t budget);
+size_t SourceShare(size_t option, size_t budget, size_t of_client, bool names_source);
+
 // ServerSource: the share of one executor of a server that all clients of one source address have
 // together.
 //
@@ -38,18 +53,17 @@ class ServerSource {
   // may always have (Refusals::kOwnQueued).
   static constexpr size_t kMaxQueuedRefusals = size_t{1} << 16;
 
-  ServerSource(uint32_t max_calls, size_t max_bytes, size_t max_granted_bytes,
-               size_t max_response_bytes, std::shared_ptr<StreamShare> streams = nullptr,
-               size_t max_queued_refusals = kMaxQueuedRefusals, bool bounds_queue = true)
+  explicit ServerSource(const ClientBounds& bounds, std::shared_ptr<StreamShare> streams = nullptr,
+                        size_t max_queued_refusals = kMaxQueuedRefusals, bool bounds_queue = true)
       : queue_(bounds_queue),
-        max_calls_(max_calls),
+        max_calls_(bounds.calls),
         refusals_(max_queued_refusals),
-        requests_(max_bytes, nullptr,
+        requests_(bounds.bytes, nullptr,
                   {.whose = "requests from this client's address, and landings granted ahead,",
                    .remedy = "Send fewer at once, destroy the Buffers of messages sooner, or raise "
                              "ServerOptions::max_bytes_per_source"}),
-        grants_(max_granted_bytes, &requests_),
-        responses_(max_response_bytes, nullptr,
+        grants_(bounds.granted, &requests_),
+        responses_(bounds.responses, nullptr,
                    {.whose = "responses to this client's address, and buffers that its handlers "
                              "keep,",
                     .remedy = "Take responses faster, or raise "
@@ -119,19 +133,18 @@ struct ClientIdentity {
 // greedy or slow, from taking what all need. On its executor's thread.
 class ServerClient final : public std::enable_shared_from_this<ServerClient> {
  public:
-  ServerClient(std::shared_ptr<ServerSource> source, uint32_t max_calls, size_t max_bytes,
-               size_t max_granted_bytes, size_t max_response_bytes,
+  ServerClient(std::shared_ptr<ServerSource> source, const ClientBounds& bounds,
                std::shared_ptr<StreamShare> streams = nullptr, ClientIdentity identity = {})
       : identity_(std::move(identity)),
         source_(std::move(source)),
         queue_(source_->queue()),
-        max_calls_(max_calls),
-        requests_(max_bytes, &source_->requests(),
+        max_calls_(bounds.calls),
+        requests_(bounds.bytes, &source_->requests(),
                   {.whose = "requests of this client",
                    .remedy = "Send fewer at once, destroy the Buffers of messages sooner, or raise "
                              "ServerOptions::max_bytes_per_client"}),
-        grants_(max_granted_bytes, &source_->grants()),
-        responses_(max_response_bytes, &source_->responses(),
+        grants_(bounds.granted, &source_->grants()),
+        responses_(bounds.responses, &source_->responses(),
                    {.whose = "responses to this client, and buffers that its handlers keep,",
                     .remedy = "Take responses faster, or raise "
                               "ServerOptions::max_response_bytes_per_client"}),

@@ -32,49 +32,39 @@ constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 // How long a shutdown waits for the directory that the server is registered in.
 constexpr Duration kRemovalPatience = std::chrono::milliseconds(500);
 
-uint32_t CallsPerClient(const ServerOptions& options) {
-  if (options.max_calls_per_client != 0) return options.max_calls_per_client;
-  return options.max_concurrent_calls - options.max_concurrent_calls / 2;
+void Add(ServerMemory& sum, const ServerMemory& memory) {
+  sum.budget += memory.budget;
+  sum.in_use += memory.in_use;
+  sum.granted += memory.granted;
+  sum.in_transfers += memory.in_transfers;
+  sum.waiting += memory.waiting;
+  sum.waits += memory.waits;
+  sum.by_handlers = sum.in_use - std::min(sum.in_use, sum.granted + sum.in_transfers);
 }
 
-internal::ServerLimits LimitsOf(const ServerOptions& options) {
-  return {.max_concurrent_calls = options.max_concurrent_calls,
-          .max_calls_per_client = CallsPerClient(options),
-          .max_calls_per_source = options.max_calls_per_source,
-          .max_bytes_per_client = options.max_bytes_per_client,
-          .max_bytes_per_source = options.max_bytes_per_source,
-          .max_response_bytes_per_client = options.max_response_bytes_per_client,
-          .max_response_bytes_per_source = options.max_response_bytes_per_source,
-          .memory_wait = options.memory_wait,
-          .response_grace = options.response_grace,
-          .max_metadata_bytes = options.max_metadata_bytes,
-          .interceptors = options.interceptors,
-          .admission = options.admission};
+void Add(ServerRefusals& sum, const ServerRefusals& refusals) {
+  sum.executor += refusals.executor;
+  sum.client += refusals.client;
+  sum.source += refusals.source;
+  sum.method += refusals.method;
+  sum.bytes += refusals.bytes;
+  sum.queue += refusals.queue;
+  sum.age += refusals.age;
 }
 
-void AddRefusals(ServerRefusals& sum, const internal::ServerShardStats& stats) {
-  using enum internal::RefusalReason;
-  const auto by = [&stats](internal::RefusalReason reason) {
-    return stats.refused_by[static_cast<size_t>(reason)];
-  };
-  sum.executor += by(kTooManyCalls);
-  sum.client += by(kTooManyOfAClient);
-  sum.source += by(kTooManyOfASource);
-  sum.method += by(kTooManyOfAMethod);
-  sum.bytes += by(kTooManyBytes) + by(kTooManyBytesOfAClient) + by(kTooManyBytesOfAMethod);
-  sum.queue += by(kQueueFull);
-  sum.age += by(kQueueTooOld);
-}
-
-ServerMemory MemoryOf(const internal::ServerMemoryStats& stats) {
-  const size_t known = std::min(stats.in_use, stats.holders.grants + stats.holders.transfers);
-  return {.budget = stats.budget,
-          .in_use = stats.in_use,
-          .by_handlers = stats.in_use - known,
-          .granted = stats.holders.grants,
-          .in_transfers = stats.holders.transfers,
-          .waiting = stats.waiting,
-          .waits = stats.waits};
+// `stats` are those of one executor's calls.
+void Add(ServerStats& sum, const ServerStats& stats) {
+  sum.calls += stats.calls;
+  sum.failures += stats.failures;
+  sum.refused += stats.refused;
+  Add(sum.refusals, stats.refusals);
+  sum.queued += stats.queued;
+  sum.memory_refused += stats.memory_refused;
+  sum.payloads_written += stats.payloads_written;
+  sum.granted_bytes += stats.granted_bytes;
+  sum.idle_calls += stats.idle_calls;
+  Add(sum.receive_memory, stats.receive_memory);
+  Add(sum.send_memory, stats.send_memory);
 }
 
 }  // namespace
@@ -117,8 +107,8 @@ class Server::Impl {
                                 {.address = address_,
                                  .devices = runtime_.device_names(),
                                  .executors = static_cast<uint32_t>(runtime_.executors())}));
-    internal::ServerLimits limits = LimitsOf(options);
-    limits.dedupe = dedupe_.get();
+    const internal::ServerLimits limits =
+        internal::LimitsOf(options, runtime_.shard(0).wanted_limits(), *dedupe_);
     for (int i = 0; i < runtime_.executors(); ++i) {
       shards_.push_back(
           std::make_unique<internal::ServerShard>(runtime_.shard(i), methods_, limits));
@@ -158,27 +148,10 @@ class Server::Impl {
   ServerStats stats() {
     ServerStats sum;
     sum.handshakes_failed = handshakes_failed_;
-    internal::ServerMemoryStats receive;
-    internal::ServerMemoryStats send;
     const internal::HandshakeStats handshakes = gate_->stats();
     sum.handshakes_evicted = handshakes.evicted_silent + handshakes.evicted_pending;
     sum.links_refused = handshakes.refused;
-    for (int i = 0; i < runtime_.executors(); ++i) {
-      const internal::ServerShardStats stats = StatsOf(i);
-      sum.calls += stats.calls;
-      sum.failures += stats.failures;
-      sum.refused += stats.refused;
-      AddRefusals(sum.refusals, stats);
-      sum.queued += stats.queued;
-      sum.memory_refused += stats.memory_refused;
-      sum.payloads_written += stats.payloads_written;
-      sum.granted_bytes += stats.granted_bytes;
-      sum.idle_calls += stats.idle_calls;
-      receive += stats.receive_memory;
-      send += stats.send_memory;
-    }
-    sum.receive_memory = MemoryOf(receive);
-    sum.send_memory = MemoryOf(send);
+    for (int i = 0; i < runtime_.executors(); ++i) Add(sum, StatsOf(i));
     const internal::DedupeTableStats dedupe = dedupe_->stats();
     sum.dedupe = {.results = dedupe.results,
                   .bytes = dedupe.bytes,
@@ -194,12 +167,12 @@ class Server::Impl {
 
   static Task<uint32_t> LinksOf(const internal::Shard& shard) { co_return shard.max_links(); }
 
-  static Task<internal::ServerShardStats> ReadStats(internal::ServerShard& shard) {
+  static Task<ServerStats> ReadStats(internal::ServerShard& shard) {
     shard.PublishStats();
     co_return shard.stats();
   }
 
-  internal::ServerShardStats StatsOf(int index) {
+  ServerStats StatsOf(int index) {
     internal::ServerShard& shard = *shards_[index];
     Scheduler* current = Scheduler::Current();
     if (current == &shard.executor()) return shard.stats();

@@ -26,15 +26,6 @@ constexpr Duration kLeaveGrace = std::chrono::seconds(1);
 // Between two lines in the log about handlers that outlast the server.
 constexpr Duration kReportInterval = std::chrono::seconds(10);
 
-// Shares of a budget. An option of 0 stands for half of the budget for a client. For a source it
-// stands for three quarters, or for all of it if the source names no host.
-size_t BytesPerClient(size_t option, size_t budget) { return option != 0 ? option : budget / 2; }
-
-size_t BytesPerSource(size_t option, size_t budget, size_t of_client, bool names_source) {
-  if (option != 0) return option;
-  return std::max(names_source ? budget - budget / 4 : budget, of_client);
-}
-
 std::string Described(const RunningHandlers& running) {
   std::string text;
   for (const auto& [method, count] : running) {
@@ -106,8 +97,8 @@ Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> str
   co_return endpoint.status();
 }
 
-ServerShardStats ServerShard::stats() const {
-  ServerShardStats stats = state_.stats();
+ServerStats ServerShard::stats() const {
+  ServerStats stats = state_.stats();
   stats.idle_calls = calls_.idle_calls();
   return stats;
 }
@@ -119,14 +110,12 @@ std::shared_ptr<ServerClient> ServerShard::ClientOf(const MessageStream& stream,
   if (std::shared_ptr<ServerClient> client = known.lock()) return client;
   std::shared_ptr<ServerSource> source = SourceOf(stream.source(), stream.names_source());
   StreamMemory& streams = shard_.stream_memory();
-  auto share = std::make_shared<StreamShare>(streams, BytesPerClient(0, streams.budget_bytes()),
+  auto share = std::make_shared<StreamShare>(streams, ClientShare(0, streams.budget_bytes()),
                                              "one client's streams", source->streams());
   ClientIdentity identity{.runtime = id, .source = stream.source()};
   if (!stream.names_source()) identity.source += id.ToString();
-  auto client = std::make_shared<ServerClient>(
-      std::move(source), limits().max_calls_per_client, max_bytes_per_client(),
-      shard_.wanted_limits().leases.granted_bytes_per_client, max_response_bytes_per_client(),
-      std::move(share), std::move(identity));
+  auto client = std::make_shared<ServerClient>(std::move(source), limits().client, std::move(share),
+                                               std::move(identity));
   known = client;
   return client;
 }
@@ -134,41 +123,15 @@ std::shared_ptr<ServerClient> ServerShard::ClientOf(const MessageStream& stream,
 std::shared_ptr<ServerSource> ServerShard::SourceOf(const std::string& address, bool names_source) {
   std::weak_ptr<ServerSource>& known = sources_[address];
   if (std::shared_ptr<ServerSource> source = known.lock()) return source;
-  const size_t bytes = max_bytes_per_source(names_source);
-  const bool bounded = names_source || limits().max_calls_per_source != 0;
-  const uint32_t calls = bounded ? CallsPerSource(limits()) : limits().max_concurrent_calls;
-  // No less than what one client may have.
-  const size_t granted =
-      std::max(bytes / 2, shard_.wanted_limits().leases.granted_bytes_per_client);
   StreamMemory& streams = shard_.stream_memory();
-  const size_t stream_bytes = BytesPerSource(0, streams.budget_bytes(), 0, names_source);
+  const size_t stream_bytes = SourceShare(0, streams.budget_bytes(), 0, names_source);
   auto source = std::make_shared<ServerSource>(
-      calls, bytes, granted, max_response_bytes_per_source(names_source),
+      names_source ? limits().source : limits().nameless_source,
       std::make_shared<StreamShare>(streams, stream_bytes, "the streams of one source address"),
       names_source ? ServerSource::kMaxQueuedRefusals : std::numeric_limits<size_t>::max(),
       names_source || limits().admission.max_running_per_source != 0);
   known = source;
   return source;
-}
-
-size_t ServerShard::max_bytes_per_client() const {
-  return BytesPerClient(limits().max_bytes_per_client, shard_.wanted_limits().memory.receive_bytes);
-}
-
-size_t ServerShard::max_bytes_per_source(bool names_source) const {
-  return BytesPerSource(limits().max_bytes_per_source, shard_.wanted_limits().memory.receive_bytes,
-                        max_bytes_per_client(), names_source);
-}
-
-size_t ServerShard::max_response_bytes_per_client() const {
-  return BytesPerClient(limits().max_response_bytes_per_client,
-                        shard_.wanted_limits().memory.send_bytes);
-}
-
-size_t ServerShard::max_response_bytes_per_source(bool names_source) const {
-  return BytesPerSource(limits().max_response_bytes_per_source,
-                        shard_.wanted_limits().memory.send_bytes, max_response_bytes_per_client(),
-                        names_source);
 }
 
 void ServerShard::ForgetExpired() {

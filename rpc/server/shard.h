@@ -47,10 +47,10 @@ class ServerShard final : private ServerSession::Owner {
   // Adds up the handlers that run, by method.
   void CountRunning(RunningHandlers& running);
 
-  ServerShardStats stats() const;
+  ServerStats stats() const;
   // stats(), kept for threads that cannot wait for this one. Published here, read anywhere.
   void PublishStats() { published_.Set(stats()); }
-  ServerShardStats published_stats() const { return published_.Get(); }
+  ServerStats published_stats() const { return published_.Get(); }
   uint32_t active() const { return calls_.active(); }
 
  private:
@@ -74,12 +74,6 @@ class ServerShard final : private ServerSession::Owner {
   std::shared_ptr<ServerSource> SourceOf(const std::string& address, bool names_source);
   // Entries without a link leave the tables when these have grown to twice their use.
   void ForgetExpired();
-  // Shares of the receive budget and of the send budget, for a source that `names_source` and for
-  // one that does not.
-  size_t max_bytes_per_client() const;
-  size_t max_bytes_per_source(bool names_source) const;
-  size_t max_response_bytes_per_client() const;
-  size_t max_response_bytes_per_source(bool names_source) const;
   Task<absl::Status> WaitUntilUnlinked();
   Task<void> CancelHandlers(TimePoint until);
 
@@ -90,7 +84,7 @@ class ServerShard final : private ServerSession::Owner {
   absl::flat_hash_set<const Endpoint*> reclaimed_;
   bool closed_ = false;    // Shutdown() has gathered the links that it closes
   uint64_t accepted_ = 0;  // links, so far
-  Published<ServerShardStats> published_;
+  Published<ServerStats> published_;
   Event unlinked_;  // no links, once the server leaves
   // By source address, and by address and claimed id. Owned by their links; entries without a link
   // may have expired.

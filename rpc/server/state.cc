@@ -38,11 +38,11 @@ std::array<absl::Status, kRefusalReasons> RefusalStatuses(const ServerLimits& li
           Overload(limits,
                    "the server's executor runs {} calls of this client, its most: retry later, or "
                    "raise ServerOptions::max_calls_per_client",
-                   limits.max_calls_per_client),
+                   limits.client.calls),
           Overload(limits,
                    "the server's executor runs {} calls of this source, its most: retry later, or "
                    "raise ServerOptions::max_calls_per_source",
-                   CallsPerSource(limits)),
+                   limits.source.calls),
           Overload(limits,
                    "the server's executor has as many calls of this method as it may: retry later, "
                    "or raise its max_calls in AdmissionOptions::methods"),
@@ -84,22 +84,39 @@ std::array<std::string, kRefusalReasons> Encoded(
   return bodies;
 }
 
-}  // namespace
-
-uint32_t CallsPerSource(const ServerLimits& limits) {
-  if (limits.max_calls_per_source != 0) return limits.max_calls_per_source;
-  const uint32_t all = limits.max_concurrent_calls;
-  return std::max(all - all / 4, limits.max_calls_per_client);
+ClientBounds SourceBounds(const ServerOptions& options, const LinkLimits& link,
+                          const ClientBounds& client, bool names_source) {
+  const size_t bytes = SourceShare(options.max_bytes_per_source, link.memory.receive_bytes,
+                                   client.bytes, names_source);
+  return {
+      .calls = static_cast<uint32_t>(SourceShare(
+          options.max_calls_per_source, options.max_concurrent_calls, client.calls, names_source)),
+      .bytes = bytes,
+      // No less than what one client may have.
+      .granted = std::max(bytes / 2, client.granted),
+      .responses = SourceShare(options.max_response_bytes_per_source, link.memory.send_bytes,
+                               client.responses, names_source)};
 }
 
-ServerMemoryStats& ServerMemoryStats::operator+=(const ServerMemoryStats& other) {
-  budget += other.budget;
-  in_use += other.in_use;
-  holders.grants += other.holders.grants;
-  holders.transfers += other.holders.transfers;
-  waiting += other.waiting;
-  waits += other.waits;
-  return *this;
+}  // namespace
+
+ServerLimits LimitsOf(const ServerOptions& options, const LinkLimits& link, DedupeTable& dedupe) {
+  const uint32_t calls = options.max_concurrent_calls;
+  const ClientBounds client{
+      .calls = options.max_calls_per_client != 0 ? options.max_calls_per_client : calls - calls / 2,
+      .bytes = ClientShare(options.max_bytes_per_client, link.memory.receive_bytes),
+      .granted = link.leases.granted_bytes_per_client,
+      .responses = ClientShare(options.max_response_bytes_per_client, link.memory.send_bytes)};
+  return {.max_concurrent_calls = calls,
+          .client = client,
+          .source = SourceBounds(options, link, client, /*names_source=*/true),
+          .nameless_source = SourceBounds(options, link, client, /*names_source=*/false),
+          .memory_wait = options.memory_wait,
+          .response_grace = options.response_grace,
+          .max_metadata_bytes = options.max_metadata_bytes,
+          .interceptors = options.interceptors,
+          .admission = options.admission,
+          .dedupe = &dedupe};
 }
 
 ServerState::ServerState(Shard& shard, const MethodTable& methods, const ServerLimits& limits)
@@ -120,17 +137,50 @@ const Endpoint* ServerState::AnyEndpoint() const {
   return nullptr;
 }
 
-ServerShardStats ServerState::stats() const {
-  ServerShardStats stats = counts_;
+void ServerState::NoteRefused(RefusalReason reason) {
+  ++counts_.refused;
+  switch (reason) {
+    case RefusalReason::kTooManyCalls:
+      ++counts_.refusals.executor;
+      break;
+    case RefusalReason::kTooManyOfAClient:
+      ++counts_.refusals.client;
+      break;
+    case RefusalReason::kTooManyOfASource:
+      ++counts_.refusals.source;
+      break;
+    case RefusalReason::kTooManyOfAMethod:
+      ++counts_.refusals.method;
+      break;
+    case RefusalReason::kTooManyBytes:
+    case RefusalReason::kTooManyBytesOfAClient:
+    case RefusalReason::kTooManyBytesOfAMethod:
+      ++counts_.refusals.bytes;
+      break;
+    case RefusalReason::kQueueFull:
+      ++counts_.refusals.queue;
+      break;
+    case RefusalReason::kQueueTooOld:
+      ++counts_.refusals.age;
+      break;
+    case RefusalReason::kShuttingDown:
+    case RefusalReason::kNoSuchMethod:
+    case RefusalReason::kTooMuchMetadata:
+    case RefusalReason::kStreamsOtherwise:
+      break;
+  }
+}
+
+ServerStats ServerState::stats() const {
+  ServerStats stats = counts_;
   stats.granted_bytes = receive_->grants;
   if (admission_ != nullptr) stats.queued = admission_->waiting();
-  const auto add = [](ServerMemoryStats& sum, const BufferPool& pool) {
+  const auto add = [](ServerMemory& sum, const BufferPool& pool) {
     const BufferPoolStats pooled = pool.stats();
-    sum += {.budget = pooled.budget_bytes,
-            .in_use = pooled.bytes_in_use,
-            .holders = {},
-            .waiting = pooled.waiting,
-            .waits = pooled.waits};
+    sum.budget += pooled.budget_bytes;
+    sum.in_use += pooled.bytes_in_use;
+    sum.waiting += pooled.waiting;
+    sum.waits += pooled.waits;
   };
   for (const std::unique_ptr<ShardDevice>& device : shard_.devices()) {
     const Endpoint* endpoint = device->endpoint();
@@ -138,8 +188,10 @@ ServerShardStats ServerState::stats() const {
     add(stats.receive_memory, endpoint->memory().receive());
     add(stats.send_memory, endpoint->memory().send());
   }
-  stats.receive_memory.holders = *receive_;
-  stats.send_memory.holders = send_;
+  stats.receive_memory.granted = receive_->grants;
+  stats.receive_memory.in_transfers = receive_->transfers;
+  stats.send_memory.granted = send_.grants;
+  stats.send_memory.in_transfers = send_.transfers;
   return stats;
 }
 

@@ -19,6 +19,7 @@
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/server/admission.h"
+#include "verbena/rpc/server/clients.h"
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/clock.h"
@@ -26,47 +27,18 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/executor/executor.h"
+#include "verbena/transport/link/limits.h"
 
 namespace verbena::internal {
 
 class DedupeTable;
 
-// One budget of payload memory, in bytes, now.
-struct ServerMemoryStats {
-  size_t budget = 0;
-  size_t in_use = 0;
-  MemoryHolders holders;
-  size_t waiting = 0;  // calls
-  uint64_t waits = 0;  // of calls, so far
-
-  ServerMemoryStats& operator+=(const ServerMemoryStats& other);
-};
-
-struct ServerShardStats {
-  uint64_t calls = 0;     // started
-  uint64_t failures = 0;  // answered with a failed Status, refusals included
-  uint64_t refused = 0;   // not started: unknown method, overload, shutting down
-  std::array<uint64_t, kRefusalReasons> refused_by{};  // the same, by RefusalReason
-  size_t queued = 0;                                   // calls that wait for their turn, now
-  uint64_t memory_refused = 0;    // waits for a part of a quota that ended without it
-  uint64_t payloads_written = 0;  // to landings that were granted ahead
-  size_t granted_bytes = 0;       // in such landings, now
-  size_t idle_calls = 0;          // kept for calls to come, now
-  ServerMemoryStats receive_memory;
-  ServerMemoryStats send_memory;
-};
-
-// As ServerOptions says.
+// What a server allows on each executor, derived from its ServerOptions and the runtime's limits.
 struct ServerLimits {
   uint32_t max_concurrent_calls = 0;
-  uint32_t max_calls_per_client = 0;  // 0: no calls
-  // 0: three quarters of max_concurrent_calls, or max_calls_per_client if more
-  uint32_t max_calls_per_source = 0;
-  size_t max_bytes_per_client = 0;  // 0: half of the budget
-  size_t max_bytes_per_source = 0;  // 0: three quarters of it, or max_bytes_per_client if more
-  // The same of the budget for responses.
-  size_t max_response_bytes_per_client = 0;
-  size_t max_response_bytes_per_source = 0;
+  ClientBounds client;
+  ClientBounds source;           // whose address names a host
+  ClientBounds nameless_source;  // that stands for all other clients
   Duration memory_wait{};
   Duration response_grace{};
   size_t max_metadata_bytes = 0;
@@ -75,6 +47,8 @@ struct ServerLimits {
   // One for all executors, which it outlives; never null.
   DedupeTable* dedupe = nullptr;
 };
+
+ServerLimits LimitsOf(const ServerOptions& options, const LinkLimits& link, DedupeTable& dedupe);
 
 // The error that the caller of `method` gets whose handler returned an empty Task.
 [[gnu::cold, gnu::noinline]] absl::Status NoTask(const char* method);
@@ -127,10 +101,7 @@ class ServerState {
     return reason;
   }
   // For a call whose response counts as a failure by itself.
-  void NoteRefused(RefusalReason reason) {
-    ++counts_.refused;
-    ++counts_.refused_by[static_cast<size_t>(reason)];
-  }
+  void NoteRefused(RefusalReason reason);
   // The Status of a response that refuses a call for that reason, and the same as a body.
   const absl::Status& RefusalStatus(RefusalReason reason) const {
     return refusals_[static_cast<size_t>(reason)];
@@ -153,8 +124,8 @@ class ServerState {
   // `ended`, or a refusal if the end of a shutdown's grace has cancelled a call that has not begun:
   // its client may try another server.
   const absl::Status& UnlessLeft(const absl::Status& ended, const CancelScope& cancel) const;
-  // All but idle_calls.
-  ServerShardStats stats() const;
+  // Those of this executor's calls, but for idle_calls and by_handlers.
+  ServerStats stats() const;
 
  private:
   // The handler of `method` threw `what`.
@@ -169,15 +140,12 @@ class ServerState {
   // Landings may outlive this, and count in it until then.
   const std::shared_ptr<MemoryHolders> receive_ = std::make_shared<MemoryHolders>();
   MemoryHolders send_;
-  ServerShardStats counts_;
+  ServerStats counts_;
   Event shutdown_begins_;
   bool draining_ = false;
   ThrottledLog thrown_{{.lines = 1, .interval = std::chrono::seconds(10)}};
   const std::unique_ptr<Admission> admission_;
 };
-
-// Calls of all clients of one source. The option's 0 stands for three quarters of the executor's.
-uint32_t CallsPerSource(const ServerLimits& limits);
 
 }  // namespace verbena::internal
 

@@ -23,8 +23,10 @@ Task<absl::Status> LoseALink(Runtime& runtime) {
   VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint, CoreOf(runtime).shard(0).EndpointOn(0));
   VERBENA_CO_ASSIGN_OR_RETURN(Buffer landing,
                               co_await endpoint->memory().receive().Allocate(kBytes));
-  auto source = std::make_shared<ServerSource>(1, 2 * kBytes, kBytes, kBytes);
-  auto client = std::make_shared<ServerClient>(source, 1, kBytes, kBytes, kBytes);
+  auto source = std::make_shared<ServerSource>(
+      ClientBounds{.calls = 1, .bytes = 2 * kBytes, .granted = kBytes, .responses = kBytes});
+  auto client = std::make_shared<ServerClient>(
+      source, ClientBounds{.calls = 1, .bytes = kBytes, .granted = kBytes, .responses = kBytes});
   auto holders = std::make_shared<MemoryHolders>();
   const std::weak_ptr<ServerClient> lives = client;
   QuotaHold hold = client->TryGrant(kBytes);

@@ -252,12 +252,16 @@ class ResponseMemoryTextTest : public RuntimePair {
     co_return std::string(refused.message());
   }
 
+  static ClientBounds BoundsOf(size_t responses) {
+    return {.calls = 1, .bytes = kBudget, .granted = kBudget, .responses = responses};
+  }
+
   const std::shared_ptr<ServerSource> source_ =
-      std::make_shared<ServerSource>(1, kBudget, kBudget, /*max_response_bytes=*/kOfClient + kPart);
+      std::make_shared<ServerSource>(BoundsOf(kOfClient + kPart));
   const std::shared_ptr<ServerClient> first_ =
-      std::make_shared<ServerClient>(source_, 1, kBudget, kBudget, kOfClient);
+      std::make_shared<ServerClient>(source_, BoundsOf(kOfClient));
   const std::shared_ptr<ServerClient> second_ =
-      std::make_shared<ServerClient>(source_, 1, kBudget, kBudget, kOfClient);
+      std::make_shared<ServerClient>(source_, BoundsOf(kOfClient));
 };
 
 TEST_F(ResponseMemoryTextTest, ARefusalOfASmallBufferBehindALargeOneTellsOfThat) {

@@ -198,9 +198,10 @@ TEST_F(SourceTest, ALandingOfOneIdIsAskedBackForThePayloadOfAnother) {
 }
 
 TEST(ServerSourceTest, LandingsOfAllItsClientsShareOneBoundAndItsBytes) {
-  auto source = std::make_shared<ServerSource>(1, 1000, 500, 1000);
-  ServerClient first(source, 1, 1000, 400, 1000);
-  ServerClient second(source, 1, 1000, 400, 1000);
+  auto source = std::make_shared<ServerSource>(
+      ClientBounds{.calls = 1, .bytes = 1000, .granted = 500, .responses = 1000});
+  ServerClient first(source, {.calls = 1, .bytes = 1000, .granted = 400, .responses = 1000});
+  ServerClient second(source, {.calls = 1, .bytes = 1000, .granted = 400, .responses = 1000});
   EXPECT_FALSE(first.TryGrant(500)) << "more than one client may have";
   QuotaHold of_first = first.TryGrant(300);
   EXPECT_TRUE(of_first);
@@ -218,8 +219,9 @@ TEST(ServerSourceTest, LandingsOfAllItsClientsShareOneBoundAndItsBytes) {
 }
 
 TEST(ServerSourceTest, LandingsAreAskedBackOnceUntilAnotherIsGranted) {
-  auto source = std::make_shared<ServerSource>(1, 1000, 500, 1000);
-  ServerClient client(source, 1, 1000, 400, 1000);
+  auto source = std::make_shared<ServerSource>(
+      ClientBounds{.calls = 1, .bytes = 1000, .granted = 500, .responses = 1000});
+  ServerClient client(source, {.calls = 1, .bytes = 1000, .granted = 400, .responses = 1000});
   EXPECT_FALSE(source->BeginReclaim()) << "it has none";
   QuotaHold first = client.TryGrant(100);
   const QuotaHold second = client.TryGrant(100);

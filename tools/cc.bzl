@@ -1,4 +1,4 @@
-"""cc_binary, cc_library and cc_test of this repository, verbena_test, verbena_cc_library and verbena_folder.
+"""cc_binary, cc_library and cc_test of this repository, verbena_cc_library and verbena_folder.
 
 They add a precompiled header of other projects' headers (tools/pch), unless a target says
 `precompiled = False`. Load them from here. Examples load none, so that users can copy them.
@@ -66,24 +66,6 @@ def cc_binary(**kwargs):
 
 def cc_test(**kwargs):
     native.cc_test(**_precompiled(kwargs))
-
-def verbena_test(name, srcs = None, size = "small", deps = [], **kwargs):
-    """A test with GoogleTest, in the file of its name.
-
-    Args:
-      name: the target's name, <what>_test.
-      srcs: sources, if they are others than <name>.cc; none if a library in deps has the cases.
-      size: as in cc_test; small tests end within a minute.
-      deps: what it tests, and the support that it takes (tests/README.md).
-      **kwargs: passed to cc_test; tags say threads, processes or time if it uses these.
-    """
-    cc_test(
-        name = name,
-        size = size,
-        srcs = [name + ".cc"] if srcs == None else srcs,
-        deps = deps + ["@gtest//:gtest_main"],
-        **kwargs
-    )
 
 def verbena_cc_library(name, hdrs = [], srcs = [], features = [], **kwargs):
     """cc_library with the one include path that users see, in Bazel and when installed.

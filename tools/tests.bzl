@@ -28,6 +28,15 @@ def _with(deps):
     """`deps`, and each of _tested() that is not among them."""
     return deps + [dep for dep in _tested() if dep not in deps]
 
+def _nearest(name, names):
+    """Of `names` that which begins most as `name` does."""
+    best = ("", -1)
+    for each in names:
+        common = [i for i in range(min(len(each), len(name))) if each[:i + 1] == name[:i + 1]]
+        if len(common) > best[1]:
+            best = (each, len(common))
+    return best[0]
+
 def verbena_test_support(deps = [], protos = {}, apart = [], **kwargs):
     """The library `support` of a folder of tests: its headers, and those of its sources that are no tests.
 
@@ -85,7 +94,8 @@ def verbena_tests(tags = {}, deps = []):
     sources = [source for source in native.glob(["*_test.cc"]) if ":" + source not in taken]
     for name in tags:
         if name + ".cc" not in sources:
-            fail("tags names '%s', but there is no %s.cc, or it stands alone" % (name, name))
+            fail("tags names '%s', but there is no %s.cc, or it stands alone; did you mean '%s'?" %
+                 (name, name, _nearest(name, [source[:-len(".cc")] for source in sources])))
     units = []
     for start in range(0, len(sources), _TOGETHER):
         unit = "tests_unity_%d.cc" % (start // _TOGETHER)

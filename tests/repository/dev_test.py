@@ -208,7 +208,8 @@ class WholeRunTest(unittest.TestCase):
         self.assertEqual((1, [first]), self.run_tests([disk], (1,)))
 
     def test_each_profile_runs_by_itself_and_its_failures_name_it(self):
-        def run(command, arguments):
+        def run(command, arguments, in_memory):
+            self.assertTrue(in_memory)
             self.assertEqual("test", command)
             self.assertIn("--test_tag_filters=-noprofile,-guest,-long", arguments)
             path = [flag.partition("VERBENA_SOFT_PROFILE=")[2] for flag in arguments

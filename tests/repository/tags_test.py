@@ -3,6 +3,7 @@
 
 import difflib
 import os
+import re
 import sys
 import unittest
 from unittest import mock
@@ -32,6 +33,18 @@ def shown_lines(name):
             for block in documents_test.blocks(document) for line in block.split("\n")}
 
 
+def untaken(sources):
+    """Those of `sources` that have cases of GoogleTest, or the name of a test, and that no test is made of."""
+    taken = set()
+    for package in build_files.packages("tests"):
+        for target in build_files.targets(package):
+            # A library whose object files nobody refers to is linked only if it says so.
+            if target.rule.endswith(("_test", "_binary")) or target.arguments.get("alwayslink"):
+                taken.update(target.files("srcs"))
+    return [name for name in sources if name not in taken and
+            (name.endswith("_test.cc") or re.search(r"(?m)^(?:TYPED_)?TEST(?:_F|_P)?\(", tree.text(name)))]
+
+
 class TreeTest(unittest.TestCase):
     def test_each_tag_of_a_test_is_one_that_something_reads(self):
         self.assertEqual([], [line for test in timing.tests() for line in unknown_tags(test)])
@@ -52,13 +65,11 @@ class TreeTest(unittest.TestCase):
                          "wait for an event, or move a clock (CONTRIBUTING.md)")
         self.assertEqual([], [name for name in exempt if not sleeps.get(name)])
 
-    def test_each_source_of_a_test_is_taken_by_a_rule(self):
-        taken = {file for test in timing.tests() for file in timing.sources(test)}
-        taken |= {file for package in build_files.packages("tests") for target in build_files.targets(package)
-                  for file in target.files("srcs")}
-        packages = set(build_files.packages("tests"))  # not of the workspaces below tests/
-        there = {name for name in tree.files() if name.endswith("_test.cc") and os.path.dirname(name) in packages}
-        self.assertEqual(set(), there - taken, "name it in its folder's BUILD (tests/README.md)")
+    def test_each_source_with_cases_is_taken_by_a_test(self):
+        others = {name.removesuffix("WORKSPACE") for name in tree.files() if name.endswith("/WORKSPACE")}
+        sources = [name for name in tree.files() if name.startswith("tests/") and name.endswith(".cc")
+                   and not name.startswith((*others, "tests/cmake/", "tests/toolchains/"))]
+        self.assertEqual([], untaken(sources), "name it <what>_test.cc, or in its folder's BUILD (tests/README.md)")
 
     def test_the_tests_were_really_found(self):
         labels = {test.label() for test in timing.tests()}
@@ -136,6 +147,17 @@ class RulesTest(FakeTree):
                          list(self.reasons("#!/bin/bash\nsleep 1\n", "a_test.sh", "sh_test")))
         self.assertEqual(["processes"],
                          list(self.reasons("subprocess" + '.run(["x"])', "a_test.py", "sh_test")))
+
+
+class UntakenTest(FakeTree):
+    def test_cases_in_a_library_that_nobody_refers_to_and_a_folder_without_a_BUILD_are_found(self):
+        self.files["tests/x/BUILD"] = 'cc_library(name = "l", srcs = ["a_tests.cc", "help.cc"])\n' \
+            'cc_library(name = "k", srcs = ["b_cases.cc"], alwayslink = True)\ncc_test(name = "c_test", srcs = ["c_test.cc"])'
+        cases = "TEST_F(ATest, Works) {\n}\n"
+        self.files |= {"tests/x/a_tests.cc": cases, "tests/x/b_cases.cc": cases, "tests/x/c_test.cc": cases,
+                       "tests/x/help.cc": "", "tests/y/d_test.cc": ""}
+        self.assertEqual(["tests/x/a_tests.cc", "tests/y/d_test.cc"],
+                         untaken([name for name in sorted(self.files) if name.endswith(".cc")]))
 
 
 class TagNamesTest(FakeTree):

@@ -249,7 +249,7 @@ def run_profiles_phase(options):
                  f"--test_env=VERBENA_SOFT_PROFILE_DIGEST={digest}"]
         if options.filter:
             flags.append(f"--test_filter={options.filter}")
-        status, events = bazel_events.run("test", flags + targets)
+        status, events = bazel_events.run("test", flags + targets, in_memory=True)
         bazel_events.show_failures(events)
         outcome = bazel_events.count_cases(events)
         if status not in (0, 3, 4) and not outcome.failures:

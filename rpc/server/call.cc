@@ -72,6 +72,9 @@ uint64_t PinnedBytes(const IncomingRequest& request, const LinkLimits& limits) {
 
 }  // namespace
 
+// A server keeps up to CallPool::kMaxIdleCalls of each method, and runs as many as its bounds allow.
+static_assert(sizeof(ServerCall) <= 648);
+
 ServerCall::ServerCall(ServerState& state, CallPool& pool, int method_index)
     : pool_(pool),
       entry_(state.methods().entry(method_index)),

@@ -31,6 +31,7 @@ constexpr MethodDescriptor kEcho("verbena.bench.Bench/Echo", Idempotency::kUnkno
 class SessionCall final : public internal::PlainCall {
  public:
   using PlainCall::PlainCall;
+  ~SessionCall() override { AbandonUnended(); }
 
   bool await_ready() const noexcept { return false; }
   template <typename Promise>

@@ -5,6 +5,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/call/context_block.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/cancel.h"
 
 namespace verbena::internal {
 
@@ -102,6 +103,8 @@ void CallInFlight::GiveUpAndWake(absl::Status status) {
   GiveUp(std::move(status));
   if (waits) Resume();
 }
+
+void CallInFlight::Abandon() { GiveUp(CancelStatus(absl::StatusCode::kCancelled)); }
 
 bool CallInFlight::EndWithLink(const absl::Status& reason) {
   const bool sent = state_ > State::kQueued;

@@ -89,8 +89,13 @@ class CallInFlight : public Suspension,
   // Goes on with `other`, which is landing_needed(): takes its slot and its deadline. For itself,
   // `other` has ended.
   explicit CallInFlight(CallInFlight& other);
-  // A derived class gives up a call that is active().
-  ~CallInFlight() override = default;
+  // A final class calls AbandonUnended() in its destructor. In that of a class between, each call
+  // would pay for stores of four vtables.
+  ~CallInFlight() override { VERBENA_DCHECK(!active()) << method_.full_name << " is not given up"; }
+  void AbandonUnended() {
+    if (active()) [[unlikely]]
+      Abandon();
+  }
 
   bool active() const { return state_ != State::kNew && state_ != State::kEnded; }
   bool has_deadline() const { return deadline_ != kNever; }
@@ -141,6 +146,7 @@ class CallInFlight : public Suspension,
   void GiveUpAndWake(absl::Status status);
   // The link is lost: End() with that reason. True if the request had not left.
   bool EndWithLink(const absl::Status& reason);
+  [[gnu::cold, gnu::noinline]] void Abandon();
   // A call that is given up lets go of what the server may still use; `sent`: it knows of the call.
   virtual void LetGo(bool /*sent*/) {}
 

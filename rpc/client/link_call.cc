@@ -13,7 +13,6 @@
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
-#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/limits.h"
@@ -50,8 +49,6 @@ LinkCall::LinkCall(const CallSpec& spec, const CallContext& context, Connection&
       connection_(&connection),
       context_(context.empty() ? nullptr : &context),
       context_bytes_(context_ == nullptr ? 0 : context_->encoded_bytes()) {}
-
-void LinkCall::Abandon() { GiveUp(CancelStatus(absl::StatusCode::kCancelled)); }
 
 // --- Before the request
 

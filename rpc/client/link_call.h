@@ -48,10 +48,7 @@ class LinkCall final : public CallInFlight, private PayloadListener {
   // The rest of `plain`, whose server asks for a landing of `wanted`.
   LinkCall(const CallSpec& spec, PlainCall& plain, const LandingRequest& wanted)
       : CallInFlight(plain), spec_(spec), wanted_(wanted) {}
-  ~LinkCall() override {
-    if (active()) [[unlikely]]
-      Abandon();
-  }
+  ~LinkCall() override { AbandonUnended(); }
 
   bool has_link() const { return session_ != nullptr; }
   // The link that the connection has had to wait for.
@@ -105,7 +102,6 @@ class LinkCall final : public CallInFlight, private PayloadListener {
   }
 
  private:
-  [[gnu::cold, gnu::noinline]] void Abandon();
   bool ContextTravels(const Link& link) const;
   bool MessageTravels(const Link& link) const;
   bool WantsLanding(const Link& link) const;

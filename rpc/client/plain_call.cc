@@ -9,8 +9,6 @@
 
 namespace verbena::internal {
 
-void PlainCall::Abandon() { GiveUp(CancelStatus(absl::StatusCode::kCancelled)); }
-
 bool PlainCall::Begin(PromiseBase& caller) {
   if (Cancelled(caller)) [[unlikely]]
     return Refuse(CancelledBefore());
@@ -21,19 +19,20 @@ bool PlainCall::Begin(PromiseBase& caller) {
     if (deadline_ <= now) [[unlikely]]
       return Refuse(TooLate());
   }
-  method_number_ = session_->NumberOf(method_);
+  ClientSession& session = *session_;
+  method_number_ = session.NumberOf(method_);
   if (method_number_ == 0) [[unlikely]]
-    return Refuse(session_->NoSuchMethod(method_));
-  if (!session_->Register(*this, &id_)) [[unlikely]]
+    return Refuse(session.NoSuchMethod(method_));
+  if (!session.Register(*this, &id_)) [[unlikely]]
     return Refuse(ClientSession::TooManyCalls());
-  if (session_->times_call()) [[unlikely]]
+  if (session.times_call()) [[unlikely]]
     TimeForTally();
   FrameHeader frame = RequestFrame(id_, method_number_);
   if (has_deadline()) {
     frame.set_deadline(RemainingUs(deadline_, now));
     scheduler_.StartTimer(*this, deadline_);
   }
-  Link& link = *session_->link();
+  Link& link = *session.link();
   if (char* body = link.Append(frame, request_bytes_)) [[likely]] {
     Write(body);
   } else {

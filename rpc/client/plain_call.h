@@ -22,10 +22,6 @@ namespace verbena::internal {
 class PlainCall : public CallInFlight {
  public:
   using CallInFlight::CallInFlight;
-  ~PlainCall() override {
-    if (active()) [[unlikely]]
-      Abandon();
-  }
 
   // Begins the call for `caller`, which goes on when it has ended. False: it has ended already.
   bool Begin(PromiseBase& caller);
@@ -40,7 +36,6 @@ class PlainCall : public CallInFlight {
   PromiseBase& TakeCaller() { return Suspension::Release(); }
 
  private:
-  [[gnu::cold, gnu::noinline]] void Abandon();
   // Ends the call before it has begun. Returns false.
   [[gnu::cold, gnu::noinline]] bool Refuse(absl::Status status);
   // Writes the request to its place in a frame.

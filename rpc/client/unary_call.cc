@@ -112,6 +112,7 @@ class InPlaceCall::Plain final : public PlainCall {
   template <typename... Arguments>
   explicit Plain(InPlaceCall& holder, Arguments&&... arguments)
       : PlainCall(std::forward<Arguments>(arguments)...), holder_(holder) {}
+  ~Plain() override { AbandonUnended(); }
 
  private:
   void OnLandingWanted(const LandingRequest& wanted) override {
@@ -303,11 +304,10 @@ void InPlaceCall::StopClock() {
 
 absl::Status InPlaceCall::TakeStatus() {
   if (info_ != nullptr) StopClock();
-  if (stage_ == Stage::kTask) [[unlikely]]
-    terms().buffers->Return();
-  if (task_) [[unlikely]]
-    return task_.TakeResult();
-  return plain().TakeStatus();
+  if (!task_) [[likely]]
+    return plain().TakeStatus();
+  if (stage_ == Stage::kTask) terms().buffers->Return();
+  return task_.TakeResult();
 }
 
 }  // namespace verbena::internal

@@ -605,14 +605,14 @@ class VERBENA_EXPORT InPlaceCall {
   absl::Status TakeStatus();
 
  private:
-  // What a call has that is more than messages.
+  // The options and the policy of a call that is not plain, and its memory.
   struct Terms;
-  // A call in flight that is no more than messages.
+  // A plain call in flight.
   class Plain;
   enum class Stage : uint8_t {
     kNew,
     kNewWithTerms,  // storage_ holds Terms
-    kPlain,         // storage_ holds a Plain, which task_ goes on with if the call became more
+    kPlain,         // storage_ holds a Plain; task_ goes on with it if the call became more
     kTask,          // task_ makes the call; storage_ holds Terms
     kMovedFrom,
   };
@@ -620,7 +620,8 @@ class VERBENA_EXPORT InPlaceCall {
   static constexpr size_t kStorageBytes = 240;
 
   bool is_new() const { return stage_ <= Stage::kNewWithTerms; }
-  // Keeps Terms, if the call has parts other than messages, or the channel has more for it.
+  // Keeps Terms if the call has parts, or if the channel has interceptors, or a policy for its
+  // method.
   [[gnu::noinline]] void KeepTerms(CallOptions&& options, bool has_parts);
   // The channel's policy for the method: takes its limits, and returns it if the call may have
   // several attempts. Otherwise nullptr.

@@ -18,7 +18,6 @@
 #include "verbena/rpc/client/spec.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/status.h"
-#include "verbena/transport/base/compiler.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {

@@ -16,8 +16,8 @@ namespace verbena::internal {
 
 // AttemptMaker: makes one attempt of a call, for RetriedCall and HedgedCall. Tests script it.
 //
-// Outlives the calls; on their executor's thread. (An absl::FunctionRef cannot return a Task: clang
-// wants to know who may.)
+// Outlives the calls; on their executor's thread. An absl::FunctionRef would do, but clang rejects
+// its functions, which return a Task and are no coroutines.
 class AttemptMaker {
  public:
   // Makes one attempt, on a server that is not in spec.tried if another one is ready. Adds this
@@ -28,30 +28,26 @@ class AttemptMaker {
   ~AttemptMaker() = default;
 };
 
-// RetriedCall: a call whose method has a RetryPolicy: one attempt after another until one ends
-// well, or none may follow.
+// A call whose method has a RetryPolicy: one attempt after another, until one ends well or none may
+// follow.
 //
-// In the caller's coroutine, on its executor's thread. Calls of other methods do not come here.
-
 // spec.deadline holds for all attempts together. `account` is this executor's. All references are
-// borrowed until the Task ends. A failure has the last attempt's Status, and the
-// outcome of all attempts.
+// borrowed until the Task ends. A failure has the last attempt's Status, and the outcome of all
+// attempts.
 Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
                                const RetryPolicy& policy, CallSpec spec);
 
-// HedgedCall: a call whose method has a HedgingPolicy: attempts that begin one after another and
-// run side by side, until one of them has a good answer.
-//
-// No attempt begins while another one waits for a server. In the caller's coroutine, on its
-// executor's thread. Only for methods that MayRunAtOnce(), and for calls that bring no memory of
-// the caller's. A loser is cancelled, and awaited to its end: an interceptor that ignores its
-// cancellation delays the call.
-
-// Whether a call may be hedged.
+// Whether a call may be hedged: its method may run at once at several servers, and it brings no
+// memory of the caller's.
 bool MayBeHedged(const MethodDescriptor& method, const CallOptions& options);
 
-// All references are borrowed until the Task ends. If no attempt ends well, the failure is that of
-// the last one to end, with the outcome of all attempts.
+// A call whose method has a HedgingPolicy: attempts that begin one after another and run side by
+// side, until one of them has a good answer. Precondition: MayBeHedged().
+//
+// No attempt begins while another one waits for a server. A loser is cancelled, and awaited to its
+// end: an interceptor that ignores its cancellation delays the call. All references are borrowed
+// until the Task ends. If no attempt ends well, the failure is that of the last one to end, with
+// the outcome of all attempts.
 Task<absl::Status> HedgedCall(AttemptMaker& maker, RetryAccount& account,
                               const HedgingPolicy& policy, CallSpec spec);
 

@@ -28,7 +28,7 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/listener.h"
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
@@ -87,7 +87,7 @@ class CallInFlight : public Suspension,
   };
 
   // Goes on with `other`, which is landing_needed(): takes its slot and its deadline. For itself,
-  // `other` has ended.
+  // `other` has ended. No copy: its classes delete theirs.
   explicit CallInFlight(CallInFlight& other);
   // A final class calls AbandonUnended() in its destructor. In that of a class between, each call
   // would pay for stores of four vtables.

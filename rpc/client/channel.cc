@@ -23,7 +23,6 @@
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/endpoint.h"
 
 namespace verbena {

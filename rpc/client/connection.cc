@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "verbena/rpc/client/landings.h"
 #include "verbena/rpc/resolver.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"

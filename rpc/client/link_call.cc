@@ -18,7 +18,6 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/one_sided_awaits.h"
 #include "verbena/transport/memory/buffer.h"
-#include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
 
@@ -136,11 +135,11 @@ Task<absl::Status> LinkCall::AwaitLeases(uint32_t leases, bool wait_for_ready) {
     session_ = connection_->usable_session();
     absl::Status status;
     if (session_ == nullptr) {
-      status = (co_await connection_->Session(deadline_, wait_for_ready)).status();
+      status = (co_await connection_->Session(spec_.deadline, wait_for_ready)).status();
     } else if (session_->free_leases() >= leases) {
       co_return absl::OkStatus();
     } else {
-      status = co_await WithDeadline(FreeLeases(*session_->link(), leases), deadline_);
+      status = co_await WithDeadline(FreeLeases(*session_->link(), leases), spec_.deadline);
       if (absl::IsUnavailable(status)) status = absl::OkStatus();
     }
     VERBENA_CO_RETURN_IF_ERROR(status);
@@ -185,6 +184,8 @@ bool LinkCall::GiveBack() {
   spec_.buffers.TakeBack();
   // Otherwise it is memory of the device that the link was on.
   if (gave_room) spec_.buffers.GiveBackRoom(std::move(bulk_->landing));
+  // The call's own memory is free while another connection is waited for.
+  bulk_.reset();
   return true;
 }
 

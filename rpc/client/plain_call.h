@@ -22,6 +22,8 @@ namespace verbena::internal {
 class PlainCall : public CallInFlight {
  public:
   using CallInFlight::CallInFlight;
+  PlainCall(PlainCall&) = delete;
+  PlainCall& operator=(const PlainCall&) = delete;
 
   // Begins the call for `caller`, which goes on when it has ended. False: it has ended already.
   bool Begin(PromiseBase& caller);

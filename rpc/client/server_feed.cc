@@ -14,7 +14,6 @@
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
 namespace {

@@ -4,7 +4,6 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
-#include "verbena/rpc/client/landings.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 

@@ -1,5 +1,9 @@
 #include "verbena/rpc/client/spec.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -45,9 +49,23 @@ CallBuffers::CallBuffers(CallOptions& options, PayloadSink received)
     : options_(options),
       received_(received),
       gave_payload_(options.request_payload.present()),
-      gave_room_(static_cast<bool>(options.response_payload_into)) {
+      gave_room_(static_cast<bool>(options.response_payload_into)),
+      room_bytes_(static_cast<uint32_t>(std::min<size_t>(options.response_payload_into.size(),
+                                                         std::numeric_limits<uint32_t>::max()))) {
   if (options.returned_payload != nullptr) *options.returned_payload = Payload();
   received.Set(Buffer(), false);
+}
+
+void CallBuffers::TakeBack() {
+  if (Buffer* room = filled(); room != nullptr && gave_room()) {
+    // The payload may have been shorter.
+    room->set_size(room_bytes_);
+    options_.response_payload_into = std::move(*room);
+  }
+  received_.Set(Buffer(), false);
+  if (!lent_.present()) return;
+  options_.request_payload = std::exchange(lent_, Payload());
+  was_lent_ = true;
 }
 
 void CallBuffers::Return() {

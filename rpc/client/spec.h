@@ -6,6 +6,7 @@
 #define VERBENA_RPC_CLIENT_SPEC_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -15,7 +16,6 @@
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/detail/message.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/base/compiler.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
@@ -56,24 +56,28 @@ class CallBuffers {
   bool payload_is_back() const {
     return !gave_payload_ || options_.request_payload.present() || lent_.present();
   }
-  // Another attempt follows.
-  void TakeBack() {
-    if (!lent_.present()) return;
-    options_.request_payload = std::exchange(lent_, Payload());
-    was_lent_ = true;
-  }
+  // Another attempt follows. It has the memory for the response also if the one before ended well,
+  // and an interceptor made a failure of that; nothing is left of its payload.
+  void TakeBack();
   // The call has ended.
   void Return();
 
  private:
-  bool room_is_back() const { return !gave_room_ || options_.response_payload_into; }
+  bool room_is_back() const {
+    return !gave_room() || options_.response_payload_into || filled() != nullptr;
+  }
+  // What an attempt that ended well has given the caller; null if there is none.
+  Buffer* filled() const {
+    return received_.payload != nullptr && *received_.payload ? received_.payload : nullptr;
+  }
 
   CallOptions& options_;
   const PayloadSink received_;
   Payload lent_;  // in place of the payload, if a server may still read it
   const bool gave_payload_;
   const bool gave_room_;
-  bool was_lent_ = false;  // after an attempt before
+  bool was_lent_ = false;      // after an attempt before
+  const uint32_t room_bytes_;  // of the caller's memory for the response; of more the first 4 GiB
 };
 
 // Gives an attempt the context block that it has instead of its options' when it begins.
@@ -92,7 +96,7 @@ struct CallSpec {
   const MethodDescriptor& method;
   const MessageLite& request;
   MessageLite& reply;
-  // All attempts share them. The next two fields hold in place of theirs.
+  // All attempts share them. `deadline` and `info` hold in place of their fields.
   CallOptions& options;
   CallBuffers& buffers;
   TimePoint deadline = kNever;

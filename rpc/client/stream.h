@@ -7,6 +7,8 @@
 #ifndef VERBENA_RPC_CLIENT_STREAM_H_
 #define VERBENA_RPC_CLIENT_STREAM_H_
 
+#include <concepts>
+#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,12 +21,11 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/context_block.h"
-#include "verbena/rpc/client/attempt.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/policies.h"
 #include "verbena/rpc/client/session.h"
 #include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/status.h"
 #include "verbena/rpc/stream/beside.h"
 #include "verbena/rpc/stream/receiver.h"
 #include "verbena/rpc/stream/sender.h"
@@ -37,7 +38,6 @@
 
 namespace verbena::internal {
 
-class ClientSession;
 class Endpoint;
 
 // ReplyBuffers: memory for the payloads of a stream's messages at its client.

@@ -20,7 +20,6 @@
 #include "absl/status/status.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/connections.h"
-#include "verbena/rpc/client/picker.h"
 #include "verbena/rpc/client/server_feed.h"
 #include "verbena/rpc/client/session.h"
 #include "verbena/rpc/policy.h"

@@ -144,6 +144,7 @@ class InPlaceCall::Plain final : public PlainCall {
 void InPlaceCall::KeepTerms(CallOptions&& options, bool has_parts) {
   static_assert(sizeof(Plain) <= kStorageBytes && alignof(Plain) <= alignof(std::max_align_t));
   static_assert(sizeof(Terms) <= kStorageBytes);
+  static_assert(sizeof(InPlaceCall) <= 320);  // it lies in the frame of each caller
   const CallPolicies* policies = channel_->policies();
   const MethodConfig* policy = policies != nullptr ? policies->Of(*method_) : nullptr;
   if (!has_parts && policy == nullptr && channel_->options().interceptors.empty()) return;

@@ -14,19 +14,21 @@
 #include "absl/status/statusor.h"
 #include "fmt/format.h"
 #include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/context.h"
 #include "verbena/rpc/server/named_run.h"
+#include "verbena/rpc/server/payload.h"
+#include "verbena/rpc/server/served_stream.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/stream/receiver.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {
 
@@ -72,7 +74,8 @@ uint64_t PinnedBytes(const IncomingRequest& request, const LinkLimits& limits) {
 
 }  // namespace
 
-// A server keeps up to CallPool::kMaxIdleCalls of each method, and runs as many as its bounds allow.
+// A server keeps up to CallPool::kMaxIdleCalls of each method, and runs as many as its bounds
+// allow.
 static_assert(sizeof(ServerCall) <= 648);
 
 ServerCall::ServerCall(ServerState& state, CallPool& pool, int method_index)
@@ -355,7 +358,11 @@ void ServerCall::OnTaskDone() {
     status = task_.TakeResult();
   } catch (...) {
     status = parts_.state.Thrown(method_name());
-    if (ending_.outcome == Outcome::kExecuted) ending_.outcome = Outcome::kMaybeExecuted;
+    // Of what went ahead of a failure, the handler's outcome does not depend.
+    const bool is_handlers = !ahead_ || ending_.status.ok();
+    if (is_handlers && ending_.outcome == Outcome::kExecuted) {
+      ending_.outcome = Outcome::kMaybeExecuted;
+    }
   }
   task_ = {};
   if (status.ok() && !ahead_) [[likely]] {

@@ -17,30 +17,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/call.h"
-#include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/frames.h"
-#include "verbena/rpc/dedupe.h"
-#include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/call_link.h"
 #include "verbena/rpc/server/clients.h"
 #include "verbena/rpc/server/landings.h"
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/server/parts.h"
-#include "verbena/rpc/server/payload.h"
 #include "verbena/rpc/server/request.h"
 #include "verbena/rpc/server/response.h"
-#include "verbena/rpc/server/served_stream.h"
 #include "verbena/rpc/server/state.h"
 #include "verbena/rpc/service.h"
-#include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 
@@ -128,7 +121,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void Complete();
   // The same if there is more to the response than a reply that fits its frame.
   [[gnu::noinline]] void CompleteWithParts();
-  // The call has failed; or what goes ahead of its response has gone, or not.
+  // The handler has failed, or what goes ahead of the response has ended, well or badly.
   [[gnu::noinline]] void EndTask(const absl::Status& ended);
   // Asks the client for memory for a failure that does not fit a frame. False if there is no need,
   // or no way.
@@ -159,9 +152,10 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   std::optional<CancelScope> cancel_;
   std::optional<ServerContext> context_;
   Task<absl::Status> task_;
-  // How the call ends, as far as that is known. The outcome is that of a failure now.
+  // How the call ends, as far as is known. Until it has ended: the outcome that a failure would
+  // have.
   CallEnding ending_;
-  bool serves_;         // something comes before the handler: Serve() runs it
+  bool serves_;         // Serve() runs the call, since something comes before the handler
   bool ahead_ = false;  // the handler has ended; task_ goes ahead of the response
   bool timer_running_ = false;
 };

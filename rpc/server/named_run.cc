@@ -15,6 +15,7 @@
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/detail/message.h"
+#include "verbena/rpc/server/context.h"
 #include "verbena/rpc/server/dedupe.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"

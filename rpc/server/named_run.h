@@ -8,7 +8,6 @@
 #define VERBENA_RPC_SERVER_NAMED_RUN_H_
 
 #include "absl/status/status.h"
-#include "verbena/rpc/server/context.h"
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/server/parts.h"
 #include "verbena/rpc/server/response.h"

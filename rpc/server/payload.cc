@@ -24,7 +24,6 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/one_sided_awaits.h"
 #include "verbena/transport/link/transfers.h"
-#include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
 namespace {

@@ -14,7 +14,6 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/server/parts.h"
 #include "verbena/rpc/server/payload.h"
@@ -24,6 +23,7 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
 

@@ -156,11 +156,10 @@ void ServerSession::SendGoAway() {
 void ServerSession::OnWritable(Link& link) { (void)link.Append(GoAwayFrame(), 0); }
 
 void ServerSession::CancelAll() {
-  // Cancelling only queues handlers, so the list stays as it is.
   ForEachCall([](ServerCall& call) { call.Cancel(absl::StatusCode::kCancelled); });
 }
 
-// `visit` ends no call.
+// `visit` may end the call that it gets, which is in active_ again by then.
 template <typename Visit>
 void ServerSession::ForEachCall(Visit visit) {
   IntrusiveList<ServerCall> calls;
@@ -203,12 +202,7 @@ void ServerSession::OnLinkDown(Link&, const absl::Status&) {
   // Calls that only wait to send their response end now, and leave the list while it is walked. So
   // the list says only at the end whether a call is left.
   going_down_ = true;
-  IntrusiveList<ServerCall> calls;
-  calls.Append(active_);
-  while (ServerCall* call = calls.PopFront()) {
-    active_.PushBack(*call);
-    call->OnLinkDown();
-  }
+  ForEachCall([](ServerCall& call) { call.OnLinkDown(); });
   streams_.OnLinkDown();
   going_down_ = false;
   owner_.OnSessionDown(*this);

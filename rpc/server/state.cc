@@ -5,7 +5,6 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/call/status_codec.h"
-#include "verbena/rpc/server/dedupe.h"
 #include "verbena/rpc/shard/shard_device.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/link/endpoint.h"

@@ -76,11 +76,15 @@ TEST_F(LifetimeTest, TheDeadlineIsCarriedToTheServer) {
   auto call = [this](CallOptions options) -> Task<absl::StatusOr<testing::DeadlineReply>> {
     co_return co_await stub_->Deadline(testing::Empty(), std::move(options));
   };
-  absl::StatusOr<testing::DeadlineReply> with = Run(call({.deadline = seconds(100)}));
-  ASSERT_TRUE(with.ok()) << with.status();
-  EXPECT_TRUE(with->is_set());
-  EXPECT_GT(with->left_us(), 50'000'000);
-  EXPECT_LE(with->left_us(), 100'000'000);
+  // The first call connects, the second one is plain.
+  for (int i = 0; i < 2; ++i) {
+    SCOPED_TRACE(i);
+    absl::StatusOr<testing::DeadlineReply> with = Run(call({.deadline = seconds(100)}));
+    ASSERT_TRUE(with.ok()) << with.status();
+    EXPECT_TRUE(with->is_set());
+    EXPECT_GT(with->left_us(), 50'000'000);
+    EXPECT_LE(with->left_us(), 100'000'000);
+  }
   absl::StatusOr<testing::DeadlineReply> without = Run(call({}));
   ASSERT_TRUE(without.ok()) << without.status();
   EXPECT_FALSE(without->is_set());

@@ -75,6 +75,7 @@ class WaitingRequestsTest : public RpcTest {
   bool AnswerTooEarly(RoguePeer& rogue) {
     rogue.Send(EncodeSend(kCorrect, {Response(kLast, 0)}));
     const bool dropped = rogue.IsDropped();
+    while_unlinked_();
     RoguePeer next(*rogue_runtime_);
     next.methods.push_back(MethodId(kAdd));
     next.AcceptFrom(*listener_);
@@ -84,6 +85,12 @@ class WaitingRequestsTest : public RpcTest {
         EncodeSend(kCorrect, {Response(request.header.call_slot, request.header.call_generation)}));
     while (!next.IsDropped()) std::this_thread::yield();
     return dropped;
+  }
+
+  // The send memory in use on a runtime's first executor and device.
+  static Task<size_t> SendBytes(Runtime& runtime) {
+    absl::StatusOr<Endpoint*> endpoint = CoreOf(runtime).shard(0).EndpointOn(0);
+    co_return endpoint.ok() ? (*endpoint)->memory().send().stats().bytes_in_use : 0;
   }
 
   Task<absl::Status> Calls(const std::function<void()>& meanwhile) {
@@ -141,6 +148,7 @@ class WaitingRequestsTest : public RpcTest {
   ServiceConfig config_;
   bool connects_first_ = false;        // so that the calls are plain ones
   bool has_metadata_ = false;          // the calls
+  std::function<void()> while_unlinked_ = [] {};  // between the first link and the second
   bool has_lease_ = false;             // the call that waits, behind others of kWhole
   bool last_is_deduplicated_ = false;  // an Add()
   bool last_has_room_ = false;         // a Get() into leased memory of its caller's
@@ -190,6 +198,16 @@ TEST_F(WaitingRequestsTest, ADeduplicatedRequestThatHasNotLeftIsSentAgainByItsPo
 
 TEST_F(WaitingRequestsTest, SoIsOneWithLeasedMemory) {
   has_lease_ = true;
+  MakeCalls([&](RoguePeer& rogue) { (void)AnswerTooEarly(rogue); }, [] {});
+  EXPECT_EQ(ended_[kLast], absl::OkStatus());
+}
+
+TEST_F(WaitingRequestsTest, ARequestThatWaitsForAnotherLinkHoldsNoMemory) {
+  has_lease_ = true;
+  while_unlinked_ = [this] {
+    Eventually([this] { return client_runtime_->BlockOn(SendBytes(*client_runtime_)) == 0; },
+               "the message of the lost link is freed");
+  };
   MakeCalls([&](RoguePeer& rogue) { (void)AnswerTooEarly(rogue); }, [] {});
   EXPECT_EQ(ended_[kLast], absl::OkStatus());
 }

@@ -47,7 +47,8 @@ class MessageStream {
   // UNAVAILABLE when the peer has closed it or is gone. Waits as long as it takes, or until
   // cancelled.
   virtual Task<absl::StatusOr<std::string>> Receive() = 0;
-  // Ends the stream in both directions; awaits in flight return CANCELLED.
+  // Ends the stream in both directions; awaits in flight return CANCELLED. Must not throw:
+  // destructors call it.
   virtual void Close() = 0;
   // For messages and logs, e.g. "127.0.0.1:4000".
   virtual const std::string& peer() const = 0;

@@ -18,6 +18,7 @@
 #include "tests/support/manual_clock.h"
 #include "tests/support/manual_scheduler.h"
 #include "verbena/rpc/etcd.h"
+#include "verbena/rpc/naming/etcd/client.h"
 #include "verbena/rpc/task.h"
 
 namespace replicated_kv {
@@ -34,7 +35,7 @@ class ReplicaTest : public testing::Test {
   int RequestsToLead(const std::string& state) {
     etcd_.Put("shard/state", state);
     Replica replica({.name = "s1", .replicas = {"s1"}, .prefix = "shard", .clock = &clock_}, store_,
-                    client_, {});
+                    *client_, {});
     verbena::TaskScope scope(scheduler_);
     scope.Spawn([&]() -> verbena::Task<void> {
       const absl::Status ran = co_await replica.Run("127.0.0.1:1");
@@ -50,7 +51,8 @@ class ReplicaTest : public testing::Test {
   verbena::internal::ManualScheduler scheduler_;
   verbena::ManualClock clock_;
   verbena::internal::FakeEtcd etcd_;
-  verbena::EtcdClient client_{etcd_.Wire()};
+  std::unique_ptr<verbena::EtcdClient> client_ =
+      verbena::internal::EtcdCore::MakeClient(etcd_.Wire());
   ReplicaStore store_{std::make_unique<kv::MemoryStore>(size_t{1} << 20)};
 };
 

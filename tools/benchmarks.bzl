@@ -4,7 +4,7 @@ load("//tools:cc.bzl", "PRODUCT", "cc_binary", "verbena_cc_library")
 load("//tools:proto.bzl", "verbena_proto_library")
 
 def verbena_benchmarks(deps = [], protos = [], apart = []):
-    """Each *_bench.cc of a folder, a program; its other sources and headers are the library of its name.
+    """A program for each *_bench.cc of a folder, and a library, which has the folder's name, of its other files.
 
     Args:
       deps: what they use besides the product.
@@ -22,7 +22,7 @@ def verbena_benchmarks(deps = [], protos = [], apart = []):
             visibility = visibility,
             deps = ["//proto:options_proto", "//proto:remote_memory_proto"],
         )
-    all = PRODUCT + deps + [":%s_messages" % name for name in protos]
+    used = PRODUCT + deps + [":%s_messages" % name for name in protos]
     library = package.split("/")[-1]
     verbena_cc_library(
         name = library,
@@ -30,7 +30,7 @@ def verbena_benchmarks(deps = [], protos = [], apart = []):
         srcs = native.glob(["*.cc"], exclude = programs + apart),
         hdrs = native.glob(["*.h"], exclude = apart),
         visibility = visibility,
-        deps = all,
+        deps = used,
     )
     for program in programs:
         cc_binary(
@@ -38,5 +38,5 @@ def verbena_benchmarks(deps = [], protos = [], apart = []):
             testonly = True,
             srcs = [program],
             visibility = visibility,
-            deps = all + [":" + library],
+            deps = used + [":" + library],
         )

@@ -1,4 +1,4 @@
-"""cc_binary, cc_library and cc_test of this repository, verbena_cc_library and verbena_folder.
+"""cc_binary, cc_library and cc_test of this repository; verbena_cc_library, a library; verbena_folder, that of a folder.
 
 They add a precompiled header of other projects' headers (tools/pch), unless a target says
 `precompiled = False`. Load them from here. Examples load none, so that users can copy them.
@@ -89,18 +89,21 @@ def verbena_cc_library(name, hdrs = [], srcs = [], features = [], **kwargs):
         **dict(kwargs, **_together(name, srcs))
     )
 
-# Folders whose library is not their own name's target.
+# Folders whose library has another name than theirs.
 _TARGETS = {
     "rpc": ["//rpc:api"],
     "proto": [],  # each message has a target, which its users name
 }
 
+# Folders that programs do not link with //rpc.
+_APART = ["transport/preload", "rpc/codegen", "rpc/naming/etcd", "rpc/testing"]
+
 # All of the product, for programs and tests that look at it from everywhere.
 PRODUCT = ["//rpc", "@absl", "@fmt", "@rdma//:ibverbs"] + [
     "//" + folder
     for folder in FOLDERS
-    if folder.startswith("transport/") and folder != "transport/preload"
-] + ["//rpc/" + folder for folder in ["call", "client", "naming", "server", "shard", "stream"]]
+    if folder.split("/")[0] in ["transport", "rpc"] and "/" in folder and folder not in _APART
+]
 
 def folder_deps(folder):
     """What the table of folders.bzl lets `folder` use, as dependencies.
@@ -121,7 +124,7 @@ def folder_deps(folder):
 def verbena_folder(deps = [], **kwargs):
     """The library of a folder, of its name: all headers and sources, and what the table lets it use.
 
-    Below rpc/, where nothing is that programs include, it is closed to programs.
+    A folder below rpc/ has nothing that programs include, so programs cannot depend on it.
 
     Args:
       deps: what it depends on besides.

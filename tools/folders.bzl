@@ -46,7 +46,6 @@ FOLDERS = {
     # Users include nothing below transport/.
     "examples": ["rpc", "proto"],
     "benchmarks": _ANYTHING,
-    "benchmarks/harness": _ANYTHING,
     "tests": _ANYTHING,
     "tools": _ANYTHING,
     "tools/pch": _ANYTHING,

@@ -3,7 +3,7 @@
 Parsing and instantiating what tests include takes most of the time of compiling them, and each program
 takes its time to link. So a folder's tests are few translation units and one program. Each test stays a
 target of its own: a name for that program, which then has the cases of the source of that name alone
-(tests/support/named_main.cc). The names of a source lie in a namespace that is called as the source.
+(tests/support/named_main.cc). The names of a source lie in a namespace that has the source's name.
 
 No tag says that a test has threads, processes or time: ./dev test --racy reads that from its sources.
 """
@@ -16,7 +16,8 @@ load("//tools/unity:unity.bzl", "unity_source")
 _TOGETHER = 8
 
 def _tested():
-    """What the tests of this package may use: the folder that it mirrors, and what that may use."""
+    """What each test of this package may use: below tests/rpc/ the whole product, below tests/transport/ the folder
+    that it mirrors and what that may use."""
     folder = native.package_name()[len("tests/"):]
     if folder == "rpc" or (folder.startswith("rpc/") and folder != "rpc/codegen"):
         return PRODUCT + ["//rpc/testing"]
@@ -42,7 +43,8 @@ def verbena_test_support(deps = [], protos = {}, apart = [], **kwargs):
 
     Args:
       deps: what it uses besides the folder that it mirrors.
-      protos: to the name of a .proto file of the folder, which its library has, too, those that it imports.
+      protos: the .proto files of the folder, by name, each with the names of those that it imports. Each is also a
+        library of its own.
       apart: files of other targets.
       **kwargs: passed to cc_library.
     """
@@ -87,14 +89,14 @@ def verbena_tests(tags = {}, deps = []):
     """Each *_test.cc of a folder that no target above takes, compiled and linked together.
 
     Args:
-      tags: to the name of a test its tags, if it has any.
+      tags: the tags of tests, by the test's name.
       deps: what the tests use besides the folder that they mirror, all together.
     """
     taken = [source for rule in native.existing_rules().values() for source in rule.get("srcs", [])]
     sources = [source for source in native.glob(["*_test.cc"]) if ":" + source not in taken]
     for name in tags:
         if name + ".cc" not in sources:
-            fail("tags names '%s', but there is no %s.cc, or it stands alone; did you mean '%s'?" %
+            fail("tags names '%s', but verbena_tests() takes no %s.cc: there is none, or a rule above takes it; did you mean '%s'?" %
                  (name, name, _nearest(name, [source[:-len(".cc")] for source in sources])))
     units = []
     for start in range(0, len(sources), _TOGETHER):

@@ -109,7 +109,7 @@ class RunTest(unittest.TestCase):
             self.assertFalse(racy.stands_for(pattern, "//tests/a:a_test"), pattern)
 
     def test_a_target_that_cannot_race_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "no test of //tests/transport/coro:event_test has threads"):
+        with self.assertRaisesRegex(ValueError, "no test of //tests/transport/coro:event_test has threads, processes or time"):
             racy.chosen(argparse.Namespace(targets=["//tests/transport/coro:event_test"], changed=False))
 
     def test_the_load_is_there_while_tests_run_and_not_while_they_are_built(self):

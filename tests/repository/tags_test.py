@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tests that may race are found by their sources; each tag is one that something reads; none waits by a clock."""
+"""Each tag of a test is one that something reads; tests that may race are found by their sources; none waits by a clock."""
 
 import difflib
 import os

@@ -15,6 +15,7 @@ import build_files
 import tree
 
 KINDS = ("threads", "processes", "time")
+WORDS = "threads, processes or time"
 
 # A line of its kind matches one of these expressions, in a C++ source without comments.
 _CPP = {
@@ -30,12 +31,12 @@ _CPP = {
         r"\bEtcdClient::Start\(", r"\bGroupCommit\b", r'"verbena/transport/file/file\.h"',
         r"\bCmLoop\b", r"\brdma_create_event_channel\(", r"\bibv_get_device_list\(",
         # Fixtures that start some.
-        r"\bRuntimePair\b", r"\bServerSet\b", r"\bStartRuntime\(", r"\bTwoExecutors\b",
-        r"\bFileTest\b", r"\bRocksFixture\b", r"\bTransfersFixture\b", r"\bVolumeStoreTest\b",
+        r"\bRuntimePair\b", r"\bServerSetTest\b", r"\bStartRuntime\(", r"\bTwoExecutors\b",
+        r"\bFileTest\b", r"\bRocksFixture\b", r"\bTransfersFixture\b",
     ),
     "processes": (
         r"\bv?fork\(\)", r"\bposix_spawnp?\(", r"\bexec[lv]p?e?\(", r"\bpopen\(", r"\bstd::system\(",
-        r"\bwaitpid\(", r"\bTwoProcesses\b", r"\bServerProcess\b", r"\bRestartableServer\b",
+        r"\bwaitpid\(", r"\bServerProcess\b", r"\bRestartableServer\b",
     ),
     "time": (
         # The machine's clock, and waiting by it.

@@ -29,9 +29,6 @@ def _table():
             {library: Library(*row[:-1], set(row[-1])) for library, row in table["LIBRARIES"].items()})
 
 
-# What a folder of the table may use that may use anything.
-_ANYTHING = None
-
 FOLDERS, LIBRARIES = _table()
 
 # The folder whose target of its name joins those of the folders below it, so that users depend on one.
@@ -78,7 +75,7 @@ def _violation(path, folder, used, what):
     if target is None:
         return f"{path}: {what} is in no folder of tools/folders.bzl"
     allowed = FOLDERS[folder]
-    if target == folder or allowed is _ANYTHING or target in allowed:
+    if target == folder or allowed is None or target in allowed:
         return None
     return f"{path}: {folder} may not use {target} ({what})"
 
@@ -165,7 +162,7 @@ def _arrows():
     """The arrows of FOLDERS without cycles: a folder's use of its own parent is left out."""
     return {folder: {used for used in allowed if not folder.startswith(used + "/")
                      or folder not in FOLDERS[used]}
-            for folder, allowed in FOLDERS.items() if allowed is not _ANYTHING}
+            for folder, allowed in FOLDERS.items() if allowed is not None}
 
 
 def _below(arrows, folder):
@@ -190,7 +187,7 @@ def picture():
     for folder in sorted(arrows, key=lambda each: (-height(each), each)):
         lines.setdefault(", ".join(sorted(direct[folder])) or "nothing", []).append(folder)
     anything = [folder for folder, allowed in FOLDERS.items()
-                if allowed is _ANYTHING and os.path.dirname(folder) not in FOLDERS]
+                if allowed is None and os.path.dirname(folder) not in FOLDERS]
     rows = [("anything", sorted(anything)), *lines.items()]
     width = max(len(", ".join(folders)) for _, folders in rows)
     return "".join(f"{', '.join(folders):{width}} ─▶ {used}\n" for used, folders in rows)

@@ -1,8 +1,7 @@
 """The racy phase of ./dev test: tests whose outcome may depend on when something else runs.
 
-They are those whose sources have threads, processes or time (tests/repository/timing.py). They run
-in the asan configuration; with --loaded beside a load on every core. Targets narrow it, cases of GoogleTest
-do, and --changed.
+They are those whose sources have threads, processes or time (tests/repository/timing.py). They run in the asan
+configuration, with --loaded beside a load on every core. Targets, cases of GoogleTest and --changed choose among them.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(10000
 
 def add_arguments(parser):
     parser.add_argument("--racy", action="store_true",
-                        help="instead of all phases run the tests with " + ", ".join(timing.KINDS) +
+                        help="instead of all phases run the tests with " + timing.WORDS +
                              " in asan, whether or not they passed before")
     parser.add_argument("--loaded", action="store_true",
                         help="with --racy: keep every core busy while tests run")
@@ -97,7 +96,7 @@ def chosen(options):
     for case in cases:
         found = tests_with(case)
         if not found:
-            raise ValueError(f"no test with {', '.join(timing.KINDS)} has the case {case}")
+            raise ValueError(f"no test with {timing.WORDS} has the case {case}")
         targets += found
     if options.changed:
         found = {tests_of(folder) for folder in changes.folders_with_statements()} - {None}
@@ -108,8 +107,10 @@ def chosen(options):
     for pattern in patterns or ([] if targets else ["//..."]):
         found = [label for label in racy if stands_for(pattern, label)]
         if not found and not options.changed:
-            raise ValueError(f"no test of {pattern} has {', '.join(timing.KINDS)}")
+            raise ValueError(f"no test of {pattern} has {timing.WORDS}")
         targets += found
+    if not targets:
+        raise ValueError(f"no test of the folders with other statements has {timing.WORDS}")
     return targets, cases
 
 

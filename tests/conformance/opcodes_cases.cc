@@ -125,7 +125,9 @@ TEST_P(Opcodes, AnAtomicOnAnAddressThatIsNotAlignedIsRefused) {
   c.far.PutWord(8, 7);
   const PostResult posted =
       c.near.TryPost({FetchAdd(1, c.near.memory.Piece(0, 8), c.far.memory, 12, 1)});
-  if (posted.error == 0) EXPECT_THAT(c.near.SendCompletion(), Failed(IBV_WC_REM_INV_REQ_ERR, 1));
+  if (posted.error == 0) {
+    EXPECT_THAT(c.near.SendCompletion(), Failed(IBV_WC_REM_INV_REQ_ERR, 1));
+  }
   EXPECT_EQ(c.far.Word(8), 7u);
   EXPECT_EQ(c.far.Word(16), 0u);
 }
@@ -327,11 +329,15 @@ TEST_P(Opcodes, AnOpcodeThatTheDeviceLacksIsRefusedWhenPosted) {
   QpPair c = Connect();
   const auto refused = [&](SendWr wr) { return c.near.TryPost({wr}).error != 0; };
   const ibv_sge piece = c.near.memory.Piece(0, 8);
-  if (!can.send_with_immediate) EXPECT_TRUE(refused(SendImmediate(1, {piece}, 1)));
+  if (!can.send_with_immediate) {
+    EXPECT_TRUE(refused(SendImmediate(1, {piece}, 1)));
+  }
   if (!can.write_with_immediate) {
     EXPECT_TRUE(refused(WriteImmediate(1, {piece}, c.far.memory, 0, 1)));
   }
-  if (!can.atomics) EXPECT_TRUE(refused(FetchAdd(1, piece, c.far.memory, 0, 1)));
+  if (!can.atomics) {
+    EXPECT_TRUE(refused(FetchAdd(1, piece, c.far.memory, 0, 1)));
+  }
   if (!can.memory_windows) {
     // Keys can be invalidated also of regions, on devices that have these extensions.
     const bool extended =

@@ -254,7 +254,9 @@ class RemoteProtection : public ConformanceTest {
     const ibv_wc wc = fresh.near.SendCompletion();
     EXPECT_THAT(wc, HasWrId(1));
     EXPECT_THAT(wc.status, FailsAtTarget(IBV_WC_REM_ACCESS_ERR));
-    if (wr.opcode != IBV_WR_RDMA_WRITE) EXPECT_NE(wc.status, IBV_WC_SUCCESS);
+    if (wr.opcode != IBV_WR_RDMA_WRITE) {
+      EXPECT_NE(wc.status, IBV_WC_SUCCESS);
+    }
     if (wc.status != IBV_WC_SUCCESS) fresh.near.ExpectInError();
     fresh.near.AwaitState(IBV_QPS_ERR);
     fresh.far.AwaitState(IBV_QPS_ERR);

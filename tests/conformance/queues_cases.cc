@@ -159,7 +159,9 @@ TEST_P(Queues, TheChainBeforeABadWrIsExecuted) {
   const Departure departure = IsKnown(Departure::kRefusalInChainLost, near_info())
                                   ? Departure::kRefusalInChainLost
                                   : Departure::kUnknownOpcodeTaken;
-  if (Demand(posted.error != 0, departure)) EXPECT_EQ(posted.accepted, 2u);
+  if (Demand(posted.error != 0, departure)) {
+    EXPECT_EQ(posted.accepted, 2u);
+  }
   for (const ibv_wc& wc : c.near.SendCompletions(2)) {
     EXPECT_THAT(wc.status,
                 DemandStatus(IBV_WC_SUCCESS, Departure::kExecutedFlushed, IBV_WC_WR_FLUSH_ERR));

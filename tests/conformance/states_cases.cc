@@ -237,7 +237,9 @@ TEST_P(States, NothingCanBeSentBeforeReadyToSend) {
       GTEST_SKIP() << "the provider does not look at the state when posting";
     }
     EXPECT_NE(posted.error, 0);
-    if (!IsKnown(Departure::kNegativeErrno, near_info())) EXPECT_EQ(posted.error, EINVAL);
+    if (!IsKnown(Departure::kNegativeErrno, near_info())) {
+      EXPECT_EQ(posted.error, EINVAL);
+    }
     Demand(posted.accepted == 0, Departure::kBadWrUnset);
   }
 }

@@ -337,7 +337,9 @@ TEST_F(AdmissionTest, OneClientsControlCallsLeavePlacesToOthers) {
   Open();
   for (const Ended& ended : ended_) {
     const absl::Status status = Await(ended);
-    if (&ended != &ended_[3]) EXPECT_EQ(status, absl::OkStatus());
+    if (&ended != &ended_[3]) {
+      EXPECT_EQ(status, absl::OkStatus());
+    }
   }
 }
 

@@ -127,7 +127,9 @@ TEST_F(CallContextTest, ACallInfoForgetsTheTrailingMetadataOfTheCallBefore) {
   bool adds = true;
   service_.handler = [&](ServerContext& context, const testing::EchoRequest&,
                          testing::EchoReply&) -> Task<absl::Status> {
-    if (adds) EXPECT_EQ(context.AddTrailingMetadata("rows", "7"), absl::OkStatus());
+    if (adds) {
+      EXPECT_EQ(context.AddTrailingMetadata("rows", "7"), absl::OkStatus());
+    }
     co_return absl::OkStatus();
   };
   CallInfo info;

@@ -198,7 +198,9 @@ class DeadlineTableTest : public RuntimePair, public ::testing::WithParamInterfa
       call = client_runtime_->Spawn(path == Path::kTasks ? WithDeadline(Call(path), kLimit)
                                                          : Call(path));
     }
-    if (left) EXPECT_EQ(Run(silent_.waiting.Until(1)), absl::OkStatus());
+    if (left) {
+      EXPECT_EQ(Run(silent_.waiting.Until(1)), absl::OkStatus());
+    }
     // The rest is for how a deadline is rounded on its way to the handler.
     clock_.Advance(*client_runtime_, kLimit + std::chrono::milliseconds(10));
     if (path != Path::kHandlers) return call.Join();
@@ -251,7 +253,9 @@ TEST_P(DeadlineTableTest, ACallThatHasNotLeftBlamesNobody) {
             std::string::npos)
       << status;
   EXPECT_EQ(FailuresCounted(), 0u);
-  if (has_policy) EXPECT_EQ(HasToken(), GetParam() != Path::kAttempts);
+  if (has_policy) {
+    EXPECT_EQ(HasToken(), GetParam() != Path::kAttempts);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, DeadlineTableTest,

@@ -153,7 +153,9 @@ TEST_F(FaultyClientTest, AWriteAfterTheRequestFindsTheLandingClosed) {
     EXPECT_NE(peer_->Write(granted.range.address, granted.range.rkey, std::string(kBytes, 'F')),
               IBV_WC_SUCCESS);
     // rxe tells the writer alone.
-    if (peer_->windows_checked()) EXPECT_TRUE(peer_->IsDropped());
+    if (peer_->windows_checked()) {
+      EXPECT_TRUE(peer_->IsDropped());
+    }
     ASSERT_EQ(service_.kept.size(), 1u);
     EXPECT_TRUE(IsPattern(service_.kept[0].view())) << "a late write landed";
     service_.kept.clear();

@@ -251,7 +251,9 @@ TEST_P(FaultyServerTest, AWritePastTheEndOfALeaseEndsTheLinkAndChangesNothing) {
     std::vector<Buffer> buffers = co_await Neighbours();
     Got got = co_await Get(std::move(buffers[4]));
     for (size_t i = 0; i < buffers.size(); ++i) {
-      if (i != 4) EXPECT_TRUE(AllAre(buffers[i], 'A')) << i;
+      if (i != 4) {
+        EXPECT_TRUE(AllAre(buffers[i], 'A')) << i;
+      }
     }
     co_return got.status;
   };
@@ -422,7 +424,9 @@ TEST_P(FaultyServerTest, TheLeaseOfAnotherLinkCannotBeEndedOrUsed) {
     absl::Status connected = co_await other_channel.Connect();
     if (!connected.ok()) co_return connected;
     Got got = co_await GetFirst();
-    if (got.status.ok()) EXPECT_TRUE(AllAre(got.buffer, 'G'));
+    if (got.status.ok()) {
+      EXPECT_TRUE(AllAre(got.buffer, 'G'));
+    }
     co_return got.status;
   };
   EXPECT_EQ(Run(client()), absl::OkStatus()) << "the link that did nothing wrong goes on";

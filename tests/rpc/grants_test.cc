@@ -227,7 +227,9 @@ TEST_F(GrantsTest, CallsThatAreGivenUpLeaveNothingBehind) {
                  Deadline(client_runtime_->executor(0).now() + std::chrono::microseconds(i * 17)),
              .request_payload = std::move(payload),
              .returned_payload = &payload});
-        if (status.ok()) EXPECT_TRUE(reply.right());
+        if (status.ok()) {
+          EXPECT_TRUE(reply.right());
+        }
         // The buffer is the application's again: the server never sees what is written now.
         if (payload.present()) {
           Buffer back = payload.TakeBuffer();

@@ -168,7 +168,9 @@ TEST_F(InterceptorTest, SeeMessagesOfEverySize) {
 TEST_F(InterceptorTest, ARefusalBeforeTheHandlerSaysThatItDidNotRun) {
   bool late = false;
   Start({}, {[&](ServerCallView&, ServerNext next) -> Task<absl::Status> {
-          if (late) EXPECT_EQ(co_await next(), absl::OkStatus());
+          if (late) {
+            EXPECT_EQ(co_await next(), absl::OkStatus());
+          }
           co_return absl::PermissionDeniedError("not you");
         }});
   for (const size_t bytes : {5u, 100'000u}) {

@@ -39,7 +39,9 @@ class LyingServerTest : public PayloadFixture {
       const RogueFrame request = rogue.Receive()[0];
       absl::StatusOr<RequestBulk> bulk = ParseRequestBulk(request.body.data(), request.body.size());
       EXPECT_TRUE(bulk.ok()) << bulk.status();
-      if (bulk.ok()) EXPECT_EQ(bulk->room_in_frame, into_bytes > 0);
+      if (bulk.ok()) {
+        EXPECT_EQ(bulk->room_in_frame, into_bytes > 0);
+      }
       RogueFrame frame = Response(request.header.call_slot, request.header.call_generation);
       frame.header.flags = kFrameHasBulk;
       frame.body.resize(ResponseBulk::kEncodedBytes + bytes_behind, 'x');

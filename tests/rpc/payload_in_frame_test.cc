@@ -60,7 +60,9 @@ class InFrameFixture : public PayloadFixture {
     EXPECT_EQ(reply.payload.size(), request.bytes());
     EXPECT_TRUE(IsPattern(reply.payload.view()));
     EXPECT_EQ(reply->filler(), std::string(request.filler_bytes(), 'f'));
-    if (into != nullptr) EXPECT_EQ(reply.payload.data(), into);
+    if (into != nullptr) {
+      EXPECT_EQ(reply.payload.data(), into);
+    }
     co_return absl::OkStatus();
   }
   Task<absl::Status> GetInto(GetRequest request, size_t bytes) {

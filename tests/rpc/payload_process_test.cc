@@ -151,7 +151,9 @@ TEST_F(PayloadProcessTest, AServerThatIsKilledAmongTransfersLosesNoMemoryOfTheCl
   std::mt19937 random(seed);
   for (const absl::Status& status :
        Run(StruckBy(random() % 1000, {}, [this] { process_->Kill(); }))) {
-    if (!status.ok()) EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    if (!status.ok()) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    }
   }
   SCOPED_TRACE(seed);
   ExpectClientsMemoryHome();

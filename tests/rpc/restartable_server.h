@@ -90,7 +90,9 @@ class RestartableServer {
     if (signal != 0) kill(process.pid, signal);
     int status = 0;
     waitpid(std::exchange(process.pid, -1), &status, 0);
-    if (signal == 0) EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    if (signal == 0) {
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    }
     close(process.commands);
     close(process.answers);
   }

@@ -143,7 +143,9 @@ class RoguePeer {
     cq_ = CqHandle(*device_, *device_->CreateCq(1024, nullptr, nullptr));
     receives_ = *ReceiveRing::Create(*device_, pd_.get(), 64, /*spare=*/0, limits_.eager_bytes);
     receives_->set_needed(64);
-    if (receives) EXPECT_EQ(receives_->Post(), absl::OkStatus());
+    if (receives) {
+      EXPECT_EQ(receives_->Post(), absl::OkStatus());
+    }
     address_ = *ReadPortAddress(*device_, device_->default_port(), {});
     qp_ = *CreateLinkQp(*device_, pd_.get(), cq_.get(), receives_->srq(), limits_, 0, address_);
     posted_ = *Arena::Create(*device_, pd_.get(), kPostedBytes, 0);
@@ -225,7 +227,9 @@ class RoguePeer {
         frames.push_back({parser.frame(), std::string(parser.body(), parser.frame().body_bytes)});
       }
       receives_->Release(buffer);
-      if (receives_->needs_post()) EXPECT_EQ(receives_->Post(), absl::OkStatus());
+      if (receives_->needs_post()) {
+        EXPECT_EQ(receives_->Post(), absl::OkStatus());
+      }
     }
     if (frames.empty()) {
       ADD_FAILURE() << "nothing came from the peer";

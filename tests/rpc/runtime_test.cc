@@ -373,7 +373,9 @@ TEST_P(RuntimeTest, AStartThatFailsAtAnyStepOfTheDeviceUnwinds) {
         RuntimeCore::Start({.executors = 3, .threads = GetParam()}, {.use = &device});
     started = runtime.ok();
     failures += started ? 0 : 1;
-    if (!started) EXPECT_THAT(runtime.status().message(), HasSubstr("the injected failure"));
+    if (!started) {
+      EXPECT_THAT(runtime.status().message(), HasSubstr("the injected failure"));
+    }
   }
   EXPECT_TRUE(started);
   EXPECT_GT(failures, 9) << "each of three executors has a CQ, an SRQ and memory";

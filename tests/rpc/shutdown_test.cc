@@ -175,7 +175,9 @@ TEST_F(ShutdownTest, ARefusalBehindAGoAwayThatWaitsIsSentWhenThereIsRoom) {
       const bool refused = frame.header.call_slot == kRefused;
       EXPECT_EQ(frame.header.status_code,
                 refused ? static_cast<int>(absl::StatusCode::kUnimplemented) : 0);
-      if (refused) EXPECT_EQ(frame.header.outcome, static_cast<int>(Outcome::kNotExecuted));
+      if (refused) {
+        EXPECT_EQ(frame.header.outcome, static_cast<int>(Outcome::kNotExecuted));
+      }
     }
   };
   while (answers[kLast] == 0 && !HasFailure()) receive();

@@ -124,7 +124,9 @@ TEST_P(StreamAnswerTest, EndsTheLinkIfItIsAViolation) {
   const absl::Status status = Run(run());
   EXPECT_EQ(status.code(), answer.closes ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk)
       << status;
-  if (!answer.closes) EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
+  if (!answer.closes) {
+    EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
+  }
   script.join();
 }
 

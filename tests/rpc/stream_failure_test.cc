@@ -57,7 +57,9 @@ class StreamFailureTest : public StreamTest {
     EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
     const auto detail = status.GetPayload(StreamingService::kDetail);
     EXPECT_EQ(detail.has_value(), detail_bytes > 0);
-    if (detail.has_value()) EXPECT_EQ(*detail, std::string(detail_bytes, 'd'));
+    if (detail.has_value()) {
+      EXPECT_EQ(*detail, std::string(detail_bytes, 'd'));
+    }
   }
   // Half of it is for one peer.
   static void SetBudget(Runtime& runtime, size_t bytes) {

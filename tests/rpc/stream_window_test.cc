@@ -114,7 +114,9 @@ TEST_F(StreamWindowTest, AMessageThatChangesLeavesItsWindowToTheNextSender) {
     if (!next.has_value()) streams.clear();
     co_await tasks.Join();
     EXPECT_TRUE(changed.has_value() && absl::IsFailedPrecondition(*changed));
-    if (next.has_value()) EXPECT_EQ(*next, absl::OkStatus());
+    if (next.has_value()) {
+      EXPECT_EQ(*next, absl::OkStatus());
+    }
     co_return absl::OkStatus();
   };
   EXPECT_EQ(Run(run()), absl::OkStatus());

@@ -353,7 +353,9 @@ TEST_F(WaitingRepliesTest, AReplyThatChangesWhileItWaitsFailsItsCallAlone) {
       const bool changed = frame.header.call_slot == kLast;
       EXPECT_EQ(frame.header.status_code,
                 changed ? static_cast<int>(absl::StatusCode::kInternal) : 0);
-      if (changed) EXPECT_EQ(frame.header.outcome, static_cast<int>(Outcome::kExecuted));
+      if (changed) {
+        EXPECT_EQ(frame.header.outcome, static_cast<int>(Outcome::kExecuted));
+      }
     }
   }
 }

@@ -167,7 +167,9 @@ TEST(TcpFloorTest, AWayThatThisMachineForbidsIsRefusedWithTheReason) {
   WithForbidden(SYS_io_uring_register, ENOMEM, [&] {
     const absl::Status status = status_of(TcpWay::kUringZeroCopy);
     // Without io_uring the kernel does not come so far.
-    if (!absl::IsPermissionDenied(status)) EXPECT_TRUE(absl::IsResourceExhausted(status));
+    if (!absl::IsPermissionDenied(status)) {
+      EXPECT_TRUE(absl::IsResourceExhausted(status));
+    }
   });
 }
 

@@ -194,7 +194,9 @@ class PowerLossTest : public StoreTest {
     std::set<std::string> found;
     for (const Volume* volume : store_->List("", kMaxVolumes)) {
       found.insert(volume->name);
-      if (volume->name != "v") EXPECT_EQ(volume->blocks, kBlocksOfMadeVolume) << volume->name;
+      if (volume->name != "v") {
+        EXPECT_EQ(volume->blocks, kBlocksOfMadeVolume) << volume->name;
+      }
     }
     for (const std::string& name : promised.volumes) EXPECT_TRUE(found.contains(name)) << name;
   }

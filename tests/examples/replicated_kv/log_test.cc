@@ -262,7 +262,9 @@ TEST_F(LogTest, MemoryForTheLogIsBounded) {
     v1::Entry entry = EntryOf(i, 2, "k", "v");
     entry.set_acknowledged_below(entry.number());
     log_->Append(Shared(std::move(entry)));
-    if (i % 100 == 0) ASSERT_TRUE(scheduler_.Run(log_->Drain()).ok());
+    if (i % 100 == 0) {
+      ASSERT_TRUE(scheduler_.Run(log_->Drain()).ok());
+    }
   }
   EXPECT_EQ(log_->Find(10), nullptr);
   ASSERT_NE(log_->Find(11), nullptr);

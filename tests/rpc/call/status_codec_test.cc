@@ -47,7 +47,9 @@ TEST(StatusCodecTest, AMessageThatIsCutArrivesInWholeCharacters) {
     const std::string message(carried.message());
     EXPECT_EQ(text.compare(0, message.size(), message), 0);
     // The next byte begins a character.
-    if (message.size() < text.size()) EXPECT_NE(text[message.size()] & 0xc0, 0x80) << room;
+    if (message.size() < text.size()) {
+      EXPECT_NE(text[message.size()] & 0xc0, 0x80) << room;
+    }
   }
 }
 

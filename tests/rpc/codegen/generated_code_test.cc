@@ -351,7 +351,9 @@ TEST(ServiceTest, ADescriptorSaysWhetherCallsAreDeduplicated) {
     const std::string name = method.descriptor->full_name;
     EXPECT_EQ(method.descriptor->dedupe, name.ends_with("/Add") || name.ends_with("/Append"))
         << name;
-    if (name.ends_with("/Append")) EXPECT_TRUE(method.descriptor->request_payload());
+    if (name.ends_with("/Append")) {
+      EXPECT_TRUE(method.descriptor->request_payload());
+    }
   }
 }
 

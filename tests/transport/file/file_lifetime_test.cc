@@ -45,7 +45,9 @@ class FileLifetimeTest : public FileTest {
   }
   void TearDown() override {
     // Ends the reads that nobody waits for, so that their threads go on.
-    if (fifo_ >= 0) EXPECT_GT(write(fifo_, std::string(4096, 'w').data(), 4096), 0);
+    if (fifo_ >= 0) {
+      EXPECT_GT(write(fifo_, std::string(4096, 'w').data(), 4096), 0);
+    }
     FileTest::TearDown();
     if (fifo_ >= 0) close(fifo_);
   }

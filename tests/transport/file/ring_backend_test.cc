@@ -194,7 +194,9 @@ TEST_F(RingBackendTest, ARefusedRegistrationIsNotAskedForAgain) {
     Run([&]() -> Task<void> { co_await UseFile(direct); });
     EXPECT_EQ(backend().registered_files(), 0u);
     EXPECT_EQ(backend().registered_buffers(), 0u);
-    if (direct) EXPECT_THAT(log.Take(), Contains(HasSubstr("RLIMIT_MEMLOCK")).Times(1));
+    if (direct) {
+      EXPECT_THAT(log.Take(), Contains(HasSubstr("RLIMIT_MEMLOCK")).Times(1));
+    }
   });
 }
 

@@ -94,7 +94,9 @@ TEST_F(LeasesTest, KeysAreUsedUpAndWindowsAreMadeAnew) {
     Lease& lease = BoundLease();
     // A window has 256 keys, and windows are used in turn.
     const auto [used, is_new] = last_use.try_emplace(lease.terms().rkey, i);
-    if (!is_new) ASSERT_GT(i - std::exchange(used->second, i), kWindows * 200) << "too early";
+    if (!is_new) {
+      ASSERT_GT(i - std::exchange(used->second, i), kWindows * 200) << "too early";
+    }
     EXPECT_NE(lease.terms().rkey, buffer_.region().rkey());
     link_->EndLease(lease, &listener_);
     PollUntil([&] { return listener_.ended == i; });

@@ -50,7 +50,9 @@ class Echo final : public LinkListener {
     at_once_ += at_once ? 1 : 0;
     // The SEND carried the whole window, each credit with a receive behind it.
     const EndpointStats endpoint = link.endpoint().stats();
-    if (at_once) EXPECT_GE(endpoint.receives_posted, initial_credits_ + endpoint.credits_borrowed);
+    if (at_once) {
+      EXPECT_GE(endpoint.receives_posted, initial_credits_ + endpoint.credits_borrowed);
+    }
     ++answered_;
     return absl::OkStatus();
   }

@@ -287,7 +287,9 @@ TEST_F(TransferTest, TransfersOfALinkThatClosesEndWhenItsQueuePairIsGone) {
   for (const TransferResult& outcome : outcomes) {
     ASSERT_TRUE(outcome.done());
     if (!outcome.status().ok()) ++lost;
-    if (!outcome.status().ok()) EXPECT_TRUE(absl::IsUnavailable(outcome.status()));
+    if (!outcome.status().ok()) {
+      EXPECT_TRUE(absl::IsUnavailable(outcome.status()));
+    }
   }
   EXPECT_GT(lost, 0);
 }

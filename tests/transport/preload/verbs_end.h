@@ -75,12 +75,24 @@ class VerbsEnd {
   VerbsEnd(const VerbsEnd&) = delete;
   VerbsEnd& operator=(const VerbsEnd&) = delete;
   ~VerbsEnd() {
-    if (qp != nullptr) EXPECT_EQ(ibv_destroy_qp(qp), 0);
-    if (srq != nullptr) EXPECT_EQ(ibv_destroy_srq(srq), 0);
-    if (cq != nullptr) EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
-    if (channel != nullptr) EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
-    if (mr != nullptr) EXPECT_EQ(ibv_dereg_mr(mr), 0);
-    if (pd != nullptr) EXPECT_EQ(ibv_dealloc_pd(pd), 0);
+    if (qp != nullptr) {
+      EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    }
+    if (srq != nullptr) {
+      EXPECT_EQ(ibv_destroy_srq(srq), 0);
+    }
+    if (cq != nullptr) {
+      EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+    }
+    if (channel != nullptr) {
+      EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
+    }
+    if (mr != nullptr) {
+      EXPECT_EQ(ibv_dereg_mr(mr), 0);
+    }
+    if (pd != nullptr) {
+      EXPECT_EQ(ibv_dealloc_pd(pd), 0);
+    }
   }
 
   // Leads to `peer`, by its GID or by nothing but its LID.

@@ -34,7 +34,9 @@ TEST(RdmaDeviceTest, OpeningAMissingDeviceNamesThoseThatExist) {
   EXPECT_THAT(message, HasSubstr("\"no_such_device\""));
   const std::vector<RdmaDeviceInfo> existing = RdmaDevice::List();
   for (const RdmaDeviceInfo& info : existing) EXPECT_THAT(message, HasSubstr(info.name));
-  if (existing.empty()) EXPECT_THAT(message, HasSubstr("none"));
+  if (existing.empty()) {
+    EXPECT_THAT(message, HasSubstr("none"));
+  }
 }
 
 TEST(RdmaDeviceTest, EveryListedDeviceThatOpensReportsItself) {

@@ -35,7 +35,7 @@ def _if_used(words):
         "//conditions:default": [],
     })
 
-def _together(name, srcs):
+def together(name, srcs):
     """The arguments of a library that compiles `srcs` as few translation units."""
     sources = [source for source in srcs if source.endswith(".cc")]
     if len(sources) < 2:
@@ -86,7 +86,7 @@ def verbena_cc_library(name, hdrs = [], srcs = [], features = [], **kwargs):
         features = features if alone else features + ["-parse_headers"],
         include_prefix = "verbena/" + native.package_name(),
         strip_include_prefix = "/" + native.package_name(),
-        **dict(kwargs, **_together(name, srcs))
+        **dict(kwargs, **together(name, srcs))
     )
 
 # Folders whose library has another name than theirs.

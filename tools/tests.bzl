@@ -8,7 +8,7 @@ target of its own: a name for that program, which then has the cases of the sour
 No tag says that a test has threads, processes or time: ./dev test --racy reads that from its sources.
 """
 
-load("//tools:cc.bzl", "PRODUCT", "cc_binary", "cc_library", "cc_test", "folder_deps")
+load("//tools:cc.bzl", "PRODUCT", "cc_binary", "cc_library", "cc_test", "folder_deps", "together")
 load("//tools:proto.bzl", "verbena_proto_library")
 load("//tools/unity:unity.bzl", "unity_source")
 
@@ -41,6 +41,8 @@ def _nearest(name, names):
 def verbena_test_support(deps = [], protos = {}, apart = [], **kwargs):
     """The library `support` of a folder of tests: its headers, and those of its sources that are no tests.
 
+    The sources are compiled together, so names in their unnamed namespaces differ.
+
     Args:
       deps: what it uses besides the folder that it mirrors.
       protos: the .proto files of the folder, by name, each with the names of those that it imports. Each is also a
@@ -60,11 +62,10 @@ def verbena_test_support(deps = [], protos = {}, apart = [], **kwargs):
     cc_library(
         name = "support",
         testonly = True,
-        srcs = native.glob(["*.cc"], exclude = ["*_test.cc"] + apart),
         hdrs = native.glob(["*.h"], exclude = apart),
         visibility = ["//tests:__subpackages__"],
         deps = _with(deps + [":" + name for name in protos] + ["@gtest"]),
-        **kwargs
+        **dict(kwargs, **together("support", native.glob(["*.cc"], exclude = ["*_test.cc"] + apart)))
     )
 
 def verbena_test(name, srcs = None, size = "medium", deps = [], **kwargs):
@@ -92,7 +93,12 @@ def verbena_tests(tags = {}, deps = []):
       tags: the tags of tests, by the test's name.
       deps: what the tests use besides the folder that they mirror, all together.
     """
-    taken = [source for rule in native.existing_rules().values() for source in rule.get("srcs", [])]
+    taken = [
+        source
+        for rule in native.existing_rules().values()
+        if rule["kind"] != "cc_library"
+        for source in rule.get("srcs", [])
+    ]
     sources = [source for source in native.glob(["*_test.cc"]) if ":" + source not in taken]
     for name in tags:
         if name + ".cc" not in sources:

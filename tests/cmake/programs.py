@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes what test programs the CMake build has, as calls of CMake's verbena_add_test_program().
+"""Writes what test programs the CMake build has, as calls of CMake's verbena_add_test_program(), and what libraries
+they share, as calls of its verbena_add_test_support().
 
 The BUILD files say what each test is made of. CMake's share is every test in C++ except those that are not for
 each machine or need files of Bazel's, and those that left_out.txt names, with the reason.
@@ -51,7 +52,7 @@ class Program:
 
     name: str
     sources: list
-    support: list  # sources of libraries below tests/
+    support: list  # libraries below tests/ with sources
     protos: list
     libraries: list
     defines: list
@@ -61,10 +62,10 @@ class Program:
 
     def call(self):
         """The call that adds it."""
-        words = [f'"{self.name}"', "SOURCES", *self.sources, *self.support]
+        words = [f'"{self.name}"', "SOURCES", *self.sources]
         if self.joined:
             words.append("JOINED")
-        for name, values in (("LIBRARIES", self.libraries + ["verbena_test_protos"] * bool(self.protos)),
+        for name, values in (("SUPPORT", [name_of(library) for library in self.support]), ("LIBRARIES", self.libraries),
                              ("DEFINES", self.defines), ("LINK_OPTIONS", self.link_options),
                              ("ENVIRONMENT", [f"{key}={value}" for key, value in self.environment.items()])):
             if values:
@@ -76,7 +77,7 @@ class Parts:
     """What a target depends on, below tests/ and elsewhere."""
 
     def __init__(self, target):
-        self.sources, self.protos, self.outside, self.data = [], [], set(), list(target.arguments.get("data") or [])
+        self.support, self.protos, self.outside, self.data = [], [], set(), list(target.arguments.get("data") or [])
         seen, waiting = set(), target.labels("deps")
         while waiting:
             label = waiting.pop(0)
@@ -91,14 +92,36 @@ class Parts:
             self.data += library.arguments.get("data") or []
             files = library.files("srcs")
             self.protos += [file for file in files if file.endswith(".proto")]
-            self.sources += [file for file in files if file.endswith(".cc")]
+            if any(file.endswith(".cc") for file in files):
+                self.support.append(library)
             waiting += library.labels("deps")
+
+    def libraries(self):
+        """What the target is linked with besides Verbena, and compiled with."""
+        found = {library for start, library in LIBRARIES.items()
+                 if any(label.startswith(start) for label in self.outside)}
+        return sorted(found) + ["verbena_test_protos"] * bool(self.protos)
 
 
 def find(label):
     """The target `label` of this workspace, or None."""
     package, name = label[2:].split(":")
     return next((each for each in build_files.targets(package) if each.name == name), None)
+
+
+def name_of(library):
+    """What CMake calls a library below tests/."""
+    return f"{library.package.removeprefix('tests/')}/{library.name}"
+
+
+def support_call(library):
+    """The call that adds a library that programs share."""
+    words = [f'"{name_of(library)}"', "SOURCES", *(file for file in library.files("srcs") if file.endswith(".cc"))]
+    if library.name == "support":  # verbena_test_support() of tools/tests.bzl
+        words.append("JOINED")
+    if libraries := Parts(library).libraries():
+        words += ["LIBRARIES", *libraries]
+    return f"verbena_add_test_support({' '.join(words)})\n"
 
 
 def joined_source(test):
@@ -144,10 +167,8 @@ def programs(wheres):
 def program(path, sources, target, joined):
     """A program that is made of `sources` and of what `target` depends on."""
     parts = Parts(target)
-    libraries = {library for start, library in LIBRARIES.items()
-                 if any(label.startswith(start) for label in parts.outside)}
     defines, link_options, environment = (target.arguments.get(each) for each in ("local_defines", "linkopts", "env"))
-    return Program(path.removeprefix("tests/"), sources, parts.sources, parts.protos, sorted(libraries),
+    return Program(path.removeprefix("tests/"), sources, parts.support, parts.protos, parts.libraries(),
                    defines or [], link_options or [], environment or {}, joined)
 
 
@@ -160,6 +181,9 @@ def main():
     protos = sorted({proto for each in found for proto in each.protos})
     if protos:
         print(f"verbena_add_test_protos({' '.join(protos)})")
+    libraries = {name_of(library): library for each in found for library in each.support}
+    for _, library in sorted(libraries.items()):
+        print(support_call(library), end="")
     for each in found:
         print(each.call(), end="")
 

@@ -91,7 +91,8 @@ class _Native:
                 and not any(_matches(name, pattern) for pattern in exclude)]
 
     def existing_rules(self):
-        return {target.name: {"srcs": [f":{source.lstrip(':')}" for source in target.arguments.get("srcs") or []]}
+        return {target.name: {"kind": target.rule,
+                              "srcs": [f":{source.lstrip(':')}" for source in target.arguments.get("srcs") or []]}
                 for target in self._targets}
 
     def select(self, branches, **_):

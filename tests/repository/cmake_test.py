@@ -158,9 +158,16 @@ cc_test(name = "d_test", srcs = ["d_test.cc"], data = [":z"])
 
     def test_joined_tests_are_one_program_with_what_they_use_and_others_have_their_own(self):
         self.assertEqual([
-            'verbena_add_test_program("x" SOURCES tests/x/a_test.cc tests/x/fake.cc tests/y/y.cc JOINED '
+            'verbena_add_test_program("x" SOURCES tests/x/a_test.cc JOINED SUPPORT x/fake y/y '
             'LIBRARIES Verbena::etcd verbena_test_protos)\n',
             'verbena_add_test_program("x/c_test" SOURCES tests/x/c_test.cc DEFINES X ENVIRONMENT Y=1)\n'], self.calls())
+
+    def test_a_library_of_tests_is_compiled_once_for_all_programs(self):
+        self.assertEqual([
+            'verbena_add_test_support("x/fake" SOURCES tests/x/fake.cc LIBRARIES verbena_test_protos)\n',
+            'verbena_add_test_support("y/y" SOURCES tests/y/y.cc)\n'],
+                         [programs.support_call(library)
+                          for program in programs.programs([]) for library in program.support])
 
     def test_the_list_leaves_out_a_test_or_a_folder_for_whom_it_names(self):
         self.files[programs.LEFT_OUT] = "# text\n\narm64 //tests/x:c_test it is slow\ncmake tests/x/ of a reason\n"

@@ -74,9 +74,10 @@ def _code(path):
 
 
 def _support(path):
-    # The headers below tests/ that a C++ source includes.
-    return [header for header in re.findall(r'(?m)^#include "(tests/[^"]+)"', tree.text(path))
-            if tree.has(header)]
+    # The headers below tests/ that a C++ source includes, each with the source of its name.
+    headers = re.findall(r'(?m)^#include "(tests/[^"]+)"', tree.text(path))
+    return [file for header in headers for file in (header, header.removesuffix(".h") + ".cc")
+            if tree.has(file) and file != path]
 
 
 def _known(path):

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "tests/rpc/any_handler.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/testing_service.h"
+#include "tests/support/any_handler.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/task.h"
 

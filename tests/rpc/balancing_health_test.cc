@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "tests/rpc/any_handler.h"
 #include "tests/rpc/dedupe_testing.verbena.pb.h"
 #include "tests/rpc/server_set.h"
+#include "tests/support/any_handler.h"
 #include "tests/support/watched.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/status.h"

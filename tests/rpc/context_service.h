@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "tests/rpc/any_handler.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/testing.verbena.pb.h"
+#include "tests/support/any_handler.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/status.h"
@@ -27,15 +27,7 @@ struct SeenContext {
   std::optional<RequestId> request_id;
   Deadline deadline;
 
-  static SeenContext Of(const ServerContext& context) {
-    SeenContext seen;
-    seen.metadata = context.metadata();
-    if (context.trace() != nullptr) seen.trace = *context.trace();
-    seen.priority = context.priority();
-    seen.request_id = context.request_id();
-    seen.deadline = context.deadline();
-    return seen;
-  }
+  static SeenContext Of(const ServerContext& context);
 };
 
 class ContextService final : public testing::Testing::Service {
@@ -43,13 +35,7 @@ class ContextService final : public testing::Testing::Service {
   using Handler = AnyHandler<ServerContext&, const testing::EchoRequest&, testing::EchoReply&>;
 
   Task<absl::Status> Echo(ServerContext& context, const testing::EchoRequest& request,
-                          testing::EchoReply& reply) override {
-    seen = SeenContext::Of(context);
-    reply.set_number(request.number());
-    reply.set_data(request.data());
-    if (handler) co_return co_await handler(context, request, reply);
-    co_return absl::OkStatus();
-  }
+                          testing::EchoReply& reply) override;
 
   // Both are set and read while no call runs.
   Handler handler;
@@ -58,29 +44,12 @@ class ContextService final : public testing::Testing::Service {
 
 class ContextTest : public RuntimePair {
  protected:
-  void StartServer(ServerOptions options = {}, RuntimeOptions runtime = {}) {
-    server_runtime_ = StartRuntime(std::move(runtime));
-    ServeWith(service_, std::move(options));
-  }
-  void StartClient(ChannelOptions channel = {}, RuntimeOptions runtime = {}) {
-    client_runtime_ = StartRuntime(std::move(runtime));
-    channel_ = std::make_unique<Channel>(*client_runtime_, server_->address(), std::move(channel));
-    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
-  }
-  void StartBoth() {
-    StartServer();
-    StartClient();
-  }
+  void StartServer(ServerOptions options = {}, RuntimeOptions runtime = {});
+  void StartClient(ChannelOptions channel = {}, RuntimeOptions runtime = {});
+  void StartBoth();
 
   // One Echo of `bytes`, which come back.
-  Task<absl::Status> EchoWith(CallOptions options, size_t bytes = 5) {
-    testing::EchoRequest request;
-    request.set_data(std::string(bytes, 'e'));
-    absl::StatusOr<testing::EchoReply> reply = co_await stub_->Echo(request, std::move(options));
-    if (!reply.ok()) co_return reply.status();
-    co_return reply->data() == request.data() ? absl::OkStatus()
-                                              : absl::DataLossError("another reply");
-  }
+  Task<absl::Status> EchoWith(CallOptions options, size_t bytes = 5);
 
   ContextService service_;
   std::unique_ptr<testing::Testing::Stub> stub_;

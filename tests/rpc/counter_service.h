@@ -6,23 +6,21 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "tests/rpc/any_handler.h"
 #include "tests/rpc/dedupe_testing.verbena.pb.h"
 #include "tests/rpc/link_breaker.h"
 #include "tests/rpc/runtime_pair.h"
+#include "tests/support/any_handler.h"
 #include "tests/support/held_port.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/status.h"
-#include "verbena/transport/base/status.h"
 
 namespace verbena {
 
@@ -31,36 +29,14 @@ class CounterService final : public testing::Counter::Service {
   using Handler = AnyHandler<ServerContext&, const testing::AddRequest&, testing::AddReply&>;
 
   Task<absl::Status> Add(ServerContext& context, const testing::AddRequest& request,
-                         testing::AddReply& reply) override {
-    reply.set_count(++runs);
-    last_name = context.dedupe_id();
-    acknowledged_below = context.dedupe_acknowledged_below();
-    if (handler) co_return co_await handler(context, request, reply);
-    co_return absl::OkStatus();
-  }
+                         testing::AddReply& reply) override;
   Task<absl::Status> Subtract(ServerContext&, const testing::AddRequest&,
-                              testing::AddReply& reply) override {
-    reply.set_count(++runs);
-    co_return absl::OkStatus();
-  }
+                              testing::AddReply& reply) override;
   // Answers with the request's payload, its first byte replaced by the number of runs.
   Task<absl::Status> Swap(ServerContext& context, const testing::AddRequest& request,
-                          testing::AddReply& reply) override {
-    reply.set_count(++runs);
-    if (handler) co_return co_await handler(context, request, reply);
-    const Buffer taken = context.TakeRequestPayload();
-    VERBENA_CO_ASSIGN_OR_RETURN(Buffer payload, co_await context.AllocateBuffer(taken.size()));
-    std::memcpy(payload.data(), taken.data(), taken.size());
-    payload.data()[0] = static_cast<char>(runs);
-    context.SetResponsePayload(std::move(payload));
-    co_return absl::OkStatus();
-  }
+                          testing::AddReply& reply) override;
   Task<absl::Status> Count(ServerContext& context, const testing::AddRequest&,
-                           testing::AddReply& reply) override {
-    EXPECT_EQ(context.dedupe_id(), std::nullopt);
-    reply.set_count(++runs);
-    co_return absl::OkStatus();
-  }
+                           testing::AddReply& reply) override;
 
   // Set while no call runs.
   Handler handler;
@@ -72,50 +48,22 @@ class CounterService final : public testing::Counter::Service {
 
 class CounterTest : public RuntimePair {
  protected:
-  ~CounterTest() override {
-    stub_.reset();
-    StopAll();
-  }
+  ~CounterTest() override;
 
-  void StartServer(DedupeOptions dedupe = {}) {
-    server_runtime_ = StartRuntime({}, breaker_.device());
-    ServeWith(service_, {.address = port_.address(), .dedupe = dedupe});
-  }
-  void StartClient() {
-    client_runtime_ = StartRuntime({}, breaker_.device());
-    channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
-    stub_ = std::make_unique<testing::Counter::Stub>(*channel_);
-  }
-  void StartBoth(DedupeOptions dedupe = {}) {
-    StartServer(dedupe);
-    StartClient();
-  }
+  void StartServer(DedupeOptions dedupe = {});
+  void StartClient();
+  void StartBoth(DedupeOptions dedupe = {});
   // The server ends with all that it knows, and another begins at its address.
-  void RestartServer(DedupeOptions dedupe = {}) {
-    server_.reset();
-    ServeWith(service_, {.address = port_.address(), .dedupe = dedupe});
-    EXPECT_TRUE(Run(AwaitLink()).ok());
-  }
+  void RestartServer(DedupeOptions dedupe = {});
 
   // The number of runs that one attempt of Add hears of.
-  Task<absl::StatusOr<uint64_t>> AddWith(CallOptions options, uint64_t call = 1) {
-    testing::AddRequest request;
-    request.set_call(call);
-    absl::StatusOr<testing::AddReply> reply = co_await stub_->Add(request, std::move(options));
-    if (!reply.ok()) co_return reply.status();
-    co_return reply->count();
-  }
-  absl::StatusOr<uint64_t> Add(DedupeToken& token, uint64_t call = 1) {
-    return Run(AddWith({.dedupe = &token}, call));
-  }
+  Task<absl::StatusOr<uint64_t>> AddWith(CallOptions options, uint64_t call = 1);
+  absl::StatusOr<uint64_t> Add(DedupeToken& token, uint64_t call = 1);
   // Tokens belong to the executor: those that a test keeps end there.
   struct Token {
     explicit Token(CounterTest& test) : test_(test), held(std::make_unique<DedupeToken>()) {}
     ~Token() { (void)test_.Run(End(std::move(held))); }
-    static Task<absl::Status> End(std::unique_ptr<DedupeToken> token) {
-      token.reset();
-      co_return absl::OkStatus();
-    }
+    static Task<absl::Status> End(std::unique_ptr<DedupeToken> token);
     DedupeToken& operator*() const { return *held; }
     DedupeToken* operator->() const { return held.get(); }
 

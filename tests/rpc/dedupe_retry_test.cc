@@ -15,6 +15,7 @@
 #include "tests/rpc/watched_device.h"
 #include "tests/support/moved_clock.h"
 #include "verbena/rpc/policy.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/base/status.h"
 
 namespace verbena::internal {

@@ -19,6 +19,7 @@
 #include "tests/support/moved_clock.h"
 #include "tests/support/watched.h"
 #include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/task.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/sync.h"

@@ -21,6 +21,7 @@
 #include "tests/support/moved_clock.h"
 #include "tests/support/turn.h"
 #include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/shard/open_device.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/coro/scope.h"
 

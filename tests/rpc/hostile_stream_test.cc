@@ -22,7 +22,7 @@ struct Violation {
 
 std::vector<Violation> ViolationsOfContexts() {
   const uint8_t more = kFrameMessageApart;
-  const std::string good = Block();
+  const std::string good = ContextBlock();
   std::string unknown = good;
   unknown[4] = 16;
   const CallContext name{.dedupe = DedupeName{.id = {.client = {1}, .number = 1}}};
@@ -33,14 +33,14 @@ std::vector<Violation> ViolationsOfContexts() {
   const RogueFrame echo = Opening(kEcho, Streams::kBoth);
   RogueFrame apart = Opening(kCountMethod, Streams::kServer, 0, "x");
   apart.header.flags |= kFrameMessageApart;
-  const std::string beside = BlockOf(2000);
+  const std::string beside = ContextBlockOf(2000);
   return {
       {"ContextThatIsMissing", {Carrying("", echo)}},
       {"ContextCutShort", {Carrying(good.substr(0, good.size() - 1), echo)}},
       {"ContextWithAnUnknownFlag", {Carrying(unknown, echo)}},
       {"ContextWithTheNameOfACall", {Carrying(named, echo)}},
       {"ContextWithAKeyInCapitals", {Carrying(upper, echo)}},
-      {"ContextTooLargeForAFrame", {Carrying(Block(kMaxContextInFrame), echo)}},
+      {"ContextTooLargeForAFrame", {Carrying(ContextBlock(kMaxContextInFrame), echo)}},
       {"ContextApartOfAUnaryCall", {Carrying(Travelling(2000), Request(kSay, 0, 0))}},
       {"ContextBesideNothing", {echo, Beside("abc")}},
       {"ContextBesideLongerThanTold", {Carrying(Travelling(2000), echo), Beside(beside + "xx")}},
@@ -141,7 +141,7 @@ TEST_F(HostileStreamTest, AContextMayComeWithARequestThatIsApart) {
   Start();
   testing::CountRequest request;
   request.set_code(static_cast<int>(absl::StatusCode::kAborted));
-  RogueFrame opening = Carrying(Block(), Opening(kCountMethod, Streams::kServer));
+  RogueFrame opening = Carrying(ContextBlock(), Opening(kCountMethod, Streams::kServer));
   opening.header.flags |= kFrameMessageApart;
   Send({opening, Message(request.SerializeAsString())});
   EXPECT_EQ(ResponseOf(0).header.status_code, static_cast<uint8_t>(absl::StatusCode::kAborted));
@@ -150,7 +150,7 @@ TEST_F(HostileStreamTest, AContextMayComeWithARequestThatIsApart) {
 
 TEST_F(HostileStreamTest, AContextMayComeBesideTheMessagesInAnyParts) {
   Start();
-  const std::string block = BlockOf(2000);
+  const std::string block = ContextBlockOf(2000);
   Send({Carrying(Travelling(2000), Opening(kEcho, Streams::kBoth)), Message(ItemBytes(10)),
         Beside(block.substr(0, 1)), Beside(block.substr(1, 1500)), End(),
         Beside(block.substr(1501))});
@@ -166,7 +166,7 @@ TEST_F(HostileStreamTest, AContextOfARefusedStreamIsDroppedAndTheLinkStays) {
   EXPECT_EQ(ResponseOf(0).header.status_code,
             static_cast<uint8_t>(absl::StatusCode::kResourceExhausted));
   RogueFrame opening = Carrying(Travelling(2000), Opening(kEcho, Streams::kServer, 0));
-  RogueFrame rest = Beside(BlockOf(2000));
+  RogueFrame rest = Beside(ContextBlockOf(2000));
   opening.header.call_generation = rest.header.call_generation = 1;
   Send({opening, rest});
   EXPECT_EQ(ResponseOf(0).header.status_code,

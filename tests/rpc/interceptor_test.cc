@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "tests/rpc/any_handler.h"
 #include "tests/rpc/context_service.h"
 #include "tests/rpc/payload_service.h"
+#include "tests/support/any_handler.h"
 #include "tests/support/moved_clock.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/status.h"

@@ -14,10 +14,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/rpc/call_event.h"
 #include "tests/rpc/ledger_service.h"
 #include "tests/rpc/link_breaker.h"
 #include "tests/rpc/runtime_pair.h"
-#include "tests/rpc/watched_device.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/combinators.h"
 

@@ -18,6 +18,7 @@
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/server_process.h"
 #include "tests/rpc/watched_device.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/coro/combinators.h"
 
 namespace verbena::internal {

@@ -13,10 +13,12 @@
 #include <mutex>
 #include <optional>
 
-#include "tests/rpc/watched_device.h"
-#include "verbena/rpc/shard/runtime.h"
+#include "tests/rpc/call_event.h"
 
 namespace verbena::internal {
+
+struct TestDevice;    // verbena/rpc/shard/runtime.h
+class WatchedDevice;  // tests/rpc/watched_device.h
 
 // Safe from any thread. Must outlive the runtimes that it watches.
 class LinkBreaker {
@@ -26,11 +28,7 @@ class LinkBreaker {
   LinkBreaker& operator=(const LinkBreaker&) = delete;
 
   // For a runtime whose links it breaks.
-  TestDevice device() {
-    return {.open = OpenerOfWatched([this](CallEvent event, WatchedDevice& at, uint32_t qpn) {
-              Visit(event, at, qpn);
-            })};
-  }
+  TestDevice device();
 
   // The link breaks that comes to `event` as the `visits`th from now.
   void Arm(CallEvent event, int visits = 1) { Set(event, visits); }
@@ -39,50 +37,16 @@ class LinkBreaker {
   void Disarm() { Set(std::nullopt, 0); }
 
   // A handler of the test's service comes to `event`: of the link whose request came last.
-  void OfHandler(CallEvent event) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    WatchedDevice* const device = server_;
-    const uint32_t qpn = server_qpn_;
-    lock.unlock();
-    if (device != nullptr) Visit(event, *device, qpn);
-  }
+  void OfHandler(CallEvent event);
 
   // Links that were broken, and those of them at that event.
-  int broken() const {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return broken_;
-  }
-  int broken_at(CallEvent event) const {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return broken_at_[static_cast<size_t>(event)];
-  }
+  int broken() const;
+  int broken_at(CallEvent event) const;
 
  private:
-  void Set(std::optional<CallEvent> event, int visits) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    event_ = event;
-    visits_left_ = visits;
-  }
-
-  void Visit(CallEvent event, WatchedDevice& device, uint32_t qpn) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (event == CallEvent::kRequestArrived) {
-        server_ = &device;
-        server_qpn_ = qpn;
-      }
-      if (event_.value_or(event) != event || visits_left_ == 0 || --visits_left_ > 0) return;
-      // Before the link breaks: a call that has lost it finds it counted.
-      Count(event, 1);
-    }
-    if (device.Break(qpn)) return;
-    std::lock_guard<std::mutex> lock(mutex_);
-    Count(event, -1);
-  }
-  void Count(CallEvent event, int links) {
-    broken_ += links;
-    broken_at_[static_cast<size_t>(event)] += links;
-  }
+  void Set(std::optional<CallEvent> event, int visits);
+  void Visit(CallEvent event, WatchedDevice& device, uint32_t qpn);
+  void Count(CallEvent event, int links);
 
   mutable std::mutex mutex_;  // guards what follows
   std::optional<CallEvent> event_;

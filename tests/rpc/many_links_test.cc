@@ -11,6 +11,7 @@
 #include "tests/rpc/testing_service.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/context.h"

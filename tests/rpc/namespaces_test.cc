@@ -28,6 +28,7 @@
 #include "tests/support/forbidden_call.h"
 #include "tests/support/in_a_child.h"
 #include "verbena/rpc/runtime.h"
+#include "verbena/rpc/shard/runtime.h"
 
 namespace verbena::internal {
 namespace {

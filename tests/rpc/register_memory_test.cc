@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/transport/device/held_device.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/memory/registered_memory.h"
 #include "verbena/transport/soft/soft_device.h"

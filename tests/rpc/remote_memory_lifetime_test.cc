@@ -13,6 +13,7 @@
 
 #include "tests/rpc/memory_fixture.h"
 #include "tests/support/turn.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {

@@ -23,6 +23,7 @@
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"

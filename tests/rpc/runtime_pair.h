@@ -8,31 +8,27 @@
 #include <memory>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
-#include "verbena/rpc/shard/runtime.h"
-#include "verbena/transport/base/status.h"
-#include "verbena/transport/coro/sleep.h"
+#include "verbena/rpc/task.h"
+#include "verbena/transport/base/clock.h"
 
 namespace verbena {
 
+namespace internal {
+struct TestDevice;  // verbena/rpc/shard/runtime.h
+}  // namespace internal
+
 class RuntimePair : public ::testing::Test {
  protected:
-  static std::unique_ptr<Runtime> StartRuntime(RuntimeOptions options = {},
-                                               internal::TestDevice device = {}) {
-    absl::StatusOr<std::unique_ptr<Runtime>> runtime =
-        internal::RuntimeCore::Start(std::move(options), std::move(device));
-    EXPECT_TRUE(runtime.ok()) << runtime.status();
-    return runtime.ok() ? *std::move(runtime) : nullptr;
-  }
+  static std::unique_ptr<Runtime> StartRuntime(RuntimeOptions options = {});
+  // The same on a device of the test's, in the place of those that `options` name.
+  static std::unique_ptr<Runtime> StartRuntime(RuntimeOptions options, internal::TestDevice device);
 
-  void ServeWith(Service& service, ServerOptions options = {}) {
-    absl::StatusOr<std::unique_ptr<Server>> server =
-        Server::Start(*server_runtime_, {&service}, std::move(options));
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-  }
+  void ServeWith(Service& service, ServerOptions options = {});
 
   // Runs `task` on an executor of the client, and waits for its result.
   template <typename T>
@@ -53,24 +49,14 @@ class RuntimePair : public ::testing::Test {
     }
   }
 
-  static Task<absl::Status> Pause() { co_return co_await Sleep(std::chrono::milliseconds(1)); }
+  static Task<absl::Status> Pause();
 
   // Waits until the channel has a link. It makes none for a while after two in a row that were lost
   // before they were of use.
-  Task<absl::Status> AwaitLink() {
-    while (!(co_await channel_->Connect()).ok()) {
-      VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
-    }
-    co_return absl::OkStatus();
-  }
+  Task<absl::Status> AwaitLink();
 
   // Ends all of these, for a fixture with members that they use until then.
-  void StopAll() {
-    channel_.reset();
-    client_runtime_.reset();
-    server_.reset();
-    server_runtime_.reset();
-  }
+  void StopAll();
 
   std::unique_ptr<Runtime> server_runtime_;
   std::unique_ptr<Server> server_;

@@ -4,7 +4,6 @@
 #ifndef VERBENA_TESTS_RPC_SERVER_SET_H_
 #define VERBENA_TESTS_RPC_SERVER_SET_H_
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -21,7 +20,6 @@
 #include "tests/rpc/testing_service.h"
 #include "tests/support/held_port.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/policy.h"
 #include "verbena/rpc/resolver.h"
 #include "verbena/rpc/server.h"
 #include "verbena/transport/base/status.h"
@@ -34,27 +32,16 @@ class FakeResolver final : public Resolver {
  public:
   using Answer = absl::StatusOr<std::vector<ResolvedServer>>;
 
-  Task<Answer> Next() override {
-    VERBENA_CO_RETURN_IF_ERROR(co_await changed_.Wait());
-    changed_.Reset();
-    ++asked;
-    co_return answer_;
-  }
+  Task<Answer> Next() override;
   void Refresh() override { ++refreshed; }
 
-  void Tell(Runtime& runtime, Answer answer) {
-    EXPECT_EQ(runtime.BlockOn(Set(std::move(answer))), absl::OkStatus());
-  }
+  void Tell(Runtime& runtime, Answer answer);
 
   std::atomic<int> asked{0};
   std::atomic<int> refreshed{0};
 
  private:
-  Task<absl::Status> Set(Answer answer) {
-    answer_ = std::move(answer);
-    changed_.Set();
-    co_return absl::OkStatus();
-  }
+  Task<absl::Status> Set(Answer answer);
 
   Answer answer_;
   Event changed_;
@@ -69,98 +56,36 @@ class ServerSetTest : public RuntimePair {
     std::unique_ptr<Server> server;
   };
 
-  ~ServerSetTest() override {
-    for (const auto& each : members_) each->service.let_go = true;
-  }
+  ~ServerSetTest() override;
 
-  void StartServers(int count, RuntimeOptions runtime = {}) {
-    server_runtime_ = StartRuntime(std::move(runtime));
-    for (int i = 0; i < count; ++i) {
-      members_.push_back(std::make_unique<Member>());
-      StartServer(i);
-    }
-  }
+  void StartServers(int count, RuntimeOptions runtime = {});
   // Also again, at the address that it had.
-  void StartServer(int index) {
-    Member& member = *members_[index];
-    absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(
-        *server_runtime_, {&member.service, &member.streams}, {.address = member.port.address()});
-    ASSERT_TRUE(server.ok()) << server.status();
-    member.server = *std::move(server);
-  }
+  void StartServer(int index);
   void StopServer(int index) { members_[index]->server.reset(); }
 
   std::string Address(int index) const { return members_[index]->port.address(); }
-  ResolvedServer Resolved(int index, uint32_t weight = 1, std::string zone = "") const {
-    return {.addresses = {Address(index)}, .weight = weight, .zone = std::move(zone)};
-  }
-  std::vector<ResolvedServer> ResolvedAll() const {
-    std::vector<ResolvedServer> all;
-    for (size_t i = 0; i < members_.size(); ++i) all.push_back(Resolved(static_cast<int>(i)));
-    return all;
-  }
+  ResolvedServer Resolved(int index, uint32_t weight = 1, std::string zone = "") const;
+  std::vector<ResolvedServer> ResolvedAll() const;
   // "static:" and all of them.
-  std::string StaticTarget() const {
-    std::string target;
-    for (const auto& each : members_) {
-      target += (target.empty() ? "static:" : ",") + each->port.address();
-    }
-    return target;
-  }
+  std::string StaticTarget() const;
 
-  void StartClient(std::string target, ChannelOptions options = {}, RuntimeOptions runtime = {}) {
-    if (client_runtime_ == nullptr) client_runtime_ = StartRuntime(std::move(runtime));
-    channel_ = std::make_unique<Channel>(*client_runtime_, std::move(target), std::move(options));
-    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
-    streams_ = std::make_unique<testing::Streaming::Stub>(*channel_);
-  }
+  void StartClient(std::string target, ChannelOptions options = {}, RuntimeOptions runtime = {});
   // With a channel that hears of its servers from resolver_.
   void StartResolved(std::vector<ResolvedServer> servers, ChannelOptions options = {},
-                     RuntimeOptions runtime = {}) {
-    resolver_ = std::make_shared<FakeResolver>();
-    options.resolver = resolver_;
-    StartClient("the set", std::move(options), std::move(runtime));
-    resolver_->Tell(*client_runtime_, std::move(servers));
-  }
+                     RuntimeOptions runtime = {});
 
-  Task<absl::Status> Echo(CallOptions options = {}) {
-    testing::EchoRequest request;
-    request.set_number(7);
-    co_return (co_await stub_->Echo(request, std::move(options))).status();
-  }
-  void EchoOften(int calls, std::optional<uint64_t> route_key = {}) {
-    for (int i = 0; i < calls; ++i) {
-      ASSERT_EQ(Run(Echo({.route_key = route_key})), absl::OkStatus());
-    }
-  }
+  Task<absl::Status> Echo(CallOptions options = {});
+  void EchoOften(int calls, std::optional<uint64_t> route_key = {});
   std::vector<ChannelServer> Servers(int executor = 0) { return *Run(ServersHere(), executor); }
-  static size_t CountOf(ChannelServer::State state, const std::vector<ChannelServer>& servers) {
-    return static_cast<size_t>(
-        std::count_if(servers.begin(), servers.end(),
-                      [state](const ChannelServer& each) { return each.state == state; }));
-  }
+  static size_t CountOf(ChannelServer::State state, const std::vector<ChannelServer>& servers);
   // Waits until `holds` says yes of the channel's servers. The channel tells of each change.
   template <typename Condition>
   void AwaitServers(Condition holds, int executor = 0) {
     ASSERT_EQ(Run(UntilServers(std::move(holds)), executor), absl::OkStatus());
   }
-  void AwaitReady(size_t count, int executor = 0) {
-    AwaitServers(
-        [count](const std::vector<ChannelServer>& servers) {
-          return CountOf(ChannelServer::State::kReady, servers) == count;
-        },
-        executor);
-  }
+  void AwaitReady(size_t count, int executor = 0);
   // The handlers of Echo that have run since the last call, by server.
-  std::vector<uint64_t> TakeEchoes() {
-    std::vector<uint64_t> since;
-    seen_.resize(members_.size());
-    for (size_t i = 0; i < members_.size(); ++i) {
-      const uint64_t now = members_[i]->service.echoes();
-      since.push_back(now - std::exchange(seen_[i], now));
-    }
-    return since;
-  }
+  std::vector<uint64_t> TakeEchoes();
 
   std::vector<std::unique_ptr<Member>> members_;
   std::shared_ptr<FakeResolver> resolver_;
@@ -168,7 +93,7 @@ class ServerSetTest : public RuntimePair {
   std::unique_ptr<testing::Streaming::Stub> streams_;
 
  private:
-  Task<absl::StatusOr<std::vector<ChannelServer>>> ServersHere() { co_return channel_->Servers(); }
+  Task<absl::StatusOr<std::vector<ChannelServer>>> ServersHere();
   template <typename Condition>
   Task<absl::Status> UntilServers(Condition holds) {
     for (uint64_t seen = 0;;) {

@@ -15,9 +15,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tests/rpc/any_handler.h"
 #include "tests/rpc/context_service.h"
 #include "tests/rpc/stream_service.h"
+#include "tests/support/any_handler.h"
 #include "tests/support/watched.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/task.h"

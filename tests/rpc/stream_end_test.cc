@@ -17,6 +17,7 @@
 #include "tests/rpc/open_link.h"
 #include "tests/rpc/stream_service.h"
 #include "tests/support/watched.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"

@@ -7,24 +7,15 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/rpc/open_link.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/stream_payload_testing.verbena.pb.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/server.h"
-#include "verbena/rpc/shard/runtime.h"
-#include "verbena/rpc/shard/shard.h"
-#include "verbena/transport/base/status.h"
-#include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena {
@@ -35,84 +26,25 @@ using PayloadItem = WithPayload<testing::StreamItem>;
 inline char PayloadByte(uint64_t number, size_t index) {
   return static_cast<char>(number * 37 + index * 7 + (index >> 12));
 }
-inline void FillPayload(BufferView view, uint64_t number) {
-  for (size_t i = 0; i < view.size(); ++i) view.data()[i] = PayloadByte(number, i);
-}
-inline bool HasPayloadOf(BufferView view, uint64_t number) {
-  for (size_t i = 0; i < view.size(); ++i) {
-    if (view.data()[i] != PayloadByte(number, i)) return false;
-  }
-  return true;
-}
+void FillPayload(BufferView view, uint64_t number);
+bool HasPayloadOf(BufferView view, uint64_t number);
 
 class PayloadStreamsService final : public testing::PayloadStreams::Service {
  public:
   using Item = testing::StreamItem;
 
   Task<absl::Status> Echo(ServerContext&,
-                          ServerReaderWriter<PayloadItem, PayloadItem>& stream) override {
-    const Running running(*this);
-    PayloadItem item;
-    for (;;) {
-      VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.Read(item));
-      if (!read) co_return absl::OkStatus();
-      VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(item));
-    }
-  }
-
+                          ServerReaderWriter<PayloadItem, PayloadItem>& stream) override;
   Task<absl::Status> Collect(ServerContext&, ServerReader<PayloadItem>& reader,
-                             testing::Summary& reply) override {
-    const Running running(*this);
-    std::vector<Buffer> kept;
-    for (;;) {
-      VERBENA_CO_ASSIGN_OR_RETURN(std::optional<PayloadItem> item, co_await reader.Read());
-      if (!item.has_value()) co_return absl::OkStatus();
-      if (!HasPayloadOf(item->payload.view(), item->message.number())) {
-        co_return absl::DataLossError("a payload is not the one that was sent");
-      }
-      reply.set_count(reply.count() + 1);
-      reply.set_bytes(reply.bytes() + item->payload.size());
-      kept.push_back(std::move(item->payload));
-      ++collected;
-    }
-  }
-
+                             testing::Summary& reply) override;
   Task<absl::Status> Send(ServerContext& context, const testing::CountRequest& request,
-                          ServerWriter<PayloadItem>& writer) override {
-    const Running running(*this);
-    PayloadItem item{.has_payload = true};
-    VERBENA_CO_ASSIGN_OR_RETURN(item.payload, co_await context.AllocateBuffer(request.bytes()));
-    for (uint64_t i = 0; i < request.count(); ++i) {
-      item->set_number(i);
-      FillPayload(item.payload.view(), i);
-      VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(item));
-      ++written;
-    }
-    co_return absl::OkStatus();
-  }
-
+                          ServerWriter<PayloadItem>& writer) override;
   Task<absl::Status> Hold(ServerContext&,
-                          ServerReaderWriter<PayloadItem, PayloadItem>& stream) override {
-    const Running running(*this);
-    VERBENA_CO_RETURN_IF_ERROR((co_await stream.Read()).status());
-    co_return co_await SleepUntil(kNever);
-  }
-
+                          ServerReaderWriter<PayloadItem, PayloadItem>& stream) override;
   Task<absl::Status> Misuse(ServerContext& context,
-                            ServerReaderWriter<Item, PayloadItem>&) override {
-    context.SetResponsePayload(Payload::Empty());
-    co_return absl::OkStatus();
-  }
-
-  Task<absl::Status> Plain(ServerContext&, ServerReaderWriter<Item, Item>& stream) override {
-    const Running running(*this);
-    co_return (co_await stream.Read()).status();
-  }
-
-  Task<absl::Status> Say(ServerContext&, const Item& request, Item& reply) override {
-    reply = request;
-    co_return absl::OkStatus();
-  }
+                            ServerReaderWriter<Item, PayloadItem>&) override;
+  Task<absl::Status> Plain(ServerContext&, ServerReaderWriter<Item, Item>& stream) override;
+  Task<absl::Status> Say(ServerContext&, const Item& request, Item& reply) override;
 
   std::atomic<int> running{0};
   std::atomic<uint64_t> written{0};    // by Send
@@ -133,73 +65,22 @@ class StreamPayloadTest : public RuntimePair {
  protected:
   using Item = testing::StreamItem;
 
-  void Start(ServerOptions options = {}, RuntimeOptions server = {}, RuntimeOptions client = {}) {
-    server_runtime_ = StartRuntime(std::move(server));
-    ServeWith(service_, std::move(options));
-    StartClient(server_->address(), std::move(client));
-  }
+  void Start(ServerOptions options = {}, RuntimeOptions server = {}, RuntimeOptions client = {});
+  void StartClient(const std::string& address, RuntimeOptions options = {});
 
-  void StartClient(const std::string& address, RuntimeOptions options = {}) {
-    client_runtime_ = StartRuntime(std::move(options));
-    channel_ = std::make_unique<Channel>(*client_runtime_, address);
-    stub_ = std::make_unique<testing::PayloadStreams::Stub>(*channel_);
-  }
-
-  static Item Numbered(uint64_t number, size_t bytes = 0) {
-    Item item;
-    item.set_number(number);
-    item.set_data(std::string(bytes, 'm'));
-    return item;
-  }
-
-  Task<absl::StatusOr<Buffer>> Filled(size_t bytes, uint64_t number) {
-    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(bytes));
-    FillPayload(buffer.view(), number);
-    co_return buffer;
-  }
-
-  Task<absl::Status> SayOnce() { co_return (co_await stub_->Say(Numbered(7, 100))).status(); }
-
+  static Item Numbered(uint64_t number, size_t bytes = 0);
+  Task<absl::StatusOr<Buffer>> Filled(size_t bytes, uint64_t number);
+  Task<absl::Status> SayOnce();
   // Collects `count` payloads of `bytes` at the server.
-  Task<absl::StatusOr<testing::Summary>> CollectOf(uint64_t count, size_t bytes) {
-    ClientWriter<PayloadItem, testing::Summary> writer = stub_->Collect();
-    VERBENA_CO_ASSIGN_OR_RETURN(const Buffer payload, co_await channel_->AllocateBuffer(bytes));
-    for (uint64_t i = 0; i < count; ++i) {
-      FillPayload(payload.view(), i);
-      if (!(co_await writer.Write(Numbered(i), payload.view())).ok()) break;
-    }
-    co_return co_await writer.Finish();
-  }
-
-  static testing::CountRequest CountOf(uint32_t count, uint32_t bytes) {
-    testing::CountRequest request;
-    request.set_count(count);
-    request.set_bytes(bytes);
-    return request;
-  }
+  Task<absl::StatusOr<testing::Summary>> CollectOf(uint64_t count, size_t bytes);
+  static testing::CountRequest CountOf(uint32_t count, uint32_t bytes);
 
   // Closes the client's link. On its executor.
-  void LoseLink() {
-    internal::Link* link = internal::OpenLinkOf(*client_runtime_);
-    ASSERT_NE(link, nullptr);
-    link->Close(absl::UnavailableError("as was asked"));
-  }
+  void LoseLink();
 
   // The payload memory in use on a runtime's first executor and device.
-  static Task<size_t> HeldBytes(Runtime& runtime) {
-    absl::StatusOr<internal::Endpoint*> endpoint = internal::CoreOf(runtime).shard(0).EndpointOn(0);
-    if (!endpoint.ok()) co_return size_t{0};
-    const internal::PayloadMemory& memory = (*endpoint)->memory();
-    co_return memory.send().stats().bytes_in_use + memory.receive().stats().bytes_in_use +
-        memory.landing().stats().bytes_in_use;
-  }
-  void ExpectNothingHeld() {
-    Eventually([this] { return service_.running == 0; }, "all handlers end");
-    Eventually([this] { return client_runtime_->BlockOn(HeldBytes(*client_runtime_)) == 0; },
-               "the client's memory is home");
-    Eventually([this] { return server_runtime_->BlockOn(HeldBytes(*server_runtime_)) == 0; },
-               "the server's memory is home");
-  }
+  static Task<size_t> HeldBytes(Runtime& runtime);
+  void ExpectNothingHeld();
 
   PayloadStreamsService service_;
   std::unique_ptr<testing::PayloadStreams::Stub> stub_;

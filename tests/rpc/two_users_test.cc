@@ -10,6 +10,7 @@
 #include "tests/rpc/server_process.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/support/in_a_child.h"
+#include "verbena/rpc/shard/runtime.h"
 
 namespace verbena {
 namespace two_users_test {

@@ -9,6 +9,7 @@
 #include "tests/support/moved_clock.h"
 #include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/call.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"

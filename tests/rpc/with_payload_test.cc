@@ -17,6 +17,7 @@
 #include "verbena/rpc/call/context_block.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/scope.h"
+#include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
 namespace {

@@ -11,11 +11,42 @@ find_package(Python3 QUIET COMPONENTS Interpreter)
 verbena_need("${Python3_FOUND}" "Python, for VERBENA_TESTS" python3)
 include(GoogleTest)
 
-# Adds the test program test_`name` of SOURCES. JOINED: they are compiled a few at a time, as Bazel
-# compiles them. LIBRARIES and LINK_OPTIONS, DEFINES: what it is linked with besides Verbena, and
-# compiled with. ENVIRONMENT: a variable that it has instead of VERBENA_DEVICE.
+# Sets up `target`, a program or library of tests, which is linked with the libraries in ARGN
+# besides Verbena. `joined`: whether its sources are compiled a few at a time, as Bazel compiles them.
+function(verbena_set_up_test_code target joined)
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${target} PRIVATE ${ARGN} Verbena::testing verbena
+                                          ${VERBENA_PRIVATE_LIBRARIES}
+                                          GTest::gmock GTest::gtest_main)
+  verbena_set_flags(${target})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD "${joined}" UNITY_BUILD_MODE BATCH
+                                             UNITY_BUILD_BATCH_SIZE 8)
+  if(joined)
+    target_precompile_headers(${target} PRIVATE <gmock/gmock.h> <gtest/gtest.h>
+                              <verbena/transport/executor/executor.h>)
+  endif()
+endfunction()
+
+# Adds the library support_`name` of SOURCES, which programs link whole. JOINED: they are compiled a
+# few at a time. LIBRARIES: what it is compiled with besides Verbena.
+function(verbena_add_test_support name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "JOINED" "" "SOURCES;LIBRARIES")
+  if(NOT VERBENA_ETCD AND "Verbena::etcd" IN_LIST arg_LIBRARIES)
+    return()
+  endif()
+  string(REPLACE "/" "_" target "support_${name}")
+  list(TRANSFORM arg_SOURCES PREPEND "${PROJECT_SOURCE_DIR}/")
+  add_library(${target} OBJECT EXCLUDE_FROM_ALL ${arg_SOURCES})
+  verbena_set_up_test_code(${target} "${arg_JOINED}" ${arg_LIBRARIES})
+endfunction()
+
+# Adds the test program test_`name` of SOURCES. JOINED: they are compiled a few at a time. SUPPORT:
+# the libraries of verbena_add_test_support() that it has. LIBRARIES and LINK_OPTIONS, DEFINES: what
+# it is linked with besides Verbena, and compiled with. ENVIRONMENT: a variable that it has instead
+# of VERBENA_DEVICE.
 function(verbena_add_test_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "JOINED" "ENVIRONMENT" "SOURCES;LIBRARIES;LINK_OPTIONS;DEFINES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "JOINED" "ENVIRONMENT"
+                        "SOURCES;SUPPORT;LIBRARIES;LINK_OPTIONS;DEFINES")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "verbena_add_test_program: there is no argument '${arg_UNPARSED_ARGUMENTS}'")
   elseif(NOT arg_ENVIRONMENT)
@@ -27,19 +58,11 @@ function(verbena_add_test_program name)
   string(REPLACE "/" "_" target "test_${name}")
   list(TRANSFORM arg_SOURCES PREPEND "${PROJECT_SOURCE_DIR}/")
   add_executable(${target} ${arg_SOURCES})
-  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${target} PRIVATE ${arg_LIBRARIES} Verbena::testing verbena
-                                          ${VERBENA_PRIVATE_LIBRARIES}
-                                          GTest::gmock GTest::gtest_main)
+  string(REPLACE "/" "_" support "${arg_SUPPORT}")
+  list(TRANSFORM support PREPEND support_)
+  verbena_set_up_test_code(${target} "${arg_JOINED}" ${support} ${arg_LIBRARIES})
   target_compile_definitions(${target} PRIVATE ${arg_DEFINES})
   target_link_options(${target} PRIVATE ${arg_LINK_OPTIONS})
-  verbena_set_flags(${target})
-  set_target_properties(${target} PROPERTIES UNITY_BUILD "${arg_JOINED}" UNITY_BUILD_MODE BATCH
-                                             UNITY_BUILD_BATCH_SIZE 8)
-  if(arg_JOINED)
-    target_precompile_headers(${target} PRIVATE <gmock/gmock.h> <gtest/gtest.h>
-                              <verbena/transport/executor/executor.h>)
-  endif()
   # As under Bazel, where no other program has files of the same names.
   set(tmpdir "${PROJECT_BINARY_DIR}/test_tmp/${target}")
   file(MAKE_DIRECTORY "${tmpdir}")

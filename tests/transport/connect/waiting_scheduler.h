@@ -16,7 +16,6 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
-#include <utility>
 
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/base/clock.h"
@@ -54,77 +53,24 @@ class WaitingScheduler final : public Scheduler {
   }
 
   // Lets standing time pass, and runs everything that can run then.
-  void AdvanceBy(Duration delay) {
-    set_now(SaturatingAdd(now(), delay));
-    RunPending();
-  }
+  void AdvanceBy(Duration delay);
 
   size_t timer_count() const { return timers_.size(); }
 
   // Runs everything that can run now, without waiting.
-  void RunPending() {
-    CurrentScope current(*this);
-    while (RunTurn()) {
-    }
-  }
+  void RunPending();
 
-  void StartTimer(Timer& timer, TimePoint when) override {
-    timer.when = when;
-    timers_.emplace(when, &timer);
-  }
-
-  void StopTimer(Timer& timer) override {
-    auto [first, last] = timers_.equal_range(timer.when);
-    for (auto found = first; found != last; ++found) {
-      if (found->second == &timer) {
-        timers_.erase(found);
-        return;
-      }
-    }
-  }
-
-  void Post(InboxItem& item) override {
-    // Notifies under the lock: the scheduler may be gone right after it has run the item.
-    std::lock_guard lock(mutex_);
-    inbox_.push_back(&item);
-    posted_.notify_one();
-  }
+  void StartTimer(Timer& timer, TimePoint when) override;
+  void StopTimer(Timer& timer) override;
+  void Post(InboxItem& item) override;
 
   // Sleeps until at least `count` items were posted. Does not run them.
-  void WaitForPosts(size_t count) {
-    std::unique_lock lock(mutex_);
-    const bool posted =
-        posted_.wait_for(lock, std::chrono::minutes(1), [&] { return inbox_.size() >= count; });
-    if (!posted) throw std::runtime_error("too little was posted in a minute");
-  }
+  void WaitForPosts(size_t count);
 
  private:
   // True when it did something.
-  bool RunTurn() {
-    if (time_ == Time::kReal) set_now(Clock::Real().Now());
-    bool worked = false;
-    while (!timers_.empty() && timers_.begin()->first <= now()) {
-      Timer* timer = timers_.begin()->second;
-      timers_.erase(timers_.begin());
-      timer->OnTimer();
-      worked = true;
-    }
-    std::deque<InboxItem*> items;
-    {
-      std::lock_guard lock(mutex_);
-      items.swap(inbox_);
-    }
-    for (InboxItem* item : items) item->Run();
-    return RunReady(1000) > 0 || worked || !items.empty();
-  }
-
-  void Sleep(TimePoint limit) {
-    if (time_ == Time::kReal && !timers_.empty() && timers_.begin()->first < limit) {
-      limit = timers_.begin()->first;
-    }
-    std::unique_lock lock(mutex_);
-    posted_.wait_until(lock, limit, [&] { return !inbox_.empty(); });
-  }
+  bool RunTurn();
+  void Sleep(TimePoint limit);
 
   const Time time_;
   std::mutex mutex_;

@@ -36,65 +36,22 @@ class HeldDevice : public DelegatingDevice {
 
   explicit HeldDevice(Device& device) : DelegatingDevice(device) {}
 
-  void Hold(Verb verb) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    At(verb).held = true;
-  }
-  void Release(Verb verb) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    At(verb).held = false;
-    released_.notify_all();
-  }
-  int waiting(Verb verb) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return At(verb).waiting;
-  }
-  int calls(Verb verb) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return At(verb).calls;
-  }
+  void Hold(Verb verb);
+  void Release(Verb verb);
+  int waiting(Verb verb);
+  int calls(Verb verb);
   // Calls that this thread made since its WatchThisThread(), to prove that an executor made none;
   // -1 if another thread is watched.
-  int calls_of_this_thread() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return watched_ == std::this_thread::get_id() ? watched_calls_ : -1;
-  }
-  void WatchThisThread() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    watched_ = std::this_thread::get_id();
-    watched_calls_ = 0;
-  }
+  int calls_of_this_thread();
+  void WatchThisThread();
 
-  absl::StatusOr<ibv_qp*> CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes) override {
-    Enter(Verb::kCreate);
-    return DelegatingDevice::CreateQp(pd, attributes);
-  }
-  absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) override {
-    if (attributes.qp_state == IBV_QPS_RTR) Enter(Verb::kConnect);
-    if (attributes.qp_state == IBV_QPS_ERR) Enter(Verb::kToError);
-    return DelegatingDevice::ModifyQp(qp, attributes, mask);
-  }
-  absl::Status DestroyQp(ibv_qp* qp) override {
-    Enter(Verb::kDestroy);
-    return DelegatingDevice::DestroyQp(qp);
-  }
-  absl::StatusOr<ibv_mw*> AllocMw(ibv_pd* pd) override {
-    Enter(Verb::kAllocWindow);
-    return DelegatingDevice::AllocMw(pd);
-  }
-  absl::Status DeallocMw(ibv_mw* mw) override {
-    Enter(Verb::kDeallocWindow);
-    return DelegatingDevice::DeallocMw(mw);
-  }
-  absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access) override {
-    Enter(Verb::kRegister);
-    return DelegatingDevice::RegMr(pd, address, bytes, access);
-  }
-
-  absl::Status DeregMr(ibv_mr* mr) override {
-    Enter(Verb::kDeregister);
-    return DelegatingDevice::DeregMr(mr);
-  }
+  absl::StatusOr<ibv_qp*> CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes) override;
+  absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) override;
+  absl::Status DestroyQp(ibv_qp* qp) override;
+  absl::StatusOr<ibv_mw*> AllocMw(ibv_pd* pd) override;
+  absl::Status DeallocMw(ibv_mw* mw) override;
+  absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access) override;
+  absl::Status DeregMr(ibv_mr* mr) override;
 
  private:
   struct Gate {
@@ -104,15 +61,7 @@ class HeldDevice : public DelegatingDevice {
   };
 
   Gate& At(Verb verb) { return gates_[static_cast<size_t>(verb)]; }
-  void Enter(Verb verb) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    Gate& gate = At(verb);
-    ++gate.calls;
-    if (watched_ == std::this_thread::get_id()) ++watched_calls_;
-    ++gate.waiting;
-    released_.wait(lock, [&gate] { return !gate.held; });
-    --gate.waiting;
-  }
+  void Enter(Verb verb);
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable released_;

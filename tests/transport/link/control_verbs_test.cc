@@ -15,6 +15,7 @@
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/device/control_pool.h"
+#include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,82 +36,28 @@ class FakeConnector final : public QpConnector {
   // Connections that somebody holds.
   int held() const { return held_; }
   // Ends all connections, as if the peers had disconnected.
-  void EndAll(const std::string& reason) {
-    for (const auto& weak : all_) {
-      if (auto connection = weak.lock()) connection->qp.on_end(reason);
-    }
-  }
+  void EndAll(const std::string& reason);
 
   absl::StatusOr<std::shared_ptr<QpConnection>> Expect(ConnectableQp qp,
-                                                       RdmaCmService& service) override {
-    service = {.address = {0xfd}, .port = 7, .token = ++last_token_};
-    auto connection = Make(std::move(qp), rule != Rule::kNone);
-    waiting_[last_token_] = connection;
-    return std::shared_ptr<QpConnection>(connection);
-  }
-
+                                                       RdmaCmService& service) override;
   absl::StatusOr<std::shared_ptr<QpConnection>> Connect(ConnectableQp qp,
-                                                        const RdmaCmService& service) override {
-    auto client = Make(std::move(qp), rule == Rule::kClientFirst);
-    const std::shared_ptr<Connection> server = waiting_[service.token].lock();
-    waiting_.erase(service.token);
-    if (!refusal.ok() || server == nullptr) {
-      client->steps->Finish(refusal.ok() ? absl::UnavailableError("unknown token") : refusal);
-    } else {
-      client->peer = server;
-      server->peer = client;
-      server->steps->Push(1);
-    }
-    return std::shared_ptr<QpConnection>(client);
-  }
-
-  absl::Status MoveTo(const ibv_gid&) override {
-    ++moves;
-    return move_status;
-  }
+                                                        const RdmaCmService& service) override;
+  absl::Status MoveTo(const ibv_gid&) override;
 
  private:
   struct Connection final : QpConnection {
-    Connection(FakeConnector& owner, ConnectableQp qp, bool first)
-        : owner(owner), qp(std::move(qp)), first(first) {
-      ++owner.held_;
-    }
+    Connection(FakeConnector& owner, ConnectableQp qp, bool first);
     ~Connection() override { --owner.held_; }
 
-    Task<absl::Status> AwaitPeer() override { co_return (co_await steps->Pop()).status(); }
-    Task<absl::Status> AwaitEstablished() override { co_return (co_await steps->Pop()).status(); }
+    Task<absl::Status> AwaitPeer() override;
+    Task<absl::Status> AwaitEstablished() override;
     bool client_sends_first() const override { return first; }
 
-    absl::Status FillIn(ibv_qp_attr& attributes, int& mask) override {
-      attributes.port_num = 1;
-      attributes.path_mtu = IBV_MTU_4096;
-      attributes.dest_qp_num = qp.peer_qp_number;
-      attributes.ah_attr.port_num = 1;
-      attributes.ah_attr.is_global = 1;
-      attributes.ah_attr.grh.dgid = owner.gid_;
-      if (attributes.qp_state == IBV_QPS_INIT) {
-        mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-      } else if (attributes.qp_state == IBV_QPS_RTR) {
-        mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-               IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-      } else {
-        mask = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-               IBV_QP_MAX_QP_RD_ATOMIC;
-      }
-      return absl::OkStatus();
-    }
+    absl::Status FillIn(ibv_qp_attr& attributes, int& mask) override;
 
     // The server confirms first, which lets the client go on. The client's own confirmation wakes
     // nobody else.
-    absl::Status Confirm() override {
-      steps->Push(2);
-      const std::shared_ptr<Connection> other = peer.lock();
-      if (other != nullptr && !confirmed) {
-        confirmed = other->confirmed = true;
-        other->steps->Push(1);
-      }
-      return absl::OkStatus();
-    }
+    absl::Status Confirm() override;
 
     FakeConnector& owner;
     const ConnectableQp qp;
@@ -122,11 +67,7 @@ class FakeConnector final : public QpConnector {
     const std::shared_ptr<Mailbox<int>> steps = std::make_shared<Mailbox<int>>();
   };
 
-  std::shared_ptr<Connection> Make(ConnectableQp qp, bool first) {
-    auto connection = std::make_shared<Connection>(*this, std::move(qp), first);
-    all_.push_back(connection);
-    return connection;
-  }
+  std::shared_ptr<Connection> Make(ConnectableQp qp, bool first);
 
   ibv_gid gid_ = {};
   int held_ = 0;

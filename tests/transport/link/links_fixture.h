@@ -8,26 +8,19 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdint>
-#include <cstring>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <thread>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/support/moved_clock.h"
-#include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
@@ -39,14 +32,7 @@ namespace verbena::internal {
 // Counts frames; every one must be the next of its link.
 class Receiver final : public LinkListener {
  public:
-  absl::Status OnFrame(Link&, const FrameHeader& frame, const char* body) override {
-    EXPECT_EQ(frame.call_generation, received_);
-    for (uint32_t i = 0; i < frame.body_bytes; ++i) {
-      if (body[i] != static_cast<char>(frame.call_generation)) ADD_FAILURE() << "byte " << i;
-    }
-    ++received_;
-    return absl::OkStatus();
-  }
+  absl::Status OnFrame(Link&, const FrameHeader& frame, const char* body) override;
   void OnLinkDown(Link&, const absl::Status& reason) override { reason_ = reason; }
   bool ExpectsFrames() const override { return expects_frames_; }
   // From now on the link PINGs a silent peer, as it does for a call that waits.
@@ -65,32 +51,14 @@ class Receiver final : public LinkListener {
 class Flood final : private SendWaiter {
  public:
   // The frames have the numbers from `first` to `count` - 1.
-  Flood(uint32_t count, size_t bytes, uint32_t first = 0) : count_(count), sent_(first) {
-    body_bytes = bytes;
-  }
+  Flood(uint32_t count, size_t bytes, uint32_t first = 0);
 
-  void Run(Link& link) {
-    while (sent_ < count_ && Append(link)) {
-    }
-    if (sent_ < count_ && !SendWaiter::linked()) link.AwaitWritable(*this);
-  }
+  void Run(Link& link);
   uint32_t sent() const { return sent_; }
 
  private:
-  bool Append(Link& link) {
-    FrameHeader frame;
-    frame.kind = FrameKind::kRequest;
-    frame.call_generation = sent_;
-    char* body = link.Append(frame, body_bytes);
-    if (body == nullptr) return false;
-    std::memset(body, static_cast<int>(sent_ & 0xff), body_bytes);
-    ++sent_;
-    return true;
-  }
-  void OnWritable(Link& link) override {
-    EXPECT_TRUE(Append(link));
-    Run(link);
-  }
+  bool Append(Link& link);
+  void OnWritable(Link& link) override;
 
   const uint32_t count_;
   uint32_t sent_;
@@ -99,18 +67,7 @@ class Flood final : private SendWaiter {
 class LinksFixture : public testing::Test {
  protected:
   void Start(const LinkLimits& client_limits, const LinkLimits& server_limits,
-             QpConnector* connector = nullptr) {
-    executor_ = *Executor::Create({.clock = &clock_});
-    device_ = *SoftDevice::Create(device_options());
-    wrapper_ = Wrap(*device_);
-    Device& seen = wrapper_ == nullptr ? static_cast<Device&>(*device_) : *wrapper_;
-    context_ = *DeviceContext::Create(
-        seen,
-        {.event_thread = has_event_thread(), .rdma = rdma_options(), .use_connector = connector});
-    client_ = *Endpoint::Create(*executor_, *context_, client_limits);
-    server_ = *Endpoint::Create(*executor_, *context_, server_limits);
-    listener_ = *bootstrap_.Listen("server");
-  }
+             QpConnector* connector = nullptr);
 
   // Returns a device over the given one, for the endpoints to use; nullptr: they use the given one.
   virtual std::unique_ptr<Device> Wrap(SoftDevice&) { return nullptr; }
@@ -124,87 +81,38 @@ class LinksFixture : public testing::Test {
   // Whether a thread reads the device's asynchronous events.
   virtual bool has_event_thread() const { return true; }
 
-  void TearDown() override {
-    // A queue pair that does not drain is given up after a time.
-    clock_.GoOn();
-    RunToEnd(client_->Shutdown());
-    RunToEnd(server_->Shutdown());
-  }
+  void TearDown() override;
 
-  void RunToEnd(Task<void> task) {
-    bool done = false;
-    Spawn(*executor_, AndThen(std::move(task), done));
-    while (!done) Turn();
-  }
+  void RunToEnd(Task<void> task);
 
   // `check` runs between the turns.
-  void PollUntil(const std::function<bool()>& done, const std::function<void()>& check = [] {}) {
-    while (!done()) {
-      Turn();
-      check();
-      if (HasFatalFailure()) return;
-    }
-  }
+  void PollUntil(const std::function<bool()>& done, const std::function<void()>& check = [] {});
 
   // Polls until `done`. False if that takes far longer than threads stand still.
-  bool DoneInTime(const std::function<bool()>& done) {
-    const TimePoint limit = Clock::Real().Now() + std::chrono::seconds(20);
-    while (!done()) {
-      if (Clock::Real().Now() > limit) return false;
-      Turn();
-    }
-    return true;
-  }
+  bool DoneInTime(const std::function<bool()>& done);
 
   // Polls until both endpoints have torn their links down.
-  void WaitUntilNoLinks() {
-    PollUntil([this] { return client_->stats().links + server_->stats().links == 0; });
-  }
+  void WaitUntilNoLinks();
 
   // Tests may replace the client's end of the stream of the next handshake.
-  virtual std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) {
-    return stream;
-  }
+  virtual std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream);
 
   // Tests may replace the server's end of the stream of the next handshake.
-  virtual std::unique_ptr<MessageStream> WrapServerStream(std::unique_ptr<MessageStream> stream) {
-    return stream;
-  }
+  virtual std::unique_ptr<MessageStream> WrapServerStream(std::unique_ptr<MessageStream> stream);
 
   // A link from client() to server(); returns the client's end, nullptr after a failure.
-  Link* Connect(LinkListener& client_listener, LinkListener& server_listener) {
-    absl::StatusOr<Link*> link = TryConnect(client_listener, server_listener);
-    EXPECT_TRUE(link.ok()) << link.status();
-    PollUntil([this] { return accepted_.has_value(); });
-    EXPECT_TRUE(accepted_->ok()) << accepted_->status();
-    return link.value_or(nullptr);
-  }
+  Link* Connect(LinkListener& client_listener, LinkListener& server_listener);
 
   // The same for a connection that may fail. The server's result is in accepted(), perhaps later.
-  absl::StatusOr<Link*> TryConnect(LinkListener& client_listener, LinkListener& server_listener) {
-    accepted_.reset();
-    Spawn(*executor_, AcceptOne(server_listener));
-    absl::StatusOr<Link*> link;
-    RunToEnd(ConnectOne(client_listener, link));
-    return link;
-  }
+  absl::StatusOr<Link*> TryConnect(LinkListener& client_listener, LinkListener& server_listener);
 
   // The same without waiting: `link` is set once the client's end is connected or has failed.
   void BeginConnect(LinkListener& client_listener, LinkListener& server_listener,
-                    std::optional<absl::StatusOr<Link*>>& link) {
-    accepted_.reset();
-    Spawn(*executor_, AcceptOne(server_listener));
-    Spawn(*executor_, ConnectAndTell(client_listener, link));
-  }
+                    std::optional<absl::StatusOr<Link*>>& link);
 
   // The same for a coroutine, which may run several: accepted() is the server's last result.
   Task<absl::StatusOr<Link*>> ConnectBoth(LinkListener& client_listener,
-                                          LinkListener& server_listener) {
-    Spawn(*executor_, AcceptOne(server_listener));
-    absl::StatusOr<Link*> link;
-    co_await ConnectOne(client_listener, link);
-    co_return link;
-  }
+                                          LinkListener& server_listener);
 
   // The server's end of the last link, or its failure: INTERNAL if its handshake threw.
   const std::optional<absl::StatusOr<Link*>>& accepted() const { return accepted_; }
@@ -224,40 +132,11 @@ class LinksFixture : public testing::Test {
 
  private:
   // On a busy machine, control threads would get this thread's core only when its time is over.
-  void Turn() {
-    if (!executor_->Poll()) std::this_thread::yield();
-  }
-
-  static Task<void> AndThen(Task<void> task, bool& done) {
-    co_await std::move(task);
-    done = true;
-  }
-
-  Task<void> AcceptOne(LinkListener& listener) {
-    absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await listener_->Accept();
-    if (!stream.ok()) co_return;
-    absl::StatusOr<LinkParameters> offer = co_await ReceiveOffer(**stream);
-    if (!offer.ok()) co_return;
-    last_offer_ = *offer;
-    try {
-      accepted_ = co_await server_->Accept(WrapServerStream(*std::move(stream)), *offer, listener);
-    } catch (const std::exception& error) {
-      accepted_ = absl::InternalError(error.what());
-    }
-  }
-
-  Task<void> ConnectOne(LinkListener& listener, absl::StatusOr<Link*>& link) {
-    absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await bootstrap_.Connect("server");
-    EXPECT_TRUE(stream.ok()) << stream.status();
-    if (!stream.ok()) co_return;
-    link = co_await client_->Connect(WrapClientStream(*std::move(stream)), listener, {});
-  }
-
-  Task<void> ConnectAndTell(LinkListener& listener, std::optional<absl::StatusOr<Link*>>& told) {
-    absl::StatusOr<Link*> link;
-    co_await ConnectOne(listener, link);
-    told = link;
-  }
+  void Turn();
+  static Task<void> AndThen(Task<void> task, bool& done);
+  Task<void> AcceptOne(LinkListener& listener);
+  Task<void> ConnectOne(LinkListener& listener, absl::StatusOr<Link*>& link);
+  Task<void> ConnectAndTell(LinkListener& listener, std::optional<absl::StatusOr<Link*>>& told);
 
   MovedClock clock_;
   LocalNetwork network_;

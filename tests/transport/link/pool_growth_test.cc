@@ -12,6 +12,7 @@
 #include "tests/transport/device/held_device.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/coro/scope.h"
+#include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/payload_memory.h"

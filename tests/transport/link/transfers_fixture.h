@@ -13,7 +13,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,39 +42,11 @@ class TransfersFixture : public LinksFixture,
                          public ::testing::WithParamInterface<Transfer::Direction> {
  protected:
   // Both ends have `limits`.
-  void StartWith(const LinkLimits& limits) {
-    Start(limits, limits);
-    absl::StatusOr<std::unique_ptr<BufferPool>> pool = BufferPool::Create(
-        executor(), device_context().device(), device_context().pd(),
-        {.name = "payloads",
-         .access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
-         .exposed = true});
-    ASSERT_TRUE(pool.ok()) << pool.status();
-    pool_ = *std::move(pool);
-  }
-  void TearDown() override {
-    LinksFixture::TearDown();
-    buffers_.clear();
-    pool_.reset();
-  }
-
-  void StartTransfer(Link& link, size_t bytes, TransferOutcome& outcome) {
-    StartTransferOf(link, 1, bytes, outcome);
-  }
+  void StartWith(const LinkLimits& limits);
+  void TearDown() override;
+  void StartTransfer(Link& link, size_t bytes, TransferOutcome& outcome);
   // The local end consists of so many pieces of `bytes` each.
-  void StartTransferOf(Link& link, size_t pieces, size_t bytes, TransferOutcome& outcome) {
-    std::vector<BufferView> local;
-    for (size_t i = 0; i < pieces; ++i) {
-      buffers_.push_back(*pool_->TryAllocate(bytes));
-      local.push_back(buffers_.back().view());
-    }
-    buffers_.push_back(*pool_->TryAllocate(pieces * bytes));
-    const Buffer& remote = buffers_.back();
-    link.StartTransfer(
-        GetParam(), local,
-        {reinterpret_cast<uintptr_t>(remote.data()), pieces * bytes, remote.region().rkey()},
-        &outcome);
-  }
+  void StartTransferOf(Link& link, size_t pieces, size_t bytes, TransferOutcome& outcome);
 
  private:
   std::unique_ptr<BufferPool> pool_;
@@ -85,9 +56,7 @@ class TransfersFixture : public LinksFixture,
 inline auto BothDirections() {
   return ::testing::Values(Transfer::Direction::kWrite, Transfer::Direction::kRead);
 }
-inline std::string DirectionName(const ::testing::TestParamInfo<Transfer::Direction>& direction) {
-  return direction.param == Transfer::Direction::kWrite ? "Writes" : "Reads";
-}
+std::string DirectionName(const ::testing::TestParamInfo<Transfer::Direction>& direction);
 
 }  // namespace verbena::internal
 

@@ -2,8 +2,8 @@
 // callables. (clang refuses std::function here, since its functions return Tasks and are no
 // coroutines.)
 
-#ifndef VERBENA_TESTS_RPC_ANY_HANDLER_H_
-#define VERBENA_TESTS_RPC_ANY_HANDLER_H_
+#ifndef VERBENA_TESTS_SUPPORT_ANY_HANDLER_H_
+#define VERBENA_TESTS_SUPPORT_ANY_HANDLER_H_
 
 #include <concepts>
 #include <memory>
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "verbena/rpc/task.h"
+#include "verbena/transport/coro/task.h"
 
 namespace verbena {
 
@@ -48,4 +48,4 @@ class AnyHandler {
 
 }  // namespace verbena
 
-#endif  // VERBENA_TESTS_RPC_ANY_HANDLER_H_
+#endif  // VERBENA_TESTS_SUPPORT_ANY_HANDLER_H_

@@ -1,0 +1,22 @@
+#include "tests/rpc/open_link.h"
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "verbena/rpc/shard/runtime.h"
+#include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/link/endpoint.h"
+
+namespace verbena::internal {
+
+Link* OpenLinkOf(Runtime& runtime) {
+  absl::StatusOr<Endpoint*> endpoint = CoreOf(runtime).shard(0).EndpointOn(0);
+  if (!endpoint.ok()) return nullptr;
+  // A slot gets its second generation when each other one has had a link.
+  for (uint32_t slot = 0; slot < (*endpoint)->limits().max_links; ++slot) {
+    if (Link* link = (*endpoint)->OpenLink({slot, 0})) return link;
+  }
+  return nullptr;
+}
+
+}  // namespace verbena::internal

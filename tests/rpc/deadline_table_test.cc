@@ -29,6 +29,7 @@
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/testing.verbena.pb.h"
 #include "tests/support/watched.h"
+#include "tests/transport/connect/scripted_bootstrap.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/client/attempts.h"
 #include "verbena/rpc/client/channel.h"
@@ -70,22 +71,11 @@ constexpr const char* NameOf(Path path) {
   return "";
 }
 
-// Reaches servers of its network, and never hears from "silent:1".
-class HalfSilentBootstrap final : public Bootstrap {
- public:
-  explicit HalfSilentBootstrap(LocalNetwork& network) : bootstrap_(network) {}
-
-  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override {
-    if (target == "silent:1") co_return co_await SleepUntil(kNever);
-    co_return co_await bootstrap_.Connect(std::move(target));
-  }
-  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override {
-    return bootstrap_.Listen(address);
-  }
-
- private:
-  LocalBootstrap bootstrap_;
-};
+// Never hears from "silent:1".
+Task<absl::Status> BeSilent(const std::string& target) {
+  if (target == "silent:1") co_return co_await SleepUntil(kNever);
+  co_return absl::OkStatus();
+}
 
 class LimitingInterceptor final : public ClientInterceptor {
  public:
@@ -223,7 +213,7 @@ class DeadlineTableTest : public RuntimePair, public ::testing::WithParamInterfa
   LocalNetwork network_;
   LocalBootstrap listening_{network_};
   LocalBootstrap calling_{network_};
-  HalfSilentBootstrap connecting_{network_};
+  ScriptedBootstrap connecting_{network_, BeSilent};
   testing::FakeClock clock_;     // of those who make the calls
   testing::FakeClock standing_;  // of all others
   SilentService silent_;

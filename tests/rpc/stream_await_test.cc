@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/stream_service.h"
 #include "tests/support/watched.h"
+#include "tests/transport/connect/scripted_bootstrap.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
@@ -18,25 +19,6 @@
 
 namespace verbena {
 namespace {
-
-// Connects once it is told to.
-class GatedBootstrap final : public Bootstrap {
- public:
-  explicit GatedBootstrap(LocalNetwork& network) : bootstrap_(network) {}
-
-  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override {
-    VERBENA_CO_RETURN_IF_ERROR(co_await open.Until(true));
-    co_return co_await bootstrap_.Connect(std::move(target));
-  }
-  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override {
-    return bootstrap_.Listen(address);
-  }
-
-  Watched<bool> open;
-
- private:
-  LocalBootstrap bootstrap_;
-};
 
 class StreamAwaitTest : public StreamTest {
  protected:
@@ -81,7 +63,11 @@ class StreamAwaitTest : public StreamTest {
   }
 
   LocalNetwork network_;
-  GatedBootstrap gate_{network_};
+  Watched<bool> open_;
+  // Connects once it is open.
+  ScriptedBootstrap gate_{network_, [this](const std::string&) -> Task<absl::Status> {
+                            co_return co_await open_.Until(true);
+                          }};
 };
 
 TEST_F(StreamAwaitTest, ACancelledAwaitLeavesAStreamThatConnects) {
@@ -103,7 +89,7 @@ TEST_F(StreamAwaitTest, ACancelledAwaitLeavesAStreamThatConnects) {
     EXPECT_FALSE(item.has_value());
     EXPECT_TRUE(absl::IsCancelled(written)) << written;
     EXPECT_TRUE(absl::IsCancelled(done)) << done;
-    gate_.open = true;
+    open_ = true;
     VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(ItemOf(7)));
     item = co_await stream.Read();
     EXPECT_TRUE(item.has_value() && item->number() == 7);
@@ -128,7 +114,7 @@ TEST_F(StreamAwaitTest, ACancelledFinishEndsAStreamThatConnects) {
     co_await tasks.Join();
     EXPECT_TRUE(absl::IsCancelled(finished)) << finished;
     EXPECT_EQ(OutcomeOf(finished), Outcome::kNotExecuted);
-    gate_.open = true;
+    open_ = true;
     EXPECT_TRUE(absl::IsCancelled(co_await stream.Write(ItemOf(7))));
     co_return co_await SayOnce();
   };
@@ -220,7 +206,7 @@ TEST_F(StreamAwaitTest, AStreamMayBeDestroyedWhileItsFirstAwaitsConnect) {
     VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
     stream.reset();
     EXPECT_FALSE(ended);
-    gate_.open = true;
+    open_ = true;
     co_await tasks.Join();
     EXPECT_FALSE(item.has_value());
     EXPECT_TRUE(absl::IsCancelled(written)) << written;
@@ -251,7 +237,7 @@ TEST_F(StreamAwaitTest, AStreamThatEndsWakesWhoConnects) {
     }
     for (int n = 0; n < 100; ++n) VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
     EXPECT_EQ(tasks.size(), 0u) << "though the link is not there yet";
-    if (tasks.size() > 0) gate_.open = true;
+    if (tasks.size() > 0) open_ = true;
     co_await tasks.Join();
     EXPECT_FALSE(item.has_value());
     EXPECT_TRUE(absl::IsCancelled(written)) << written;
@@ -261,7 +247,7 @@ TEST_F(StreamAwaitTest, AStreamThatEndsWakesWhoConnects) {
   };
   EXPECT_EQ(Run(run(true)), absl::OkStatus());
   EXPECT_EQ(Run(run(false)), absl::OkStatus());
-  gate_.open = true;
+  open_ = true;
   EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
 }
 

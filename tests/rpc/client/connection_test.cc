@@ -16,12 +16,12 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/testing_service.h"
+#include "tests/transport/connect/scripted_bootstrap.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/base/status.h"
-#include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scope.h"
@@ -32,78 +32,11 @@
 namespace verbena::internal {
 namespace connection_test {
 
-// A bootstrap whose Connect() throws.
-class ThrowingBootstrap final : public Bootstrap {
- public:
-  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string) override {
-    throw std::runtime_error("out of cheese");
-    co_return absl::UnknownError("");
-  }
-  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string&) override {
-    return absl::UnimplementedError("nobody listens");
-  }
-};
-
-// Connects once, when it is told to.
-class SingleBootstrap final : public Bootstrap {
- public:
-  explicit SingleBootstrap(LocalNetwork& network) : bootstrap_(network) {}
-
-  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override {
-    if (++attempts > 1) co_return absl::UnavailableError("another attempt");
-    VERBENA_CO_RETURN_IF_ERROR(co_await go.Wait());
-    co_return co_await bootstrap_.Connect(std::move(target));
-  }
-  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override {
-    return bootstrap_.Listen(address);
-  }
-
-  // On the client's executor.
-  Event go;
-  int attempts = 0;
-
- private:
-  LocalBootstrap bootstrap_;
-};
-
-// Nobody answers, and says so only when the test tells it to.
-class SilentBootstrap final : public Bootstrap {
- public:
-  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string) override {
-    ++attempts;
-    VERBENA_CO_RETURN_IF_ERROR(co_await go.Wait());
-    co_return absl::UnavailableError("nobody answers");
-  }
-  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string&) override {
-    return absl::UnimplementedError("nobody listens");
-  }
-
-  // On the client's executor.
-  Event go;
-  int attempts = 0;
-};
-
-// The first attempts to connect are refused, as by a server that starts anew.
-class LateBootstrap final : public Bootstrap {
- public:
-  explicit LateBootstrap(LocalNetwork& network) : bootstrap_(network) {}
-
-  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override {
-    if (refused < 2) {
-      ++refused;
-      co_return absl::UnavailableError("not yet");
-    }
-    co_return co_await bootstrap_.Connect(std::move(target));
-  }
-  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override {
-    return bootstrap_.Listen(address);
-  }
-
-  std::atomic<int> refused{0};
-
- private:
-  LocalBootstrap bootstrap_;
-};
+// A bootstrap's script that throws.
+Task<absl::Status> Throw(const std::string&) {
+  throw std::runtime_error("out of cheese");
+  co_return absl::OkStatus();
+}
 
 class ConnectionTest : public RpcTest {
  protected:
@@ -114,7 +47,8 @@ class ConnectionTest : public RpcTest {
 };
 
 TEST_F(ConnectionTest, AnAttemptThatThrowsEndsWithAStatusForEveryCaller) {
-  ThrowingBootstrap bootstrap;
+  LocalNetwork network;
+  ScriptedBootstrap bootstrap(network, Throw);
   const std::unique_ptr<Runtime> runtime = StartRuntime({.use_bootstrap = &bootstrap});
   Channel channel(*runtime, "nowhere:1");
   for (int i = 0; i < 2; ++i) {
@@ -126,7 +60,8 @@ TEST_F(ConnectionTest, AnAttemptThatThrowsEndsWithAStatusForEveryCaller) {
 }
 
 TEST_F(ConnectionTest, AChannelThatReachesNobodySaysThatNothingWasSent) {
-  ThrowingBootstrap bootstrap;
+  LocalNetwork network;
+  ScriptedBootstrap bootstrap(network, Throw);
   const std::unique_ptr<Runtime> runtime = StartRuntime({.use_bootstrap = &bootstrap});
   Channel channel(*runtime, "nowhere:1");
   EXPECT_EQ(OutcomeOf(runtime->BlockOn(channel.Connect())), Outcome::kNotExecuted);
@@ -257,7 +192,14 @@ TEST_F(ConnectionTest, AServerWhoseBoundIsZeroDoesNotStart) {
 TEST_F(ConnectionTest, AConnectionThatClosesWhileItConnectsEndsTheWaits) {
   LocalNetwork network;
   LocalBootstrap listening(network);
-  SingleBootstrap connecting(network);
+  // On the client's executor.
+  Event go;
+  int attempts = 0;
+  // Connects once, when it is told to.
+  ScriptedBootstrap connecting(network, [&](const std::string&) -> Task<absl::Status> {
+    if (++attempts > 1) co_return absl::UnavailableError("another attempt");
+    co_return co_await go.Wait();
+  });
   StartServer({.address = "server"}, {.use_bootstrap = &listening});
   client_runtime_ = StartRuntime({.use_bootstrap = &connecting});
   const auto run = [&]() -> Task<absl::Status> {
@@ -270,7 +212,7 @@ TEST_F(ConnectionTest, AConnectionThatClosesWhileItConnectsEndsTheWaits) {
     VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
     connection.Close();
     co_await tasks.Join();
-    connecting.go.Set();
+    go.Set();
     // A later call finds it closed, too.
     const absl::Status ready = co_await connection.Ready();
     EXPECT_EQ(ready.code(), absl::StatusCode::kUnavailable) << ready;
@@ -279,7 +221,7 @@ TEST_F(ConnectionTest, AConnectionThatClosesWhileItConnectsEndsTheWaits) {
   };
   const absl::Status status = Run(run());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_EQ(connecting.attempts, 1);
+  EXPECT_EQ(attempts, 1);
   Eventually([&] { return ClientLinks() == 0 && ServerLinks() == 0; }, "no link is left");
   // Before their bootstraps.
   client_runtime_.reset();
@@ -291,7 +233,13 @@ TEST_F(ConnectionTest, AConnectionThatClosesWhileItConnectsEndsTheWaits) {
 TEST_F(ConnectionTest, AWaitForMemoryWaitsForAServerIfItsCallDoes) {
   LocalNetwork network;
   LocalBootstrap listening(network);
-  LateBootstrap connecting(network);
+  std::atomic<int> refused{0};
+  // The first attempts to connect are refused, as by a server that starts anew.
+  ScriptedBootstrap connecting(network, [&](const std::string&) -> Task<absl::Status> {
+    if (refused == 2) co_return absl::OkStatus();
+    ++refused;
+    co_return absl::UnavailableError("not yet");
+  });
   StartServer({.address = "server:1"}, {.use_bootstrap = &listening});
   client_runtime_ = StartRuntime({.use_bootstrap = &connecting});
   const auto allocate = [](Channel& channel, CallOptions options) -> Task<absl::Status> {
@@ -309,11 +257,11 @@ TEST_F(ConnectionTest, AWaitForMemoryWaitsForAServerIfItsCallDoes) {
         return Run(allocates ? allocate(channel, std::move(options))
                              : connect(channel, std::move(options)));
       };
-      connecting.refused = 0;
+      refused = 0;
       const absl::Status status = run({});
       EXPECT_TRUE(absl::IsUnavailable(status)) << status;
       EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
-      connecting.refused = 0;
+      refused = 0;
       EXPECT_EQ(run({.wait_for_ready = true}), absl::OkStatus());
       Eventually([this] { return ClientLinks() == 0; }, "the channel's link closes");
     }
@@ -327,19 +275,28 @@ TEST_F(ConnectionTest, AWaitForMemoryWaitsForAServerIfItsCallDoes) {
 }
 
 TEST_F(ConnectionTest, TheAttemptOfAConnectionThatClosesEndsAndTriesNoOtherAddress) {
-  SilentBootstrap silent;
+  // On the client's executor.
+  Event go;
+  int attempts = 0;
+  // Nobody answers, and says so only when the test tells it to.
+  LocalNetwork network;
+  ScriptedBootstrap silent(network, [&](const std::string&) -> Task<absl::Status> {
+    ++attempts;
+    VERBENA_CO_RETURN_IF_ERROR(co_await go.Wait());
+    co_return absl::UnavailableError("nobody answers");
+  });
   testing::FakeClock clock;  // stands still, so that no other address gets its turn
   client_runtime_ = StartRuntime({.use_bootstrap = &silent, .clock = &clock});
   for (const bool drains : {false, true}) {
     SCOPED_TRACE(drains);
-    silent.attempts = 0;
-    silent.go.Reset();
+    attempts = 0;
+    go.Reset();
     bool ended = false;
     const auto run = [&]() -> Task<absl::Status> {
       Connection connection(CoreOf(*client_runtime_).shard(0), "a:1", {}, {"b:1", "c:1"});
       TaskScope tasks(co_await CurrentContext());
       tasks.Spawn([&]() -> Task<void> { (void)co_await connection.Ready(); });
-      while (silent.attempts == 0) (void)co_await Yield();
+      while (attempts == 0) (void)co_await Yield();
       EXPECT_TRUE(connection.connecting());
       if (drains) {
         connection.Drain();
@@ -348,14 +305,14 @@ TEST_F(ConnectionTest, TheAttemptOfAConnectionThatClosesEndsAndTriesNoOtherAddre
       }
       for (int i = 0; i < 1000 && !connection.ended(); ++i) (void)co_await Yield();
       ended = connection.ended();
-      silent.go.Set();
+      go.Set();
       while (!connection.ended()) (void)co_await Yield();
       co_await tasks.Join();
       co_return absl::OkStatus();
     };
     EXPECT_EQ(Run(run()), absl::OkStatus());
     EXPECT_TRUE(ended) << "though nobody answered";
-    EXPECT_EQ(silent.attempts, 1);
+    EXPECT_EQ(attempts, 1);
   }
   clock.Run();
   client_runtime_.reset();

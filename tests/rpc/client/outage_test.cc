@@ -14,10 +14,11 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/testing.verbena.pb.h"
+#include "tests/transport/connect/scripted_bootstrap.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/testing/fake_clock.h"
-#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/executor.h"
@@ -26,20 +27,6 @@ namespace verbena::internal {
 namespace outage_test {
 
 using std::chrono::seconds;
-
-// Reaches nobody, and knows that at once, or waits.
-class RefusingBootstrap final : public Bootstrap {
- public:
-  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override {
-    if (waits) co_return co_await SleepUntil(kNever);
-    co_return absl::UnavailableError(target + " refuses");
-  }
-  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string&) override {
-    return absl::UnimplementedError("nobody listens");
-  }
-
-  std::atomic<bool> waits{false};
-};
 
 class OutageTest : public RuntimePair {
  protected:
@@ -75,7 +62,13 @@ class OutageTest : public RuntimePair {
     }());
   }
 
-  RefusingBootstrap bootstrap_;
+  std::atomic<bool> waits_{false};
+  LocalNetwork network_;
+  // Reaches nobody, and knows that at once, or waits.
+  ScriptedBootstrap bootstrap_{network_, [this](const std::string& target) -> Task<absl::Status> {
+                                 if (waits_) co_return co_await SleepUntil(kNever);
+                                 co_return absl::UnavailableError(target + " refuses");
+                               }};
   testing::FakeClock clock_;
   std::unique_ptr<testing::Testing::Stub> stub_;
 };
@@ -108,7 +101,7 @@ TEST_F(OutageTest, ACallThatWaitedInVainSaysWhatWasLastKnown) {
 }
 
 TEST_F(OutageTest, AServerThatDoesNotAnswerIsUnavailable) {
-  bootstrap_.waits = true;
+  waits_ = true;
   for (const char* target : {"a:1", "static:a:1,a:2"}) {
     SCOPED_TRACE(target);
     channel_ = std::make_unique<Channel>(*client_runtime_, target);
@@ -125,7 +118,7 @@ TEST_F(OutageTest, AServerThatDoesNotAnswerIsUnavailable) {
 }
 
 TEST_F(OutageTest, ADeadlineThatPassesWhileTheCallConnectsSaysWhere) {
-  bootstrap_.waits = true;
+  waits_ = true;
   channel_ = std::make_unique<Channel>(*client_runtime_, "a:1");
   stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
   for (const bool through_its_scope : {false, true}) {

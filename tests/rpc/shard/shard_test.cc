@@ -33,19 +33,6 @@
 namespace verbena::internal {
 namespace shard_test {
 
-// A device whose shared receive queues hold few receives, so that few links share them.
-class SmallDevice final : public DelegatingDevice {
- public:
-  explicit SmallDevice(Device& device)
-      : DelegatingDevice(device), attributes_(device.attributes()) {
-    attributes_.max_srq_wr = 512;
-  }
-  const ibv_device_attr& attributes() const override { return attributes_; }
-
- private:
-  ibv_device_attr attributes_;
-};
-
 // In the steps of Runtime::Shutdown.
 void EndShard(Executor& executor, Shard& shard) {
   bool done = false;
@@ -65,7 +52,8 @@ TEST(ShardTest, MaxLinksIsThatOfItsSmallestDeviceInUseOrNot) {
   LocalNetwork network;
   LocalBootstrap bootstrap(network);
   const std::unique_ptr<SoftDevice> soft = *SoftDevice::Create({.profile = SoftProfile{}});
-  SmallDevice small(*soft);
+  DelegatingDevice small(*soft);
+  small.limits.max_srq_wr = 512;  // few receives, so that few links share them
   const auto large_keeper = *DeviceKeeper::Create(*soft, {});
   const auto small_keeper = *DeviceKeeper::Create(small, {});
   const LinkLimits limits;

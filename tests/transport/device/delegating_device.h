@@ -2,6 +2,7 @@
 //
 //   DelegatingDevice device(**SoftDevice::Create({}));
 //   device.can.atomics = false;
+//   device.limits.max_srq_wr = 512;
 
 #ifndef VERBENA_TESTS_TRANSPORT_DEVICE_DELEGATING_DEVICE_H_
 #define VERBENA_TESTS_TRANSPORT_DEVICE_DELEGATING_DEVICE_H_
@@ -21,16 +22,22 @@ namespace verbena::internal {
 class DelegatingDevice : public Device {
  public:
   // `device` must outlive this object.
-  explicit DelegatingDevice(Device& device) : can(device.capabilities()), device_(device) {}
+  explicit DelegatingDevice(Device& device)
+      : can(device.capabilities()),
+        limits(device.attributes()),
+        told_kind(device.kind()),
+        device_(device) {}
 
-  // The capabilities that this device reports; those of the other one at first.
+  // What this device says of itself; at first the same as the other one.
   DeviceCapabilities can;
+  ibv_device_attr limits;
+  DeviceKind told_kind;
 
-  DeviceKind kind() const override { return device_.kind(); }
+  DeviceKind kind() const override { return told_kind; }
   const std::string& name() const override { return device_.name(); }
   ibv_context* context() override { return device_.context(); }
   const DeviceCapabilities& capabilities() const override { return can; }
-  const ibv_device_attr& attributes() const override { return device_.attributes(); }
+  const ibv_device_attr& attributes() const override { return limits; }
   DevicePort default_port() const override { return device_.default_port(); }
   absl::StatusOr<DevicePort> ChoosePortAgain() override { return device_.ChoosePortAgain(); }
   absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port) override { return device_.QueryPort(port); }

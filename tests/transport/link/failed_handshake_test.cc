@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/transport/connect/passing_stream.h"
+#include "tests/transport/connect/scripted_stream.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/task.h"
@@ -23,7 +24,7 @@ namespace verbena::internal {
 namespace failed_handshake_test {
 
 // A stream that calls `on_end` before it ends the stream below.
-class ToldStream : public PassingStream {
+class ToldStream final : public PassingStream {
  public:
   ToldStream(std::unique_ptr<MessageStream> stream, std::function<void()> on_end)
       : PassingStream(std::move(stream)), on_end_(std::move(on_end)) {}
@@ -33,21 +34,12 @@ class ToldStream : public PassingStream {
   const std::function<void()> on_end_;
 };
 
-// A client's stream, which closes instead of sending its second message, the Ready.
-class EndsBeforeReady final : public ToldStream {
- public:
-  explicit EndsBeforeReady(std::unique_ptr<MessageStream> stream)
-      : ToldStream(std::move(stream), [] {}) {}
-
-  Task<absl::Status> Send(std::string message) override {
-    if (++sends_ < 2) co_return co_await ToldStream::Send(std::move(message));
-    Close();
-    co_return absl::UnavailableError("the client gives up");
-  }
-
- private:
-  int sends_ = 0;
-};
+// The client's stream closes instead of sending its second message, the Ready.
+Task<absl::Status> EndBeforeReady(MessageStream& stream, int message) {
+  if (message < 2) co_return absl::OkStatus();
+  stream.Close();
+  co_return absl::UnavailableError("the client gives up");
+}
 
 // A server's stream, for whose answer there is no memory.
 class ThrowsInAnswer final : public ToldStream {
@@ -64,7 +56,8 @@ class FailedHandshakeTest : public LinksFixture {
  protected:
   std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
     if (!fails_) return stream;
-    return std::make_unique<EndsBeforeReady>(std::move(stream));
+    return std::make_unique<ScriptedStream>(std::move(stream),
+                                            ScriptedStream::Script{.before_send = EndBeforeReady});
   }
   std::unique_ptr<MessageStream> WrapServerStream(std::unique_ptr<MessageStream> stream) override {
     const auto on_end = [this] {

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tests/transport/connect/passing_stream.h"
+#include "tests/transport/connect/scripted_stream.h"
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/bootstrap.h"
@@ -49,28 +49,6 @@ class RecordingDevice final : public DelegatingDevice {
   std::map<uint32_t, ibv_qp_state> states_;
 };
 
-// A client's stream whose second message, its Ready, stops before or after it was sent.
-class StoppingStream final : public PassingStream {
- public:
-  enum class Where { kBefore, kAfter };
-
-  StoppingStream(std::unique_ptr<MessageStream> stream, Where where, Event& go)
-      : PassingStream(std::move(stream)), where_(where), go_(go) {}
-
-  Task<absl::Status> Send(std::string message) override {
-    const bool stops = ++sends_ == 2;
-    if (stops && where_ == Where::kBefore) (void)co_await go_.Wait();
-    absl::Status sent = co_await PassingStream::Send(std::move(message));
-    if (stops && where_ == Where::kAfter) (void)co_await go_.Wait();
-    co_return sent;
-  }
-
- private:
-  const Where where_;
-  Event& go_;
-  int sends_ = 0;
-};
-
 class HandshakeOrderTest : public LinksFixture {
  protected:
   void SetUp() override { Start({}, {}); }
@@ -81,16 +59,22 @@ class HandshakeOrderTest : public LinksFixture {
     return recording;
   }
   std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
-    return std::make_unique<StoppingStream>(std::move(stream), where_, go_);
+    const ScriptedStream::Step stop = [this](MessageStream&, int message) -> Task<absl::Status> {
+      if (message == 2) (void)co_await go_.Wait();
+      co_return absl::OkStatus();
+    };
+    return std::make_unique<ScriptedStream>(
+        std::move(stream), stops_after_ready_ ? ScriptedStream::Script{.after_send = stop}
+                                              : ScriptedStream::Script{.before_send = stop});
   }
 
-  // Starts a handshake that stops at its Ready.
+  // Starts a handshake that stops before or after the client's second message, its Ready.
   void Begin() { BeginConnect(client_listener_, server_listener_, connected_); }
 
   int QpsIn(ibv_qp_state state) { return recording_->QpsIn(state); }
 
   RecordingDevice* recording_ = nullptr;
-  StoppingStream::Where where_ = StoppingStream::Where::kBefore;
+  bool stops_after_ready_ = false;
   Event go_;
   std::optional<absl::StatusOr<Link*>> connected_;
   Receiver client_listener_;
@@ -113,7 +97,7 @@ TEST_F(HandshakeOrderTest, TheServersQueuePairSendsOnlyOnceReadyHasCome) {
 }
 
 TEST_F(HandshakeOrderTest, AClientTakesASendThatComesBeforeItsReadyIsDone) {
-  where_ = StoppingStream::Where::kAfter;
+  stops_after_ready_ = true;
   Begin();
   PollUntil([&] { return accepted().has_value(); });
   ASSERT_TRUE(accepted()->ok()) << accepted()->status();

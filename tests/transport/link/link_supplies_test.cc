@@ -24,13 +24,6 @@ namespace link_supplies_test {
 constexpr uint32_t kBuffers = 16;
 constexpr LinkLimits kLimits = {.max_links = 4, .eager_bytes = 1024, .send_buffers = kBuffers};
 
-class ChosenDevice final : public DelegatingDevice {
- public:
-  using DelegatingDevice::DelegatingDevice;
-  DeviceKind kind() const override { return kind_now; }
-  DeviceKind kind_now = DeviceKind::kSoft;
-};
-
 class CountingWaiter final : public RoomWaiter {
  public:
   void OnRoom() override { ++woken; }
@@ -52,7 +45,7 @@ class LinkSuppliesTest : public testing::Test {
   }
 
   std::unique_ptr<SoftDevice> soft_ = *SoftDevice::Create({});
-  ChosenDevice device_{*soft_};
+  DelegatingDevice device_{*soft_};
   std::unique_ptr<DeviceContext> context_ =
       *DeviceContext::Create(device_, {.event_thread = false});
   std::optional<LinkSupplies> supplies_;
@@ -105,7 +98,7 @@ TEST_F(LinkSuppliesTest, NoMoreTravelsInlineThanTheDeviceAndABufferTake) {
 }
 
 TEST_F(LinkSuppliesTest, LinksDoNotAskAnRdmaDeviceForAllTheInlineBytesThatItHas) {
-  device_.kind_now = DeviceKind::kRdma;
+  device_.told_kind = DeviceKind::kRdma;
   device_.can.max_inline_bytes = 512;
   Begin();
   EXPECT_EQ(supplies_->max_inline_bytes(), 236u);
@@ -119,7 +112,7 @@ TEST_F(LinkSuppliesTest, ATurnIsBoundedWhereTheProcessorCopies) {
   supplies_->NoteBulk(/*turn=*/1, kLimits.bulk.slice_bytes);
   EXPECT_FALSE(supplies_->MayPostBulk(1));
   EXPECT_TRUE(supplies_->MayPostBulk(2));
-  device_.kind_now = DeviceKind::kRdma;
+  device_.told_kind = DeviceKind::kRdma;
   Begin();
   supplies_->NoteBulk(/*turn=*/1, kLimits.bulk.slice_bytes);
   EXPECT_TRUE(supplies_->MayPostBulk(1));

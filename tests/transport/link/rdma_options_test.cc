@@ -255,8 +255,8 @@ class VectorsDevice final : public DelegatingDevice {
   explicit VectorsDevice(Device& device) : DelegatingDevice(device) {
     context_.device = device.context()->device;
     context_.num_comp_vectors = 4;
+    told_kind = DeviceKind::kRdma;
   }
-  DeviceKind kind() const override { return DeviceKind::kRdma; }
   ibv_context* context() override { return &context_; }
   absl::StatusOr<ibv_cq*> CreateCqOnVector(int entries, void* cq_context, ibv_comp_channel* channel,
                                            int comp_vector) override {

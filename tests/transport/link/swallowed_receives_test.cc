@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tests/transport/connect/passing_stream.h"
+#include "tests/transport/connect/scripted_stream.h"
 #include "tests/transport/device/fake_device.h"
 #include "tests/transport/device/held_device.h"
 #include "tests/transport/link/links_fixture.h"
@@ -38,11 +38,8 @@ constexpr uint32_t kDepth = 512;
 // hold up those that are to receive.
 class NarrowDevice final : public SwallowingDevice {
  public:
-  explicit NarrowDevice(Device& device)
-      : SwallowingDevice(device), gate(device), attributes_(device.attributes()) {}
-  void LeaveNoSpares() { attributes_.max_srq_wr = kDepth; }
+  explicit NarrowDevice(Device& device) : SwallowingDevice(device), gate(device) {}
 
-  const ibv_device_attr& attributes() const override { return attributes_; }
   absl::StatusOr<ibv_srq*> CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& wanted) override {
     ++srqs_made;
     return SwallowingDevice::CreateSrq(pd, wanted);
@@ -58,25 +55,6 @@ class NarrowDevice final : public SwallowingDevice {
   HeldDevice gate;
   std::atomic<int> srqs_made = 0;
   bool keeps_queue_pairs = false;
-
- private:
-  ibv_device_attr attributes_;
-};
-
-// A client's stream whose second message, its Ready, waits.
-class LateReady final : public PassingStream {
- public:
-  LateReady(std::unique_ptr<MessageStream> stream, Event& go)
-      : PassingStream(std::move(stream)), go_(go) {}
-
-  Task<absl::Status> Send(std::string message) override {
-    if (++sends_ == 2) (void)co_await go_.Wait();
-    co_return co_await PassingStream::Send(std::move(message));
-  }
-
- private:
-  Event& go_;
-  int sends_ = 0;
 };
 
 class SwallowedReceivesTest : public LinksFixture {
@@ -95,13 +73,19 @@ class SwallowedReceivesTest : public LinksFixture {
   std::unique_ptr<Device> Wrap(SoftDevice& device) override {
     auto swallowing = std::make_unique<NarrowDevice>(device);
     if (!tells_of_last_) swallowing->can.last_wqe_event = false;
-    if (!has_spares_) swallowing->LeaveNoSpares();
+    if (!has_spares_) swallowing->limits.max_srq_wr = kDepth;
     swallowing_ = swallowing.get();
     return swallowing;
   }
   std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
     if (!ready_waits_) return stream;
-    return std::make_unique<LateReady>(std::move(stream), go_);
+    // The client's second message is its Ready.
+    const ScriptedStream::Step wait = [this](MessageStream&, int message) -> Task<absl::Status> {
+      if (message == 2) (void)co_await go_.Wait();
+      co_return absl::OkStatus();
+    };
+    return std::make_unique<ScriptedStream>(std::move(stream),
+                                            ScriptedStream::Script{.before_send = wait});
   }
   void Until(const std::function<bool()>& done, int line = __builtin_LINE()) {
     SCOPED_TRACE(line);

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tests/transport/connect/passing_stream.h"
+#include "tests/transport/connect/scripted_stream.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/bootstrap.h"
@@ -20,33 +20,24 @@
 namespace verbena::internal {
 namespace throwing_stream_test {
 
-// A server's stream that receives the client's Ready, and throws afterwards.
-class ThrowingStream final : public PassingStream {
- public:
-  ThrowingStream(std::unique_ptr<MessageStream> stream, bool at_once)
-      : PassingStream(std::move(stream)), at_once_(at_once) {}
-
-  VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::string>> Receive() override {
-    if (++receives_ == 1) return PassingStream::Receive();
-    if (at_once_) throw std::runtime_error("out of cheese");
-    return Throw();
-  }
-
- private:
-  static Task<absl::StatusOr<std::string>> Throw() {
-    throw std::runtime_error("out of cheese");
-    co_return absl::UnknownError("");
-  }
-
-  const bool at_once_;
-  int receives_ = 0;
-};
+// The server receives the client's Ready, and nothing afterwards.
+Task<absl::Status> Throw(MessageStream&, int message) {
+  if (message > 1) throw std::runtime_error("out of cheese");
+  co_return absl::OkStatus();
+}
+VERBENA_CORO_WRAPPER Task<absl::Status> ThrowAtOnce(MessageStream& stream, int message) {
+  if (message > 1) throw std::runtime_error("out of cheese");
+  return Throw(stream, message);
+}
 
 // Whether the stream throws when it is called, or from its Task.
 class ThrowingStreamTest : public LinksFixture, public ::testing::WithParamInterface<bool> {
  protected:
   std::unique_ptr<MessageStream> WrapServerStream(std::unique_ptr<MessageStream> stream) override {
-    return std::make_unique<ThrowingStream>(std::move(stream), GetParam());
+    ScriptedStream::Step step = Throw;
+    if (GetParam()) step = ThrowAtOnce;
+    return std::make_unique<ScriptedStream>(std::move(stream),
+                                            ScriptedStream::Script{.before_receive = step});
   }
 };
 

@@ -41,16 +41,11 @@ Task<absl::Status> EndBeforeReady(MessageStream& stream, int message) {
   co_return absl::UnavailableError("the client gives up");
 }
 
-// A server's stream, for whose answer there is no memory.
-class ThrowsInAnswer final : public ToldStream {
- public:
-  using ToldStream::ToldStream;
-
-  Task<absl::Status> Send(std::string) override {
-    throw std::bad_alloc();
-    co_return absl::OkStatus();
-  }
-};
+// For the server's answer there is no memory.
+Task<absl::Status> LackMemory(MessageStream&, int) {
+  throw std::bad_alloc();
+  co_return absl::OkStatus();
+}
 
 class FailedHandshakeTest : public LinksFixture {
  protected:
@@ -64,7 +59,10 @@ class FailedHandshakeTest : public LinksFixture {
       ++streams_ended_;
       if (fails_ || throws_) links_at_end_ = server().stats().links;
     };
-    if (throws_) return std::make_unique<ThrowsInAnswer>(std::move(stream), on_end);
+    if (throws_) {
+      stream = std::make_unique<ScriptedStream>(std::move(stream),
+                                                ScriptedStream::Script{.before_send = LackMemory});
+    }
     return std::make_unique<ToldStream>(std::move(stream), on_end);
   }
 

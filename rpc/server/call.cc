@@ -358,7 +358,7 @@ void ServerCall::OnTaskDone() {
     status = task_.TakeResult();
   } catch (...) {
     status = parts_.state.Thrown(method_name());
-    // Of what went ahead of a failure, the handler's outcome does not depend.
+    // What goes ahead of a failure's response does not change the handler's outcome.
     const bool is_handlers = !ahead_ || ending_.status.ok();
     if (is_handlers && ending_.outcome == Outcome::kExecuted) {
       ending_.outcome = Outcome::kMaybeExecuted;

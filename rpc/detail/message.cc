@@ -51,6 +51,8 @@ const char* FirstObject() {
 }  // namespace
 #endif  // VERBENA_IS_ONE_OBJECT
 
+void LinkSecondCopyCheck() {}
+
 std::string DeterministicBytesOf(const MessageLite& message) {
   std::string bytes;
   google::protobuf::io::StringOutputStream stream(&bytes);

@@ -6,7 +6,7 @@
 // protobuf 3.21.
 //
 // Built by CMake, the source also has the check that ends the process if a second copy of Verbena
-// is loaded (docs/install.md, "Plugins").
+// is loaded (docs/install.md, "Plugins"): LinkSecondCopyCheck().
 //
 // Messages are borrowed for the call. Any thread.
 
@@ -34,6 +34,10 @@ inline std::string PartialBytesOf(const MessageLite& message) {
 
 // PartialBytesOf(), but equal messages have equal bytes, also if they have maps.
 VERBENA_EXPORT std::string DeterministicBytesOf(const MessageLite& message);
+
+// Does nothing. The check runs before main(), by itself, in each program that this source is linked
+// into. From an archive a linker takes only what somebody names: Runtime::Start() names this.
+VERBENA_EXPORT void LinkSecondCopyCheck();
 
 }  // namespace verbena::internal
 

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/shard/device_keeper.h"
 #include "verbena/rpc/shard/open_device.h"
@@ -281,6 +282,7 @@ RuntimeCore& CoreOf(const Runtime& runtime) { return *runtime.core_; }
 }  // namespace internal
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeOptions options) {
+  internal::LinkSecondCopyCheck();
   return internal::RuntimeCore::Start(std::move(options));
 }
 

@@ -86,7 +86,10 @@ TEST_F(FramesTest, ACallTakesThoseOfItsKind) {
       {.name = "plain", .frames = 0},
       {.name = "with a deadline", .frames = 0, .has_deadline = true},
       {.name = "with metadata", .frames = 1, .has_metadata = true},
-      {.name = "with a large message", .frames = 7, .bytes = 100'000},
+      {.name = "with a large message",
+       .frames = 7,
+       .saved = 4,  // two for each of two waits
+       .bytes = 100'000},
       {.name = "with two interceptors",
        .frames = 5,  // two are the interceptors' own
        .channel = {.interceptors = {passes_on, passes_on}}},

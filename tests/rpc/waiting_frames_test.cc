@@ -146,13 +146,13 @@ class WaitingRequestsTest : public RpcTest {
   std::unique_ptr<Runtime> rogue_runtime_;
   std::unique_ptr<MessageListener> listener_;
   ServiceConfig config_;
-  bool connects_first_ = false;        // so that the calls are plain ones
-  bool has_metadata_ = false;          // the calls
+  bool connects_first_ = false;                   // so that the calls are plain ones
+  bool has_metadata_ = false;                     // the calls
   std::function<void()> while_unlinked_ = [] {};  // between the first link and the second
-  bool has_lease_ = false;             // the call that waits, behind others of kWhole
-  bool last_is_deduplicated_ = false;  // an Add()
-  bool last_has_room_ = false;         // a Get() into leased memory of its caller's
-  TaskScope* last_ = nullptr;          // the scope of the last call, while there are calls
+  bool has_lease_ = false;                        // the call that waits, behind others of kWhole
+  bool last_is_deduplicated_ = false;             // an Add()
+  bool last_has_room_ = false;                    // a Get() into leased memory of its caller's
+  TaskScope* last_ = nullptr;  // the scope of the last call, while there are calls
   Buffer room_;
   bool room_came_back_ = false;
   uint64_t retries_ = 0;  // by policies

@@ -96,7 +96,9 @@ TEST_P(LongSendsTest, ShortSendsAreSignalledAsOnOtherDevices) {
     PollUntil([&] { return server_listener_.received() == i + 1; });
   }
   EXPECT_EQ(CountLong(IBV_WR_SEND), 0);
-  EXPECT_GT(CountUnsignalled(), 0);
+  // A SEND that is not inline holds a buffer, which its completion gives back.
+  const bool sends_inline = device().capabilities().max_inline_bytes != 0;
+  EXPECT_EQ(CountUnsignalled() > 0, sends_inline);
 }
 
 TEST_P(LongSendsTest, EachWriteOfATransferIsSignalled) {

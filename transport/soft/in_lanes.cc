@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "verbena/transport/base/check.h"
+
 namespace verbena::internal::soft {
 
 void InLanes::Sweep() {
@@ -19,6 +21,7 @@ bool InLanes::Add(std::unique_ptr<InLane> lane) {
   if (slot == kMaxLanes) return false;
   if (slot == lanes_.size()) lanes_.emplace_back();
   lane->set_slot(static_cast<uint32_t>(slot));
+  VERBENA_CHECK(slot < lanes_.size() && lanes_[slot] == nullptr) << "slot " << slot;
   lanes_[slot] = std::move(lane);
   lanes_[slot]->header().target_open.store(1, std::memory_order_release);
   if (hot_count_ < kMaxHot) {
@@ -33,6 +36,8 @@ void InLanes::Remove(size_t slot) {
   InLane* lane = lanes_[slot].get();
   auto end = hot_.begin() + static_cast<std::ptrdiff_t>(hot_count_);
   auto place = std::find(hot_.begin(), end, lane);
+  VERBENA_CHECK(lane->slot() == slot && lane->hot() == (place != end) && !lane->listed())
+      << "slot " << slot << " of " << lanes_.size() << ", lane's " << lane->slot();
   if (place != end) {
     *place = hot_[--hot_count_];
     hot_[hot_count_] = nullptr;
@@ -75,6 +80,7 @@ void InLanes::Consider(InLane& lane) {
 }
 
 void InLanes::MakeHot(InLane& lane, size_t place) {
+  VERBENA_CHECK(place < hot_count_ && !lane.hot()) << "place " << place << " of " << hot_count_;
   hot_[place] = &lane;
   lane.set_hot(true);
   lane.set_referenced(true);

@@ -39,6 +39,7 @@ OutLane::OutLane(Completions& send_cq, std::shared_ptr<Peer> peer, uint64_t remo
 }
 
 OutLane::~OutLane() {
+  VERBENA_CHECK(users_.empty()) << "a lane ends before " << users_.size() << " of its QPs";
   if (wire_ != nullptr) wire_->set_out_lane(nullptr);
 }
 
@@ -121,7 +122,8 @@ bool OutLane::TakeProgress(CompletionWriter& writer) {
     scratch_.clear();
   }
   // A refused inline WR finds its data in the ring: only now may it be written over.
-  requests_.Release(consumed);
+  const bool released = requests_.Release(consumed);
+  VERBENA_CHECK(released) << "line " << consumed << " of a request ring";
   return true;
 }
 

@@ -26,6 +26,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/soft/copies_under_way.h"
 #include "verbena/transport/soft/peer.h"
@@ -209,11 +210,15 @@ class OutLane {
   // sequence also sees its key. A reader that sees the key of the next copy sees that this one is
   // over.
   void BeginCopy(uint32_t rkey) {
+    VERBENA_DCHECK(copying_ % 2 == 0) << "a copy begins within another";
     header().copying_key.store(rkey, std::memory_order_release);
     header().copying.store(++copying_, std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
-  void EndCopy() { header().copying.store(++copying_, std::memory_order_release); }
+  void EndCopy() {
+    VERBENA_DCHECK(copying_ % 2 != 0) << "a copy ends that has not begun";
+    header().copying.store(++copying_, std::memory_order_release);
+  }
   // False until the target has the lane: it would not notice a copy. If this is true after
   // BeginCopy, the target does, for as long as it permits any.
   bool target_sees_copies() const {
@@ -244,7 +249,10 @@ class OutLane {
     return unanswered_ != 0 || requests_.released() != requests_.position();
   }
   // Counts READs and atomics that were launched and are not over.
-  void CountUnanswered(int change) { unanswered_ += change; }
+  void CountUnanswered(int change) {
+    unanswered_ += change;
+    VERBENA_DCHECK(unanswered_ >= 0) << unanswered_;
+  }
   // QP `qpn` gives up the READ or atomic in lines [start, end) of the ring, before it was answered
   // in full. Its answer concerns no later operation of the QP, whose PSNs may begin anew. A target
   // that goes on without answering it fails the lane.

@@ -4,6 +4,8 @@
 
 #include <mutex>
 
+#include "verbena/transport/base/check.h"
+
 namespace verbena::internal::soft {
 namespace {
 
@@ -13,7 +15,9 @@ constexpr uint32_t kWindowAccess =
 
 // The work requests' threads are the only writers, one at a time.
 void Count(std::atomic<uint32_t>& counter, int change) {
-  counter.store(counter.load(kRelaxed) + static_cast<uint32_t>(change), kRelaxed);
+  const uint32_t before = counter.load(kRelaxed);
+  VERBENA_CHECK(change >= 0 || before != 0) << "a window is unbound twice";
+  counter.store(before + static_cast<uint32_t>(change), kRelaxed);
 }
 
 uint32_t QpnOf(const MemoryEntry& entry) { return entry.scope.load(kRelaxed) & 0xffffff; }
@@ -44,6 +48,7 @@ std::optional<uint32_t> MemoryTable::Register(uint32_t pd, const MemoryLocation&
 
 void MemoryTable::Publish(uint32_t key, uint32_t scope, const MemoryLocation& location,
                           uint64_t bytes, uint32_t access) {
+  VERBENA_CHECK(key >> 8 != 0 && key >> 8 < kMaxMemoryKeys) << "key " << key;
   MemoryEntry& entry = entries_[key >> 8];
   entry.scope.store(scope, std::memory_order_relaxed);
   entry.access.store(access, std::memory_order_relaxed);
@@ -60,6 +65,7 @@ void MemoryTable::Revoke(uint32_t key) {
 }
 
 void MemoryTable::Recycle(uint32_t key) {
+  VERBENA_CHECK(entries_[key >> 8].key.load(kRelaxed) == 0) << "key " << key << " is in use";
   std::lock_guard<std::mutex> lock(mutex_);
   const uint32_t next_tag = (key + 1) & 0xff;
   free_keys_.push_back((key & ~0xffu) | next_tag);

@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/soft/events.h"
 #include "verbena/transport/soft/options.h"
 
@@ -41,7 +42,9 @@ class ReceiveQueue {
         max_sge_(max_sge),
         mask_(std::bit_ceil(max_wr == 0 ? 1 : max_wr) - 1),
         headers_(std::make_unique<Header[]>(mask_ + 1)),
-        sges_(std::make_unique<ibv_sge[]>((size_t{mask_} + 1) * (max_sge == 0 ? 1 : max_sge))) {}
+        sges_(std::make_unique<ibv_sge[]>((size_t{mask_} + 1) * (max_sge == 0 ? 1 : max_sge))) {
+    VERBENA_CHECK(max_sge <= kMaxSge) << max_sge << " pieces of a receive";
+  }
 
   // 0 or a positive errno.
   int Post(const ibv_recv_wr& wr) {
@@ -81,6 +84,7 @@ class ReceiveQueue {
     const uint32_t slot = position & mask_;
     receive.wr_id = headers_[slot].wr_id;
     receive.num_sge = headers_[slot].num_sge;
+    VERBENA_DCHECK(receive.num_sge <= kMaxSge) << receive.num_sge;
     std::memcpy(receive.sges, &sges_[size_t{slot} * max_sge_], sizeof(ibv_sge) * receive.num_sge);
   }
 

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <mutex>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/soft/completions.h"
 #include "verbena/transport/soft/direct_copy.h"
 #include "verbena/transport/soft/lane.h"
@@ -120,6 +121,8 @@ int SendQueue::Post(ibv_send_wr* wr, ibv_send_wr** bad_wr) {
     if ((wr->send_flags & IBV_SEND_INLINE) == 0 || launched_ == tail_ || failed_) continue;
     if (!StoreInline(tail_ - 1, nullptr)) {
       --tail_;
+      // Its first bytes may have been copied already. The next WR begins at its own first byte.
+      if (launched_ == tail_) direct_offset_ = 0;
       error = EFAULT;
       break;
     }
@@ -153,6 +156,7 @@ int SendQueue::CheckPost(const ibv_send_wr& wr, uint64_t& length) const {
 int SendQueue::Enqueue(const ibv_send_wr& wr) {
   uint64_t length;
   if (int error = CheckPost(wr, length); error != 0) return error;
+  VERBENA_DCHECK(tail_ - released_ <= mask_) << "a send queue of " << mask_ + 1 << " slots";
   const uint32_t index = tail_;
   Wqe& wqe = At(index);
   wqe.wr_id = wr.wr_id;
@@ -393,6 +397,8 @@ void SendQueue::AddCompletion(uint32_t index, ibv_wc_status status, CompletionWr
 }
 
 void SendQueue::ReportFailure(uint32_t index, ibv_wc_status status, CompletionWriter& writer) {
+  VERBENA_CHECK(index - done_ < tail_ - done_)
+      << "WR " << index << " of [" << done_ << ", " << tail_ << ")";
   // Only a peer that breaks the protocol leaves anything before it.
   ForgetReads(index);
   for (; done_ != index; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, writer);
@@ -493,6 +499,7 @@ void SendQueue::Flush(CompletionWriter& writer) {
 
 void SendQueue::CountReads(int change) {
   outstanding_reads_ += change;
+  VERBENA_DCHECK(outstanding_reads_ >= 0) << outstanding_reads_;
   if (lane_ != nullptr) lane_->CountUnanswered(change);
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -77,7 +78,11 @@ class TcpShares::Taken {
     std::lock_guard<std::mutex> lock(held_->mutex);
     for (const Wanted& one : wanted_) {
       auto resource = held_->resources.find({one.kind, one.cq});
+      VERBENA_CHECK(resource != held_->resources.end() && resource->second.all >= one.amount)
+          << NameOf(one.kind);
       auto source = resource->second.by_source.find(source_);
+      VERBENA_CHECK(source != resource->second.by_source.end() && source->second >= one.amount)
+          << NameOf(one.kind) << " of " << FormatIp(source_);
       resource->second.all -= one.amount;
       source->second -= one.amount;
       if (source->second == 0) resource->second.by_source.erase(source);
@@ -130,6 +135,7 @@ uint64_t TcpSilent::TakeOldestOfMost(const IpAddress& newcomer) {
   for (const auto& [source, _] : counts_) most = std::max(most, count_of(source));
   auto oldest = std::find_if(sockets_.begin(), sockets_.end(),
                              [&](const Socket& socket) { return count_of(socket.source) == most; });
+  VERBENA_CHECK(oldest != sockets_.end()) << "none of " << sockets_.size() << " sockets";
   const Socket taken = *oldest;
   sockets_.erase(oldest);
   Uncount(taken.source);
@@ -138,6 +144,7 @@ uint64_t TcpSilent::TakeOldestOfMost(const IpAddress& newcomer) {
 
 void TcpSilent::Uncount(const IpAddress& source) {
   auto found = counts_.find(source);
+  VERBENA_CHECK(found != counts_.end() && found->second != 0) << FormatIp(source);
   if (--found->second == 0) counts_.erase(found);
 }
 

@@ -1,12 +1,20 @@
 // One-sided operations move exactly their bytes, keep their order behind SENDs, and touch nothing
 // that they may not. Two QPs in one process, whose devices are stepped by hand.
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "tests/transport/soft/in_process_fixture.h"
 #include "verbena/transport/soft/completions.h"
+#include "verbena/transport/soft/user_memory.h"
 
 namespace verbena::internal::soft {
 namespace one_sided_test {
@@ -336,6 +344,51 @@ TEST_F(DirectBoundTest, ATimerOfAFormerConnectionTakesNoTurnFromAWrite) {
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].wr_id, 2u);
   EXPECT_EQ(done[0].status, IBV_WC_SUCCESS);
+}
+
+// A post's bound ends within the inline data, of which the rest cannot be read.
+TEST_F(DirectBoundTest, ARefusedInlineWriteLeavesNoOffsetToTheNext) {
+  VERBENA_SKIP_OVER_TCP("the initiator copies nothing");
+  GuardUserMemory();
+  MakeConnected({.bytes = 2 << 20}, {.bytes = 2 << 20});
+  const size_t page = getpagesize();
+  auto* const pages = static_cast<std::byte*>(
+      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(pages, MAP_FAILED);
+  ASSERT_EQ(mprotect(pages + page, page, PROT_NONE), 0);
+  const auto write = [&](uint64_t wr_id, const ibv_sge& from, unsigned flags) {
+    return a_->PostOneSided(IBV_WR_RDMA_WRITE, wr_id, from,
+                            reinterpret_cast<uint64_t>(b_->receive_buffer()), b_->mr()->rkey,
+                            flags);
+  };
+  // The first WR leaves the post 100 bytes.
+  ibv_sge large = a_->SendSge(0, kDirectBytesPerTurn - 100);
+  ibv_sge torn{.addr = reinterpret_cast<uint64_t>(pages + page - 100), .length = 200, .lkey = 0};
+  ibv_send_wr second{};
+  second.wr_id = 2;
+  second.sg_list = &torn;
+  second.num_sge = 1;
+  second.opcode = IBV_WR_RDMA_WRITE;
+  second.send_flags = IBV_SEND_INLINE;
+  second.wr.rdma.remote_addr = reinterpret_cast<uint64_t>(b_->receive_buffer());
+  second.wr.rdma.rkey = b_->mr()->rkey;
+  ibv_send_wr first = second;
+  first.wr_id = 1;
+  first.next = &second;
+  first.sg_list = &large;
+  first.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* bad = nullptr;
+  EXPECT_EQ(ibv_post_send(a_->qp(), &first, &bad), EFAULT);
+  EXPECT_EQ(bad, &second);
+  std::memset(a_->send_buffer(), 'n', 50);
+  ASSERT_EQ(write(3, a_->SendSge(0, 50), IBV_SEND_SIGNALED), 0);
+  std::vector<uint64_t> done;
+  for (int turn = 0; turn < 100 && done.size() < 2; ++turn) {
+    for (const ibv_wc& wc : Poll(a_->cq())) done.push_back(wc.wr_id);
+  }
+  EXPECT_THAT(done, ElementsAre(1u, 3u));
+  EXPECT_EQ(b_->ReceivedText(0, 50), std::string(50, 'n'));
+  munmap(pages, 2 * page);
 }
 
 TEST_F(DirectBoundTest, APollCopiesFewBytesForAllItsQueuePairsInTurn) {

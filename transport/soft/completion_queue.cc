@@ -70,6 +70,7 @@ void CompletionQueue::ServePairs() {
 }
 
 bool CompletionQueue::Tick() {
+  if (unwatched_.load(std::memory_order_relaxed)) return TickUnwatched();
   const uint64_t polls = polls_.load(std::memory_order_relaxed);
   if (polls != polls_at_tick_ || control_.mode.load() != CqControl::kPolled) {
     polls_at_tick_ = polls;
@@ -77,6 +78,14 @@ bool CompletionQueue::Tick() {
   }
   std::lock_guard<SpinLock> guard(lock());
   BecomeUnpolled();
+  Drive();
+  return true;
+}
+
+bool CompletionQueue::TickUnwatched() {
+  std::lock_guard<SpinLock> guard(lock());
+  if (!unpolled()) return false;
+  WatchPairs(true);
   Drive();
   return true;
 }
@@ -105,17 +114,24 @@ void CompletionQueue::Drive() {
 
 void CompletionQueue::BecomePolled() {
   control_.mode.store(CqControl::kPolled, std::memory_order_relaxed);
-  if (pairs_ != nullptr) pairs_->LetEngineWatch(false);
-  device_.engine().OnCqPolled();
+  WatchPairs(false);
+  device_.engine().OnTickNeeded();
 }
 
 void CompletionQueue::BecomeUnpolled() {
   control_.mode.store(CqControl::kUnpolled, std::memory_order_relaxed);
-  if (pairs_ != nullptr) pairs_->LetEngineWatch(true);
+  WatchPairs(true);
   SetWakeLevels();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // Published before its writer could see the new mode: nobody else will ring for it.
   if (HasWork()) WakeEngine();
+}
+
+void CompletionQueue::WatchPairs(bool watch) {
+  if (pairs_ == nullptr) return;
+  const bool unwatched = !pairs_->LetEngineWatch(watch);
+  unwatched_.store(unwatched);
+  if (unwatched) device_.engine().OnTickNeeded();
 }
 
 void CompletionQueue::Progress(CompletionWriter& writer) {
@@ -236,7 +252,7 @@ absl::Status CompletionQueue::AddPair(std::shared_ptr<LanePair> pair, uint64_t l
   InLane* added = pair->in_lane();
   absl::Status status = pairs_->Add(std::move(pair));
   if (!status.ok()) added->Orphan();
-  pairs_->LetEngineWatch(unpolled());
+  WatchPairs(unpolled());
   return status;
 }
 

@@ -42,12 +42,15 @@ class CompletionQueue final : public Completions {
 
   // Engine only. Serve acts if the doorbell rang; Tick takes over a CQ that was not polled since
   // the last Tick. Both return true when they did something. NeedsTick is true while the owner
-  // polls: without a Tick, nobody would notice that it stopped.
+  // polls, since nobody else would notice that it stops, and while the engine cannot watch the TCP
+  // connections, at which a Tick then looks itself.
   bool Serve();
   bool Tick();
   // The engine's epoll says that something came over a TCP connection of this CQ.
   void ServePairs();
-  bool NeedsTick() const { return control_.mode.load() == CqControl::kPolled; }
+  bool NeedsTick() const {
+    return control_.mode.load() == CqControl::kPolled || unwatched_.load(std::memory_order_relaxed);
+  }
 
   // All below: under the lock. The lanes of the CQ:
   // Frees first those that are over.
@@ -78,10 +81,13 @@ class CompletionQueue final : public Completions {
   void TakeAttention(CompletionWriter& writer);
   bool HasWork() const;
   void SetWakeLevels();
+  bool TickUnwatched();
   // Moves everything that waits into the queue, as the engine does.
   void Drive();
   void BecomePolled();
   void BecomeUnpolled();
+  // Has the engine watch the TCP connections, if there are any.
+  void WatchPairs(bool watch);
 
   std::atomic<uint64_t> polls_{0};
   uint64_t polls_at_tick_ = 0;
@@ -91,6 +97,7 @@ class CompletionQueue final : public Completions {
   std::vector<InLane*> served_;
   std::vector<std::unique_ptr<OutLane>> out_lanes_;
   std::unique_ptr<LanePairs> pairs_;          // none until the first TCP connection
+  std::atomic<bool> unwatched_{false};        // they are to be watched, and cannot be
   std::vector<QueuePair*> attended_scratch_;  // keeps its memory
 };
 

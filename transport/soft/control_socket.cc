@@ -38,6 +38,22 @@ socklen_t NameOf(const DeviceAddress& device, sockaddr_un& address) {
 // Without descriptors: long enough not to spin, short for who connects.
 constexpr Duration kRetryDelay = std::chrono::milliseconds(100);
 
+// A descriptor of the process at the other end of `socket`, which SO_PEERCRED calls `pid`. None if
+// that is 0, if the kernel has no pidfds, or if the process has ended.
+UniqueFd PidFdOf(int socket, pid_t pid) {
+  if (pid == 0) return {};
+#ifndef SO_PEERPIDFD
+  constexpr int SO_PEERPIDFD = 77;
+#endif
+  int fd = -1;
+  socklen_t bytes = sizeof(fd);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &bytes) == 0) return UniqueFd(fd);
+  // Since Linux 6.5. Before, a process that ended while it waited for us to accept it may have left
+  // its number to another one.
+  if (errno != ENOPROTOOPT) return {};
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
 }  // namespace
 
 ControlSocket::ControlSocket(UniqueFd fd, UniqueFd pid_fd, pid_t pid)
@@ -86,8 +102,7 @@ absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Adopt(UniqueFd fd)
                     "each other over TCP: VERBENA_DEVICE=soft:tcp for both",
                     peer.pid, peer.uid, geteuid()));
   }
-  UniqueFd pid_fd;
-  if (peer.pid != 0) pid_fd = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
+  UniqueFd pid_fd = PidFdOf(fd.get(), peer.pid);
   return std::unique_ptr<ControlSocket>(
       new ControlSocket(std::move(fd), std::move(pid_fd), peer.pid));
 }

@@ -120,7 +120,7 @@ void Engine::Wake() {
   if (doorbell_fd_ >= 0) eventfd_write(doorbell_fd_, 1);
 }
 
-void Engine::OnCqPolled() {
+void Engine::OnTickNeeded() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!ticking_.load(std::memory_order_relaxed)) Wake();
 }

@@ -81,8 +81,8 @@ class Engine {
   void Wake();
   // Calls Client::OnTimer(qpn, token) once `when` has come.
   void StartTimer(TimePoint when, uint32_t qpn, uint32_t token);
-  // A CQ is polled again: its owner is to be watched.
-  void OnCqPolled();
+  // Client::NeedsTick() is true from here on.
+  void OnTickNeeded();
 
   // Written to wake the engine; -1 when it is stepped by hand.
   int doorbell_fd() const { return doorbell_fd_; }

@@ -220,8 +220,9 @@ void SoftFabric::Connect(const ConnectRequest& request) {
 }
 
 void SoftFabric::Forget(const ConnectRequest& request) {
-  if (tcp_ == nullptr) return;
-  tcp_->Forget(request);
+  if (wire_ == nullptr && tcp_ == nullptr) return;
+  if (wire_ != nullptr) wire_->Forget(request);
+  if (tcp_ != nullptr) tcp_->Forget(request);
   state_.engine().Wake();
 }
 

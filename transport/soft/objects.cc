@@ -236,7 +236,7 @@ absl::StatusOr<ibv_cq*> SoftObjects::CreateCq(int entries, void* cq_context,
   if (events != nullptr) ++events->users;
   ibv_cq* raw = cq.get();
   cqs_.emplace(raw, std::move(cq));
-  state_.engine().OnCqPolled();
+  state_.engine().OnTickNeeded();
   return raw;
 }
 

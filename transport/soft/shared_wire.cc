@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <iterator>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "fmt/format.h"
@@ -49,13 +52,18 @@ void SharedWire::Connect(const ConnectRequest& request) {
   requests_.push_back(request);
 }
 
+void SharedWire::Forget(const ConnectRequest& request) {
+  std::lock_guard<std::mutex> lock(requests_mutex_);
+  forgotten_.push_back(request);
+}
+
 void SharedWire::CloseLane(const DeviceAddress& address, uint64_t lane) {
   std::lock_guard<std::mutex> lock(requests_mutex_);
   closings_.push_back({address, lane});
 }
 
 TimePoint SharedWire::next() const {
-  TimePoint next = listener_->retry();
+  TimePoint next = std::min(listener_->retry(), next_deadline_);
   for (const BusyPeer& busy : busy_) next = std::min(next, busy.next);
   return next;
 }
@@ -75,21 +83,25 @@ bool SharedWire::Serve(TimePoint now) {
       Read(*connection);
     }
   }
+  if (now >= next_deadline_) EndOverdue();
   Sweep();
   return count > 0;
 }
 
 void SharedWire::TakeRequests() {
   std::vector<ConnectRequest> requests;
+  std::vector<ConnectRequest> forgotten;
   std::vector<Closing> closings;
   {
     std::lock_guard<std::mutex> lock(requests_mutex_);
     requests.swap(requests_);
+    forgotten.swap(forgotten_);
     closings.swap(closings_);
   }
   for (const ConnectRequest& request : requests) {
     StartRequest(request, SaturatingAdd(now_, kBusyPatience));
   }
+  for (const ConnectRequest& request : forgotten) ForgetRequest(request);
   TellOfArenas();
   for (const Closing& closing : closings) {
     Connection* connection = Outbound(closing.address);
@@ -145,37 +157,59 @@ void SharedWire::StartRequest(const ConnectRequest& request, TimePoint until) {
     return;
   }
   Connection* connection = Outbound(request.address);
-  if (connection == nullptr) {
-    auto socket = ControlSocket::Connect(request.address);
-    if (absl::IsAborted(socket.status())) {
-      if (now_ < until && busy_.size() < kMaxBusyPeers) {
-        busy_.push_back({request.address, SaturatingAdd(now_, kBusyDelay), until, {request}});
-        return;
-      }
-      socket = absl::UnavailableError(socket.status().message());
-    }
-    if (!socket.ok()) {
-      log_.Write(LogLevel::kInfo, now_,
-                 fmt::format("{}: no soft device of this host answers under {}: {}", state_.name(),
-                             AddressText(request.address), socket.status().ToString()));
-      host_.ConnectByTcp(request, socket.status());
-      return;
-    }
-    connection = Add(*std::move(socket));
-    connection->outbound = true;
-    connection->address = request.address;
-    absl::Status status = SendHello(*connection);
-    if (!status.ok()) {
-      End(*connection, status);
-      host_.ConnectByTcp(request, status);
-      return;
-    }
-  }
+  if (connection == nullptr) connection = Dial(request, until);
+  if (connection == nullptr) return;
   if (connection->peer == nullptr) {
     connection->unsent.push_back(request);
   } else if (absl::Status status = SendResolve(*connection, request); !status.ok()) {
     End(*connection, status);
   }
+}
+
+SharedWire::Connection* SharedWire::Dial(const ConnectRequest& request, TimePoint until) {
+  auto socket = ControlSocket::Connect(request.address);
+  if (absl::IsAborted(socket.status())) {
+    if (now_ < until && busy_.size() < kMaxBusyPeers) {
+      busy_.push_back({request.address, SaturatingAdd(now_, kBusyDelay), until, {request}});
+      return nullptr;
+    }
+    socket = absl::UnavailableError(socket.status().message());
+  }
+  if (!socket.ok()) {
+    log_.Write(LogLevel::kInfo, now_,
+               fmt::format("{}: no soft device of this host answers under {}: {}", state_.name(),
+                           AddressText(request.address), socket.status().ToString()));
+    host_.ConnectByTcp(request, socket.status());
+    return nullptr;
+  }
+  absl::StatusOr<Connection*> added = Add(*std::move(socket));
+  if (!added.ok()) {
+    host_.ConnectByTcp(request, added.status());
+    return nullptr;
+  }
+  Connection* connection = *added;
+  connection->outbound = true;
+  connection->address = request.address;
+  if (absl::Status status = SendHello(*connection); !status.ok()) {
+    End(*connection, status);
+    host_.ConnectByTcp(request, status);
+    return nullptr;
+  }
+  return connection;
+}
+
+void SharedWire::ForgetRequest(const ConnectRequest& request) {
+  const auto same = [&](const ConnectRequest& one) {
+    return one.qpn == request.qpn && one.remote_qpn == request.remote_qpn;
+  };
+  const auto busy = std::ranges::find(busy_, request.address, &BusyPeer::address);
+  if (busy != busy_.end()) std::erase_if(busy->requests, same);
+  Connection* connection = Outbound(request.address);
+  if (connection == nullptr) return;
+  std::erase_if(connection->unsent, same);
+  connection->questions.Forget(request);
+  absl::Status status = connection->questions.CheckUnanswered();
+  if (!status.ok()) End(*connection, status);
 }
 
 void SharedWire::TryBusyPeers() {
@@ -198,17 +232,35 @@ SharedWire::Connection* SharedWire::Outbound(const DeviceAddress& address) {
   return nullptr;
 }
 
-SharedWire::Connection* SharedWire::Add(std::unique_ptr<ControlSocket> socket) {
+absl::StatusOr<SharedWire::Connection*> SharedWire::Add(std::unique_ptr<ControlSocket> socket) {
   auto connection = std::make_unique<Connection>();
   connection->socket = std::move(socket);
+  connection->deadline = SaturatingAdd(now_, kGreetingPatience);
   Connection* raw = connection.get();
   epoll_event event{.events = EPOLLIN, .data = {.ptr = raw}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, raw->socket->fd(), &event);
-  if (raw->socket->pid_fd() >= 0) {
-    epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, raw->socket->pid_fd(), &event);
+  int error = 0;
+  for (const int fd : {raw->socket->fd(), raw->socket->pid_fd()}) {
+    if (fd >= 0 && epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) error = errno;
+  }
+  if (error != 0) {
+    absl::Status status =
+        ErrnoStatus(error, "epoll_ctl(ADD), which fs.epoll.max_user_watches bounds");
+    log_.Write(LogLevel::kWarning, now_,
+               fmt::format("{} refuses process {}: {}", state_.name(), raw->socket->pid(),
+                           status.ToString()));
+    Unwatch(*raw);
+    return status;
   }
   connections_.push_back(std::move(connection));
+  Until(raw->deadline);
   return raw;
+}
+
+void SharedWire::Unwatch(const Connection& connection) {
+  // A child of this process may hold copies of the descriptors, which would keep them watched.
+  for (const int fd : {connection.socket->fd(), connection.socket->pid_fd()}) {
+    if (fd >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  }
 }
 
 void SharedWire::Watch(Connection& connection) {
@@ -221,9 +273,10 @@ void SharedWire::Watch(Connection& connection) {
 void SharedWire::AcceptSome(TimePoint now) {
   const size_t room = kMaxConnections - std::min(kMaxConnections, connections_.size());
   for (std::unique_ptr<ControlSocket>& socket : listener_->Accept(room, now)) {
-    Connection* connection = Add(std::move(socket));
-    absl::Status status = SendHello(*connection);
-    if (!status.ok()) End(*connection, status);
+    absl::StatusOr<Connection*> connection = Add(std::move(socket));
+    if (!connection.ok()) continue;
+    absl::Status status = SendHello(**connection);
+    if (!status.ok()) End(**connection, status);
   }
   epoll_event event{.events = listener_->retry() == kNever ? uint32_t{EPOLLIN} : 0,
                     .data = {.ptr = nullptr}};
@@ -313,6 +366,8 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
     return absl::InvalidArgumentError("a soft device introduced itself wrongly");
   }
   connection.address = message.address();
+  connection.deadline = kNever;
+  VERBENA_RETURN_IF_ERROR(EndPredecessor(connection, received.descriptors[0].get()));
   auto share = std::make_shared<MappedShare>();
   VERBENA_ASSIGN_OR_RETURN(
       share->controls,
@@ -345,13 +400,24 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
   return absl::OkStatus();
 }
 
-absl::Status SharedWire::HandleResolved(Connection& connection, const ControlMessage& message) {
-  auto found = connection.resolving.find(message.request);
-  if (found == connection.resolving.end()) {
-    return absl::InvalidArgumentError("a soft device answered what it was not asked");
+absl::Status SharedWire::EndPredecessor(Connection& connection, int controls) {
+  struct stat file{};
+  if (fstat(controls, &file) != 0) return ErrnoStatus(errno, "fstat of a soft device's memory");
+  connection.controls_inode = file.st_ino;
+  for (auto& each : connections_) {
+    if (!each->over && each->peer != nullptr && each->address == connection.address &&
+        each->controls_inode != connection.controls_inode) {
+      End(*each, absl::AbortedError("another process has its address now"));
+    }
   }
-  const ConnectRequest request = found->second;
-  connection.resolving.erase(found);
+  return absl::OkStatus();
+}
+
+absl::Status SharedWire::HandleResolved(Connection& connection, const ControlMessage& message) {
+  VERBENA_ASSIGN_OR_RETURN(std::optional<ConnectRequest> asked,
+                           connection.questions.Answered(message.request));
+  if (!asked.has_value()) return absl::OkStatus();
+  const ConnectRequest request = *std::move(asked);
   if (message.found == 0) {
     host_.FinishConnect(request, nullptr, 0);
     request.Found();
@@ -398,7 +464,8 @@ absl::Status SharedWire::SendHello(Connection& connection) {
 
 absl::Status SharedWire::SendResolve(Connection& connection, const ConnectRequest& request) {
   const uint64_t id = next_request_++;
-  connection.resolving.emplace(id, request);
+  connection.questions.Ask(id, request, now_);
+  Until(connection.questions.next());
   absl::Status status = connection.socket->Send(
       {.kind = ControlMessage::kResolve, .request = id, .qpn = request.remote_qpn});
   Watch(connection);
@@ -433,12 +500,11 @@ void SharedWire::EndSending(Connection& connection, const absl::Status& reason) 
     // The process never introduced itself: perhaps it is another user's.
     host_.ConnectByTcp(request, reason);
   }
-  for (const auto& [_, request] : connection.resolving) {
+  for (const ConnectRequest& request : connection.questions.TakeAll()) {
     host_.FinishConnect(request, nullptr, 0);
     request.NotFound(reason);
   }
   connection.unsent.clear();
-  connection.resolving.clear();
   epoll_event event{.events = EPOLLIN, .data = {.ptr = &connection}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket->fd(), &event);
   AwaitEnd(connection);
@@ -448,18 +514,39 @@ void SharedWire::AwaitEnd(Connection& connection) {
   // Nobody copies on behalf of a connection without a peer.
   if (connection.peer != nullptr && !connection.socket->PeerHasEnded(kMessagesAtOnce)) return;
   connection.closed = true;
-  // By hand: a child of this process may hold copies of the descriptors, which would keep them
-  // watched.
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket->fd(), nullptr);
-  if (connection.socket->pid_fd() >= 0) {
-    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket->pid_fd(), nullptr);
-  }
+  Unwatch(connection);
   if (connection.peer == nullptr) return;
   // A process that could not take our greeting ends that connection alone.
   for (const auto& each : connections_) {
     if (each->peer == connection.peer && !each->closed) return;
   }
   connection.peer->SetGone();
+}
+
+void SharedWire::EndOverdue() {
+  next_deadline_ = kNever;
+  for (auto& each : connections_) {
+    if (each->over) continue;
+    if (each->peer == nullptr && each->deadline <= now_) {
+      End(*each,
+          absl::DeadlineExceededError("it did not introduce itself in time (process stopped?)"));
+      continue;
+    }
+    for (const ConnectRequest& late : each->questions.TakeOverdue(now_)) {
+      const absl::Status reason = absl::DeadlineExceededError(
+          fmt::format("{} does not say in time how queue pair {} is reached (process stopped?)",
+                      AddressText(each->address), late.remote_qpn));
+      log_.Write(LogLevel::kInfo, now_,
+                 fmt::format("{}: {}", state_.name(), std::string(reason.message())));
+      host_.FinishConnect(late, nullptr, 0);
+      late.NotFound(reason);
+    }
+    if (absl::Status status = each->questions.CheckUnanswered(); !status.ok()) {
+      End(*each, status);
+    } else {
+      Until(std::min(each->deadline, each->questions.next()));
+    }
+  }
 }
 
 void SharedWire::Sweep() {

@@ -12,27 +12,33 @@
 //
 // Nobody proves the name that he listens under, and any process may choose which name we are to
 // reach. So the wire never waits for a peer that does not accept: it tries a few times more, while
-// the engine does its other work.
+// the engine does its other work. A peer that accepts and then says nothing, as a process that was
+// stopped, has kGreetingPatience to greet, and Questions::kPatience for each answer.
 //
-// Runs on the engine's thread; Connect and CloseLane may be called from any.
+// Runs on the engine's thread; Connect, Forget and CloseLane may be called from any.
 
 #ifndef VERBENA_TRANSPORT_SOFT_SHARED_WIRE_H_
 #define VERBENA_TRANSPORT_SOFT_SHARED_WIRE_H_
 
+#include <sys/types.h>
+
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/peer.h"
+#include "verbena/transport/soft/questions.h"
 #include "verbena/transport/soft/state.h"
 #include "verbena/transport/soft/wire.h"
 
@@ -42,6 +48,8 @@ class SharedWire final : public Engine::Wire {
  public:
   // Peers whose backlog is full, and to which we try to connect again. (start)
   static constexpr size_t kMaxBusyPeers = 64;
+  // Between a connection and its HELLO. Who connects waits no longer for the peer. (start)
+  static constexpr Duration kGreetingPatience = std::chrono::seconds(5);
 
   // Both outlive it.
   SharedWire(SoftState& state, WireHost& host) : state_(state), host_(host) {}
@@ -56,6 +64,8 @@ class SharedWire final : public Engine::Wire {
 
   // Any thread. WireHost::FinishConnect hears the outcome.
   void Connect(const ConnectRequest& request);
+  // Any thread. The queue pair of `request` is no more: nobody waits for its peer.
+  void Forget(const ConnectRequest& request);
   // Any thread: the lane's initiator, we, will write nothing more into it.
   void CloseLane(const DeviceAddress& address, uint64_t lane);
 
@@ -64,7 +74,7 @@ class SharedWire final : public Engine::Wire {
   void WithdrawArena(uint32_t id);
 
   // When Serve has something to do although fd() may not be readable; kNever: when fd() is
-  // readable.
+  // readable. No later than the next deadline.
   TimePoint next() const override;
 
   // One turn. True when something happened.
@@ -79,8 +89,10 @@ class SharedWire final : public Engine::Wire {
     bool over = false;    // nothing more is said on it
     bool closed = false;  // and the other side has ended it, too
     bool told_of_arenas = false;
-    std::vector<ConnectRequest> unsent;                      // wait for its HELLO
-    std::unordered_map<uint64_t, ConnectRequest> resolving;  // wait for kResolved
+    TimePoint deadline = kNever;         // of its HELLO
+    ino_t controls_inode = 0;            // of its HELLO: tells its device from an earlier one
+    std::vector<ConnectRequest> unsent;  // wait for its HELLO
+    Questions questions;                 // wait for kResolved
   };
   // A peer whose backlog is full.
   struct BusyPeer {
@@ -99,14 +111,26 @@ class SharedWire final : public Engine::Wire {
   absl::Status SendArena(Connection& connection, const std::shared_ptr<const SharedArena>& arena);
   // Connects if there is no connection yet. Until `until` it tries again if the peer is busy.
   void StartRequest(const ConnectRequest& request, TimePoint until);
+  void ForgetRequest(const ConnectRequest& request);
   void TryBusyPeers();
+  void EndOverdue();
+  void Until(TimePoint deadline) { next_deadline_ = std::min(next_deadline_, deadline); }
   Connection* Outbound(const DeviceAddress& address);
-  Connection* Add(std::unique_ptr<ControlSocket> socket);
+  // Connects to the device at `request`'s address and greets it, or has `request` served otherwise
+  // and returns null. `until`: as of StartRequest.
+  Connection* Dial(const ConnectRequest& request, TimePoint until);
+  // RESOURCE_EXHAUSTED if the kernel watches no more descriptors.
+  absl::StatusOr<Connection*> Add(std::unique_ptr<ControlSocket> socket);
   void Watch(Connection& connection);
+  void Unwatch(const Connection& connection);
   void AcceptSome(TimePoint now);
   void Read(Connection& connection);
   absl::Status Handle(Connection& connection, ControlSocket::Received received);
   absl::Status HandleHello(Connection& connection, ControlSocket::Received received);
+  // A process that was restarted may have the address of the one before, whose end was not read
+  // yet. `connection` has just named its address, and `controls` is the memory of its CQs'
+  // controls.
+  absl::Status EndPredecessor(Connection& connection, int controls);
   absl::Status HandleLane(Connection& connection, ControlSocket::Received received);
   absl::Status SendHello(Connection& connection);
   absl::Status SendResolve(Connection& connection, const ConnectRequest& request);
@@ -124,11 +148,13 @@ class SharedWire final : public Engine::Wire {
   TimePoint now_{};
   ThrottledLog log_{{}};  // of peers that come, go and fail
   uint64_t next_request_ = 1;
+  TimePoint next_deadline_ = kNever;  // no deadline of a connection is earlier
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<BusyPeer> busy_;  // at most kMaxBusyPeers, each address once
 
   std::mutex requests_mutex_;
   std::vector<ConnectRequest> requests_;
+  std::vector<ConnectRequest> forgotten_;  // after requests_
   std::vector<Closing> closings_;
   // In order: an announcement, or, with a null arena, a withdrawal.
   struct ArenaNews {

@@ -567,12 +567,13 @@ void LanePairs::CloseOne(LanePair& pair, CompletionWriter& writer) {
   if (closing->out_lane() != nullptr) closing->out_lane()->Lose(writer);
 }
 
-void LanePairs::LetEngineWatch(bool watch) {
-  if (watch == engine_watches_ || !epoll_) return;
+bool LanePairs::LetEngineWatch(bool watch) {
+  if (watch == engine_watches_ || !epoll_) return true;
   epoll_event event{.events = EPOLLIN, .data = {.u64 = tag_}};
   const bool done =
       epoll_ctl(engine_epoll_, watch ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, epoll_.get(), &event) == 0;
   engine_watches_ = watch && done;
+  return engine_watches_ == watch;
 }
 
 void LanePairs::WatchWritable(LanePair& pair, bool writable) {

@@ -236,8 +236,9 @@ class LanePairs {
   // Closes the connections of `peer`; null: of all.
   void Close(const Peer* peer, CompletionWriter& writer);
 
-  // Whether the engine is to watch. Harmless when it does so already.
-  void LetEngineWatch(bool watch);
+  // Whether the engine is to watch. Harmless when it does so already. False if it is to, and the
+  // kernel watches no more descriptors.
+  bool LetEngineWatch(bool watch);
 
   // For LanePair.
   Completions& cq() { return cq_; }

@@ -268,7 +268,9 @@ void TcpWire::AcceptSome() {
     connection.deadline = SaturatingAdd(now_, kGreetingPatience);
     Until(connection.deadline);
     silent_.Add(connection.id, source->address);
-    Watch(connection, false);
+    if (absl::Status status = BeginWatching(connection, EPOLLIN); !status.ok()) {
+      End(connection, status);
+    }
   }
   epoll_event event{.events = accept_again_ == kNever ? uint32_t{EPOLLIN} : 0, .data = {.u64 = 0}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.socket.get(), &event);
@@ -289,8 +291,6 @@ TcpWireConnection& TcpWire::Add(UniqueFd socket) {
   auto connection = std::make_unique<TcpWireConnection>();
   connection->id = next_id_++;
   connection->socket = std::move(socket);
-  epoll_event event{.events = 0, .data = {.u64 = connection->id}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->socket.get(), &event);
   TcpWireConnection& added = *connection;
   connections_.emplace(added.id, std::move(connection));
   return added;
@@ -299,6 +299,15 @@ TcpWireConnection& TcpWire::Add(UniqueFd socket) {
 TcpWireConnection* TcpWire::Find(uint64_t id) {
   auto found = connections_.find(id);
   return found == connections_.end() ? nullptr : found->second.get();
+}
+
+absl::Status TcpWire::BeginWatching(TcpWireConnection& connection, uint32_t events) {
+  connection.watches_writable = (events & EPOLLOUT) != 0;
+  epoll_event event{.events = events, .data = {.u64 = connection.id}};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection.socket.get(), &event) == 0) {
+    return absl::OkStatus();
+  }
+  return ErrnoStatus(errno, "epoll_ctl(ADD), which fs.epoll.max_user_watches bounds");
 }
 
 void TcpWire::Watch(TcpWireConnection& connection, bool writable) {
@@ -496,7 +505,7 @@ void TcpWire::Expire() {
   }
   std::vector<DeviceAddress> silent;
   std::vector<std::pair<DeviceAddress, CqPair>> failed;
-  std::vector<std::pair<DeviceAddress, uint64_t>> unanswered;
+  std::vector<DeviceAddress> unanswered;
   for (auto& [address, session] : sessions_) {
     if (session->control == 0 && session->deadline <= now_) silent.push_back(address);
     if (session->control == 0) Until(session->deadline);
@@ -504,9 +513,10 @@ void TcpWire::Expire() {
       if (lanes.pending && lanes.deadline <= now_) failed.emplace_back(address, cqs);
       if (lanes.pending) Until(lanes.deadline);
     }
-    for (const auto& [id, resolving] : session->resolving) {
-      if (resolving.deadline <= now_) unanswered.emplace_back(address, id);
-      if (resolving.deadline > now_) Until(resolving.deadline);
+    if (session->questions.next() <= now_) {
+      unanswered.push_back(address);
+    } else {
+      Until(session->questions.next());
     }
   }
   for (const DeviceAddress& address : silent) {
@@ -515,7 +525,7 @@ void TcpWire::Expire() {
   for (const auto& [address, cqs] : failed) {
     if (TcpSession* session = FindSession(address); session != nullptr) FailLanes(*session, cqs);
   }
-  for (const auto& [address, id] : unanswered) FailResolve(address, id);
+  for (const DeviceAddress& address : unanswered) FailOverdue(address);
 }
 
 // TcpWire: what it agrees with its peers.
@@ -559,7 +569,13 @@ void TcpWire::StartRequest(const ConnectRequest& request) {
 
 void TcpWire::ForgetRequest(const ConnectRequest& request) {
   TcpSession* session = FindSession(request.address);
-  if (session == nullptr || session->control != 0) return;
+  if (session == nullptr) return;
+  if (session->control != 0) {
+    session->questions.Forget(request);
+    absl::Status status = session->questions.CheckUnanswered();
+    if (!status.ok()) EndSession(request.address, status);
+    return;
+  }
   std::erase_if(session->waiting, [&](const ConnectRequest& one) {
     return one.qpn == request.qpn && one.remote_qpn == request.remote_qpn;
   });
@@ -603,7 +619,7 @@ void TcpWire::Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs) {
   }
   absl::StatusOr<UniqueFd> socket =
       DialTcp(session.address, dial_from_own_address_ ? &address() : nullptr);
-  const absl::Status dialed = socket.status();
+  absl::Status dialed = socket.status();
   TcpWireConnection& connection = Add(dialed.ok() ? *std::move(socket) : UniqueFd());
   connection.phase = Phase::kDialing;
   connection.kind = kind;
@@ -617,12 +633,12 @@ void TcpWire::Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs) {
   connection.share = std::move(share);
   connection.deadline = SaturatingAdd(now_, kDialPatience);
   if (kind == TcpGreeting::Kind::kControl) session.dialing = connection.id;
+  if (dialed.ok()) dialed = BeginWatching(connection, EPOLLIN | EPOLLOUT);
   if (!dialed.ok()) {
     End(connection, dialed);
     return;
   }
   Until(connection.deadline);
-  Watch(connection, true);
 }
 
 void TcpWire::OnDialFailed(TcpWireConnection& connection) {
@@ -718,10 +734,8 @@ absl::Status TcpWire::Say(TcpSession& session, const TcpControl& message) {
 
 absl::Status TcpWire::Resolve(TcpSession& session, const ConnectRequest& request) {
   const uint64_t id = next_id_++;
-  TcpSession::Resolving& resolving = session.resolving[id];
-  resolving.request = request;
-  resolving.deadline = SaturatingAdd(now_, kAskPatience);
-  Until(resolving.deadline);
+  session.questions.Ask(id, request, now_);
+  Until(session.questions.next());
   return Say(session,
              {.kind = TcpControl::Kind::kResolve, .qpn = request.remote_qpn, .request = id});
 }
@@ -753,40 +767,29 @@ absl::Status TcpWire::Handle(TcpWireConnection& connection, const TcpControl& me
 }
 
 absl::Status TcpWire::HandleResolved(TcpSession& session, const TcpControl& message) {
-  auto found = session.resolving.find(message.request);
-  if (found == session.resolving.end()) {
-    return absl::InvalidArgumentError("a soft device answered what it was not asked");
-  }
-  if (!found->second.request.has_value()) {
-    // Late.
-    --session.unanswered;
-    session.resolving.erase(found);
-    return absl::OkStatus();
-  }
-  const ConnectRequest request = *found->second.request;
-  session.resolving.erase(found);
-  const std::optional<uint64_t> ours = host_.SendCqOf(request.qpn);
+  VERBENA_ASSIGN_OR_RETURN(std::optional<ConnectRequest> request,
+                           session.questions.Answered(message.request));
+  if (!request.has_value()) return absl::OkStatus();
+  const std::optional<uint64_t> ours = host_.SendCqOf(request->qpn);
   if (!message.found || !ours.has_value()) {
-    host_.FinishConnect(request, nullptr, 0);
+    host_.FinishConnect(*request, nullptr, 0);
     return absl::OkStatus();
   }
-  return WantLanes(session, request, {.ours = *ours, .theirs = message.receiver_cq});
+  return WantLanes(session, *request, {.ours = *ours, .theirs = message.receiver_cq});
 }
 
-void TcpWire::FailResolve(const DeviceAddress& address, uint64_t request) {
+void TcpWire::FailOverdue(const DeviceAddress& address) {
   TcpSession* session = FindSession(address);
   if (session == nullptr) return;
-  auto found = session->resolving.find(request);
-  if (found == session->resolving.end() || !found->second.request.has_value()) return;
-  const ConnectRequest failed = *std::exchange(found->second.request, std::nullopt);
-  found->second.deadline = kNever;
-  logs_.lost.Write(LogLevel::kInfo, now_,
-                   fmt::format("{}: {} does not say in time how queue pair {} is reached",
-                               state_.name(), AddressText(address), failed.remote_qpn));
-  host_.FinishConnect(failed, nullptr, 0);
-  if (++session->unanswered > kMaxUnanswered) {
-    EndSession(address, absl::DeadlineExceededError("it answers nothing"));
+  for (const ConnectRequest& failed : session->questions.TakeOverdue(now_)) {
+    logs_.lost.Write(LogLevel::kInfo, now_,
+                     fmt::format("{}: {} does not say in time how queue pair {} is reached",
+                                 state_.name(), AddressText(address), failed.remote_qpn));
+    host_.FinishConnect(failed, nullptr, 0);
   }
+  Until(session->questions.next());
+  absl::Status status = session->questions.CheckUnanswered();
+  if (!status.ok()) EndSession(address, status);
 }
 
 absl::Status TcpWire::WantLanes(TcpSession& session, const ConnectRequest& request, CqPair cqs) {
@@ -934,8 +937,8 @@ void TcpWire::EndSession(const DeviceAddress& address, const absl::Status& reaso
   // Otherwise no CQ knows the peer. A stranger that comes and goes costs executors nothing.
   if (session->had_lanes) host_.LosePeer(*session->peer);
   for (const ConnectRequest& request : session->waiting) host_.FinishConnect(request, nullptr, 0);
-  for (const auto& [_, resolving] : session->resolving) {
-    if (resolving.request.has_value()) host_.FinishConnect(*resolving.request, nullptr, 0);
+  for (const ConnectRequest& request : session->questions.TakeAll()) {
+    host_.FinishConnect(request, nullptr, 0);
   }
   for (const auto& [_, lanes] : session->lanes) {
     for (const ConnectRequest& request : lanes.waiting) host_.FinishConnect(request, nullptr, 0);

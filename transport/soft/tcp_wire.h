@@ -33,6 +33,7 @@
 #include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/peer.h"
+#include "verbena/transport/soft/questions.h"
 #include "verbena/transport/soft/shared_memory.h"
 #include "verbena/transport/soft/state.h"
 #include "verbena/transport/soft/tcp_format.h"
@@ -126,11 +127,6 @@ struct TcpSession {
                   [](const auto& entry) { return !entry.second.pending && !entry.second.up(); });
   }
 
-  struct Resolving {
-    std::optional<ConnectRequest> request;
-    TimePoint deadline = kNever;
-  };
-
   DeviceAddress address;
   TcpShares::Share share;  // of the peer, and of the socket of its control connection
   uint64_t dialing = 0;    // the connection that we dial, or 0
@@ -143,10 +139,7 @@ struct TcpSession {
   TimePoint deadline = kNever;          // until which the peer's own dial is waited for
   TimePoint probe_again{};              // no sooner is somebody else looked for under its name
   std::vector<ConnectRequest> waiting;  // until it is up
-  // Until kResolved. Those that it does not answer in time are empty, and as many as
-  // kMaxUnanswered.
-  std::unordered_map<uint64_t, Resolving> resolving;
-  size_t unanswered = 0;
+  Questions questions;
   std::map<CqPair, Lanes> lanes;
 };
 
@@ -169,8 +162,6 @@ class TcpWire final : public Engine::Wire {
   // session for its own. They hold a share of the address that was dialed, which a client chose. So
   // for one more, one makes way, by the same rule. (start)
   static constexpr size_t kMaxUnwanted = 32;
-  // Queue pair numbers that a peer was asked for, and did not find in time.
-  static constexpr size_t kMaxUnanswered = 1024;
   static constexpr size_t kMaxSessions = 4096;
   // From a session's beginning, or from the last look for another owner of its name, to the next
   // one. Two devices that dial each other at once are one of them. (start)
@@ -218,6 +209,8 @@ class TcpWire final : public Engine::Wire {
   absl::Status Read(TcpWireConnection& connection);
   absl::Status Send(TcpWireConnection& connection, std::span<const std::byte> bytes);
   absl::Status Flush(TcpWireConnection& connection);
+  // RESOURCE_EXHAUSTED if the kernel watches no more descriptors.
+  absl::Status BeginWatching(TcpWireConnection& connection, uint32_t events);
   void Watch(TcpWireConnection& connection, bool writable);
   absl::Status OnGreeting(TcpWireConnection& connection, const TcpGreeting& greeting);
   absl::Status OnAnswer(TcpWireConnection& connection, const TcpGreeting& greeting);
@@ -248,8 +241,8 @@ class TcpWire final : public Engine::Wire {
   absl::Status Say(TcpSession& session, const TcpControl& message);
   absl::Status Resolve(TcpSession& session, const ConnectRequest& request);
   absl::Status HandleResolved(TcpSession& session, const TcpControl& message);
-  // The peer did not answer in time.
-  void FailResolve(const DeviceAddress& address, uint64_t request);
+  // The peer did not answer some of its questions in time.
+  void FailOverdue(const DeviceAddress& address);
   absl::Status HandleDial(TcpSession& session, const TcpControl& message);
   absl::Status WantLanes(TcpSession& session, const ConnectRequest& request, CqPair cqs);
   void FailLanes(TcpSession& session, CqPair cqs);

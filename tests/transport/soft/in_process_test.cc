@@ -2,11 +2,19 @@
 // devices are stepped by hand: every test is one thread, and the order of events is its own.
 // Threads and engines are in engine_test.cc, failures in in_process_errors_test.cc.
 
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "gmock/gmock.h"
+#include "tests/support/forbidden_call.h"
 #include "tests/transport/soft/in_process_fixture.h"
 
 namespace verbena::internal::soft {
@@ -435,6 +443,38 @@ TEST_F(InProcessTest, ArmedQueueRaisesOneEventForWhatComesAfterTheArming) {
   EXPECT_FALSE(device_b_->GetCqEvent(b_->channel()).ok());
   device_b_->AckCqEvents(b_->cq(), 1);
   EXPECT_EQ(Poll(b_->cq()).size(), 2u);
+}
+
+// Over TCP whatever the test's wire is: over shared memory nobody watches descriptors.
+class UnwatchedQueueTest : public InProcessTest {
+ protected:
+  UnwatchedQueueTest() { setenv("VERBENA_TEST_WIRE", "tcp4", /*overwrite=*/0); }
+  ~UnwatchedQueueTest() override {
+    if (!over_tcp_) unsetenv("VERBENA_TEST_WIRE");
+  }
+
+ private:
+  const bool over_tcp_ = OverTcp();  // before the constructor's body
+};
+
+TEST_F(UnwatchedQueueTest, AnArmedQueueIsLookedAtNowAndThen) {
+  MakeConnected({}, {.with_channel = true});
+  for (uint64_t i = 0; i < 4; ++i) ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(0, 100)), 0);
+  // While somebody polls, the engine watches nothing.
+  ibv_wc none;
+  ASSERT_EQ(ibv_poll_cq(b_->cq(), 1, &none), 0);
+  bool forbidden = false;
+  std::thread([&] {
+    forbidden = ForbidCommand(SYS_epoll_ctl, EPOLL_CTL_ADD, ENOSPC);
+    EXPECT_EQ(ibv_req_notify_cq(b_->cq(), 0), 0);
+    ASSERT_EQ(a_->SendText(1, "unwatched"), 0);
+    clock_.Advance(std::chrono::seconds(1));
+    Settle();
+  }).join();
+  if (!forbidden) GTEST_SKIP() << "no seccomp filter can be installed here";
+  EXPECT_TRUE(device_b_->GetCqEvent(b_->channel()).ok());
+  device_b_->AckCqEvents(b_->cq(), 1);
+  EXPECT_EQ(Poll(b_->cq()).size(), 1u);
 }
 
 TEST_F(InProcessTest, ArmingForSolicitedIgnoresPlainSends) {

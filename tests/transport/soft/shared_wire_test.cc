@@ -4,7 +4,9 @@
 #include "verbena/transport/soft/shared_wire.h"
 
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/support/forbidden_call.h"
 #include "tests/support/manual_clock.h"
 #include "tests/transport/soft/raw_shared_peer.h"
 #include "tests/transport/soft/two_processes.h"
@@ -26,6 +29,7 @@
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/options.h"
 #include "verbena/transport/soft/peer.h"
+#include "verbena/transport/soft/questions.h"
 #include "verbena/transport/soft/state.h"
 #include "verbena/transport/soft/wire.h"
 
@@ -36,7 +40,9 @@ namespace shared_wire_test {
 class CountingHost final : public WireHost {
  public:
   std::optional<uint64_t> SendCqOf(uint32_t) override { return std::nullopt; }
-  NewLane FinishConnect(const ConnectRequest&, const std::shared_ptr<Peer>&, uint64_t) override {
+  NewLane FinishConnect(const ConnectRequest& request, const std::shared_ptr<Peer>& target,
+                        uint64_t) override {
+    if (target == nullptr) failed.push_back(request.qpn);
     return {};
   }
   void FailLane(const Peer&, uint64_t) override {}
@@ -58,14 +64,19 @@ class CountingHost final : public WireHost {
   }
   void ServePairs(uint64_t) override {}
   void SweepLanes() override {}
-  std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> added) override { return peer = added; }
+  std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> added) override {
+    lost_before_peer = peers_lost;
+    return peer = added;
+  }
   void LosePeer(const Peer&) override { ++peers_lost; }
   void ReleaseArena(Peer&, uint32_t) override {}
   std::vector<std::shared_ptr<const SharedArena>> SharedArenas() override { return {}; }
 
   int lanes_removed = 0;
   int peers_lost = 0;
+  int lost_before_peer = 0;          // peers_lost when the latest was added
   std::shared_ptr<Peer> peer;        // the latest
+  std::vector<uint32_t> failed;      // QPs whose target is not reached
   std::vector<absl::Status> by_tcp;  // why: of each request that shared memory does not serve
 };
 
@@ -80,6 +91,14 @@ class SharedWireTest : public testing::Test {
     ASSERT_NE(wire_.next(), kNever);
     clock_.Advance(wire_.next() - clock_.Now());
     Serve();
+  }
+
+  // From here on the device reaches the peer's name.
+  void Listen() { listener_ = ControlSocket::Listen(peer_.address()).value(); }
+  // Accepts the device's connection to it.
+  std::unique_ptr<ControlSocket> Accept() {
+    Serve();
+    return ControlSocket::Accept(listener_.get()).value();
   }
 
   // A connection of the peer, which the device has greeted.
@@ -103,6 +122,7 @@ class SharedWireTest : public testing::Test {
   CountingHost host_;
   SharedWire wire_{state_, host_};
   RawSharedPeer peer_{state_.address()};
+  UniqueFd listener_;  // the peer's, in tests that Listen()
 };
 
 // Listens under a name, and has no room for one more connection until one is accepted.
@@ -130,7 +150,6 @@ TEST_F(SharedWireTest, APeerThatIsBusyIsReachedOnceItHasRoom) {
   EXPECT_TRUE(host_.by_tcp.empty());
   ASSERT_TRUE(busy.Accept().ok());
   ServeNext();
-  EXPECT_EQ(wire_.next(), kNever);
   const auto socket = busy.Accept();
   ASSERT_TRUE(socket.ok()) << socket.status();
   peer_.SayHello(**socket);
@@ -166,6 +185,120 @@ TEST_F(SharedWireTest, AFewBusyPeersAreTriedAgainAndNoMore) {
   }
   Serve();
   EXPECT_EQ(host_.by_tcp.size(), 1u);
+}
+
+// The kinds of the messages that wait.
+std::vector<uint32_t> Kinds(ControlSocket& socket) {
+  std::vector<uint32_t> kinds;
+  for (auto one = socket.Receive(); one.ok(); one = socket.Receive()) {
+    kinds.push_back(one->message.kind);
+  }
+  return kinds;
+}
+
+TEST_F(SharedWireTest, APeerThatAcceptsAndDoesNotGreetIsGivenUp) {
+  Listen();
+  wire_.Connect({.qpn = 1, .address = peer_.address()});
+  const auto socket = Accept();
+  EXPECT_TRUE(host_.by_tcp.empty());
+  ServeNext();
+  ASSERT_EQ(host_.by_tcp.size(), 1u);
+  EXPECT_NE(host_.by_tcp[0].message().find("did not introduce itself in time"), std::string::npos)
+      << host_.by_tcp[0];
+  EXPECT_EQ(wire_.next(), kNever);
+}
+
+TEST_F(SharedWireTest, AProcessThatConnectsAndDoesNotGreetIsGivenUp) {
+  const auto socket = ControlSocket::Connect(state_.address()).value();
+  Serve();
+  ServeNext();
+  EXPECT_EQ(socket->Receive().value().message.kind, ControlMessage::kHello);
+  EXPECT_TRUE(absl::IsAborted(socket->Receive().status()));
+  EXPECT_EQ(wire_.next(), kNever);
+}
+
+TEST_F(SharedWireTest, AQueuePairFailsIfItsPeerNeverSaysHowItIsReached) {
+  Listen();
+  wire_.Connect({.qpn = 1, .address = peer_.address()});
+  const auto socket = Accept();
+  peer_.SayHello(*socket);
+  Serve();
+  EXPECT_TRUE(host_.failed.empty());
+  clock_.Advance(Questions::kPatience);
+  Serve();
+  EXPECT_EQ(host_.failed, std::vector<uint32_t>{1});
+  EXPECT_EQ(wire_.next(), kNever);
+  // An answer that comes late breaks no rule; a second one does.
+  const ControlMessage late{.kind = ControlMessage::kResolved, .request = 1};
+  ASSERT_TRUE(socket->Send(late).ok());
+  Serve();
+  EXPECT_EQ(host_.peers_lost, 0);
+  ASSERT_TRUE(socket->Send(late).ok());
+  Serve();
+  EXPECT_EQ(host_.peers_lost, 1);
+}
+
+TEST_F(SharedWireTest, APeerThatLeavesManyQuestionsUnansweredIsGivenUp) {
+  Listen();
+  wire_.Connect({.qpn = 1, .address = peer_.address()});
+  const auto socket = Accept();
+  peer_.SayHello(*socket);
+  Serve();
+  for (size_t i = 0; i < Questions::kMaxUnanswered; ++i) {
+    const ConnectRequest gone{.qpn = 2, .address = peer_.address(), .remote_qpn = 7};
+    wire_.Connect(gone);
+    wire_.Forget(gone);
+    Serve();
+    Kinds(*socket);
+  }
+  EXPECT_EQ(host_.peers_lost, 0);
+  clock_.Advance(Questions::kPatience);
+  Serve();
+  EXPECT_EQ(host_.peers_lost, 1);
+}
+
+TEST_F(SharedWireTest, NobodyIsAskedForAQueuePairThatIsGone) {
+  Listen();
+  const ConnectRequest gone{.qpn = 1, .address = peer_.address(), .remote_qpn = 7};
+  wire_.Connect(gone);
+  const auto socket = Accept();
+  wire_.Forget(gone);
+  Serve();
+  peer_.SayHello(*socket);
+  Serve();
+  EXPECT_EQ(Kinds(*socket), std::vector<uint32_t>{ControlMessage::kHello});
+}
+
+TEST_F(SharedWireTest, ARestartedProcessIsNotTakenForTheOneBefore) {
+  const auto before = Greet();
+  RawSharedPeer restarted(state_.address());
+  const auto socket = ControlSocket::Connect(state_.address()).value();
+  restarted.SayHello(*socket);
+  Serve();
+  Serve();
+  EXPECT_EQ(host_.peers_lost, 1);
+  EXPECT_EQ(host_.lost_before_peer, 1);
+  EXPECT_TRUE(absl::IsAborted(before->Receive().status()));
+  EXPECT_EQ(socket->Receive().value().message.kind, ControlMessage::kHello);
+}
+
+TEST_F(SharedWireTest, ASecondConnectionOfOneProcessEndsNone) {
+  const auto first = Greet();
+  const auto second = Greet();
+  EXPECT_EQ(host_.peers_lost, 0);
+}
+
+TEST_F(SharedWireTest, WhenNoMoreCanBeWatchedAPeerIsRefusedInWords) {
+  Listen();
+  auto stranger = ControlSocket::Connect(state_.address()).value();
+  WithForbidden(SYS_epoll_ctl, ENOSPC, [this] {
+    wire_.Connect({.qpn = 1, .address = peer_.address()});
+    Serve();
+  });
+  ASSERT_EQ(host_.by_tcp.size(), 1u);
+  EXPECT_NE(host_.by_tcp[0].message().find("max_user_watches"), std::string::npos)
+      << host_.by_tcp[0];
+  EXPECT_FALSE(absl::IsUnavailable(stranger->Receive().status()));
 }
 
 constexpr size_t kAtOnce = Engine::Wire::kMessagesAtOnce;

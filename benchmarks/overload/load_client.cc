@@ -16,6 +16,8 @@ namespace {
 // The part of a slice before anything counts.
 constexpr double kWarmUp = 0.2;
 
+constexpr Duration kPauseAfterGivingUp = std::chrono::milliseconds(1);
+
 }  // namespace
 
 LoadClient::LoadClient(std::unique_ptr<Runtime> runtime, const std::string& address, uint64_t seed)
@@ -75,29 +77,48 @@ Task<void> LoadClient::CallAgainAndAgain() {
     absl::Status status = co_await Call();
     Note(due, status);
     if (auto delay = RetryAfterOf(status)) (void)co_await Sleep(*delay);
+    if (absl::IsDeadlineExceeded(status)) (void)co_await Sleep(kPauseAfterGivingUp);
   }
 }
 
 Task<absl::Status> LoadClient::Call() {
-  const bench::WorkRequest request;
+  bench::WorkRequest request;
+  request.set_work_us(load_.work_us);
   bench::WorkReply reply;
-  co_return co_await stub_.Work(request, reply, {.priority = load_.priority});
+  if (load_.deadline == Duration::zero()) {
+    co_return co_await stub_.Work(request, reply, {.priority = load_.priority});
+  }
+  request.set_late_from_ns(NowNs() + static_cast<uint64_t>(load_.deadline.count()));
+  co_return co_await stub_.Work(request, reply,
+                                {.deadline = load_.deadline, .priority = load_.priority});
 }
+
+Task<absl::StatusOr<Starts>> LoadClient::AskForStarts() {
+  bench::StartsReply reply;
+  absl::Status status = co_await stub_.Starts(bench::StartsRequest(), reply);
+  if (!status.ok()) co_return status;
+  co_return Starts{.all = reply.all(), .late = reply.late()};
+}
+
+absl::StatusOr<Starts> LoadClient::ReadStarts() { return runtime_->BlockOn(AskForStarts()); }
 
 void LoadClient::Note(uint64_t due, const absl::Status& status) {
   const uint64_t now = NowNs();
+  if (status.ok() && due >= first_from_ && first_ns_ == 0) first_ns_ = now - due;
   if (!Counts(now)) return;
   if (status.ok()) {
     sample_.served.Record(now - due);
   } else if (absl::IsResourceExhausted(status)) {
     ++sample_.refused;
+  } else if (load_.deadline != Duration::zero() && absl::IsDeadlineExceeded(status)) {
+    ++sample_.given_up;
   } else {
     ++sample_.failed;
   }
 }
 
 void RunLoads(const std::vector<std::unique_ptr<LoadClient>>& clients,
-              const std::vector<Load>& loads, double seconds) {
+              const std::vector<Load>& loads, double seconds, const std::function<void()>& then) {
   const uint64_t begin = NowNs();
   const auto slice = static_cast<uint64_t>(seconds * 1e9);
   const auto warm = static_cast<uint64_t>(seconds * 1e9 * kWarmUp);
@@ -110,6 +131,7 @@ void RunLoads(const std::vector<std::unique_ptr<LoadClient>>& clients,
       clients[i]->Poll();
       busy |= !clients[i]->done();
     }
+    then();
     if (stopped || NowNs() < end) continue;
     stopped = true;
     for (size_t i = 0; i < loads.size(); ++i) clients[i]->Stop();

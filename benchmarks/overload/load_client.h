@@ -8,6 +8,8 @@
 #define VERBENA_BENCHMARKS_OVERLOAD_LOAD_CLIENT_H_
 
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -20,6 +22,7 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/runtime.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::benchmarks {
@@ -29,13 +32,23 @@ struct Load {
   double per_s = 0;
   int in_flight = 0;
   Priority priority = Priority::kNormal;
+  // Of each call; zero: none. A caller that gave up calls again after a millisecond.
+  Duration deadline = {};
+  uint32_t work_us = 0;  // 0: kWorkTime
 };
 
 struct LoadSample {
   LatencyHistogram served;
   uint64_t offered = 0;
   uint64_t refused = 0;
-  uint64_t failed = 0;  // by anything but overload
+  uint64_t given_up = 0;  // at their deadlines
+  uint64_t failed = 0;    // by anything but overload
+};
+
+// Handlers that started at the server.
+struct Starts {
+  uint64_t all = 0;
+  uint64_t late = 0;  // after their callers' deadlines
 };
 
 class LoadClient {
@@ -48,6 +61,12 @@ class LoadClient {
   void Stop() { stop_ = true; }
   // One turn of its executor.
   void Poll();
+  // Asks the server, once it serves nothing else. For a client without a load.
+  absl::StatusOr<Starts> ReadStarts();
+  // Of the calls that begin from `time` on, how long the first one that is served takes; 0: none
+  // was.
+  void WatchFirst(uint64_t time) { first_from_ = time; }
+  uint64_t first_ns() const { return first_ns_; }
   // After Stop(): all calls have ended.
   bool done() const { return done_; }
   const LoadSample& sample() const { return sample_; }
@@ -61,6 +80,7 @@ class LoadClient {
   Task<void> CallAt(uint64_t due);
   Task<void> CallAgainAndAgain();
   Task<absl::Status> Call();
+  Task<absl::StatusOr<Starts>> AskForStarts();
   void Note(uint64_t due, const absl::Status& status);
   bool Counts(uint64_t time) const { return time >= count_from_ && time < count_until_; }
 
@@ -72,13 +92,17 @@ class LoadClient {
   uint64_t count_from_ = 0;
   uint64_t count_until_ = 0;
   LoadSample sample_;
+  uint64_t first_from_ = std::numeric_limits<uint64_t>::max();
+  uint64_t first_ns_ = 0;
   bool stop_ = false;
   bool done_ = true;
 };
 
-// Runs each load on the client of its place, and polls until all have ended.
-void RunLoads(const std::vector<std::unique_ptr<LoadClient>>& clients,
-              const std::vector<Load>& loads, double seconds);
+// Runs each load on the client of its place, and polls until all have ended. `then` is called after
+// each round of polls.
+void RunLoads(
+    const std::vector<std::unique_ptr<LoadClient>>& clients, const std::vector<Load>& loads,
+    double seconds, const std::function<void()>& then = [] {});
 
 }  // namespace verbena::benchmarks
 

@@ -1,9 +1,15 @@
 // overload_bench: a server whose calls work 50 us each, under more load than it can serve, between
 // two pinned processes.
 //
-// Goodput is calls served per second. Latencies are those of calls that were served. Three parts:
+// Goodput is calls served per second. Latencies are those of calls that were served. Five parts:
 // open-loop loads of 80%, 2 times and 10 times the capacity from ten clients; a client with 10,000
-// calls in flight beside ten with one each; control calls beside bulk at twice the capacity.
+// calls in flight beside ten with one each; control calls beside bulk at twice the capacity; 500
+// callers that wait 100 ms for calls of 1 ms, at a server with default options; the same with calls
+// of 100 us at a server that is stopped for a while. The floor of the last two is what the same
+// server serves of two callers.
+
+#include <signal.h>
+#include <sys/types.h>
 
 #include <algorithm>
 #include <chrono>
@@ -36,6 +42,10 @@ constexpr char kHelp[] =
 constexpr int kClients = 10;
 constexpr int kGreedy = 10'000;
 constexpr double kControlPerSecond = 500;
+constexpr int kImpatient = 500;
+constexpr Duration kPatience = milliseconds(100);
+// How long the server is stopped: less than its clients take to see that it is gone.
+constexpr double kStopSeconds = 3;
 
 // A queue as a server has it that would rather refuse than be late.
 ServerOptions Strict() {
@@ -55,6 +65,8 @@ struct Sum {
   double refused_per_s = 0;
   uint64_t failed = 0;
 
+  uint64_t given_up = 0;
+
   double p99_us() const { return served.PercentileNs(99) / 1e3; }
 };
 
@@ -69,7 +81,10 @@ class Bench {
       return loads.ok() ? MeasureControl() : loads;
     });
     if (!status.ok()) return status;
-    return With(Patient(), cores, [this] { return MeasureGreedy(); });
+    status = With(Patient(), cores, [this] { return MeasureGreedy(); });
+    if (!status.ok()) return status;
+    status = With({}, cores, [this] { return MeasureImpatient(); });
+    return status.ok() ? With({}, cores, [this] { return MeasureStop(); }) : status;
   }
 
  private:
@@ -81,6 +96,7 @@ class Bench {
         [&](const Ready& ready) { return RunOverloadServer(server, cores.server, ready); });
     if (!process.ok()) return process.status();
     if (absl::Status pinned = PinToCore(cores.client); !pinned.ok()) return pinned;
+    server_pid_ = process->pid();
     absl::Status status = Connect(process->address());
     if (status.ok()) status = measure();
     clients_.clear();
@@ -106,6 +122,7 @@ class Bench {
       sum.offered_per_s += static_cast<double>(sample.offered) / options_.seconds;
       sum.goodput_per_s += static_cast<double>(sample.served.count()) / options_.seconds;
       sum.refused_per_s += static_cast<double>(sample.refused) / options_.seconds;
+      sum.given_up += sample.given_up;
       sum.failed += sample.failed;
     }
     return sum;
@@ -160,6 +177,78 @@ class Bench {
     return Failures(sums);
   }
 
+  // What the server serves of calls of `work_us` if two callers wait as long as it takes.
+  void MeasureFloor(uint32_t work_us) {
+    RunLoads(clients_, {{.in_flight = 2, .work_us = work_us}}, options_.seconds);
+    const Sum sum = SumOf(0, 1);
+    at_80_percent_us_ = 0;
+    best_ = sum.goodput_per_s;
+    Add(fmt::format("two callers, {} us", work_us), sum);
+  }
+
+  // The second client, which has no load, asks for what has started meanwhile.
+  template <typename Load>
+  absl::StatusOr<Starts> StartsDuring(Load load) {
+    absl::StatusOr<Starts> before = clients_[1]->ReadStarts();
+    if (!before.ok()) return before.status();
+    load();
+    absl::StatusOr<Starts> after = clients_[1]->ReadStarts();
+    if (!after.ok()) return after.status();
+    return Starts{.all = after->all - before->all, .late = after->late - before->late};
+  }
+
+  absl::Status MeasureImpatient() {
+    constexpr uint32_t kWorkUs = 1000;
+    MeasureFloor(kWorkUs);
+    absl::StatusOr<Starts> starts = StartsDuring([this] {
+      RunLoads(clients_, {{.in_flight = kImpatient, .deadline = kPatience, .work_us = kWorkUs}},
+               options_.seconds);
+    });
+    if (!starts.ok()) return starts.status();
+    const std::vector<Sum> sums = {SumOf(0, 1)};
+    Add("500 impatient, 1000 us", sums[0], LateFigures(*starts));
+    return Failures(sums);
+  }
+
+  absl::Status MeasureStop() {
+    constexpr uint32_t kWorkUs = 100;
+    MeasureFloor(kWorkUs);
+    const double seconds = options_.seconds + kStopSeconds;
+    const uint64_t stop_at = NowNs() + static_cast<uint64_t>(seconds * 1e9 * 0.2);
+    const auto go_on_at = stop_at + static_cast<uint64_t>(kStopSeconds * 1e9);
+    int signals = 0;
+    absl::StatusOr<Starts> starts = StartsDuring([&] {
+      RunLoads(clients_, {{.in_flight = kImpatient, .deadline = kPatience, .work_us = kWorkUs}},
+               seconds, [&] {
+                 const uint64_t now = NowNs();
+                 if (signals == 0 && now >= stop_at) {
+                   kill(server_pid_, SIGSTOP);
+                   ++signals;
+                 } else if (signals == 1 && now >= go_on_at) {
+                   clients_[0]->WatchFirst(now);
+                   kill(server_pid_, SIGCONT);
+                   ++signals;
+                 }
+               });
+    });
+    if (!starts.ok()) return starts.status();
+    // Nothing is served while the server is stopped.
+    std::vector<Sum> sums = {SumOf(0, 1)};
+    sums[0].goodput_per_s *= options_.seconds / (seconds - kStopSeconds);
+    auto figures = LateFigures(*starts);
+    figures.emplace_back("first_fresh_ms", static_cast<double>(clients_[0]->first_ns()) / 1e6);
+    Add("500 impatient, stopped 3 s", sums[0], std::move(figures));
+    return Failures(sums);
+  }
+
+  std::vector<std::pair<std::string, double>> LateFigures(const Starts& starts) const {
+    const double all = static_cast<double>(std::max<uint64_t>(starts.all, 1));
+    return {{"floor_per_s", best_},
+            {"starts", static_cast<double>(starts.all)},
+            {"late_starts", static_cast<double>(starts.late)},
+            {"late_to_all", static_cast<double>(starts.late) / all}};
+  }
+
   static absl::Status Failures(const std::vector<Sum>& sums) {
     for (const Sum& sum : sums) {
       if (sum.failed == 0) continue;
@@ -202,6 +291,7 @@ class Bench {
   const Options& options_;
   Report& report_;
   std::vector<std::unique_ptr<LoadClient>> clients_;
+  pid_t server_pid_ = 0;
   double capacity_ = 0;
   double best_ = 0;
   double at_80_percent_us_ = 0;

@@ -455,6 +455,10 @@ bool Admission::Release(QueuedCall& call, int method) {
   return is_control;
 }
 
+void Admission::Watch() {
+  if (!LagListener::linked()) executor_.WatchLag(*this);
+}
+
 void Admission::Enqueue(QueuedCall& call) {
   queue_->Push(call);
   Wake();
@@ -477,6 +481,7 @@ void Admission::Flush() {
   const uint64_t turn = executor_.stats().turns;
   if (turn != last_turn_) {
     last_turn_ = turn;
+    if (std::exchange(lags_, false)) executor_.PollOn();
     queue_->RunTurn();
   }
   Wake();
@@ -487,6 +492,7 @@ void Admission::RefuseAll(RefusalReason reason) {
 }
 
 void Admission::Stop() {
+  LagListener::Unlink();
   if (queue_ == nullptr) return;
   queue_->Stop();
   FlushHook::Unlink();

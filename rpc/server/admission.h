@@ -23,6 +23,7 @@
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/lag.h"
 
 namespace verbena::internal {
 
@@ -102,7 +103,7 @@ class ClientQueue;
 // A call's place in the list of all that wait, the oldest first.
 class AgingCall : public IntrusiveNode<AgingCall> {};
 
-// A call as admission sees it: a ServerCall. On its executor's thread.
+// A call as those see it that let it wait: a ServerCall. On its executor's thread.
 class QueuedCall : public AgingCall, public IntrusiveNode<QueuedCall> {
  public:
   virtual ~QueuedCall() = default;
@@ -111,7 +112,7 @@ class QueuedCall : public AgingCall, public IntrusiveNode<QueuedCall> {
   // Ends the call, which has left the queue and never runs.
   virtual void RefuseQueued(RefusalReason reason) = 0;
 
-  // In the queue.
+  // In a queue, or in the CallBacklog.
   bool waits() const { return waits_; }
   // Says how the call counts, from its arrival to its end.
   void SetAdmitted(ClientQueue& client, CallClass its_class, uint64_t pinned_bytes) {
@@ -123,6 +124,7 @@ class QueuedCall : public AgingCall, public IntrusiveNode<QueuedCall> {
  private:
   friend class Admission;
   friend class AdmissionQueue;
+  friend class CallBacklog;
 
   ClientQueue* client_ = nullptr;
   uint64_t pinned_bytes_ = 0;
@@ -326,7 +328,7 @@ inline bool HasBounds(const AdmissionOptions& options) {
 // Counts the calls and bytes of methods and clients, keeps places for control calls, and has the
 // queue, if there is one. Only servers with such bounds have an Admission; the others pay nothing:
 // what a call's hot path names is out of line. Part of a ServerState, on its executor's thread.
-class Admission final : private FlushHook {
+class Admission final : private LagListener, private FlushHook {
  public:
   // Precondition: HasBounds(options), and each of its methods is in the table.
   Admission(Executor& executor, const MethodTable& methods, const AdmissionOptions& options);
@@ -344,6 +346,8 @@ class Admission final : private FlushHook {
   // The call is over. True if it had a control place.
   [[gnu::noinline]] bool Release(QueuedCall& call, int method);
 
+  // Hears of the executor's lag from now on. May be called again.
+  void Watch();
   // Calls wait for their turn.
   bool queues() const { return queue_ != nullptr; }
   // These need queues().
@@ -367,6 +371,7 @@ class Admission final : private FlushHook {
     uint64_t pinned_bytes = 0;
   };
 
+  void OnLag() override { lags_ = true; }
   void Flush() override;  // a turn of the queue
   void Wake();
 
@@ -377,6 +382,7 @@ class Admission final : private FlushHook {
   uint32_t control_ = 0;
   uint64_t pinned_bytes_ = 0;
   uint64_t last_turn_ = 0;
+  bool lags_ = false;  // the queues may hold what ends calls that wait
 };
 
 // NOT_FOUND names a method of `options` that is not in the table; INVALID_ARGUMENT a field that is

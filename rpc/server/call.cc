@@ -97,7 +97,7 @@ void ServerCall::Begin(CallLink& call_link, CallId id, uint64_t time_left_us) {
   parts_.link = &call_link;
   parts_.id = id;
   parts_.deadline =
-      time_left_us == 0 ? kNever : DeadlineIn(time_left_us, parts_.state.executor().now());
+      time_left_us == 0 ? kNever : DeadlineIn(time_left_us, parts_.state.ArrivalTime());
 }
 
 void ServerCall::StartInFrame(CallLink& call_link, const FrameHeader& frame, const char* body) {
@@ -173,14 +173,35 @@ void ServerCall::Launch() {
     parts_.state.executor().StartTimer(*this, parts_.deadline);
     timer_running_ = true;
   }
-  if (Admission* admission = parts_.state.admission()) [[unlikely]] {
-    if (admission->queues()) {
-      admission->Enqueue(*this);
-      return;
-    }
-    parts_.state.NoteStarted();
+  if (parts_.state.may_hold()) [[unlikely]] {
+    if (Hold()) return;
   }
   Run();
+}
+
+// Without an Admission, the pool has counted the call as begun.
+bool ServerCall::Hold() {
+  ServerState& state = parts_.state;
+  Admission* const admission = state.admission();
+  if (admission != nullptr && admission->queues()) {
+    admission->Enqueue(*this);
+    return true;
+  }
+  const bool waits = state.backlog().holds();
+  if (admission == nullptr && waits) state.NoteHeld();
+  if (admission != nullptr && !waits) state.NoteStarted();
+  if (waits) state.backlog().Push(*this);
+  return waits;
+}
+
+void ServerCall::Leave() {
+  Admission* const admission = parts_.state.admission();
+  if (admission != nullptr && admission->queues()) {
+    admission->Leave(*this);
+  } else {
+    parts_.state.backlog().Remove(*this);
+  }
+  parts_.state.NoteGivenUp();
 }
 
 inline void ServerCall::EndTurn() {
@@ -190,6 +211,7 @@ inline void ServerCall::EndTurn() {
 
 void ServerCall::RunQueued() {
   if (parts_.deadline <= parts_.state.executor().now()) {
+    parts_.state.NoteGivenUp();
     EndUnrun({CancelStatus(absl::StatusCode::kDeadlineExceeded), Outcome::kNotExecuted});
     return;
   }
@@ -315,7 +337,7 @@ absl::Status ServerCall::OnStreamFrame(const FrameHeader& frame, const char* bod
 
 void ServerCall::Cancel(absl::StatusCode reason) {
   if (QueuedCall::waits()) {
-    parts_.state.admission()->Leave(*this);
+    Leave();
     Respond({CancelStatus(reason), Outcome::kNotExecuted});
     return;
   }

@@ -92,6 +92,10 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void SetTrace();
   // Runs the call, or lets it wait for its turn.
   [[gnu::noinline]] void Launch();
+  // True if the call waits for its turn from now on.
+  [[gnu::noinline]] bool Hold();
+  // The call waits for its turn no more, and ends without it.
+  void Leave();
   void RunQueued() override;
   void RefuseQueued(RefusalReason reason) override;
 

@@ -59,6 +59,7 @@ void Add(ServerStats& sum, const ServerStats& stats) {
   sum.refused += stats.refused;
   Add(sum.refusals, stats.refusals);
   sum.queued += stats.queued;
+  sum.given_up += stats.given_up;
   sum.memory_refused += stats.memory_refused;
   sum.payloads_written += stats.payloads_written;
   sum.granted_bytes += stats.granted_bytes;

@@ -45,6 +45,7 @@ void ServerShard::Serve(std::unique_ptr<MessageStream> stream, LinkParameters of
 
 Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer) {
   finished_.clear();
+  if (!closed_) state_.WatchLag();
   const uint64_t number = ++accepted_;
   absl::Status accepted;
   try {
@@ -183,7 +184,7 @@ Task<void> ServerShard::CancelHandlers(TimePoint until) {
       fmt::format("calls outlast the grace of the server's shutdown and are cancelled: {}",
                   running.empty() ? "no handler runs" : Described(running)));
   // Before the walk over the sessions, since a call that waits ends at once.
-  if (state_.admission() != nullptr) state_.admission()->RefuseAll(RefusalReason::kShuttingDown);
+  state_.RefuseWaiting(RefusalReason::kShuttingDown);
   for (const auto& [number, session] : sessions_) session->CancelAll();
   (void)co_await WithDeadline(calls_.WaitUntilIdle(), until);
 }
@@ -208,7 +209,7 @@ Task<void> ServerShard::Shutdown(TimePoint deadline) {
     if (session->link() != nullptr) open.push_back(session->link());
   }
   for (Link* link : open) link->Close(absl::UnavailableError("the server shut down"));
-  if (state_.admission() != nullptr) state_.admission()->Stop();
+  state_.Stop();
   tasks_.RequestCancel();
   co_await JoinLogged(tasks_, "the server");
 }

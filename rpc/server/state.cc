@@ -127,7 +127,31 @@ ServerState::ServerState(Shard& shard, const MethodTable& methods, const ServerL
       refusal_bodies_(Encoded(refusals_)),
       admission_(HasBounds(limits.admission)
                      ? std::make_unique<Admission>(shard.executor(), methods, limits.admission)
-                     : nullptr) {}
+                     : nullptr),
+      backlog_(shard.executor(), /*is_always_asked=*/admission_ != nullptr) {}
+
+void ServerState::WatchLag() {
+  if (admission_ != nullptr && admission_->queues()) {
+    admission_->Watch();
+  } else {
+    backlog_.Watch();
+  }
+}
+
+void ServerState::Look() {
+  until_look_ = kCallsPerLook;
+  executor_.CheckLag();
+}
+
+void ServerState::RefuseWaiting(RefusalReason reason) {
+  if (admission_ != nullptr) admission_->RefuseAll(reason);
+  backlog_.RefuseAll(reason);
+}
+
+void ServerState::Stop() {
+  if (admission_ != nullptr) admission_->Stop();
+  backlog_.Stop();
+}
 
 const Endpoint* ServerState::AnyEndpoint() const {
   for (const std::unique_ptr<ShardDevice>& device : shard_.devices()) {
@@ -173,7 +197,7 @@ void ServerState::NoteRefused(RefusalReason reason) {
 ServerStats ServerState::stats() const {
   ServerStats stats = counts_;
   stats.granted_bytes = receive_->grants;
-  if (admission_ != nullptr) stats.queued = admission_->waiting();
+  stats.queued = backlog_.waiting() + (admission_ != nullptr ? admission_->waiting() : 0);
   const auto add = [](ServerMemory& sum, const BufferPool& pool) {
     const BufferPoolStats pooled = pool.stats();
     sum.budget += pooled.budget_bytes;

@@ -19,6 +19,7 @@
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/server/admission.h"
+#include "verbena/rpc/server/backlog.h"
 #include "verbena/rpc/server/clients.h"
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/shard/shard.h"
@@ -65,6 +66,23 @@ class ServerState {
   Event& shutdown_begins() { return shutdown_begins_; }
   // Null if the server's options set no bounds for it.
   Admission* admission() const { return admission_.get(); }
+  // Calls that wait since the executor lags.
+  CallBacklog& backlog() { return backlog_; }
+  // A call may have to wait for its turn, in the queue of admission() or in backlog().
+  bool may_hold() const { return backlog_.may_hold(); }
+  // When a call with a deadline has come: the turn's time. One turn may bring any number of such
+  // calls, each of which takes long: one in kCallsPerLook looks at the clock.
+  TimePoint ArrivalTime() {
+    if (--until_look_ == 0) [[unlikely]]
+      Look();
+    return executor_.now();
+  }
+  // On the executor, before the first call: hears of its lag. May be called again.
+  void WatchLag();
+  // Refuses all calls that wait for their turn.
+  void RefuseWaiting(RefusalReason reason);
+  // On the executor, before this is destroyed. Precondition: no call waits.
+  void Stop();
   // An endpoint that is in service; nullptr: none is.
   const Endpoint* AnyEndpoint() const;
 
@@ -114,6 +132,10 @@ class ServerState {
 
   // A call has begun.
   void NoteStarted() { ++counts_.calls; }
+  // A call that was counted waits instead, and is counted when it begins.
+  void NoteHeld() { --counts_.calls; }
+  // A call that waited for its turn has ended without it.
+  void NoteGivenUp() { ++counts_.given_up; }
   void NoteFailure() { ++counts_.failures; }
   void NotePayloadWritten() { ++counts_.payloads_written; }
   // The error that the caller of `method` gets for the exception that is being handled.
@@ -128,6 +150,10 @@ class ServerState {
   ServerStats stats() const;
 
  private:
+  // As many as a group of frames that leaves early.
+  static constexpr uint32_t kCallsPerLook = 32;
+
+  [[gnu::cold, gnu::noinline]] void Look();
   // The handler of `method` threw `what`.
   void LogThrown(const char* method, const char* what);
 
@@ -145,6 +171,8 @@ class ServerState {
   bool draining_ = false;
   ThrottledLog thrown_{{.lines = 1, .interval = std::chrono::seconds(10)}};
   const std::unique_ptr<Admission> admission_;
+  CallBacklog backlog_;
+  uint32_t until_look_ = kCallsPerLook;
 };
 
 }  // namespace verbena::internal

@@ -46,6 +46,11 @@ def link(links, outstanding, calls_per_s):
             "outstanding_per_link": outstanding, "p50_us": 1.0 * links, "calls_per_s": calls_per_s}
 
 
+def loaded(scenario, offered_per_s, goodput_per_s, **extra):
+    return {"bench": "overload", "device": "shm", "mode": "busy", "scenario": scenario,
+            "offered_per_s": offered_per_s, "goodput_per_s": goodput_per_s, **extra}
+
+
 def parameter(curve, x, y):
     return {"bench": "parameters", "device": "soft0", "comparison": "requests", "curve": curve, "x": x, "y": y}
 
@@ -55,6 +60,8 @@ ALL = ([call(n, 0.6 * n) for n in (1, 8, 16, 64, 512)] + [call(n, 9.0 * n, "grpc
        [payload(op, size, n, size / 1e6 + n) for op in ("read", "write") for size in SIZES for n in (1, 4, 16)] +
        [echo(op, size, n, 20.0 * n) for op in ("read", "write") for size in SIZES for n in (1, 4, 16)] +
        [link(n, 1, 1e9 / n) for n in (1, 8, 64, 500, 1000, 2000, 4000)] +
+       [loaded("80 percent", 15e3, 15e3), loaded("2 times", 38e3, 19e3), loaded("10 times", 190e3, 18e3),
+        loaded("500 impatient, 1000 us", 5e3, 950, floor_per_s=980)] +
        [parameter(curve, x, x / 1e3) for curve in ("granted WRITE", "server's READ") for x in (512, 4096, 1 << 20)])
 
 
@@ -69,7 +76,7 @@ def only(rows):
 
 class FiguresTest(unittest.TestCase):
     def test_each_benchmark_has_its_figure(self):
-        self.assertEqual(["shm-calls", "shm-payload-strict-busy", "shm-interference", "shm-links", "soft0-requests"],
+        self.assertEqual(["shm-calls", "shm-payload-strict-busy", "shm-interference", "shm-links", "shm-overload", "soft0-requests"],
                          [figure.name for figure in bench_plot.figures(ALL)])
 
     def test_a_point_is_the_median_of_its_runs(self):
@@ -97,6 +104,13 @@ class FiguresTest(unittest.TestCase):
     def test_an_echo_is_shown_alone_and_beside_payloads(self):
         curves = only([echo("read", 4096, 4, 80.0)]).panels[0].curves
         self.assertEqual({"alone": {4096: 5.0}, "beside 4 in flight": {4096: 80.0}}, curves)
+
+    def test_a_load_that_is_too_much_is_shown_beside_what_can_be_served(self):
+        figure = next(figure for figure in bench_plot.figures(ALL) if figure.name == "shm-overload")
+        curves = figure.panels[0].curves
+        self.assertEqual({15e3: 15e3, 38e3: 19e3, 190e3: 18e3}, curves["a queue, open load"])
+        self.assertEqual({5e3: 950}, curves["500 impatient, 1000 us"])
+        self.assertEqual({5e3: 980}, curves["floor: 500 impatient, 1000 us"])
 
     def test_rows_without_a_plot_give_none(self):
         self.assertEqual([], list(bench_plot.figures([{"bench": "floor", "device": "shm", "size": 1}])))

@@ -31,7 +31,7 @@ BENCHMARKS = {
                          "//benchmarks/rpc:rpc_instructions"),
     "stream": ("messages read from 1 and from 100 streams, unary calls beside them; the same by gRPC",
                "//benchmarks/rpc:stream_bench"),
-    "overload": ("calls served, and their latency, under up to ten times the load that a server can serve",
+    "overload": ("calls served, and their latency, under more load than a server can serve, and of callers that give up",
                  "//benchmarks/overload:overload_bench"),
     "kv": ("puts and gets of examples/kv on RocksDB by calls, the same in one process beside them",
            "//benchmarks/kv:kv_bench"),

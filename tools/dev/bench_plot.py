@@ -147,6 +147,18 @@ def links(rows):
             Panel("latency", "links", "p50, µs", curves_of(some, name, "links", "p50_us"))])
 
 
+def overload(rows):
+    """What is served of what is asked for: open loads of a server with a queue, and callers that give up."""
+    for (device,), some in _by([row for row in rows if row["bench"] == "overload"], "device").items():
+        curves = curves_of([row for row in some if re.fullmatch(r"\d+ (percent|times)", row["scenario"])],
+                           lambda row: "a queue, open load", "offered_per_s", "goodput_per_s")
+        impatient = [row for row in some if row.get("floor_per_s")]
+        curves.update(curves_of(impatient, lambda row: row["scenario"], "offered_per_s", "goodput_per_s"))
+        curves.update(curves_of(impatient, lambda row: FLOOR + row["scenario"], "offered_per_s", "floor_per_s"))
+        yield Figure(f"{device}-overload", f"More load than a server can serve, over {wire(device)}", [
+            Panel("goodput", "calls offered/s", "calls served/s", curves)])
+
+
 def parameters(rows):
     some = [row for row in rows if row["bench"] == "parameters"]
     for (device, comparison), group in _by(some, "device", "comparison").items():
@@ -157,7 +169,7 @@ def parameters(rows):
 
 def figures(rows):
     """The figures that `rows` have points for."""
-    for kind in (calls, payloads, interference, links, parameters):
+    for kind in (calls, payloads, interference, links, overload, parameters):
         for figure in kind(rows):
             figure.panels = [panel for panel in figure.panels if panel.curves]
             if figure.panels:

@@ -92,7 +92,7 @@ class CompletionQueues::Queue final : public ReadableListener {
   bool poll_failure_logged_ = false;
 };
 
-CompletionQueues::CompletionQueues(Waiter& waiter) : waiter_(waiter) {}
+CompletionQueues::CompletionQueues(Waiter& waiter, Lag& lag) : waiter_(waiter), lag_(lag) {}
 
 CompletionQueues::~CompletionQueues() {
   for (const std::unique_ptr<Queue>& queue : queues_) {
@@ -145,6 +145,23 @@ int CompletionQueues::Drain(ibv_cq* cq) {
   CompletionListener& listener = *found->listener;
   int completions = 0;
   while (const int count = PollOnce(cq, listener)) completions += count;
+  return completions;
+}
+
+int CompletionQueues::PollOn() {
+  int completions = 0;
+  // By index: a listener may add or remove other CQs.
+  for (size_t i = 0; i < polled_.size(); ++i) {
+    const Polled polled = polled_[i];
+    const int entries = polled.cq->cqe;
+    int of_queue = 0;
+    while (of_queue < entries) {
+      const int count = PollOnce(polled.cq, *polled.listener);
+      if (count == 0) break;
+      of_queue += count;
+    }
+    completions += of_queue;
+  }
   return completions;
 }
 

@@ -20,13 +20,15 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/completion_listener.h"
+#include "verbena/transport/executor/lag.h"
 #include "verbena/transport/executor/waiter.h"
 
 namespace verbena::internal {
 
 class CompletionQueues {
  public:
-  explicit CompletionQueues(Waiter& waiter);
+  // Both outlive it. `lag` hears of polls that fill their arrays.
+  CompletionQueues(Waiter& waiter, Lag& lag);
   // Destroys CQs that their owners did not give back, and logs this.
   ~CompletionQueues();
 
@@ -50,6 +52,10 @@ class CompletionQueues {
   // work meanwhile may get its completions, too: the caller must make sure that this ends.
   int Drain(ibv_cq* cq);
 
+  // Polls each CQ until it is empty, or has handed over as many completions as it has entries: a
+  // listener posts receives meanwhile, and its peers may use them. Returns how many there were.
+  int PollOn();
+
   // Arms every CQ that is not armed. False when a CQ cannot be (logged): sleeping is not safe.
   bool Arm();
 
@@ -69,8 +75,11 @@ class CompletionQueues {
     const int count = ibv_poll_cq(cq, kBatch, completions);
     if (count == 0) [[likely]]
       return 0;
-    if (count < 0) [[unlikely]]
-      return PollFailed(cq, count);
+    // As unsigned, so that an error is large, too.
+    if (static_cast<unsigned>(count) >= kBatch) [[unlikely]] {
+      if (count < 0) return PollFailed(cq, count);
+      lag_.OnFullPoll();
+    }
     listener.OnCompletions(completions, count);
     return count;
   }
@@ -79,6 +88,7 @@ class CompletionQueues {
   int PollFailed(ibv_cq* cq, int error);
 
   Waiter& waiter_;
+  Lag& lag_;
   std::vector<Polled> polled_;
   std::vector<std::unique_ptr<Queue>> queues_;  // in the order of polled_
 };

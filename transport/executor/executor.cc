@@ -24,6 +24,7 @@
 #include "verbena/transport/executor/completion_queues.h"
 #include "verbena/transport/executor/inbox.h"
 #include "verbena/transport/executor/io_ring.h"
+#include "verbena/transport/executor/lag.h"
 #include "verbena/transport/executor/options.h"
 #include "verbena/transport/executor/timer_wheel.h"
 #include "verbena/transport/executor/waiter.h"
@@ -127,7 +128,8 @@ class Executor::Impl {
         clock(options.clock != nullptr ? *options.clock : Clock::Real()),
         waiter(std::move(its_waiter)),
         inbox(std::move(its_inbox)),
-        queues(*waiter),
+        lag(clock, stats.turns),
+        queues(*waiter, lag),
         timers(clock.Now()),
         spin(options.spin) {}
 
@@ -149,6 +151,7 @@ class Executor::Impl {
   Clock& clock;
   const std::unique_ptr<internal::Waiter> waiter;
   const std::unique_ptr<internal::Inbox> inbox;
+  internal::Lag lag;
   internal::CompletionQueues queues;
   internal::FlushQueue flushes;
   internal::TimerWheel timers;
@@ -305,7 +308,9 @@ bool Executor::Arm() {
 }
 
 void Executor::Disarm() {
-  if (std::exchange(impl_->armed, false)) impl_->inbox->EndSleep();
+  if (!std::exchange(impl_->armed, false)) return;
+  impl_->inbox->EndSleep();
+  impl_->lag.OnIdle();
 }
 
 bool Executor::SetHostAlarm() {
@@ -346,7 +351,10 @@ bool Executor::Turn() {
   const size_t flushed = impl.flushes.empty() ? 0 : impl.flushes.Run();
   if (impl.ring != nullptr) impl.ring->Submit();
 
-  if ((completions | operations | timers | items | resumed | flushed) == 0) return false;
+  if ((completions | operations | timers | items | resumed | flushed) == 0) {
+    impl.lag.OnIdle();
+    return false;
+  }
   impl.stats.completions += completions;
   impl.stats.resumed += resumed;
   impl.work_since_clock += static_cast<int>(completions + operations + items + resumed);
@@ -374,7 +382,11 @@ size_t Executor::DrainInbox() {
   return items;
 }
 
-TimePoint Executor::ReadClock() const { return impl_->clock.Now(); }
+TimePoint Executor::ReadClock() const {
+  const TimePoint time = impl_->clock.Now();
+  impl_->lag.OnReading(time);
+  return time;
+}
 
 // --- Idle ----------------------------------------------------------------------------------------
 
@@ -411,6 +423,7 @@ void Executor::Sleep() {
   if (timeout > Duration::zero()) {
     ++impl.stats.sleeps;
     impl.waiter->Wait(timeout);
+    impl.lag.OnIdle();
   }
   impl.inbox->EndSleep();
   impl.spin.Reset();
@@ -433,6 +446,21 @@ absl::Status Executor::RemoveCq(ibv_cq* cq) {
 }
 
 void Executor::DrainCq(ibv_cq* cq) { impl_->stats.completions += impl_->queues.Drain(cq); }
+
+void Executor::WatchLag(internal::LagListener& listener) {
+  VERBENA_DCHECK(MayBeUsedHere()) << "a listener of " << impl_->options.name;
+  impl_->lag.Add(listener);
+}
+
+void Executor::CheckLag() {
+  if (impl_->lag.OnLook(now(), impl_->clock.Now())) ForgetNow();
+}
+
+void Executor::PollOn() {
+  ForgetNow();
+  impl_->stats.completions += impl_->queues.PollOn();
+  impl_->lag.OnCaughtUp();
+}
 
 void Executor::FlushLater(internal::FlushHook& hook, internal::FlushPriority priority) {
   VERBENA_DCHECK(MayBeUsedHere()) << "a hook of " << impl_->options.name;

@@ -35,6 +35,7 @@ namespace verbena::internal {
 class Device;
 class ExecutorService;
 class IoRing;
+class LagListener;
 class RootTask;
 
 }  // namespace verbena::internal
@@ -102,6 +103,16 @@ class VERBENA_EXPORT Executor final : public Scheduler {
   absl::Status RemoveCq(ibv_cq* cq);
   // Polls one CQ until it is empty, now: teardown needs it before and after a QP is destroyed.
   void DrainCq(ibv_cq* cq);
+
+  // `listener` hears from now on when the executor lags (lag.h): work that it finds may be out of
+  // date, and what ends that work may lie behind it.
+  void WatchLag(internal::LagListener& listener);
+  // For work of which one turn may have much. Looks at the clock; if the turn has lasted so long
+  // that the executor lags, now() is read anew.
+  void CheckLag();
+  // Polls every CQ until it is empty, at most as many completions of each as it has entries. now()
+  // is read anew. For a FlushHook; not inside a completion listener.
+  void PollOn();
 
   // Calls hook.Flush() once at the end of this turn. Does nothing when it is queued already.
   using FlushPriority = internal::FlushPriority;

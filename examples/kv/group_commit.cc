@@ -85,7 +85,9 @@ void GroupCommit::TakeBatch() {
 void GroupCommit::EndBatch(const absl::Status& status) {
   waiting_.clear();
   for (Awaiter* awaiter : batch_) {
-    if (!status.ok()) awaiter->pending_.status = status;
+    // A write that the engine left out did not share the batch's fate.
+    absl::Status& own = awaiter->pending_.status;
+    if (own.ok()) own = status;
     awaiter->state_ = Awaiter::State::kStored;
     waiting_.push_back(awaiter->waiting_);
   }

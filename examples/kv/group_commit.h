@@ -47,8 +47,8 @@ class BatchEngine {
  public:
   virtual ~BatchEngine() = default;
   // On the committer's thread: stores the writes of `batch` in their order and in one atomic step,
-  // and returns once they are as durable as the engine makes them. An error is that of each of
-  // them.
+  // and returns once they are as durable as the engine makes them. An error is that of each write
+  // that the engine did not leave out.
   virtual absl::Status StoreBatch(absl::Span<PendingWrite* const> batch) = 0;
 };
 

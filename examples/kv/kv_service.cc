@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/statusor.h"
 #include "examples/kv/limits.h"
 #include "verbena/rpc/call.h"
@@ -99,16 +100,14 @@ Task<absl::StatusOr<Buffer>> KvService::BufferFor(ServerContext& context, std::s
   const size_t bytes = value.size();
   const bool holds =
       held_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= max_held_bytes_;
+  // An interceptor may destroy the handler while it waits.
+  absl::Cleanup let_go = [&] { held_bytes_.fetch_sub(bytes, std::memory_order_relaxed); };
   if (!holds) {
-    held_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+    std::move(let_go).Invoke();
     std::string().swap(value);
   }
   absl::StatusOr<Buffer> payload = co_await context.AllocateBuffer(bytes);
-  if (holds) {
-    held_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
-  } else if (payload.ok()) {
-    VERBENA_CO_RETURN_IF_ERROR(co_await store_.Get(key, value));
-  }
+  if (!holds && payload.ok()) VERBENA_CO_RETURN_IF_ERROR(co_await store_.Get(key, value));
   co_return payload;
 }
 

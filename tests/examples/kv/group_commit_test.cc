@@ -33,7 +33,8 @@ using verbena::Scheduler;
 using verbena::Task;
 using verbena::TaskScope;
 
-// Notes the keys of each batch. While it is held, batches stay under way.
+// Notes the keys of each batch, and leaves writes of the key "unreadable" out. While it is held,
+// batches stay under way.
 class FakeEngine final : public BatchEngine {
  public:
   absl::Status StoreBatch(absl::Span<PendingWrite* const> batch) override {
@@ -41,6 +42,9 @@ class FakeEngine final : public BatchEngine {
     for (PendingWrite* pending : batch) {
       keys.emplace_back(pending->write->key);
       pending->existed = pending->write->key.starts_with("old");
+      if (pending->write->key == "unreadable") {
+        pending->status = absl::InternalError("its file is damaged");
+      }
     }
     std::unique_lock<std::mutex> lock(mutex_);
     batches_.push_back(std::move(keys));
@@ -179,6 +183,13 @@ TEST_F(GroupCommitTest, EachWriterOfABatchHearsOfItsFailure) {
   engine_.Release();
   EXPECT_TRUE(absl::IsDataLoss(first.Join().status()));
   for (auto& other : others) EXPECT_TRUE(absl::IsDataLoss(other.Join().status()));
+}
+
+TEST_F(GroupCommitTest, AWriteThatWasLeftOutHearsWhyAlsoIfItsBatchFails) {
+  EXPECT_TRUE(absl::IsInternal(Run(Commit("unreadable")).status()));
+  engine_.FailFromNowOn();
+  EXPECT_TRUE(absl::IsInternal(Run(Commit("unreadable")).status()));
+  EXPECT_TRUE(absl::IsDataLoss(Run(Commit("new")).status()));
 }
 
 TEST_F(GroupCommitTest, EachCallerGoesOnOnItsOwnExecutor) {

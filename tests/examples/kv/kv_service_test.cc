@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,7 +24,9 @@
 #include "examples/kv/limits.h"
 #include "examples/kv/memory_store.h"
 #include "verbena/rpc/call.h"
+#include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/memory.h"
+#include "verbena/rpc/task.h"
 #include "verbena/testing.h"
 
 namespace kv {
@@ -112,6 +115,48 @@ TEST_F(KvServiceTest, AValueIsReadAgainIfOthersThatWaitHoldTooMuch) {
   const auto stats = other.Run(stub.Stats(v1::StatsRequest()));
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(stats->gets(), 2u);
+}
+
+// Ends the first call while its handler waits, as a time limit does.
+class DropsTheFirst final : public verbena::ServerInterceptor {
+ private:
+  static verbena::Task<void> Ignored(verbena::Task<absl::Status> rest) {
+    (void)co_await std::move(rest);
+  }
+  verbena::Task<absl::Status> Intercept(verbena::ServerCallView&,
+                                        verbena::ServerNext next) override {
+    if (!std::exchange(drops_, false)) co_return co_await next();
+    verbena::TaskScope scope(co_await verbena::CurrentContext());
+    scope.Spawn(Ignored(next()));
+    // The handler runs up to its first wait.
+    (void)co_await verbena::Yield();
+    co_return absl::DeadlineExceededError("the site's limit");
+  }
+
+  bool drops_ = true;
+};
+
+TEST_F(KvServiceTest, AGetThatWasDestroyedHoldsNothingAnyMore) {
+  const std::string value(100000, 'v');
+  ASSERT_TRUE(Put("key", value).ok());
+  verbena::testing::InProcessOptions options{
+      .runtime = {.executors = 1}, .server = {.interceptors = {std::make_shared<DropsTheFirst>()}}};
+  constexpr size_t kBudget = 1 << 20;
+  options.runtime.limits.memory.send_bytes = kBudget;
+  InProcess<KvService> other{options, store_, records_, value.size()};
+  v1::GetRequest request;
+  request.set_key("key");
+  v1::KeyValue::Stub stub(other.channel());
+  const absl::Status dropped = other.Run([&]() -> verbena::Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(const verbena::Buffer all,
+                                co_await other.channel().AllocateBuffer(kBudget));
+    co_return (co_await stub.Get(request, {.deadline = kLong})).status();
+  }());
+  ASSERT_TRUE(absl::IsDeadlineExceeded(dropped)) << dropped;
+  ASSERT_TRUE(other.Run(stub.Get(request, {.deadline = kLong})).ok());
+  const auto stats = other.Run(stub.Stats(v1::StatsRequest()));
+  ASSERT_TRUE(stats.ok()) << stats.status();
+  EXPECT_EQ(stats->gets(), 2u) << "the second Get had to read its value again";
 }
 
 TEST_F(KvServiceTest, APutWithoutAPayloadIsRefused) {

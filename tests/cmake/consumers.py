@@ -594,6 +594,14 @@ verbena_generate(TARGET messages {arguments})
     refused("PROTOS absent.proto", f"there is no file '{listfile.parent}/absent.proto'", "start at BASE_DIR")
     # Right: with a BASE_DIR above both.
     refused("PROTOS inner/there.proto there.proto BASE_DIR ..")
+    # Variables of the caller are no arguments.
+    listfile.write_text(listfile.read_text().replace("add_library", "set(mocks MOCKS)\nadd_library") + """
+get_target_property(sources messages SOURCES)
+string(REGEX MATCHALL "_mock|absent" wrong "${sources}")
+message(STATUS "taken from the caller: '${wrong}'")
+""")
+    cached = [f"-D{name}={value}" for name, value in (("protos", "absent.proto"), ("options", "absent"))]
+    expect(installed.configure(*cached, source=listfile.parent)[1], "taken from the caller: ''")
 
 
 SHORT_ROWS = (("quick", "libverbena.so shows its own names alone", shows_its_own_names_alone),

@@ -59,8 +59,9 @@ absl::Status Primary::Serving() const {
                                             ended_ ? why_ended_ : "its lease is over"));
 }
 
-Task<absl::StatusOr<uint64_t>> Primary::Begin(WriteKind kind, const v1::WriteRequest& request,
-                                              verbena::RequestId id, uint64_t acknowledged_below) {
+Task<absl::StatusOr<LogPosition>> Primary::Begin(WriteKind kind, const v1::WriteRequest& request,
+                                                 verbena::RequestId id,
+                                                 uint64_t acknowledged_below) {
   // From here on the store has all that this epoch found.
   VERBENA_CO_RETURN_IF_ERROR(co_await AwaitCommitted(0));
   // Across the read of the old value: a write behind this one must find this one.
@@ -68,7 +69,7 @@ Task<absl::StatusOr<uint64_t>> Primary::Begin(WriteKind kind, const v1::WriteReq
   const std::string client = ClientOf(id);
   VERBENA_CO_ASSIGN_OR_RETURN(const std::optional<uint64_t> before,
                               parts_.store.names().Find(client, id.number));
-  if (before.has_value()) co_return *before;
+  if (before.has_value()) co_return LogPosition{.sequence = *before};
   std::string value;
   if (kind == WriteKind::kAppend) {
     VERBENA_CO_ASSIGN_OR_RETURN(value, co_await NewestValue(request.key()));
@@ -95,7 +96,7 @@ Task<absl::StatusOr<uint64_t>> Primary::Begin(WriteKind kind, const v1::WriteReq
   uncommitted_.push_back(entry);
   newest_[request.key()] = entry;
   parts_.log.Append(std::move(entry));
-  co_return sequence;
+  co_return parts_.log.last();
 }
 
 Task<absl::StatusOr<std::string>> Primary::NewestValue(const std::string& key) {

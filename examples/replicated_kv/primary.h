@@ -72,10 +72,11 @@ class Primary {
   // OK while it may answer, because it has its lease.
   absl::Status Serving() const;
   // Gives the write of a named call its place in the log, and returns that. If the log has the call
-  // already, returns the place that it has there. After OUT_OF_RANGE the call may have run before;
-  // after any other error nothing was changed.
-  verbena::Task<absl::StatusOr<uint64_t>> Begin(WriteKind kind, const v1::WriteRequest& request,
-                                                verbena::RequestId id, uint64_t acknowledged_below);
+  // already, returns the sequence that it has there, with epoch 0. After OUT_OF_RANGE the call may
+  // have run before; after any other error nothing was changed.
+  verbena::Task<absl::StatusOr<LogPosition>> Begin(WriteKind kind, const v1::WriteRequest& request,
+                                                   verbena::RequestId id,
+                                                   uint64_t acknowledged_below);
   // After an error the write may be lost or not.
   verbena::Task<absl::Status> AwaitCommitted(uint64_t sequence);
   // The place of a call that is committed. None: the call has not run, and no other server runs it.

@@ -69,17 +69,17 @@ class ReplicatedKvService final : public v1::ReplicatedKv::Service, public verbe
       co_return context.NotExecuted(absl::InvalidArgumentError(
           "the call has no name, so a repetition could run again: call with a DedupeToken"));
     }
-    const absl::StatusOr<uint64_t> sequence =
+    const absl::StatusOr<LogPosition> place =
         co_await (*primary)->Begin(kind, request, *id, context.dedupe_acknowledged_below());
-    if (absl::IsOutOfRange(sequence.status())) {
-      co_return context.MaybeExecuted(absl::AbortedError(std::string(sequence.status().message())));
+    if (absl::IsOutOfRange(place.status())) {
+      co_return context.MaybeExecuted(absl::AbortedError(std::string(place.status().message())));
     }
-    if (!sequence.ok()) co_return context.NotExecuted(sequence.status());
-    const absl::Status committed = co_await (*primary)->AwaitCommitted(*sequence);
+    if (!place.ok()) co_return context.NotExecuted(place.status());
+    const absl::Status committed = co_await (*primary)->AwaitCommitted(place->sequence);
     // Nobody knows yet whether the write survives. A repetition must not get this answer again.
     if (!committed.ok()) co_return context.MaybeExecuted(committed);
-    reply.set_sequence(*sequence);
-    reply.set_epoch((*primary)->epoch());
+    reply.set_sequence(place->sequence);
+    reply.set_epoch(place->epoch);
     co_return absl::OkStatus();
   }
 

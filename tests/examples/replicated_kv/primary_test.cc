@@ -58,10 +58,11 @@ class PrimaryTest : public testing::Test {
     v1::WriteRequest request;
     request.set_key("k");
     request.set_value("v");
-    const absl::StatusOr<uint64_t> sequence =
+    const absl::StatusOr<LogPosition> place =
         co_await primary_->Begin(WriteKind::kPut, request, {.client = {1}, .number = number}, 1);
-    result_ = sequence.status();
-    if (sequence.ok()) result_ = co_await primary_->AwaitCommitted(*sequence);
+    result_ = place.status();
+    place_ = place.value_or(LogPosition());
+    if (place.ok()) result_ = co_await primary_->AwaitCommitted(place->sequence);
     ++ended_;
   }
   void TearDown() override {
@@ -78,6 +79,7 @@ class PrimaryTest : public testing::Test {
   std::vector<OtherReplica> peers_;
   ReplicaStore store_{std::make_unique<kv::MemoryStore>(size_t{1} << 20)};
   std::optional<absl::Status> result_;  // of the last Put()
+  LogPosition place_;                   // that it got
   int ended_ = 0;                       // of these
   verbena::TaskScope scope_{scheduler_};
   std::optional<ReplicaLog> log_;
@@ -91,6 +93,19 @@ TEST_F(PrimaryTest, CommitsAWriteOnceItsOwnDiskHasIt) {
   ASSERT_TRUE(result_.has_value());
   EXPECT_TRUE(result_->ok()) << *result_;
   EXPECT_EQ(directory_.requests, 0);
+}
+
+// Without an epoch, as the .proto says.
+TEST_F(PrimaryTest, ARepeatedCallGetsThePlaceThatItHas) {
+  Lead({"s1"});
+  for (const uint64_t number : {1, 2}) scope_.Spawn(Put(number));
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(place_, (LogPosition{.epoch = 2, .sequence = 2}));
+  scope_.Spawn(Put(1));
+  scheduler_.RunUntilIdle();
+  EXPECT_TRUE(result_->ok()) << *result_;
+  EXPECT_EQ(place_, (LogPosition{.epoch = 0, .sequence = 1}));
+  EXPECT_EQ(log_->last().sequence, 2u);
 }
 
 TEST_F(PrimaryTest, AStepOfTheLogResumesNoWriteThatWaitsForMore) {

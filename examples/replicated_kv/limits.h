@@ -22,8 +22,9 @@ inline constexpr size_t kMaxUncommitted = 4096;
 inline constexpr verbena::Duration kKeepNames = std::chrono::minutes(10);
 // A page of a copy.
 inline constexpr size_t kMaxPageBytes = size_t{64} << 10;
-// How far behind a replica may be when it joins the in-sync set.
-inline constexpr uint64_t kMaxLagToJoin = 64;
+// How far behind a replica may be when writes begin to wait for it, so that it can join the in-sync
+// set. Small beside kMaxUncommitted, so that there is room for writes meanwhile. (start)
+inline constexpr uint64_t kMaxLagToJoin = kMaxUncommitted / 4;
 
 // A backup says at least this often how far it is. A backup that says nothing for kPatience is
 // lost.

@@ -56,11 +56,16 @@ class LogReceiver {
         VERBENA_CO_RETURN_IF_ERROR(co_await log_.Drain());
         // The wait may have been long.
         VERBENA_CO_RETURN_IF_ERROR(parts_.gate.Check(pass_, message.epoch()));
-        log_.BeginCopy(from);
-        co_return co_await parts_.store.Clear();
+        co_return co_await log_.BeginCopy(from);
       }
       case v1::LogMessage::kPage:
         if (log_.complete()) co_return absl::InvalidArgumentError("a page outside of a copy");
+        // The names of a page are newer than those of the entries before it, and must not be
+        // written before them.
+        if (!message.page().names().empty()) {
+          VERBENA_CO_RETURN_IF_ERROR(co_await log_.Drain());
+          VERBENA_CO_RETURN_IF_ERROR(parts_.gate.Check(pass_, message.epoch()));
+        }
         co_return co_await parts_.store.AddPage(message.page());
       case v1::LogMessage::kCopyEnds:
         co_return co_await log_.Complete();
@@ -74,7 +79,9 @@ class LogReceiver {
     while (!log_.has_room()) VERBENA_CO_RETURN_IF_ERROR(co_await log_.Changed());
     // The wait may have been long.
     VERBENA_CO_RETURN_IF_ERROR(parts_.gate.Check(pass_, parts_.gate.epoch()));
+    // What the disk refused would end this replica.
     VERBENA_CO_RETURN_IF_ERROR(CheckLengths(entry.key(), entry.value()));
+    VERBENA_CO_RETURN_IF_ERROR(CheckLengths(entry.client(), ""));
     VERBENA_CO_RETURN_IF_ERROR(log_.CheckNext(PositionOf(entry), epoch));
     log_.Append(std::make_shared<v1::Entry>(entry));
     co_return absl::OkStatus();

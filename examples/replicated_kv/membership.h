@@ -3,7 +3,8 @@
 //
 // A backup that is lost leaves the set in etcd first, and only then does the commit point go on
 // without it. A backup that joins counts from before the transaction that adds it, and has by then
-// all that is or may be committed. So at each moment every member that etcd knows has all that is
+// all that is or may be committed: the commit point waits for it, so that it gets there beside a
+// primary whose disk is quicker. So at each moment every member that etcd knows has all that is
 // committed. One change at a time. A primary has one Membership for each of its epochs. One
 // executor.
 
@@ -14,12 +15,15 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "examples/replicated_kv/limits.h"
 #include "examples/replicated_kv/shard_directory.h"
 #include "examples/replicated_kv/shard_state.h"
@@ -43,6 +47,8 @@ class CommitPoint {
   void NoteDurable(std::string_view name, uint64_t sequence) {
     durable_.insert_or_assign(std::string(name), sequence);
     Advance();
+    noted_.Set();
+    noted_.Reset();
   }
   uint64_t DurableAt(std::string_view name) const {
     const auto found = durable_.find(name);
@@ -59,6 +65,11 @@ class CommitPoint {
   bool HasAll(std::string_view name) const {
     return DurableAt(name) >= std::max(sequence_, inherited_.sequence);
   }
+  // Waits until HasAll(name). A replica that does not count may never get there.
+  verbena::Task<absl::Status> AwaitAll(std::string name) {
+    while (!HasAll(name)) VERBENA_CO_RETURN_IF_ERROR(co_await noted_.Wait());
+    co_return absl::OkStatus();
+  }
 
  private:
   void Advance() {
@@ -73,6 +84,7 @@ class CommitPoint {
   std::vector<std::string> members_;
   std::map<std::string, uint64_t, std::less<>> durable_;
   uint64_t sequence_ = 0;
+  verbena::Event noted_;  // set and reset at each NoteDurable()
 };
 
 // Whether a backup's disk takes what the backup is sent. A backup that goes on to answer, but whose
@@ -95,11 +107,31 @@ class BackupProgress {
   verbena::TimePoint since_{};
 };
 
+// The reasons why a backup is not in sync that the log has. A reason that comes again and again is
+// logged once, as are those that differ in numbers alone.
+class LoggedReasons {
+ public:
+  // A backup has so many different reasons at most. (start)
+  static constexpr size_t kMaxReasons = 16;
+
+  // Whether to log why the backup was lost. If so, it counts as logged.
+  bool IsNew(const absl::Status& lost) {
+    std::string words(lost.message());
+    std::erase_if(words, absl::ascii_isdigit);
+    return logged_.size() < kMaxReasons && logged_.insert(std::move(words)).second;
+  }
+  // The backup was in sync since.
+  void Clear() { logged_.clear(); }
+
+ private:
+  std::set<std::string> logged_;  // without digits
+};
+
 class Membership {
  public:
   Membership(ShardDirectory& directory, CommitPoint& point, SeenState seen, int64_t lease)
       : directory_(directory), point_(point), seen_(std::move(seen)), lease_(lease) {
-    Count("");
+    Count();
   }
 
   const ShardState& state() const { return seen_.state; }
@@ -110,28 +142,40 @@ class Membership {
   // either set. A replica that may be in the set counts, until Remove().
   verbena::Task<absl::Status> Remove(std::string name) {
     VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await changing_.Lock());
-    if (!IsInSync(state(), name) && !unsure_) co_return absl::OkStatus();
-    VERBENA_CO_RETURN_IF_ERROR(
-        co_await Change([&](ShardState from) { return Without(std::move(from), name); }));
-    Count("");
+    if (IsInSync(state(), name) || unsure_) {
+      VERBENA_CO_RETURN_IF_ERROR(
+          co_await Change([&](ShardState from) { return Without(std::move(from), name); }));
+    }
+    joining_.erase(name);
+    Count();
     co_return absl::OkStatus();
   }
-  // FAILED_PRECONDITION: when this change had its turn, `name` did not have all that may be
-  // committed, so etcd was not asked. Try again once it has.
+  // The replica counts from now on, and etcd is asked once its disk has all that may be committed.
+  // UNAVAILABLE: it took longer than kDiskPatience, and counts no more. Call it when the replica is
+  // close, since writes wait for it.
   verbena::Task<absl::Status> Add(std::string name) {
+    if (IsInSync(state(), name) && !unsure_) co_return absl::OkStatus();
+    joining_.insert(name);
+    Count();
+    absl::Cleanup leave = [&] {
+      joining_.erase(name);
+      Count();
+    };
+    // Without a turn: another change must not wait for this disk.
+    const absl::Status reached =
+        co_await verbena::WithDeadline(point_.AwaitAll(name), kDiskPatience);
+    if (absl::IsDeadlineExceeded(reached)) co_return IsBehind(name);
+    VERBENA_CO_RETURN_IF_ERROR(reached);
     VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await changing_.Lock());
     if (IsInSync(state(), name) && !unsure_) co_return absl::OkStatus();
-    // Others were committed while another change had its turn.
-    if (!point_.HasAll(name)) {
-      co_return absl::FailedPreconditionError(
-          fmt::format("{} has entries up to {} on its disk, and later ones may be committed", name,
-                      point_.DurableAt(name)));
-    }
-    // From now on: the transaction may take effect at any moment.
-    Count(name);
+    // A disk that has lost entries meanwhile does not join.
+    if (!point_.HasAll(name)) co_return IsBehind(name);
+    // From now on the transaction may take effect at any moment, so it counts until Remove().
+    std::move(leave).Cancel();
     VERBENA_CO_RETURN_IF_ERROR(
         co_await Change([&](ShardState from) { return With(std::move(from), name); }));
-    Count("");
+    joining_.erase(name);
+    Count();
     co_return absl::OkStatus();
   }
   // Changes no set.
@@ -139,7 +183,7 @@ class Membership {
     VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await changing_.Lock());
     if (point_.position() <= state().committed) co_return absl::OkStatus();
     VERBENA_CO_RETURN_IF_ERROR(co_await Change([](ShardState from) { return from; }));
-    Count("");
+    Count();
     co_return absl::OkStatus();
   }
 
@@ -169,10 +213,15 @@ class Membership {
       if (state() == next) co_return absl::OkStatus();
     }
   }
-  void Count(const std::string& joining) {
+  void Count() {
     std::vector<std::string> counted = state().in_sync;
-    if (!joining.empty()) counted.push_back(joining);
+    counted.insert(counted.end(), joining_.begin(), joining_.end());
     point_.SetMembers(std::move(counted));
+  }
+  absl::Status IsBehind(std::string_view name) const {
+    return absl::UnavailableError(
+        fmt::format("{} has entries up to {} on its disk, and later ones may be committed", name,
+                    point_.DurableAt(name)));
   }
 
   ShardDirectory& directory_;
@@ -180,6 +229,8 @@ class Membership {
   SeenState seen_;
   const int64_t lease_;
   bool unsure_ = false;  // whether etcd has more than is seen
+  // Replicas that count and may not be in the set that is seen.
+  std::set<std::string> joining_;
   verbena::Mutex changing_;
 };
 

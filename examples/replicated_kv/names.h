@@ -1,7 +1,8 @@
 // Names: the calls that a replica's data hold, by the names that DedupeTokens gave them
 // (verbena/rpc/dedupe.h). They follow from the log, so each replica of a shard has the same; except
 // that a copy, which is read while the log goes on, may lack clients that were forgotten meanwhile.
-// So a copy says whether any client was.
+// So a copy says whether any client was. Entries come between its pages: a client whose entry comes
+// before its page is unproven until the page has come.
 //
 // A client's names are one record beside the data, written in the batch of each write. It is short:
 // a write says which numbers its client repeats no more, and these are dropped. Bounds: kMaxNames
@@ -87,7 +88,9 @@ class Names {
         clients_.erase(*forgotten);
         forgot_ = true;
       }
-      if (forgot_) clients_[entry.client()].set_unproven_below(kAllNumbers);
+      if (forgot_ || IsAwaited(entry.client())) {
+        clients_[entry.client()].set_unproven_below(kAllNumbers);
+      }
     }
     v1::ClientNames& client = clients_[entry.client()];
     client.set_last_sequence(std::max(client.last_sequence(), entry.sequence()));
@@ -123,6 +126,20 @@ class Names {
   void Clear() {
     clients_.clear();
     forgot_ = false;
+    copied_to_.reset();
+  }
+  // The names of a copy come now, in pages, in the order of their clients.
+  void BeginCopy() {
+    Clear();
+    copied_to_.emplace();
+  }
+  // The pages so far have all clients up to `client`. Empty: all clients.
+  void NoteCopied(std::string_view client) {
+    if (client.empty()) {
+      copied_to_.reset();
+    } else {
+      copied_to_.emplace(client);
+    }
   }
   // Whether a client may have been forgotten.
   bool has_forgotten() const { return forgot_ || is_full(); }
@@ -136,6 +153,10 @@ class Names {
   static constexpr uint64_t kAllNumbers = std::numeric_limits<uint64_t>::max();
 
   bool is_full() const { return clients_.size() >= kMaxClients; }
+  // Whether a page of the copy may still come with that client's names.
+  bool IsAwaited(std::string_view client) const {
+    return copied_to_.has_value() && client > *copied_to_;
+  }
   // The client that has written nothing for the longest time.
   std::map<std::string, v1::ClientNames, std::less<>>::const_iterator Idlest() const {
     return std::min_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) {
@@ -145,6 +166,8 @@ class Names {
 
   std::map<std::string, v1::ClientNames, std::less<>> clients_;
   bool forgot_ = false;  // a client, here or where a copy comes from
+  // The last client whose names a copy has brought; none: no names are under way.
+  std::optional<std::string> copied_to_;
 };
 
 // Which entries of a log are old: those that have been there for kKeepNames. It tells so after

@@ -175,13 +175,16 @@ Task<absl::StatusOr<std::optional<uint64_t>>> Primary::Lookup(verbena::RequestId
 }
 
 Task<void> Primary::Follow(OtherReplica& peer) {
+  LoggedReasons logged;
   while (!ended_) {
     const absl::Status lost = co_await FollowReplica(*this, peer);
     if (ended_) co_return;
-    if (IsInSync(members_.state(), peer.name)) {
+    const bool leaves = IsInSync(members_.state(), peer.name);
+    if (leaves) logged.Clear();
+    if (logged.IsNew(lost)) {
       verbena::Log(verbena::LogLevel::kWarning,
-                   fmt::format("shard {}: {} leaves the in-sync set: {}", parts_.shard, peer.name,
-                               std::string(lost.message())));
+                   fmt::format("shard {}: {} {} the in-sync set: {}", parts_.shard, peer.name,
+                               leaves ? "leaves" : "stays out of", std::string(lost.message())));
     }
     co_await Remove(peer.name);
     if (!(co_await verbena::Sleep(kPause)).ok()) co_return;

@@ -41,7 +41,7 @@ class ReplicaLog {
   // False: the store has lost its data, or has part of a copy.
   bool complete() const { return complete_; }
   // Not OK once the disk has failed: the log goes no further then.
-  const absl::Status& failure() const { return failure_; }
+  const absl::Status& failure() const { return failure_.ok() ? store_.failure() : failure_; }
   bool has_room() const { return last_.sequence - durable_.sequence < kMaxUnwritten; }
 
   // Whether memory has the entry at that position. If so, the log has all entries before it.
@@ -82,14 +82,18 @@ class ReplicaLog {
     Trim();
     Notify();
   }
-  // Goes on after a copy, whose entries up to `position` are in the store. It is not complete until
-  // Complete(). Precondition: nothing is on its way to the disk.
-  void BeginCopy(LogPosition position) {
+  // Erases the store, and then goes on behind `position`, up to which a copy's pages have the
+  // entries. The log is not complete until Complete(). Nothing may be appended meanwhile.
+  // Precondition: nothing is on its way to the disk.
+  verbena::Task<absl::Status> BeginCopy(LogPosition position) {
     VERBENA_CHECK(durable_ == last_) << "a copy began while entries were written";
+    complete_ = false;
+    VERBENA_CO_RETURN_IF_ERROR(co_await store_.Clear());
     tail_.clear();
     tail_bytes_ = 0;
     before_tail_ = last_ = durable_ = position;
-    complete_ = false;
+    Notify();
+    co_return absl::OkStatus();
   }
   // Waits for the disk, and makes the copy count.
   verbena::Task<absl::Status> Complete() {
@@ -102,10 +106,10 @@ class ReplicaLog {
 
   // Waits until the disk has the whole log. Fails if the disk does.
   verbena::Task<absl::Status> Drain() {
-    while (failure_.ok() && durable_ < last_) {
+    while (failure().ok() && durable_ < last_) {
       VERBENA_CO_RETURN_IF_ERROR(co_await Changed());
     }
-    co_return failure_;
+    co_return failure();
   }
   // Waits until the log has changed, or somebody has called Notify().
   verbena::Task<absl::Status> Changed() { co_return co_await changed_.Wait(); }
@@ -122,11 +126,8 @@ class ReplicaLog {
   verbena::Task<void> WriteDown(ReplicaStore::Batch batch) {
     const LogPosition position = PositionOf(*batch.entry);
     const absl::Status written = co_await store_.Write(std::move(batch));
-    if (!written.ok()) {
-      if (failure_.ok()) failure_ = written;
-    } else if (failure_.ok()) {
-      durable_ = std::max(durable_, position);
-    }
+    if (!written.ok() && failure_.ok()) failure_ = written;
+    if (failure().ok()) durable_ = std::max(durable_, position);
     Notify();
   }
   void Trim() {
@@ -145,7 +146,7 @@ class ReplicaLog {
   LogPosition last_;
   LogPosition durable_;
   bool complete_;
-  absl::Status failure_;
+  absl::Status failure_;  // of a write of the log, or why it was cut off
   verbena::Event changed_;
 };
 

@@ -56,10 +56,10 @@ class ReplicaStore {
     std::optional<std::string> forgotten_id;  // of a client that makes room
     std::optional<std::string> position;      // none while a copy is not complete
   };
-  // How far a copy was read.
+  // How far a copy was read. The names come first.
   struct Cursor {
     std::string next;
-    bool at_names = false;
+    bool at_data = false;
     bool at_end = false;
   };
 
@@ -91,6 +91,9 @@ class ReplicaStore {
     position_ = PositionOf(position);
     co_return absl::OkStatus();
   }
+  // Why the disk has failed, if it has: the first write that it did not take, or the first read of
+  // what a copy was to erase. The disk holds a prefix of what it was given, and takes no more.
+  const absl::Status& failure() const { return failure_; }
   // As it was loaded or written last: none if the data are not complete.
   const std::optional<LogPosition>& position() const { return position_; }
   const Names& names() const { return names_; }
@@ -131,31 +134,39 @@ class ReplicaStore {
   // meanwhile.
   verbena::Task<absl::Status> Clear() {
     position_.reset();
-    names_.Clear();
+    names_.BeginCopy();
     VERBENA_CO_RETURN_IF_ERROR(co_await WriteRecord(std::string(kPositionId), std::nullopt));
     for (const bool records : {false, true}) {
       for (;;) {
-        VERBENA_CO_ASSIGN_OR_RETURN(kv::ScanPage page,
-                                    records ? co_await store_->ScanRecords("", kMaxPageBytes)
-                                            : co_await store_->Scan("", kMaxPageBytes));
-        if (page.entries.empty()) break;
+        absl::StatusOr<kv::ScanPage> page = records
+                                                ? co_await store_->ScanRecords("", kMaxPageBytes)
+                                                : co_await store_->Scan("", kMaxPageBytes);
+        // What cannot be read cannot be erased: the next copy would fail, too.
+        VERBENA_CO_RETURN_IF_ERROR(Noted(page.status()));
+        if (page->entries.empty()) break;
         const auto remove = [this,
                              records](const kv::StoreEntry& entry) -> verbena::Task<absl::Status> {
           if (records) co_return co_await WriteRecord(entry.key, std::nullopt);
           co_return co_await Store({.key = entry.key});
         };
         VERBENA_CO_RETURN_IF_ERROR(
-            co_await verbena::ForEach(std::move(page.entries), kWritesAtOnce, remove));
+            co_await verbena::ForEach(std::move(page->entries), kWritesAtOnce, remove));
       }
     }
     co_return absl::OkStatus();
   }
+  // INVALID_ARGUMENT: the page is none that ReadPage() gives.
   verbena::Task<absl::Status> AddPage(const v1::Page& page) {
+    for (const v1::Page::Pair& pair : page.entries()) {
+      VERBENA_CO_RETURN_IF_ERROR(CheckLengths(pair.key(), pair.value()));
+    }
     if (page.clients_forgotten()) names_.NoteForgotten();
     for (const v1::Page::Pair& pair : page.names()) {
+      VERBENA_CO_RETURN_IF_ERROR(CheckLengths(pair.key(), pair.value()));
       VERBENA_CO_RETURN_IF_ERROR(names_.Load(pair.key(), pair.value()));
       VERBENA_CO_RETURN_IF_ERROR(co_await WriteRecord(Prefixed(kNames, pair.key()), pair.value()));
     }
+    names_.NoteCopied(page.names().empty() ? "" : page.names().rbegin()->key());
     std::vector<v1::Page::Pair> pairs(page.entries().begin(), page.entries().end());
     co_return co_await verbena::ForEach(
         std::move(pairs), kWritesAtOnce,
@@ -172,13 +183,13 @@ class ReplicaStore {
   // The next page. Entries that are written meanwhile may be in it or not.
   verbena::Task<absl::StatusOr<v1::Page>> ReadPage(Cursor& cursor) {
     v1::Page page;
-    const bool names = cursor.at_names;
+    const bool data = cursor.at_data;
     VERBENA_CO_ASSIGN_OR_RETURN(kv::ScanPage read,
-                                names ? co_await store_->ScanRecords(cursor.next, kMaxPageBytes)
-                                      : co_await store_->Scan(cursor.next, kMaxPageBytes));
+                                data ? co_await store_->Scan(cursor.next, kMaxPageBytes)
+                                     : co_await store_->ScanRecords(cursor.next, kMaxPageBytes));
     for (kv::StoreEntry& entry : read.entries) {
-      if (entry.key.front() != (names ? kNames : kData)) continue;
-      v1::Page::Pair& pair = *(names ? page.add_names() : page.add_entries());
+      if (entry.key.front() != (data ? kData : kNames)) continue;
+      v1::Page::Pair& pair = *(data ? page.add_entries() : page.add_names());
       pair.set_key(entry.key.substr(1));
       pair.set_value(std::move(entry.value));
     }
@@ -186,8 +197,8 @@ class ReplicaStore {
     page.set_clients_forgotten(names_.has_forgotten());
     cursor.next = std::move(read.next_key);
     if (cursor.next.empty()) {
-      cursor.at_end = names;
-      cursor.at_names = true;
+      cursor.at_end = data;
+      cursor.at_data = true;
     }
     co_return page;
   }
@@ -211,12 +222,19 @@ class ReplicaStore {
   // No write of a replica needs the value before, and a damaged file must not end the log.
   verbena::Task<absl::Status> Store(kv::StoreWrite write) {
     write.asks_existed = false;
-    co_return (co_await store_->Write(write)).status();
+    co_return Noted((co_await store_->Write(write)).status());
+  }
+  // Notes what the disk has said. A Task that is cut off says nothing of the disk.
+  absl::Status Noted(absl::Status said) {
+    const bool is_cut_off = absl::IsCancelled(said) || absl::IsDeadlineExceeded(said);
+    if (failure_.ok() && !is_cut_off) failure_ = said;
+    return said;
   }
 
   const std::unique_ptr<kv::Store> store_;
   Names names_;
   std::optional<LogPosition> position_;
+  absl::Status failure_;
 };
 
 }  // namespace replicated_kv

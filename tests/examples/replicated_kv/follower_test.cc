@@ -1,10 +1,12 @@
 // A primary and a backup. One that gets a copy of all data joins the in-sync set when its disk has
 // the copy, whatever it said of the data that it had before. One that has lost entries that were
-// committed leaves the set until it has them again.
+// committed leaves the set until it has them again. One whose disk is slower than the primary's
+// joins while writes go on.
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -60,6 +62,10 @@ class FormerPrimary final : public v1::Replication::Service {
     VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(former));
     while (read && !message.copy_ends()) {
       VERBENA_CO_ASSIGN_OR_RETURN(read, co_await stream.Read(message));
+      if (!message.has_copy_begins()) continue;
+      v1::Acknowledgement erased = AcknowledgementAt(PositionOf(message.copy_begins()));
+      erased.set_complete(false);
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(erased));
     }
     VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(former));
     (void)co_await verbena::WithDeadline(AwaitJoined(), kWhile);
@@ -114,6 +120,38 @@ class LossyBackup final : public v1::Replication::Service {
   bool is_ready = false;  // it has all entries
 };
 
+// A backup whose disk has each entry when the primary's has the next one already, for as long as
+// the backup is not in the set.
+class LaggingBackup final : public v1::Replication::Service {
+ public:
+  static constexpr LogPosition kCommitted = {};
+  static std::vector<std::string> InSync() { return {"s1"}; }
+
+  Task<absl::Status> Replicate(verbena::ServerContext&, LogStream& stream) override {
+    v1::LogMessage message;
+    VERBENA_CO_ASSIGN_OR_RETURN(bool read, co_await stream.Read(message));
+    uint64_t durable = kEntries;
+    while (read) {
+      if (!joined.is_set()) write();
+      VERBENA_CO_RETURN_IF_ERROR(
+          co_await stream.Write(AcknowledgementAt({.epoch = 2, .sequence = durable})));
+      VERBENA_CO_ASSIGN_OR_RETURN(read, co_await stream.Read(message));
+      durable = message.entry().sequence();
+    }
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Where(verbena::ServerContext&, const v1::PositionRequest&,
+                           v1::Acknowledgement&) override {
+    co_return absl::UnimplementedError("nobody asks");
+  }
+
+  Task<absl::Status> AwaitJoined() { co_return co_await joined.Wait(); }
+
+  std::function<void()> write;  // appends an entry to the primary's log
+  verbena::Event joined;
+  bool is_ready = true;
+};
+
 // Grants each change, and notes the sets, and whether the backup was ready at the first change and
 // when it joined.
 class NotingDirectory final : public ShardDirectory {
@@ -158,15 +196,17 @@ class FollowerFixture : public testing::Test {
     VERBENA_CO_RETURN_IF_ERROR(co_await store.Load());
     VERBENA_CO_RETURN_IF_ERROR(co_await store.WritePosition({}));
     ReplicaLog log(store, scope);
-    for (uint64_t sequence = 1; sequence <= kEntries; ++sequence) {
+    const auto append = [&log] {
       auto entry = std::make_shared<v1::Entry>();
-      entry->set_sequence(sequence);
+      entry->set_sequence(log.last().sequence + 1);
       entry->set_epoch(2);
       entry->set_key("key");
       entry->set_client(std::string(16, 'c'));
-      entry->set_number(sequence);
+      entry->set_number(log.last().sequence + 1);
       log.Append(std::move(entry));
-    }
+    };
+    for (uint64_t i = 0; i < kEntries; ++i) append();
+    if constexpr (requires { backup_.service().write; }) backup_.service().write = append;
     VERBENA_CO_RETURN_IF_ERROR(co_await log.Drain());
     verbena::Clock& clock = verbena::Clock::Real();
     LeaseTerm term;
@@ -201,6 +241,7 @@ class FollowerFixture : public testing::Test {
 
 using FollowerTest = FollowerFixture<FormerPrimary>;
 using LossTest = FollowerFixture<LossyBackup>;
+using LagTest = FollowerFixture<LaggingBackup>;
 
 TEST_F(FollowerTest, ABackupsDataBeforeItsCopyDoNotCount) {
   const absl::Status joined = backup_.Run(Lead());
@@ -214,6 +255,11 @@ TEST_F(LossTest, ABackupThatLostCommittedEntriesLeavesTheSetUntilItHasThem) {
   EXPECT_EQ(directory_.sets.front(), (std::vector<std::string>{"s1"}));
   EXPECT_FALSE(directory_.was_ready_at_first) << "it left for its silence, after it had them";
   EXPECT_TRUE(directory_.was_ready);
+}
+
+TEST_F(LagTest, ASlowerBackupJoinsAPrimaryWhoseWritersNeverPause) {
+  const absl::Status joined = backup_.Run(Lead());
+  ASSERT_TRUE(joined.ok()) << joined;
 }
 
 }  // namespace follower_test

@@ -21,6 +21,7 @@
 #include "examples/replicated_kv/replica_store.h"
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "gtest/gtest.h"
+#include "tests/examples/replicated_kv/scripted_disk.h"
 #include "tests/support/manual_scheduler.h"
 #include "verbena/rpc/task.h"
 
@@ -136,8 +137,7 @@ TEST_F(LogTest, ACopyCountsOnceItIsWhole) {
   MakeComplete();
   Append(1, 2, "old", "v");
   ASSERT_TRUE(scheduler_.Run(log_->Drain()).ok());
-  log_->BeginCopy({.epoch = 5, .sequence = 40});
-  ASSERT_TRUE(scheduler_.Run(store_->Clear()).ok());
+  ASSERT_TRUE(scheduler_.Run(log_->BeginCopy({.epoch = 5, .sequence = 40})).ok());
   v1::Page page;
   v1::Page::Pair& pair = *page.add_entries();
   pair.set_key("new");
@@ -146,9 +146,10 @@ TEST_F(LogTest, ACopyCountsOnceItIsWhole) {
   Append(41, 5, "next", "w");
   ASSERT_TRUE(scheduler_.Run(log_->Drain()).ok());
   EXPECT_FALSE(log_->complete());
-  Restart();  // a crash now leaves nothing that counts
-  EXPECT_FALSE(log_->complete());
-  log_->BeginCopy({.epoch = 5, .sequence = 41});
+  std::unique_ptr<ReplicaStore> crashed =
+      std::make_unique<ReplicaStore>(std::make_unique<Disk>(memory_));
+  ASSERT_TRUE(scheduler_.Run(crashed->Load()).ok());
+  EXPECT_FALSE(crashed->position().has_value()) << "a crash now leaves nothing that counts";
   ASSERT_TRUE(scheduler_.Run(log_->Complete()).ok());
   Restart();
   EXPECT_TRUE(log_->complete());
@@ -220,6 +221,103 @@ TEST_F(LogTest, ACopyKnowsThatClientsWereForgottenMeanwhile) {
     EXPECT_EQ(**copy->names().FindRepeated("a", 3), last);
     copy = std::make_unique<ReplicaStore>(std::make_unique<Disk>(copied));
     ASSERT_TRUE(scheduler_.Run(copy->Load()).ok());
+  }
+}
+
+// It may be the only entry of its client that the copy has, if the client is forgotten before its
+// page is read.
+TEST_F(LogTest, AClientWhoseEntryCameBeforeItsPageIsUnprovenUntilThen) {
+  const std::string early(16, 'a'), late(16, 'z');
+  ASSERT_TRUE(scheduler_.Run(store_->Clear()).ok());
+  const auto take = [&](uint64_t sequence, const std::string& client) {
+    v1::Entry entry = EntryOf(sequence, 2, "k", "v");
+    entry.set_client(client);
+    ASSERT_TRUE(scheduler_.Run(store_->Write(store_->Prepare(Shared(entry), false))).ok());
+  };
+  const auto names_of = [](const std::string& client, uint64_t number) {
+    v1::Page page;
+    v1::Page::Pair& pair = *page.add_names();
+    pair.set_key(client);
+    v1::ClientNames names;
+    (*names.mutable_names())[number] = 1;
+    pair.set_value(names.SerializeAsString());
+    return page;
+  };
+  ASSERT_TRUE(scheduler_.Run(store_->AddPage(names_of(std::string(16, 'm'), 1))).ok());
+  take(7, early);
+  take(8, late);
+  EXPECT_FALSE(store_->names().FindRepeated(early, 1)->has_value())
+      << "the pages have shown that it is new";
+  EXPECT_TRUE(absl::IsOutOfRange(store_->names().FindRepeated(late, 1).status()));
+  ASSERT_TRUE(scheduler_.Run(store_->AddPage(names_of(late, 5))).ok());
+  EXPECT_TRUE(store_->names().FindRepeated(late, 5)->has_value());
+  EXPECT_FALSE(store_->names().FindRepeated(late, 1)->has_value()) << "its page has come";
+  v1::Page data;
+  ASSERT_TRUE(scheduler_.Run(store_->AddPage(data)).ok());
+  take(9, std::string(16, 'y'));
+  EXPECT_FALSE(store_->names().FindRepeated(std::string(16, 'y'), 1)->has_value())
+      << "all names have come";
+}
+
+TEST_F(LogTest, APageThatNoReplicaSendsIsRefused) {
+  ASSERT_TRUE(scheduler_.Run(store_->Clear()).ok());
+  for (const size_t key_bytes : {size_t{0}, kMaxKeyBytes + 1}) {
+    for (const bool names : {false, true}) {
+      v1::Page page;
+      (names ? page.add_names() : page.add_entries())->set_key(std::string(key_bytes, 'k'));
+      EXPECT_TRUE(absl::IsInvalidArgument(scheduler_.Run(store_->AddPage(page))));
+    }
+  }
+  EXPECT_TRUE(store_->failure().ok()) << "the disk has nothing to do with it";
+}
+
+// A copy that goes on without end to a disk that takes nothing would leave the shard without a
+// replica.
+TEST(DiskFailureTest, ADiskThatFailsInACopyEndsTheLog) {
+  enum class At { kErasing, kReading, kPage, kEnd, kEntry };
+  for (const At at : {At::kErasing, At::kReading, At::kPage, At::kEnd, At::kEntry}) {
+    verbena::internal::ManualScheduler scheduler;
+    verbena::TaskScope scope(scheduler);
+    DiskScript disk;
+    ReplicaStore store(std::make_unique<ScriptedDisk>(disk));
+    ASSERT_TRUE(scheduler.Run(store.Load()).ok());
+    ReplicaLog log(store, scope);
+    const auto fail_next = [&] { disk.fails_at = disk.writes + 1; };
+    v1::Page page;
+    page.add_entries()->set_key("k");
+    if (at == At::kErasing) fail_next();
+    disk.reads_fail = at == At::kReading;
+    absl::Status status = scheduler.Run(log.BeginCopy({.epoch = 2, .sequence = 40}));
+    if (at == At::kPage) fail_next();
+    if (status.ok()) status = scheduler.Run(store.AddPage(page));
+    if (at == At::kEntry) fail_next();
+    if (status.ok()) log.Append(Shared(EntryOf(41, 2, "k", "v")));
+    if (status.ok()) status = scheduler.Run(log.Drain());
+    if (at == At::kEnd) fail_next();
+    if (status.ok()) status = scheduler.Run(log.Complete());
+    EXPECT_FALSE(status.ok()) << static_cast<int>(at);
+    EXPECT_EQ(log.failure(), status) << static_cast<int>(at);
+    EXPECT_FALSE(log.complete());
+  }
+}
+
+// As when the stream of a copy ends, since another primary has taken over.
+TEST(DiskFailureTest, ACopyThatIsCutOffSaysNothingOfTheDisk) {
+  verbena::internal::ManualScheduler scheduler;
+  DiskScript disk;
+  ReplicaStore store(std::make_unique<ScriptedDisk>(disk));
+  disk.takes.Reset();
+  for (const absl::StatusCode reason :
+       {absl::StatusCode::kCancelled, absl::StatusCode::kDeadlineExceeded}) {
+    std::optional<absl::Status> ended;
+    verbena::TaskScope scope(scheduler);
+    scope.Spawn([&]() -> Task<void> { ended = co_await store.Clear(); });
+    scheduler.RunUntilIdle();
+    scope.RequestCancel(reason);
+    scheduler.RunUntilIdle();
+    ASSERT_TRUE(ended.has_value());
+    EXPECT_EQ(ended->code(), reason);
+    EXPECT_TRUE(store.failure().ok()) << store.failure();
   }
 }
 

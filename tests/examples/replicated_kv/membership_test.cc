@@ -133,29 +133,90 @@ TEST_F(MembershipTest, AReplicaWhoseJoiningWasCutOffCountsUntilItIsRemoved) {
   EXPECT_EQ(directory_.now.state.in_sync, (std::vector<std::string>{"s1"}));
 }
 
-TEST_F(MembershipTest, AReplicaThatLacksWhatWasCommittedMeanwhileDoesNotJoin) {
-  Lead({"s1", "s2"});
-  for (const char* name : {"s1", "s2", "s3"}) point_.NoteDurable(name, 5);
+TEST_F(MembershipTest, AReplicaJoinsOnceItHasWhatWasCommittedBeforeItCounted) {
+  Lead({"s1"});
   point_.NoteDurable("s1", 9);
-  directory_.answers.Reset();
+  point_.NoteDurable("s2", 5);
+  Start(members_->Add("s2"));
+  scheduler_.RunUntilIdle();
+  point_.NoteDurable("s1", 10);
+  point_.NoteDurable("s2", 8);
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(point_.sequence(), 9u);
+  EXPECT_EQ(directory_.requests, 0) << "it lacks an entry that was committed";
+  point_.NoteDurable("s2", 9);
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_TRUE(result_->ok()) << *result_;
+  EXPECT_TRUE(IsInSync(directory_.now.state, "s2"));
+}
+
+// A primary that is alone commits what its own disk has. If a backup had to have that at the moment
+// at which it says so, it would never join while writes go on.
+TEST_F(MembershipTest, AReplicaThatIsAlwaysALittleBehindJoins) {
+  Lead({"s1"});
+  uint64_t last = 10;
+  const auto round = [&] {
+    point_.NoteDurable("s1", ++last);
+    point_.NoteDurable("s2", last - 1);
+    scheduler_.RunUntilIdle();
+  };
+  round();
+  Start(members_->Add("s2"));
+  for (int rounds = 0; rounds < 2; ++rounds) round();
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_TRUE(result_->ok()) << *result_;
+  EXPECT_TRUE(IsInSync(directory_.now.state, "s2"));
+  EXPECT_EQ(point_.sequence(), last - 1);
+}
+
+TEST_F(MembershipTest, AReplicaThatDoesNotGetThereCountsNoMore) {
+  Lead({"s1"});
+  point_.NoteDurable("s1", 9);
+  point_.NoteDurable("s2", 8);
+  Start(members_->Add("s2"));
+  scheduler_.RunUntilIdle();
+  point_.NoteDurable("s1", 12);
+  EXPECT_EQ(point_.sequence(), 9u);
+  scheduler_.AdvanceBy(kDiskPatience);
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(*result_)) << *result_;
+  EXPECT_EQ(directory_.requests, 0);
+  EXPECT_EQ(point_.sequence(), 12u);
+}
+
+TEST_F(MembershipTest, AReplicaThatIsLostBeforeEtcdIsAskedCountsNoMore) {
+  Lead({"s1"});
+  point_.NoteDurable("s1", 9);
+  Start(members_->Add("s2"));
+  scheduler_.RunUntilIdle();
+  point_.NoteDurable("s1", 12);
+  scope_.RequestCancel();
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_TRUE(absl::IsCancelled(*result_)) << *result_;
+  EXPECT_EQ(point_.sequence(), 12u);
+}
+
+TEST_F(MembershipTest, NoOtherChangeWaitsForTheDiskOfAReplicaThatJoins) {
+  Lead({"s1", "s2"});
+  point_.NoteDurable("s1", 9);
+  point_.NoteDurable("s2", 5);
+  Start(members_->Add("s3"));
+  scheduler_.RunUntilIdle();
   std::optional<absl::Status> removed;
   scope_.Spawn([](Task<absl::Status> change, std::optional<absl::Status>& result) -> Task<void> {
     result = co_await std::move(change);
   }(members_->Remove("s2"), removed));
   scheduler_.RunUntilIdle();
-  Start(members_->Add("s3"));  // it waits for its turn, and has all that is committed
-  scheduler_.RunUntilIdle();
-  directory_.answers.Set();
-  scheduler_.RunUntilIdle();
-  ASSERT_TRUE(removed.has_value() && result_.has_value());
+  ASSERT_TRUE(removed.has_value());
   EXPECT_TRUE(removed->ok()) << *removed;
-  EXPECT_EQ(point_.sequence(), 9u);
-  EXPECT_TRUE(absl::IsFailedPrecondition(*result_)) << *result_;
-  EXPECT_EQ(directory_.now.state.in_sync, (std::vector<std::string>{"s1"}));
+  EXPECT_FALSE(result_.has_value());
+  EXPECT_EQ(point_.sequence(), 5u) << "the replica that joins counts";
   point_.NoteDurable("s3", 9);
-  Start(members_->Add("s3"));
   scheduler_.RunUntilIdle();
-  EXPECT_TRUE(result_->ok()) << *result_;
+  EXPECT_TRUE(result_.has_value() && result_->ok());
+  EXPECT_EQ(point_.sequence(), 9u);
 }
 
 TEST_F(MembershipTest, AReplicaThatLacksWhatAnEarlierEpochMayHaveCommittedDoesNotJoin) {
@@ -164,9 +225,28 @@ TEST_F(MembershipTest, AReplicaThatLacksWhatAnEarlierEpochMayHaveCommittedDoesNo
   point_.NoteDurable("s3", 2);
   ASSERT_EQ(point_.sequence(), 0u) << "nobody knows in this epoch what s2 has";
   Start(members_->Add("s3"));
+  scheduler_.AdvanceBy(kDiskPatience);
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(*result_)) << *result_;
+  EXPECT_EQ(directory_.requests, 0);
+}
+
+// For a while, as a backup whose stream fell back to an older word would be.
+TEST_F(MembershipTest, AReplicaThatLosesEntriesWhileAnotherChangeHasItsTurnDoesNotJoin) {
+  Lead({"s1", "s2"});
+  for (const char* name : {"s1", "s2", "s3"}) point_.NoteDurable(name, 5);
+  directory_.answers.Reset();
+  scope_.Spawn([](Task<absl::Status> change) -> Task<void> {
+    (void)co_await std::move(change);
+  }(members_->Remove("s2")));
+  scheduler_.RunUntilIdle();
+  Start(members_->Add("s3"));
+  scheduler_.RunUntilIdle();
+  point_.NoteDurable("s3", 4);
+  directory_.answers.Set();
   scheduler_.RunUntilIdle();
   ASSERT_TRUE(result_.has_value());
-  EXPECT_TRUE(absl::IsFailedPrecondition(*result_)) << *result_;
+  EXPECT_TRUE(absl::IsUnavailable(*result_)) << *result_;
   EXPECT_FALSE(IsInSync(directory_.now.state, "s3"));
 }
 
@@ -295,6 +375,24 @@ TEST(CommitPointTest, NeverGoesBack) {
   EXPECT_EQ(point.sequence(), 9u);
   point.NoteDurable("s1", 12);
   EXPECT_EQ(point.sequence(), 9u);
+}
+
+TEST(LoggedReasonsTest, AReasonIsNewOnceAndAgainAfterTheBackupWasInSync) {
+  LoggedReasons logged;
+  EXPECT_TRUE(logged.IsNew(absl::DataLossError("entry 17 is not in memory any more")));
+  EXPECT_TRUE(logged.IsNew(absl::ResourceExhaustedError("the disk is full")));
+  EXPECT_FALSE(logged.IsNew(absl::DataLossError("entry 18 is not in memory any more")));
+  EXPECT_FALSE(logged.IsNew(absl::ResourceExhaustedError("the disk is full")));
+  logged.Clear();
+  EXPECT_TRUE(logged.IsNew(absl::ResourceExhaustedError("the disk is full")));
+}
+
+TEST(LoggedReasonsTest, IsBounded) {
+  LoggedReasons logged;
+  for (size_t i = 0; i < LoggedReasons::kMaxReasons; ++i) {
+    EXPECT_TRUE(logged.IsNew(absl::InternalError(std::string(i + 1, 'x'))));
+  }
+  EXPECT_FALSE(logged.IsNew(absl::InternalError("another")));
 }
 
 TEST(BackupProgressTest, ADiskThatTakesNothingIsStuckHoweverOftenTheBackupAnswers) {

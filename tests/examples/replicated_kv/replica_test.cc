@@ -1,5 +1,5 @@
 // A replica in sync takes a shard without a primary if its disk has all that etcd knows to be
-// committed, and otherwise leaves it to others.
+// committed, and otherwise leaves it to others. A replica whose disk fails ends.
 
 #include "examples/replicated_kv/replica.h"
 
@@ -14,6 +14,7 @@
 #include "examples/replicated_kv/replica_store.h"
 #include "examples/replicated_kv/shard_state.h"
 #include "gtest/gtest.h"
+#include "tests/examples/replicated_kv/scripted_disk.h"
 #include "tests/rpc/naming/etcd/fake_etcd.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/manual_scheduler.h"
@@ -62,6 +63,29 @@ TEST_F(ReplicaTest, LeadsWithAllThatWasCommitted) {
 
 TEST_F(ReplicaTest, LeavesTheShardToOthersIfItsDiskLostWhatWasCommitted) {
   EXPECT_EQ(RequestsToLead("epoch 3 primary s1 in_sync s1 committed 2:6"), 0);
+}
+
+TEST_F(ReplicaTest, EndsIfItsDiskFailsInACopy) {
+  etcd_.Put("shard/state", "epoch 3 primary s2 in_sync s2");
+  DiskScript disk;
+  ReplicaStore store(std::make_unique<ScriptedDisk>(disk));
+  Replica replica({.name = "s1", .replicas = {"s1", "s2"}, .prefix = "shard", .clock = &clock_},
+                  store, *client_, {});
+  verbena::TaskScope scope(scheduler_);
+  absl::Status ran;
+  scope.Spawn([&]() -> verbena::Task<void> { ran = co_await replica.Run("127.0.0.1:1"); });
+  scheduler_.AdvanceBy(std::chrono::seconds(5));
+  ASSERT_EQ(scope.size(), 1u) << ran;
+  v1::Page page;
+  page.add_entries()->set_key("k");
+  ASSERT_TRUE(scheduler_.Run(store.AddPage(page)).ok());
+  disk.fails_at = disk.writes + 1;
+  EXPECT_FALSE(scheduler_.Run(store.AddPage(page)).ok());
+  scheduler_.AdvanceBy(std::chrono::seconds(5));
+  EXPECT_EQ(scope.size(), 0u) << "it goes on";
+  EXPECT_EQ(ran, absl::ResourceExhaustedError("the disk is full"));
+  scope.RequestCancel();
+  scheduler_.RunUntilIdle();
 }
 
 }  // namespace replica_test

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/types/span.h"
 #include "examples/kv/limits.h"
 #include "fmt/format.h"
@@ -96,8 +97,12 @@ Task<absl::StatusOr<bool>> DedupeRecords::Write(StoreWrite write, Call call) {
   for (const std::string& each : removed) records.push_back({.id = each});
   if (changes.dropped) records.push_back({.id = kDropped, .bytes = ""});
   write.records = records;
+  bool stored = false;
+  // Also if the handler is destroyed while the store writes: what was perhaps removed is removed
+  // again.
+  const absl::Cleanup end = [&] { End(std::move(changes), stored); };
   absl::StatusOr<bool> existed = co_await store_.Write(write);
-  End(std::move(changes), existed.ok());
+  stored = existed.ok();
   co_return existed;
 }
 

@@ -41,10 +41,10 @@ constexpr size_t kMaxNames = 40;
 
 RequestId NameOf(uint8_t client, uint64_t number) { return {.client = {client}, .number = number}; }
 
-// A store whose next write fails as the test says.
+// A store whose next write fails, or hangs, as the test says.
 class FlakyStore final : public Store {
  public:
-  enum class Next { kWorks, kFailsButStores, kRefuses };
+  enum class Next { kWorks, kFailsButStores, kRefuses, kNeverEnds };
 
   explicit FlakyStore(std::unique_ptr<Store> store) : store_(std::move(store)) {}
   std::string description() const override { return store_->description(); }
@@ -53,6 +53,9 @@ class FlakyStore final : public Store {
     if (now == Next::kRefuses) {
       co_return verbena::WithOutcome(absl::FailedPreconditionError("refused"),
                                      verbena::Outcome::kNotExecuted);
+    }
+    if (now == Next::kNeverEnds) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await verbena::SleepUntil(verbena::kNever));
     }
     absl::StatusOr<bool> written = co_await store_->Write(write);
     if (now == Next::kFailsButStores) co_return absl::InternalError("the disk does not answer");
@@ -220,6 +223,26 @@ TEST_F(DedupeRecordsTest, WritesThatFailRemoveTheirRecordsLater) {
 }
 
 // They do not say whether their client was known.
+// As by an interceptor of the site, while the store writes.
+TEST_F(DedupeRecordsTest, AWriteThatIsDestroyedLeavesItsRemovalsToTheNext) {
+  auto flaky = std::make_unique<FlakyStore>(std::move(store_));
+  std::atomic<FlakyStore::Next>& next = flaky->next;
+  store_ = std::move(flaky);
+  Restart();
+  ASSERT_TRUE(Call(1, 1).ok());
+  next = FlakyStore::Next::kNeverEnds;
+  Run([this]() -> Task<void> {
+    verbena::TaskScope scope(co_await verbena::CurrentContext());
+    scope.Spawn([this]() -> Task<void> {
+      (void)co_await records_->Write({.key = "key", .value = "value"},
+                                     {.name = NameOf(1, 2), .acknowledged_below = 2});
+    });
+    (void)co_await verbena::Yield();
+  }());
+  ASSERT_TRUE(Call(1, 3, 2).ok());
+  EXPECT_EQ(RecordsInStore(), 1u) << "the first call was acknowledged";
+}
+
 TEST_F(DedupeRecordsTest, RecordsOfEarlierVersionsAreRepliesAlone) {
   const auto write = [this](char last, std::string_view reply) {
     std::string id(24, '\0');  // the client, and the number in eight bytes

@@ -87,7 +87,8 @@ struct MethodLimits {
 // AdmissionOptions: which calls a server starts, and when, if more come than it can serve.
 //
 // Owned by the caller of Server::Start(), which copies it. Each bound holds on each executor by
-// itself. Without any bound set, each call starts when it arrives, and pays nothing.
+// itself. Without any bound set, each call starts when it arrives, and pays nothing. Only while the
+// executor lags, calls wait until it has seen which of them are still wanted (docs/peers.md).
 //
 // With max_running, calls that arrive wait in a queue. The executor starts a few of them, polls for
 // more calls, and starts the next few. So it sees how long its queue is, even if handlers never
@@ -202,7 +203,7 @@ struct ServerOptions {
   // default; none may be null.
   std::vector<std::shared_ptr<ServerInterceptor>> interceptors = {};
   // A queue ahead of the handlers, priorities, and bounds by method (AdmissionOptions). Without
-  // any, the default, each call starts when it arrives.
+  // any, the default, each call starts when it arrives, unless its executor lags.
   AdmissionOptions admission = {};
   // Results of methods marked `dedupe` that are kept for repeated requests (dedupe.h).
   DedupeOptions dedupe = {};

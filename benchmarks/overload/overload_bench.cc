@@ -6,7 +6,7 @@
 // calls in flight beside ten with one each; control calls beside bulk at twice the capacity; 500
 // callers that wait 100 ms for calls of 1 ms, at a server with default options; the same with calls
 // of 100 us at a server that is stopped for a while. The floor of the last two is what the same
-// server serves of two callers.
+// server serves of eight callers.
 
 #include <signal.h>
 #include <sys/types.h>
@@ -42,6 +42,7 @@ constexpr char kHelp[] =
 constexpr int kClients = 10;
 constexpr int kGreedy = 10'000;
 constexpr double kControlPerSecond = 500;
+constexpr int kPatient = 8;
 constexpr int kImpatient = 500;
 constexpr Duration kPatience = milliseconds(100);
 // How long the server is stopped: less than its clients take to see that it is gone.
@@ -177,13 +178,13 @@ class Bench {
     return Failures(sums);
   }
 
-  // What the server serves of calls of `work_us` if two callers wait as long as it takes.
+  // What the server serves of calls of `work_us` if a few callers wait as long as it takes.
   void MeasureFloor(uint32_t work_us) {
-    RunLoads(clients_, {{.in_flight = 2, .work_us = work_us}}, options_.seconds);
+    RunLoads(clients_, {{.in_flight = kPatient, .work_us = work_us}}, options_.seconds);
     const Sum sum = SumOf(0, 1);
     at_80_percent_us_ = 0;
     best_ = sum.goodput_per_s;
-    Add(fmt::format("two callers, {} us", work_us), sum);
+    Add(fmt::format("{} callers, {} us", kPatient, work_us), sum);
   }
 
   // The second client, which has no load, asks for what has started meanwhile.

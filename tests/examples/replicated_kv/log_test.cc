@@ -297,6 +297,7 @@ TEST(DiskFailureTest, ADiskThatFailsInACopyEndsTheLog) {
     if (status.ok()) status = scheduler.Run(log.Complete());
     EXPECT_FALSE(status.ok()) << static_cast<int>(at);
     EXPECT_EQ(log.failure(), status) << static_cast<int>(at);
+    EXPECT_EQ(scheduler.Run(log.Drain()), status) << "the next stream would begin a copy";
     EXPECT_FALSE(log.complete());
   }
 }

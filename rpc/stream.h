@@ -249,8 +249,9 @@ class ServerReader {
 
   // The next message; none once the client has said that it sends no more, and FAILED_PRECONDITION
   // for a Read behind that. An error if the call has ended before that: then not all messages were
-  // read. INVALID_ARGUMENT if the message does not parse, RESOURCE_EXHAUSTED if memory is short;
-  // the stream gives no more messages then.
+  // read. INVALID_ARGUMENT if the message does not parse, RESOURCE_EXHAUSTED if memory is short,
+  // UNIMPLEMENTED if it has a payload and the server's .proto has none for it; the stream gives no
+  // more messages then.
   VERBENA_CORO_WRAPPER auto Read() { return internal::NextOf<Request>(receiver_); }
   // Reads the next message into the handler's, without an allocation once warm. Gives an
   // absl::StatusOr<bool>: whether there was a message. The Buffer of a WithPayload is used again if

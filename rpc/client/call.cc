@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/context_block.h"
+#include "verbena/rpc/call/method_shape.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
 
@@ -53,6 +55,28 @@ absl::Status CallInFlight::Unasked(const FrameHeader& frame) const {
 
 absl::Status CallInFlight::BulkForNothing() {
   return absl::InvalidArgumentError("a response tells of bulk, for which nothing was leased");
+}
+
+absl::StatusOr<size_t> CallInFlight::ReadUnleased(const char* body, size_t bytes) {
+  VERBENA_ASSIGN_OR_RETURN(ResponseBulk bulk, ParseResponseBulk(body, bytes));
+  const size_t ahead = bulk.frame_bytes();
+  if (!bulk.has_payload || bulk.message_bytes > 0) return BulkForNothing();
+  VERBENA_RETURN_IF_ERROR(DropPayload(bulk));
+  return ahead;
+}
+
+absl::Status CallInFlight::DropPayload(ResponseBulk& bulk) {
+  if (bulk.payload_bytes > 0 && !bulk.payload_in_frame) return BulkForNothing();
+  bulk.has_payload = bulk.payload_in_frame = bulk.payload_in_asked = false;
+  bulk.payload_bytes = 0;
+  status_ = WithOutcome(UnknownPayload(), Outcome::kExecuted);
+  return absl::OkStatus();
+}
+
+absl::Status CallInFlight::UnknownPayload() const {
+  return absl::UnimplementedError(
+      fmt::format("the responses of {} have payloads at the server and none at the client; {}",
+                  method_.full_name, kFitProtos));
 }
 
 absl::Status CallInFlight::LandingOutOfTurn() {

@@ -115,6 +115,14 @@ class CallInFlight : public Suspension,
   [[gnu::cold, gnu::noinline]] absl::Status Unasked(const FrameHeader& frame) const;
   // A response says that it has a payload or a large message, for which nothing was leased.
   [[gnu::cold]] static absl::Status BulkForNothing();
+  // Reads the bulk header of a response for which nothing was leased. Returns the bytes ahead of
+  // the message.
+  [[gnu::cold, gnu::noinline]] absl::StatusOr<size_t> ReadUnleased(const char* body, size_t bytes);
+  // Takes the payload off a response of a method that has none, and fails the call: its server has
+  // another .proto. BulkForNothing() if the payload is neither in the frame nor empty.
+  [[gnu::cold, gnu::noinline]] absl::Status DropPayload(ResponseBulk& bulk);
+  // Why a call fails whose server wants to send such a payload.
+  [[gnu::cold]] absl::Status UnknownPayload() const;
   [[gnu::cold]] static absl::Status LandingOutOfTurn();
   // Reads the trailing metadata of a response. Returns the length of its block.
   absl::StatusOr<size_t> ReadContext(const FrameHeader& frame, const char* body);
@@ -150,6 +158,7 @@ class CallInFlight : public Suspension,
   // A call that is given up lets go of what the server may still use; `sent`: it knows of the call.
   virtual void LetGo(bool /*sent*/) {}
 
+  const char* method_name() const override { return method_.full_name; }
   absl::Status OnStreamFrame(const FrameHeader& frame, const char* body) override;
   void OnTimer() override;
   void Detach() override;

@@ -326,14 +326,14 @@ absl::StatusOr<size_t> LinkCall::ReadPrefix(const FrameHeader& frame, const char
 
 // Returns where in `body` the reply begins: behind the bulk header, and a payload in the frame.
 absl::StatusOr<size_t> LinkCall::ReadBulk(const char* body, size_t bytes) {
+  if (!bulk_.has_value()) return ReadUnleased(body, bytes);
   VERBENA_ASSIGN_OR_RETURN(ResponseBulk bulk, ParseResponseBulk(body, bytes));
-  if (!bulk_.has_value()) return BulkForNothing();
+  const size_t ahead = bulk.frame_bytes();
   if (bulk.has_payload && !method_.response_payload()) {
-    return absl::InvalidArgumentError(
-        fmt::format("a response of {}, which has no payloads, has one", method_.full_name));
+    VERBENA_RETURN_IF_ERROR(DropPayload(bulk));
   }
   VERBENA_RETURN_IF_ERROR(bulk_->OnResponse(*session_, bulk, body + ResponseBulk::kEncodedBytes));
-  return bulk.frame_bytes();
+  return ahead;
 }
 
 void LinkCall::SetFailure(const FrameHeader& frame, const char* body, size_t skip) {
@@ -393,7 +393,9 @@ absl::Status LinkCall::OnLandingNeeded(const LandingRequest& wanted) {
 // The call may end while this waits, and its link may be lost: then the await returns its status.
 Task<absl::Status> LinkCall::GiveLanding() {
   const Endpoint& endpoint = session_->endpoint();
-  absl::Status status = CheckWanted(*wanted_, endpoint.limits());
+  absl::Status status = wanted_->payload_bytes > 0 && !method_.response_payload()
+                            ? UnknownPayload()
+                            : CheckWanted(*wanted_, endpoint.limits());
   Buffer buffer;
   if (status.ok()) {
     absl::StatusOr<Buffer> allocated = co_await AllocateLanding(

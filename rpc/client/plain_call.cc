@@ -75,8 +75,8 @@ absl::StatusOr<size_t> PlainCall::ReadPrefix(const FrameHeader& frame, const cha
     VERBENA_ASSIGN_OR_RETURN(prefix, ReadContext(frame, body));
   }
   if ((frame.flags & kFrameHasBulk) != 0) {
-    VERBENA_RETURN_IF_ERROR(ParseResponseBulk(body + prefix, frame.body_bytes - prefix).status());
-    return BulkForNothing();
+    VERBENA_ASSIGN_OR_RETURN(size_t ahead, ReadUnleased(body + prefix, frame.body_bytes - prefix));
+    prefix += ahead;
   }
   return prefix;
 }

@@ -1,9 +1,13 @@
 #include "verbena/rpc/client/session.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/method_shape.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 
@@ -14,7 +18,29 @@ uint64_t KeyOf(uint32_t slot, uint32_t generation) {
   return static_cast<uint64_t>(slot) << 32 | generation;
 }
 
+// nullptr if none has the id.
+const OfferedMethod* FindMethod(const std::vector<OfferedMethod>& offered, uint64_t id) {
+  const auto found = std::find_if(offered.begin(), offered.end(),
+                                  [id](const OfferedMethod& method) { return method.id == id; });
+  return found == offered.end() ? nullptr : &*found;
+}
+
+// Empty if a client can call `mine` at a server that has it as `theirs`, or tells no shapes.
+std::string ConflictOf(const MethodDescriptor& mine, const OfferedMethod& theirs) {
+  return theirs.shape == OfferedMethod::kShapeUntold ? ""
+                                                     : ShapeConflict(ShapeOf(mine), theirs.shape);
+}
+
 }  // namespace
+
+uint16_t MethodNumbers::LookUp(const MethodDescriptor& method, uint32_t index,
+                               const std::vector<OfferedMethod>& offered) {
+  if (index >= numbers_.size()) numbers_.resize(index + 1, kUnasked);
+  const OfferedMethod* found = FindMethod(offered, method.id);
+  const bool callable = found != nullptr && ConflictOf(method, *found).empty();
+  numbers_[index] = callable ? static_cast<uint16_t>(found - offered.data() + 1) : 0;
+  return numbers_[index];
+}
 
 ClientSession::~ClientSession() {
   VERBENA_CHECK(in_flight_ == 0 && settling_ == 0)
@@ -47,6 +73,11 @@ void ClientSession::HandOver(CallId id, RegisteredCall& to) {
 }
 
 absl::Status ClientSession::NoSuchMethod(const MethodDescriptor& method) const {
+  if (const OfferedMethod* found = FindMethod(link_->methods(), method.id)) {
+    return absl::UnimplementedError(fmt::format("{} has another {} than this client: {}; {}",
+                                                link_->peer(), method.full_name,
+                                                ConflictOf(method, *found), kFitProtos));
+  }
   return absl::UnimplementedError(
       fmt::format("{} has no method {}: give its service to Server::Start(), or build both sides "
                   "from one .proto",
@@ -104,6 +135,11 @@ void ClientSession::CheckDrained() {
 absl::Status ClientSession::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
   return frame.kind == FrameKind::kResponse ? OnResponse(frame, body)
                                             : OnOtherFrame(link, frame, body);
+}
+
+const char* ClientSession::MethodOf(const FrameHeader& frame) const {
+  const RegisteredCall* call = InFlight(frame);
+  return call == nullptr ? nullptr : call->method_name();
 }
 
 absl::Status ClientSession::OnOtherFrame(Link& link, const FrameHeader& frame, const char* body) {

@@ -26,6 +26,7 @@
 #include "verbena/rpc/stream/windows.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/list.h"
+#include "verbena/transport/connect/peer.h"
 #include "verbena/transport/link/leases.h"
 #include "verbena/transport/link/link.h"
 
@@ -37,25 +38,20 @@ namespace verbena::internal {
 // by a ClientSession, on its executor's thread. Bounded by the methods that this process knows.
 class MethodNumbers {
  public:
-  // 0 if the server, whose methods are `ids`, has no such method. A session passes the same `ids`
-  // each time.
-  uint16_t Of(const MethodDescriptor& method, const std::vector<uint64_t>& ids) {
+  // 0 if the server, whose methods are `offered`, has no such method, or has it in a shape with
+  // which it cannot serve this client. A session passes the same methods each time.
+  uint16_t Of(const MethodDescriptor& method, const std::vector<OfferedMethod>& offered) {
     const uint32_t index = method.index.value();
     if (index < numbers_.size() && numbers_[index] != kUnasked) [[likely]]
       return numbers_[index];
-    return LookUp(method.id, index, ids);
+    return LookUp(method, index, offered);
   }
 
  private:
   static constexpr uint16_t kUnasked = 0xffff;
 
-  [[gnu::cold, gnu::noinline]] uint16_t LookUp(uint64_t id, uint32_t index,
-                                               const std::vector<uint64_t>& ids) {
-    if (index >= numbers_.size()) numbers_.resize(index + 1, kUnasked);
-    const auto found = std::find(ids.begin(), ids.end(), id);
-    numbers_[index] = found == ids.end() ? 0 : static_cast<uint16_t>(found - ids.begin() + 1);
-    return numbers_[index];
-  }
+  [[gnu::cold, gnu::noinline]] uint16_t LookUp(const MethodDescriptor& method, uint32_t index,
+                                               const std::vector<OfferedMethod>& offered);
 
   std::vector<uint16_t> numbers_;
 };
@@ -116,6 +112,7 @@ class RegisteredCall {
   virtual absl::Status OnStreamFrame(const FrameHeader& frame, const char* body) = 0;
   // `reason` is the call's status, without its outcome.
   virtual void OnLinkDown(const absl::Status& reason) = 0;
+  virtual const char* method_name() const = 0;
 
  protected:
   ~RegisteredCall() = default;
@@ -194,8 +191,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
   // For calls: the response was what the protocol allows.
   void NoteAnswered() { answered_ = true; }
 
-  // The number that requests call `method` by; 0 if the server has no such method. Precondition:
-  // !down().
+  // The number that requests call `method` by; 0 if it cannot be called there, as NoSuchMethod()
+  // says. Precondition: !down().
   uint16_t NumberOf(const MethodDescriptor& method) {
     return numbers_.Of(method, link_->methods());
   }
@@ -239,6 +236,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
 
   // LinkListener
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
+  const char* MethodOf(const FrameHeader& frame) const override;
   void OnLinkDown(Link& link, const absl::Status& reason) override;
   uint32_t calls_in_flight() const override { return in_flight_; }
   bool ExpectsFrames() const override { return in_flight_ > 0 || !quarantine_.empty(); }

@@ -205,6 +205,7 @@ class ClientStream final : private RegisteredCall,
   absl::Status SetFailure(const FrameHeader& frame, const char* body, uint32_t bytes);
   absl::Status OnLandingNeeded(const LandingRequest& wanted) override;
   void OnLinkDown(const absl::Status& reason) override;
+  const char* method_name() const override { return method_.full_name; }
   void OnTimer() override;
   void OnReceiveFailed(const absl::Status& status) override;
   // The call is over, as status_ says.

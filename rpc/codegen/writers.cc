@@ -105,7 +105,7 @@ void WriteServiceBase(const ServiceDescriptor& service, const std::string& macro
                       Printer& printer) {
   printer.Print(
       "// Base of implementations of $service$. A method that is not overridden\n"
-      "// answers UNIMPLEMENTED. Arguments are valid until the Task ends.\n"
+      "// answers UNIMPLEMENTED, as not executed. Arguments are valid until the Task ends.\n"
       "class $macro$Service : public ::verbena::Service {\n"
       " public:\n",
       "service", FullNameOf(service), "macro", macro);
@@ -231,9 +231,10 @@ void WriteStreamingMethod(const MethodDescriptor& method, Printer& printer) {
                 "}\n"
                 "\n"
                 "::verbena::Task<::absl::Status> $class$::Service::$method$(\n"
-                "    ::verbena::ServerContext& /*context*/,$first$\n"
+                "    ::verbena::ServerContext& context,$first$\n"
                 "    $last$) {\n"
-                "  co_return ::absl::UnimplementedError(\"$full_name$ is not implemented\");\n"
+                "  co_return context.NotExecuted(\n"
+                "      ::absl::UnimplementedError(\"$full_name$ is not implemented\"));\n"
                 "}\n"
                 "\n");
 }
@@ -286,9 +287,10 @@ void WriteMethod(const MethodDescriptor& method, Printer& printer) {
                 "}\n"
                 "\n"
                 "::verbena::Task<::absl::Status> $class$::Service::$method$(\n"
-                "    ::verbena::ServerContext& /*context*/, const $request$& /*request*/,\n"
+                "    ::verbena::ServerContext& context, const $request$& /*request*/,\n"
                 "    $reply$& /*reply*/) {\n"
-                "  co_return ::absl::UnimplementedError(\"$full_name$ is not implemented\");\n"
+                "  co_return context.NotExecuted(\n"
+                "      ::absl::UnimplementedError(\"$full_name$ is not implemented\"));\n"
                 "}\n"
                 "\n");
 }

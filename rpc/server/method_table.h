@@ -1,7 +1,7 @@
 // MethodTable: which handler a method's number on the wire means.
 //
 // The numbers go from 1, in the order in which services and methods were added; handshakes tell
-// clients the ids that have them. Built once before the server starts, then read by every executor
+// clients which methods have them. Built once before the server starts, then read by every executor
 // without a lock. Two methods whose names hash to the same id, or one registered twice, are
 // refused.
 
@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/service.h"
+#include "verbena/transport/connect/peer.h"
 
 namespace verbena::internal {
 
@@ -37,12 +38,12 @@ class MethodTable {
   }
   const Entry& entry(int index) const { return entries_[index]; }
   size_t size() const { return entries_.size(); }
-  // MethodId() of each method, in the order of their numbers.
-  std::span<const uint64_t> ids() const { return ids_; }
+  // What handshakes tell of each method, in the order of their numbers.
+  std::span<const OfferedMethod> offered() const { return offered_; }
 
  private:
   std::vector<Entry> entries_;
-  std::vector<uint64_t> ids_;
+  std::vector<OfferedMethod> offered_;
 };
 
 }  // namespace verbena::internal

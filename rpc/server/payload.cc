@@ -12,6 +12,7 @@
 #include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/method_shape.h"
 #include "verbena/rpc/call/sizes.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/detail/message.h"
@@ -107,8 +108,9 @@ void FetchedRequest::OnLeaseLost(const Lease& lease) {
 absl::Status FetchedRequest::Check(const MethodDescriptor& method) const {
   const RequestBulk& header = call_.header;
   if (header.has_payload && !method.request_payload()) {
-    return absl::InvalidArgumentError(
-        fmt::format("{} takes no payload with its request, and was given one", method.full_name));
+    return absl::UnimplementedError(
+        fmt::format("the requests of {} have payloads at the client and none at the server; {}",
+                    method.full_name, kFitProtos));
   }
   if (header.payload_bytes + header.message_bytes == 0) return absl::OkStatus();
   const Link& link = *call_.call_link->link();

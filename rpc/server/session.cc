@@ -39,6 +39,16 @@ absl::Status ServerSession::OnFrame(Link& link, const FrameHeader& frame, const 
   return absl::OkStatus();
 }
 
+const char* ServerSession::MethodOf(const FrameHeader& frame) const {
+  if (frame.kind == FrameKind::kRequest) {
+    const int index = state_.methods().IndexOf(frame.method);
+    return index < 0 ? nullptr : state_.methods().entry(index).method->descriptor->full_name;
+  }
+  const ServerCall* call = by_slot_.Find(frame.call_slot);
+  const bool is_its = call != nullptr && call->id().generation == frame.call_generation;
+  return is_its ? call->method_name() : nullptr;
+}
+
 absl::Status ServerSession::OnRequest(const FrameHeader& frame, const char* body) {
   // A client may use a slot again while the former call still runs here, if it gave up that call;
   // but only with a later generation. The former call's CANCEL may be late, or have found no room.

@@ -85,6 +85,7 @@ class ServerSession final : public LinkListener, public CallLink, private SendWa
 
   // LinkListener
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
+  const char* MethodOf(const FrameHeader& frame) const override;
   void OnLinkDown(Link& link, const absl::Status& reason) override;
   // While a call, a stream's Read or Write, or a refusal waits for the client. A client that only
   // waits for a handler may be as quiet as it likes.

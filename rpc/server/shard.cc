@@ -90,7 +90,8 @@ Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> str
   if (endpoint.ok()) {
     [[maybe_unused]] const auto use = (*endpoint)->Use();
     co_return co_await (*endpoint)->Accept(std::move(stream), std::move(offer), session,
-                                           state_.methods().ids(), limits().dedupe->incarnation());
+                                           state_.methods().offered(),
+                                           limits().dedupe->incarnation());
   }
   absl::Status told = co_await WithDeadline(RefuseOffer(*stream, endpoint.status()),
                                             shard_.wanted_limits().connect_timeout);

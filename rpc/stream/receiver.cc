@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/call/method_shape.h"
 #include "verbena/rpc/detail/message.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
@@ -257,10 +258,6 @@ absl::Status StreamReceiver::CheckFirstPart(const FrameHeader& frame, Part& part
   }
   const uint32_t total = more ? frame.argument : frame.body_bytes;
   const uint32_t payload = part.payload_bytes();
-  if (part.payload != 0 && buffers_ == nullptr) {
-    return absl::InvalidArgumentError(fmt::format(
-        "a payload of {} bytes with a message of a stream whose messages have none", payload));
-  }
   if (payload > total) {
     return absl::InvalidArgumentError(fmt::format(
         "a payload of {} bytes with a message of {}, which include it", payload, total));
@@ -293,8 +290,8 @@ absl::Status StreamReceiver::OnMessage(const FrameHeader& frame, const char* bod
   }
   Part part;
   VERBENA_RETURN_IF_ERROR(CheckPart(frame, part));
-  if (IsTooLarge(part)) [[unlikely]] {
-    if (!discards_ && failure_.ok()) FailHere(TooLarge(part));
+  if (IsRefused(part)) [[unlikely]] {
+    if (!discards_ && failure_.ok()) FailHere(Refusal(part));
   }
   if (discards_ || !failure_.ok()) {
     Consume(part);
@@ -307,15 +304,22 @@ absl::Status StreamReceiver::OnMessage(const FrameHeader& frame, const char* bod
   return absl::OkStatus();
 }
 
-// The peer goes by its own limit, which it does not tell.
-bool StreamReceiver::IsTooLarge(const Part& part) const {
+// The peer goes by its own limit and its own .proto, which it need not tell.
+bool StreamReceiver::IsRefused(const Part& part) const {
   if (!part.is_first()) return false;
+  if (part.payload != 0 && buffers_ == nullptr) return true;
   const uint32_t all = part.total == 0 ? part.bytes : part.total;
   return part.payload_bytes() > max_payload_bytes_ ||
          all > max_message_bytes_ + part.payload_bytes();
 }
 
-absl::Status StreamReceiver::TooLarge(const Part& part) const {
+absl::Status StreamReceiver::Refusal(const Part& part) const {
+  if (part.payload != 0 && buffers_ == nullptr) {
+    return absl::UnimplementedError(
+        fmt::format("the messages of this stream have payloads where they are sent and none where "
+                    "they are read; {}",
+                    kFitProtos));
+  }
   const uint32_t all = part.total == 0 ? part.bytes : part.total;
   return absl::ResourceExhaustedError(fmt::format(
       "a stream's message of {} bytes with a payload of {}; its reader takes at most {} (its "

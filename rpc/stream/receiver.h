@@ -200,8 +200,8 @@ class StreamReceiver final : private SendWaiter,
                              private UntoldStream,
                              private Timer {
  public:
-  // Hears that a message could not be received: it does not parse, or memory is short. The stream
-  // gives no more messages.
+  // Hears that a message could not be received: it does not parse, memory is short, or this side
+  // does not take it. The stream gives no more messages.
   class Listener {
    public:
     virtual ~Listener() = default;
@@ -265,9 +265,10 @@ class StreamReceiver final : private SendWaiter,
 
   absl::Status CheckPart(const FrameHeader& frame, Part& part);
   absl::Status CheckFirstPart(const FrameHeader& frame, Part& part);
-  // Whether a message that begins with `part` is beyond this side's own limit.
-  bool IsTooLarge(const Part& part) const;
-  [[gnu::cold]] absl::Status TooLarge(const Part& part) const;
+  // Whether this side takes no message that begins with `part`, and why not: it is beyond a limit,
+  // or has a payload of which this side's .proto knows nothing.
+  bool IsRefused(const Part& part) const;
+  [[gnu::cold]] absl::Status Refusal(const Part& part) const;
   // False: the Read has no memory for the payload of the message that begins with `part`, and is
   // told how much it needs.
   bool HasMemoryFor(const Part& part, StreamRead& read);

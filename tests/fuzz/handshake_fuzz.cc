@@ -20,6 +20,12 @@ void CheckBounds(const LinkParameters& peer) {
   VERBENA_CHECK(peer.eager_bytes >= kMinEagerBytes && peer.eager_bytes <= kMaxEagerBytes);
   VERBENA_CHECK(peer.executor_index < kMaxExecutors);
   VERBENA_CHECK(peer.methods.size() <= kMaxMethods);
+  for (const OfferedMethod& method : peer.methods) {
+    VERBENA_CHECK(method.shape <= OfferedMethod::kShapeBits ||
+                  method.shape == OfferedMethod::kShapeUntold);
+    VERBENA_CHECK((method.shape == OfferedMethod::kShapeUntold) ==
+                  (peer.methods[0].shape == OfferedMethod::kShapeUntold));
+  }
   VERBENA_CHECK(peer.version >= kMinProtocolVersion && peer.version <= kMaxProtocolVersion);
   VERBENA_CHECK((peer.features & ~kSupportedFeatures) == 0);
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/rpc/payload_service.h"
@@ -171,11 +172,12 @@ TEST_F(FaultyClientTest, APayloadThatIsOnlyClaimedEarnsNoLanding) {
   garbled.body += "\xff";
   RogueFrame unwanted = PutFrame(bulk);
   unwanted.header.method = RogueMethods::NumberOf("verbena.testing.Payloads/Get");
-  for (const RogueFrame& request : {garbled, unwanted}) {
+  for (const auto& [request, code] : {std::pair(garbled, absl::StatusCode::kInvalidArgument),
+                                      {unwanted, absl::StatusCode::kUnimplemented}}) {
     Send(request);
     const RogueFrame response = peer_->Receive()[0];
     EXPECT_EQ(response.header.kind, FrameKind::kResponse);
-    EXPECT_EQ(response.header.status_code, static_cast<int>(absl::StatusCode::kInvalidArgument));
+    EXPECT_EQ(response.header.status_code, static_cast<int>(code));
     EXPECT_EQ(server_->stats().granted_bytes, 0u);
   }
 }

@@ -1,4 +1,5 @@
-// A peer that breaks the rules of payloads on streams ends its own link, and no other.
+// A peer that breaks the rules of payloads on streams ends its own link, and no other. A payload of
+// which the reader's .proto knows nothing ends its stream alone.
 
 #include <chrono>
 #include <cstdint>
@@ -65,8 +66,7 @@ std::vector<Violation> ViolationsOfAClient() {
        kEcho,
        both,
        {Message("abc", 0, 10), Message("defghij", 8)}},
-      {"PayloadOfAMethodWithout", kPlain, both, {Message("", 1)}},
-      {"PayloadOfAMethodWithoutInParts", kPlain, both, {Message("abc", 4, 10)}},
+      {"UnknownPayloadLongerThanItsMessage", kPlain, both, {Message("abc", 5)}},
       {"PayloadOfAClientThatSendsOneMessage", kSend, Streams::kServer, {Message("abc", 4)}},
   };
 }
@@ -169,6 +169,31 @@ INSTANTIATE_TEST_SUITE_P(All, StreamPayloadViolationTest,
                            return std::string(ViolationsOfAClient()[info.param].name);
                          });
 
+TEST_F(HostileStreamPayloadTest, APayloadOfAMethodWithoutEndsItsStreamAlone) {
+  StartHostile();
+  const std::vector<std::vector<RogueFrame>> unknown = {
+      {Message("", 1)},
+      {Message("abc", 4)},
+      {Message("abc", 4, 10), Message("defghij", 0)},
+      {Message("abc", 4), Message("abc", 4)},
+  };
+  uint32_t generation = 0;
+  for (const std::vector<RogueFrame>& messages : unknown) {
+    std::vector<RogueFrame> frames = {Opening(kPlain, Streams::kBoth)};
+    frames.insert(frames.end(), messages.begin(), messages.end());
+    for (RogueFrame& frame : frames) frame.header.call_generation = generation;
+    rogue_->Send(EncodeSend(kCorrect, frames));
+    const RogueFrame response = NextResponse();
+    EXPECT_EQ(response.header.call_generation, generation);
+    EXPECT_EQ(response.header.status_code, static_cast<uint8_t>(absl::StatusCode::kUnimplemented));
+    ++generation;
+  }
+  // The link still answers.
+  Send(Request(kSay, 0, 0, Numbered(7).SerializeAsString()), generation);
+  EXPECT_EQ(NextResponse().header.status_code, 0);
+  ExpectNothingHeld();
+}
+
 // A rogue in place of a server, which answers the client's stream with one frame.
 struct Answer {
   const char* name;
@@ -188,7 +213,7 @@ std::vector<Answer> AnswersOfAServer() {
   return {
       {"PayloadLongerThanItsMessage", true, Message("abc", 5)},
       {"PayloadBeyondAllBounds", true, Message("abc", kMost + 2, kMost + 1)},
-      {"PayloadOfAMethodWithout", false, Message("", 1)},
+      {"UnknownPayloadLongerThanItsMessage", false, Message("abc", 5)},
       {"ALandingForAStream", true, LandingNeeded()},
   };
 }

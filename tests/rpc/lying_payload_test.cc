@@ -1,14 +1,17 @@
 // A peer that lies about a payload in a frame ends its own link. A payload that arrives changed
-// ends its call with DATA_LOSS.
+// ends its call with DATA_LOSS, and one that the client's .proto does not know with UNIMPLEMENTED.
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
+#include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/shard/runtime.h"
@@ -25,7 +28,14 @@ class LyingServerTest : public PayloadFixture {
 
   // One Get with `into_bytes` of room, which a rogue answers with a header and the bytes behind it.
   absl::Status GetFrom(size_t into_bytes, const ResponseBulk& answer, size_t bytes_behind,
-                       const LinkLimits& limits = RoguesLimits(), bool puts = false) {
+                       const LinkLimits& limits = RoguesLimits()) {
+    return CallRogue(Called::kGet, into_bytes, answer, bytes_behind, limits);
+  }
+  // The same of any call. The responses of all but Get have no payloads; only Put's request may
+  // have one.
+  enum class Called { kGet, kPut, kSurprise };
+  absl::Status CallRogue(Called called, size_t into_bytes, const ResponseBulk& answer,
+                         size_t bytes_behind, const LinkLimits& limits = RoguesLimits()) {
     client_runtime_ = StartRuntime({.limits = limits});
     std::unique_ptr<Runtime> rogue_runtime = StartRuntime();
     std::unique_ptr<MessageListener> listener =
@@ -37,10 +47,10 @@ class LyingServerTest : public PayloadFixture {
       rogue.eager_bytes = LinkLimits().eager_bytes;
       rogue.AcceptFrom(*listener);
       const RogueFrame request = rogue.Receive()[0];
-      absl::StatusOr<RequestBulk> bulk = ParseRequestBulk(request.body.data(), request.body.size());
-      EXPECT_TRUE(bulk.ok()) << bulk.status();
-      if (bulk.ok()) {
-        EXPECT_EQ(bulk->room_in_frame, into_bytes > 0);
+      if (into_bytes > 0) {
+        absl::StatusOr<RequestBulk> bulk =
+            ParseRequestBulk(request.body.data(), request.body.size());
+        EXPECT_TRUE(bulk.ok() && bulk->room_in_frame) << bulk.status();
       }
       RogueFrame frame = Response(request.header.call_slot, request.header.call_generation);
       frame.header.flags = kFrameHasBulk;
@@ -49,7 +59,9 @@ class LyingServerTest : public PayloadFixture {
       rogue.Send(EncodeSend(kCorrect, {frame}));
       EXPECT_TRUE(rogue.IsDropped());
     });
-    absl::Status status = Run(puts ? Put() : Get(into_bytes));
+    absl::Status status = Run(called == Called::kGet   ? Get(into_bytes)
+                              : called == Called::kPut ? Put()
+                                                       : Surprise());
     stub_.reset();
     channel_.reset();
     client_runtime_.reset();
@@ -59,6 +71,10 @@ class LyingServerTest : public PayloadFixture {
   Task<absl::Status> Put() {
     testing::PutReply reply;
     co_return co_await stub_->Put(testing::PutRequest(), reply);
+  }
+  Task<absl::Status> Surprise() {
+    GetReply reply;
+    co_return co_await stub_->Surprise(GetRequest(), reply);
   }
   Task<absl::Status> Get(size_t into_bytes) {
     Buffer into;
@@ -117,12 +133,41 @@ TEST_F(LyingServerTest, APayloadInTheFrameThatCannotBeEndsTheLink) {
 }
 
 // Nobody would take it, and a checksum over it would read what is not there.
-TEST_F(LyingServerTest, APayloadOfAMethodWithoutOneEndsTheLink) {
+TEST_F(LyingServerTest, APayloadOfAMethodWithoutOneEndsItsCallIfItIsInTheFrameOrEmpty) {
   LinkLimits limits = RoguesLimits();
   limits.payload_checksum = PayloadChecksum::kOn;
-  const ResponseBulk answer{.has_payload = true, .payload_bytes = 7, .payload_in_frame = true};
-  const absl::Status status = GetFrom(0, answer, 7, limits, /*puts=*/true);
-  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  const ResponseBulk in_frame{.has_payload = true, .payload_bytes = 7, .payload_in_frame = true};
+  const ResponseBulk no_bytes{.has_payload = true};
+  for (const Called call : {Called::kPut, Called::kSurprise}) {
+    for (const ResponseBulk& answer : {in_frame, no_bytes}) {
+      const absl::Status status = CallRogue(call, 0, answer, answer.payload_bytes, limits);
+      EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+      EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+    }
+  }
+}
+
+// It would lie where nothing was leased.
+TEST_F(LyingServerTest, APayloadOfAMethodWithoutOneEndsTheLinkIfItIsElsewhere) {
+  const ResponseBulk in_landing{.has_payload = true, .payload_bytes = 7};
+  const ResponseBulk in_asked{.has_payload = true, .payload_bytes = 7, .payload_in_asked = true};
+  const ResponseBulk with_message{.has_payload = true, .message_bytes = 7};
+  for (const Called call : {Called::kPut, Called::kSurprise}) {
+    for (const ResponseBulk& answer : {in_landing, in_asked, with_message}) {
+      CapturedLog log;
+      const absl::Status status = CallRogue(call, 0, answer, 0);
+      EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+      const std::string method = call == Called::kPut ? "Put" : "Surprise";
+      EXPECT_NE(status.message().find("a call of verbena.testing.Payloads/" + method),
+                absl::string_view::npos)
+          << status;
+      const std::vector<std::string> lines = log.Take();
+      EXPECT_TRUE(std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+        return line.find("breaks the protocol") != std::string::npos &&
+               line.find("verbena.testing.Payloads/" + method) != std::string::npos;
+      }));
+    }
+  }
 }
 
 TEST_F(LyingServerTest, APayloadThatIsNotWhatItsChecksumSaysIsDataLoss) {

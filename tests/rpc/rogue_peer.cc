@@ -202,7 +202,7 @@ LinkParameters RoguePeer::Mine() const {
   mine.eager_bytes = eager_bytes;
   mine.max_reads = 0;
   mine.runtime_id = runtime_id;
-  mine.methods = methods;
+  for (const uint64_t id : methods) mine.methods.push_back({.id = id});
   return mine;
 }
 
@@ -217,7 +217,9 @@ Task<absl::Status> RoguePeer::Offer(std::string address, bool confirms) {
   stream_ = *std::move(stream);
   absl::StatusOr<LinkParameters> answer = co_await OfferLink(*stream_, Mine());
   if (!answer.ok()) co_return answer.status();
-  RogueMethods::Set(answer->methods);
+  std::vector<uint64_t> ids;
+  for (const OfferedMethod& method : answer->methods) ids.push_back(method.id);
+  RogueMethods::Set(std::move(ids));
   absl::Status status = ConnectQp(*answer);
   if (!status.ok() || !confirms) co_return status;
   co_return co_await ConfirmReady(*stream_);

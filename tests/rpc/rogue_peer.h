@@ -71,7 +71,7 @@ class RoguePeer {
 
   // The runtime that the rogue claims to be. Set before it connects, like `eager_bytes`.
   RuntimeId runtime_id = RuntimeId::Random();
-  // The methods that it claims to have as a server.
+  // The methods that it claims to have as a server. It tells no shapes.
   std::vector<uint64_t> methods = TestMethods();
   // The largest SEND that the rogue claims to take.
   uint32_t eager_bytes = LinkParameters{}.eager_bytes;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "verbena/handshake.pb.h"
@@ -198,6 +199,35 @@ void WriteService(const RdmaCmService& service, wire::RdmaCmService& written) {
   written.set_token(service.token);
 }
 
+// What the server says of its methods.
+absl::StatusOr<std::vector<OfferedMethod>> ReadMethods(const wire::Acceptance& accepted) {
+  const auto count = static_cast<size_t>(accepted.methods_size());
+  if (count > kMaxMethods) return Invalid("{} methods, over {}", count, kMaxMethods);
+  const std::string& shapes = accepted.method_shapes();
+  if (!shapes.empty() && shapes.size() != count) {
+    return Invalid("method_shapes of {} bytes for {} methods", shapes.size(), count);
+  }
+  std::vector<OfferedMethod> methods(count);
+  for (size_t i = 0; i < count; ++i) {
+    methods[i].id = accepted.methods(static_cast<int>(i));
+    if (shapes.empty()) continue;
+    methods[i].shape = static_cast<uint8_t>(shapes[i] & OfferedMethod::kShapeBits);
+  }
+  return methods;
+}
+
+void WriteMethods(const std::vector<OfferedMethod>& methods, wire::Acceptance& accepted) {
+  VERBENA_CHECK(methods.size() <= kMaxMethods) << methods.size() << " methods";
+  bool told = true;
+  std::string shapes;
+  for (const OfferedMethod& method : methods) {
+    accepted.add_methods(method.id);
+    shapes.push_back(static_cast<char>(method.shape));
+    told = told && method.shape != OfferedMethod::kShapeUntold;
+  }
+  if (told) accepted.set_method_shapes(std::move(shapes));
+}
+
 std::string VersionsText(uint32_t min, uint32_t max) {
   return min == max ? fmt::format("{}", min) : fmt::format("{} to {}", min, max);
 }
@@ -298,8 +328,7 @@ std::string EncodeAcceptance(const LinkParameters& offer, const LinkParameters& 
   if (mine.rdma_cm.port == 0) features &= ~kFeatureRdmaCm;
   if ((features & kFeatureRdmaCm) != 0) WriteService(mine.rdma_cm, *accepted.mutable_rdma_cm());
   accepted.set_features(features);
-  VERBENA_CHECK(mine.methods.size() <= kMaxMethods) << mine.methods.size() << " methods";
-  accepted.mutable_methods()->Add(mine.methods.begin(), mine.methods.end());
+  WriteMethods(mine.methods, accepted);
   accepted.set_incarnation(mine.incarnation);
   return reply.SerializeAsString();
 }
@@ -333,10 +362,7 @@ absl::StatusOr<LinkParameters> ParseReply(const std::string& bytes,
   if ((accepted.features() & kFeatureRdmaCm) != 0) {
     VERBENA_ASSIGN_OR_RETURN(answer.rdma_cm, ReadService(accepted.rdma_cm()));
   }
-  if (accepted.methods_size() > static_cast<int>(kMaxMethods)) {
-    return Invalid("{} methods, over {}", accepted.methods_size(), kMaxMethods);
-  }
-  answer.methods.assign(accepted.methods().begin(), accepted.methods().end());
+  VERBENA_ASSIGN_OR_RETURN(answer.methods, ReadMethods(accepted));
   answer.incarnation = accepted.incarnation();
   answer.version = accepted.version();
   answer.features = accepted.features();

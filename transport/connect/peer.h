@@ -1,5 +1,5 @@
 // The terms that one side of a link tells the other: RuntimeId, LinkKind, RdmaCmService,
-// ExecutorWish and LinkParameters.
+// ExecutorWish, OfferedMethod and LinkParameters.
 //
 // Values; any thread. A peer's are claims; the handshake (handshake.h) checks them before it
 // returns them.
@@ -86,6 +86,19 @@ struct ExecutorWish {
   uint64_t key = 0;     // kKey
 };
 
+// A method that a server tells its clients of.
+struct OfferedMethod {
+  // The shape of a method whose server tells none, as servers of earlier versions do.
+  static constexpr uint8_t kShapeUntold = 0xff;
+  // The bits that a shape has; a client ignores others.
+  static constexpr uint8_t kShapeBits = 0x0f;
+
+  friend bool operator==(const OfferedMethod&, const OfferedMethod&) = default;
+
+  uint64_t id = 0;               // MethodId()
+  uint8_t shape = kShapeUntold;  // rpc/call/method_shape.h
+};
+
 // LinkParameters: what one side of a link tells the other so that their queue pairs can connect.
 struct LinkParameters {
   // For logs; what is not printable arrives escaped.
@@ -113,8 +126,9 @@ struct LinkParameters {
   uint64_t executor_key = 0;
   RuntimeId runtime_id = {};
 
-  // Only in an answer: the ids of the server's methods, in the order of their numbers.
-  std::vector<uint64_t> methods = {};
+  // Only in an answer: the server's methods, in the order of their numbers. Either all have a
+  // shape, or none.
+  std::vector<OfferedMethod> methods = {};
   // Only in an answer: the server's incarnation; 0 if it tells none.
   uint64_t incarnation = 0;
   // Only in an answer whose features have kFeatureRdmaCm.

@@ -463,7 +463,7 @@ Task<absl::StatusOr<Link*>> Endpoint::Connect(std::unique_ptr<MessageStream> str
 
 Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stream,
                                              LinkParameters offer, LinkListener& listener,
-                                             std::span<const uint64_t> methods,
+                                             std::span<const OfferedMethod> methods,
                                              uint64_t incarnation) {
   const TimePoint deadline = SaturatingAdd(executor().now(), limits().connect_timeout);
   absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(listener, *stream), deadline);

@@ -195,10 +195,11 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
   Task<absl::StatusOr<Link*>> Connect(std::unique_ptr<MessageStream> stream, LinkListener& listener,
                                       ExecutorWish wish);
   // The server's side, after the offer was read (it may have been read on another executor).
-  // `methods` are the ids of the server's, at most kMaxMethods, borrowed until the Task ends;
-  // `incarnation` is the server's, or 0.
+  // `methods` are the server's, at most kMaxMethods, borrowed until the Task ends; `incarnation` is
+  // the server's, or 0.
   Task<absl::StatusOr<Link*>> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer,
-                                     LinkListener& listener, std::span<const uint64_t> methods = {},
+                                     LinkListener& listener,
+                                     std::span<const OfferedMethod> methods = {},
                                      uint64_t incarnation = 0);
 
   // Closes every link and waits until all queue pairs are gone.

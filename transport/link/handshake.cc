@@ -73,7 +73,7 @@ Task<absl::StatusOr<Link*>> LinkHandshake::Offer(ExecutorWish wish) {
 // --- the server's side
 
 Task<absl::StatusOr<Link*>> LinkHandshake::Answer(LinkParameters offer,
-                                                  std::span<const uint64_t> methods,
+                                                  std::span<const OfferedMethod> methods,
                                                   uint64_t incarnation) {
   failure_ = "the handshake failed";
   offer.features &= MyOptions().features;
@@ -85,7 +85,7 @@ Task<absl::StatusOr<Link*>> LinkHandshake::Answer(LinkParameters offer,
 }
 
 Task<absl::Status> LinkHandshake::AnswerOffer(const LinkParameters& offer,
-                                              std::span<const uint64_t> methods,
+                                              std::span<const OfferedMethod> methods,
                                               uint64_t incarnation) {
   Link* link = Find();
   if (link == nullptr) co_return Lost();

@@ -80,7 +80,7 @@ class LinkHandshake {
   // The client's side: offers the link. `wish` asks for an executor of the peer's.
   Task<absl::StatusOr<Link*>> Offer(ExecutorWish wish);
   // The server's side. `offer`, `methods` and `incarnation` as for Endpoint::Accept().
-  Task<absl::StatusOr<Link*>> Answer(LinkParameters offer, std::span<const uint64_t> methods,
+  Task<absl::StatusOr<Link*>> Answer(LinkParameters offer, std::span<const OfferedMethod> methods,
                                      uint64_t incarnation);
 
   // The stream, for the link to keep. Precondition: Offer() or Answer() has returned the link.
@@ -96,8 +96,8 @@ class LinkHandshake {
   LinkParameters MyParameters(Link& link) const;
   HandshakeOptions MyOptions() const;
 
-  Task<absl::Status> AnswerOffer(const LinkParameters& offer, std::span<const uint64_t> methods,
-                                 uint64_t incarnation);
+  Task<absl::Status> AnswerOffer(const LinkParameters& offer,
+                                 std::span<const OfferedMethod> methods, uint64_t incarnation);
   // The server's last step: its queue pair sends once the client is ready, not before.
   Task<absl::Status> AwaitClientsReady(uint8_t peer_reads);
 

@@ -97,7 +97,7 @@ void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
   FrameParser parser(bytes, size);
   if (parser.fault() == WireFault::kNone) {
     if (absl::Status status = sender_.OnHeader(parser.header()); !status.ok()) {
-      Close(status);
+      CloseForViolation(status);
       return;
     }
   }
@@ -111,7 +111,7 @@ void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
                                      : listener().OnFrame(*this, frame, parser.body());
     alone_ = false;
     if (!status.ok()) {
-      Close(status);
+      CloseForViolation(About(frame, status));
       return;
     }
   }
@@ -124,8 +124,24 @@ void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
 }
 
 void Link::Misread(WireFault fault, size_t bytes) {
-  Close(absl::InvalidArgumentError(
+  CloseForViolation(absl::InvalidArgumentError(
       fmt::format("the peer sent {} ({} bytes)", WireFaultName(fault), bytes)));
+}
+
+absl::Status Link::About(const FrameHeader& frame, const absl::Status& violation) const {
+  const char* method = open() ? listener().MethodOf(frame) : nullptr;
+  if (method == nullptr) return violation;
+  return absl::Status(violation.code(),
+                      fmt::format("a call of {}: {}", method, std::string(violation.message())));
+}
+
+void Link::CloseForViolation(const absl::Status& violation) {
+  // A peer can cause these as often as it connects.
+  static thread_local ThrottledLog log({.lines = 4, .interval = std::chrono::seconds(10)});
+  log.Write(LogLevel::kWarning, host_.executor().now(),
+            fmt::format("{} breaks the protocol, so its link (QPN {:#x}) closes: {}", peer(), qpn(),
+                        violation.ToString()));
+  Close(violation);
 }
 
 // --- transfers and leases

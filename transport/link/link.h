@@ -314,8 +314,8 @@ class Link final : public LinkSender::Owner {
   // open().
   uint64_t identity() const { return identity_; }
   uint64_t peer_identity() const { return peer_identity_; }
-  // The ids of the server's methods, in the order of their numbers; on its client's side.
-  const std::vector<uint64_t>& methods() const { return methods_; }
+  // The server's methods, in the order of their numbers; on its client's side.
+  const std::vector<OfferedMethod>& methods() const { return methods_; }
   // The server's incarnation, on its client's side; 0 if it told none.
   uint64_t incarnation() const { return incarnation_; }
   Endpoint& endpoint() const { return host_.endpoint(); }
@@ -395,6 +395,11 @@ class Link final : public LinkSender::Owner {
   // link.
   absl::Status CheckTransfers();
   [[gnu::cold, gnu::noinline]] void Misread(WireFault fault, size_t bytes);
+  // Names the method of the call that a frame which breaks the protocol is for.
+  [[gnu::cold, gnu::noinline]] absl::Status About(const FrameHeader& frame,
+                                                  const absl::Status& violation) const;
+  // The peer breaks the protocol: says so in the log, and closes the link.
+  [[gnu::cold, gnu::noinline]] void CloseForViolation(const absl::Status& violation);
 
   LinkHost& host_;
   LinkQp qp_;
@@ -405,7 +410,7 @@ class Link final : public LinkSender::Owner {
   uint64_t features_ = 0;  // that both have
   uint64_t identity_ = 0;
   uint64_t peer_identity_ = 0;
-  std::vector<uint64_t> methods_;
+  std::vector<OfferedMethod> methods_;
   uint64_t incarnation_ = 0;
   LinkSender sender_;
   Liveness liveness_;

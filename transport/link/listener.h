@@ -26,6 +26,8 @@ class LinkListener {
   // One frame. `body` is valid during the call only. A failed Status says that the peer broke the
   // protocol; it closes the link. PING, PONG and RECALL never come here.
   virtual absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) = 0;
+  // The full name of the method that a frame is for, to name in a violation; null if none is known.
+  virtual const char* MethodOf(const FrameHeader&) const { return nullptr; }
   // The link is lost, once; every frame that was appended may or may not have reached the peer.
   virtual void OnLinkDown(Link& link, const absl::Status& reason) = 0;
   // True while the peer owes frames: then its silence is checked by PING.

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 
 namespace verbena::internal {
-namespace {
+namespace status_codec_test {
 
 constexpr size_t kRoom = 4000;
 
@@ -88,5 +88,5 @@ TEST(StatusCodecTest, AStatusOfTooManyDetailsIsCutShort) {
   EXPECT_EQ(got.message(), "as asked");
 }
 
-}  // namespace
+}  // namespace status_codec_test
 }  // namespace verbena::internal

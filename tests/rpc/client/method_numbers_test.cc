@@ -1,4 +1,5 @@
-// A session learns a server's number of each method once, whatever other sessions have learned.
+// A session learns a server's number of each method once, whatever other sessions have learned. A
+// method that client and server have in different shapes has none.
 
 #include "verbena/rpc/client/session.h"
 
@@ -7,17 +8,21 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "verbena/rpc/call/method_shape.h"
+#include "verbena/transport/connect/peer.h"
 
 namespace verbena::internal {
 namespace method_numbers_test {
+
+using Offered = std::vector<OfferedMethod>;
 
 constexpr MethodDescriptor kGet("test.Numbers/Get", Idempotency::kUnknown);
 constexpr MethodDescriptor kPut("test.Numbers/Put", Idempotency::kUnknown);
 constexpr MethodDescriptor kNew("test.Numbers/New", Idempotency::kUnknown);
 
 TEST(MethodNumbersTest, EachSessionHasTheNumbersOfItsServer) {
-  const std::vector<uint64_t> one = {kGet.id, kPut.id};
-  const std::vector<uint64_t> other = {7, kPut.id, kNew.id, kGet.id};
+  const Offered one = {{kGet.id, 0}, {kPut.id, 0}};
+  const Offered other = {{7}, {kPut.id}, {kNew.id}, {kGet.id}};
   MethodNumbers at_one;
   MethodNumbers at_other;
   for (int again = 0; again < 2; ++again) {
@@ -32,10 +37,26 @@ TEST(MethodNumbersTest, EachSessionHasTheNumbersOfItsServer) {
 
 TEST(MethodNumbersTest, AMethodIsLookedUpOnce) {
   MethodNumbers numbers;
-  EXPECT_EQ(numbers.Of(kPut, {kGet.id, kPut.id}), 2);
+  EXPECT_EQ(numbers.Of(kPut, Offered{{kGet.id}, {kPut.id}}), 2);
   EXPECT_EQ(numbers.Of(kPut, {}), 2);
   EXPECT_EQ(numbers.Of(kNew, {}), 0);
-  EXPECT_EQ(numbers.Of(kNew, {kNew.id}), 0);
+  EXPECT_EQ(numbers.Of(kNew, Offered{{kNew.id}}), 0);
+}
+
+TEST(MethodNumbersTest, AMethodInAnotherShapeHasNoNumber) {
+  const MethodDescriptor load("test.Numbers/Load", Idempotency::kUnknown, Payloads::kResponse);
+  const uint8_t both_payloads = ShapeOf({"", Idempotency::kUnknown, Payloads::kBoth});
+  const uint8_t streams =
+      ShapeOf({"", Idempotency::kUnknown, Payloads::kResponse, Streams::kServer});
+  const Offered wrong = {{kGet.id, ShapeOf(load)}, {kPut.id, 0}, {load.id, streams}};
+  MethodNumbers at_wrong;
+  EXPECT_EQ(at_wrong.Of(kGet, wrong), 0);
+  EXPECT_EQ(at_wrong.Of(kPut, wrong), 2);
+  EXPECT_EQ(at_wrong.Of(load, wrong), 0);
+  MethodNumbers at_right;
+  EXPECT_EQ(at_right.Of(load, Offered{{load.id, both_payloads}}), 1);
+  MethodNumbers at_untold;
+  EXPECT_EQ(at_untold.Of(load, Offered{{load.id}}), 1);
 }
 
 TEST(MethodIndexTest, EachDescriptorHasOneOfItsOwnOnEveryThread) {

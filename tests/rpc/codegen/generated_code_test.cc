@@ -21,6 +21,7 @@
 #include "tests/support/manual_scheduler.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/service.h"
+#include "verbena/rpc/status.h"
 #include "verbena/rpc/testing/mocked_call.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/combinators.h"
@@ -101,6 +102,10 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller,
 absl::Status InPlaceCall::TakeStatus() { return channel_->answer; }
 
 }  // namespace internal
+
+absl::Status ServerContext::NotExecuted(absl::Status status) {
+  return WithOutcome(std::move(status), Outcome::kNotExecuted);
+}
 
 namespace testing::unary::v1 {
 namespace {
@@ -329,14 +334,17 @@ TEST(ServiceTest, AnInvokedMethodRunsTheOverrideOnTheVeryArguments) {
   EXPECT_EQ(&request, service.request_);
 }
 
-TEST(ServiceTest, AMethodLeftOutAnswersUnimplementedWithItsName) {
+TEST(ServiceTest, AMethodLeftOutAnswersUnimplementedWithItsNameAndHasNotRun) {
   ShoutingService service;
   internal::ContextAccess call;
   SayRequest request;
   SayReply reply;
   internal::ManualScheduler scheduler;
-  EXPECT_EQ(absl::UnimplementedError("verbena.testing.unary.v1.Echo/Say is not implemented"),
-            scheduler.Run(service.methods()[0].invoke(service, call.context, request, reply)));
+  const absl::Status status =
+      scheduler.Run(service.methods()[0].invoke(service, call.context, request, reply));
+  EXPECT_EQ(absl::StatusCode::kUnimplemented, status.code());
+  EXPECT_EQ("verbena.testing.unary.v1.Echo/Say is not implemented", status.message());
+  EXPECT_EQ(Outcome::kNotExecuted, OutcomeOf(status));
 }
 
 TEST(ServiceTest, AServiceWithoutMethodsHasAnEmptyTable) {

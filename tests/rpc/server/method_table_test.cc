@@ -1,5 +1,5 @@
-// The method table finds each registered method by its number and nothing for any other number. A
-// method that is registered twice is refused by name.
+// The method table finds each registered method by its number and nothing for any other number, and
+// offers clients each with its shape. A method that is registered twice is refused by name.
 
 #include "verbena/rpc/server/method_table.h"
 
@@ -52,10 +52,10 @@ TEST(MethodTableTest, NumbersFollowTheOrderOfTheMethods) {
   ASSERT_EQ(table.Add(one), absl::OkStatus());
   ASSERT_EQ(table.Add(two), absl::OkStatus());
   ASSERT_EQ(table.size(), 157u);
-  ASSERT_EQ(table.ids().size(), 157u);
+  ASSERT_EQ(table.offered().size(), 157u);
   for (uint16_t i = 0; i < 157; ++i) {
     const std::string name = "test.Named/Method" + std::to_string(i);
-    EXPECT_EQ(table.ids()[i], MethodId(name));
+    EXPECT_EQ(table.offered()[i], (OfferedMethod{MethodId(name), 0}));
     const int index = table.IndexOf(static_cast<uint16_t>(i + 1));
     ASSERT_GE(index, 0) << name;
     EXPECT_EQ(table.entry(index).method->descriptor->full_name, name);

@@ -223,7 +223,9 @@ TEST(HandshakeCodecTest, VersionTwoIsRefusedInWords) {
 
 TEST(HandshakeCodecTest, MethodsComeOutInTheirOrderAndNoMoreThanAllowed) {
   LinkParameters server = Side("server", 2);
-  for (uint64_t id = kMaxMethods; id > 0; --id) server.methods.push_back(id << 50);
+  for (uint64_t id = kMaxMethods; id > 0; --id) {
+    server.methods.push_back({id << 50, static_cast<uint8_t>(id & OfferedMethod::kShapeBits)});
+  }
   const LinkParameters offer = *ParseHello(EncodeHello(Side("client", 1), {}), {});
   const std::string most = EncodeAcceptance(offer, server);
   EXPECT_LE(most.size(), 65536u);
@@ -234,6 +236,42 @@ TEST(HandshakeCodecTest, MethodsComeOutInTheirOrderAndNoMoreThanAllowed) {
   const absl::Status status = ParseReply(reply.SerializeAsString(), {}).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(Says(status, "4097 methods, over 4096")) << status;
+}
+
+// An Acceptance of three methods, with these shapes.
+wire::HelloReply ReplyWithShapes(const std::string& shapes) {
+  wire::HelloReply reply = GoodReply();
+  reply.mutable_accepted()->clear_methods();
+  for (uint64_t id : {7, 8, 9}) reply.mutable_accepted()->add_methods(id);
+  reply.mutable_accepted()->set_method_shapes(shapes);
+  return reply;
+}
+
+TEST(HandshakeCodecTest, AServerOfAnEarlierVersionTellsNoShapes) {
+  const ParametersOr answer = ParseReply(ReplyWithShapes("").SerializeAsString(), {});
+  const std::vector<OfferedMethod> untold = {{.id = 7}, {.id = 8}, {.id = 9}};
+  EXPECT_EQ(answer.value().methods, untold);
+  LinkParameters server = Side("server", 2);
+  server.methods = untold;
+  const LinkParameters offer = *ParseHello(EncodeHello(Side("client", 1), {}), {});
+  EXPECT_EQ(ParseReply(EncodeAcceptance(offer, server), {}).value().methods, untold);
+}
+
+TEST(HandshakeCodecTest, BitsOfAShapeThatALaterVersionMayAddAreIgnored) {
+  const std::string shapes = {'\x0f', '\x10', '\xff'};
+  const ParametersOr answer = ParseReply(ReplyWithShapes(shapes).SerializeAsString(), {});
+  const std::vector<OfferedMethod> known = {{7, 0x0f}, {8, 0}, {9, 0x0f}};
+  EXPECT_EQ(answer.value().methods, known);
+}
+
+TEST(HandshakeCodecTest, ShapesOfMoreOrFewerMethodsAreRefused) {
+  for (const size_t count : {1, 2, 4, 4096}) {
+    const wire::HelloReply reply = ReplyWithShapes(std::string(count, '\0'));
+    const absl::Status status = ParseReply(reply.SerializeAsString(), {}).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    const std::string says = "method_shapes of " + std::to_string(count) + " bytes for 3 methods";
+    EXPECT_TRUE(Says(status, says.c_str())) << status;
+  }
 }
 
 TEST(HandshakeCodecTest, TheIncarnationOfTheServerArrives) {

@@ -51,7 +51,8 @@ namespace verbena {
 // RetryPolicy: one attempt after another. A further attempt follows if the last one failed with a
 // code of retryable_codes or passed attempt_timeout, a further attempt cannot run a mutation twice,
 // the RetryBudget has tokens, and the pause ends before the call's deadline. Otherwise the caller
-// gets the last attempt's Status at once. A server's retry_after (status.h) is obeyed: the pause
+// gets the last attempt's Status at once, which ends with "no further attempt:" and the reason if
+// the policy would have retried it. A server's retry_after (status.h) is obeyed: the pause
 // lasts at least that long.
 //
 // Each attempt goes to another server than those that the call has tried, if one is ready. All
@@ -105,9 +106,10 @@ struct HedgingPolicy {
 
 // Bounds the load that further attempts add while many calls fail. Each executor has a count of
 // tokens for the channel, which begins at max_tokens. A failure that may pass takes one, but a call
-// that reaches its deadline takes none. A call that ends well gives token_ratio back. While there
-// are max_tokens / 2 or fewer, no call has a further attempt. Calls of methods without a policy do
-// not count.
+// that reaches its deadline takes none, and all calls that a lost link ends take one together. A
+// call that ends well, and a stream that has found its link, give token_ratio back. While there are
+// max_tokens / 2 or fewer, no call has a further attempt. Calls of methods without a policy do not
+// count.
 struct RetryBudget {
   // 0 to 1000; 0 is no bound.
   double max_tokens = 100;
@@ -119,7 +121,7 @@ struct RetryBudget {
 // Counts of the calls of a channel that may have several attempts: those of methods with a
 // RetryPolicy, and those that their HedgingPolicy applies to.
 struct RetryStats {
-  // Unary calls, and waits of streams for a link.
+  // Unary calls, and streams that could not have a link at once.
   uint64_t calls = 0;
   // All that these calls had: calls + retries + hedges.
   uint64_t attempts = 0;

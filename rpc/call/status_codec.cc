@@ -13,7 +13,7 @@ constexpr size_t kMessageOverhead = 16;
 
 // Details that concern one call to one process alone.
 bool IsLocal(absl::string_view url) {
-  return url == kOutcomePayloadUrl || url == kRefusalPayloadUrl;
+  return url == kOutcomePayloadUrl || url == kRefusalPayloadUrl || url == kLostLinkPayloadUrl;
 }
 
 // At most `bytes` of `text`, without the beginning of a UTF-8 character whose end is cut off.

@@ -22,6 +22,9 @@ inline constexpr char kOutcomePayloadUrl[] = "type.verbena/outcome";
 // The detail that marks the refusal of one call by its handler (ServerContext::NotExecuted). It
 // stays in this process.
 inline constexpr char kRefusalPayloadUrl[] = "type.verbena/refusal";
+// The detail that says which lost link ended a call: the same for all calls of that link, and for
+// no others. It stays in this process.
+inline constexpr char kLostLinkPayloadUrl[] = "type.verbena/lost_link";
 // Marks the refusal of a deduplicated call whose server cannot prove that it has not run before. It
 // travels, and says that this server has not run it now.
 inline constexpr char kUnprovenPayloadUrl[] = "type.verbena/unproven";

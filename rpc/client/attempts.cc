@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -64,6 +65,8 @@ class Hedges {
   // Looks at the attempts that have ended since.
   void Look();
   void OnFailure(const Attempt& attempt);
+  // Why no further attempt followed that of last_, which has failed; empty if that ended the call.
+  std::string Reason() const;
   bool won() const { return last_ != nullptr && last_->status.ok(); }
   // The attempt that began last has no server yet.
   bool seeks() const {
@@ -83,6 +86,7 @@ class Hedges {
   int begun_ = 0;
   int running_ = 0;
   bool may_begin_ = true;
+  bool refused_by_budget_ = false;
   bool next_is_due_ = false;  // an attempt has failed
   bool decided_ = false;      // last_ is the call's result, unless another one is good
   Attempt* last_ = nullptr;   // of those that have ended
@@ -91,6 +95,7 @@ class Hedges {
 void Hedges::Begin(TaskScope& running) {
   if (begun_ > 0) {
     if (!account_.MayTakeMore()) {
+      refused_by_budget_ = true;
       may_begin_ = false;
       return;
     }
@@ -150,9 +155,18 @@ void Hedges::OnFailure(const Attempt& attempt) {
     decided_ = true;
     return;
   }
-  account_.OnFailure();
+  account_.OnFailure(attempt.status);
   if (RetryAfterOf(attempt.status).has_value()) may_begin_ = false;
   next_is_due_ = true;
+}
+
+std::string Hedges::Reason() const {
+  if (decided_) return "";
+  if (refused_by_budget_) return BudgetIsUsedUp(account_);
+  if (begun_ == policy_.max_attempts) {
+    return fmt::format("HedgingPolicy::max_attempts is {}", policy_.max_attempts);
+  }
+  return "a server asked for time (retry_after)";
 }
 
 Task<void> Hedges::Race() {
@@ -196,8 +210,10 @@ absl::Status Hedges::Take() {
   }
   if (spec_.info != nullptr) *spec_.info = std::move(last_->info);
   if (!last_->status.ok()) {
-    if (begun_ == 1) return last_->status;
-    return outcome.Of(Annotate(last_->status, fmt::format("with {} attempts", begun_)));
+    const std::string reason = Reason();
+    absl::Status status = reason.empty() ? last_->status : NoFurtherAttempt(last_->status, reason);
+    if (begun_ == 1) return status;
+    return outcome.Of(Annotate(status, fmt::format("with {} attempts", begun_)));
   }
   if (last_->own_reply != nullptr) {
     spec_.reply.Clear();
@@ -261,6 +277,7 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
   }
   if (spec.info != nullptr) *spec.info = std::move(info);
   if (status.ok()) co_return status;
+  status = series.Explained(std::move(status));
   // A payload is lacking only if an interceptor destroyed the attempt.
   if (series.lacked_memory() && spec.buffers.payload_is_back()) {
     status = Annotate(status,

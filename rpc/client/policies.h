@@ -8,12 +8,14 @@
 #define VERBENA_RPC_CLIENT_POLICIES_H_
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -89,8 +91,9 @@ class CombinedOutcome {
 // RetryAccount: one executor's part of a channel's retry budget, and its counts.
 //
 // The tokens are gRPC's: a failure that may pass takes one, success gives a part of one back, and
-// there are further attempts only while more than half of them are left. Used on its executor's
-// thread; AddTo() reads the counts from any thread.
+// there are further attempts only while more than half of them are left. A lost link is one
+// failure, however many calls it had: those calls say nothing of the servers that get their next
+// attempts. Used on its executor's thread; AddTo() reads the counts from any thread.
 class RetryAccount {
  public:
   enum class Count : uint8_t { kCalls, kRetries, kHedges, kRefusedByBudget, kRefusedAsUnsafe };
@@ -101,13 +104,18 @@ class RetryAccount {
         tokens_(max_) {}
 
   void OnSuccess() { tokens_ = std::min(tokens_ + ratio_, max_); }
-  void OnFailure() { tokens_ = std::max<int64_t>(tokens_ - kToken, 0); }
+  // An attempt has ended with `failure`, which may pass.
+  void OnFailure(const absl::Status& failure) {
+    if (!IsOfKnownLink(failure)) tokens_ = std::max<int64_t>(tokens_ - kToken, 0);
+  }
   // Whether the budget allows a further attempt. Counts a refusal.
   bool MayTakeMore() {
     if (max_ == 0 || tokens_ > max_ / 2) return true;
     Add(Count::kRefusedByBudget);
     return false;
   }
+  // Of RetryBudget.
+  double max_tokens() const { return static_cast<double>(max_) / kToken; }
 
   // Only the executor's thread writes.
   void Add(Count count) {
@@ -128,11 +136,18 @@ class RetryAccount {
 
  private:
   static constexpr int64_t kToken = 1000;
+  // A link that is lost before so many others, and whose calls end only now, takes another token.
+  static constexpr size_t kLostLinks = 16;
+
   static int64_t Thousandths(double value) { return std::llround(value * kToken); }
+  // Whether a lost link made `failure` which has taken its token. From now on it has.
+  bool IsOfKnownLink(const absl::Status& failure);
 
   const int64_t max_;
   const int64_t ratio_;
   int64_t tokens_;
+  std::array<uint64_t, kLostLinks> lost_links_ = {};  // 0: none
+  size_t next_lost_link_ = 0;                         // in lost_links_
   std::atomic<uint64_t> counts_[5] = {};
 };
 
@@ -160,9 +175,26 @@ class RetrySeries {
   // How many attempts have begun.
   int attempts() const { return attempts_; }
   // Whether another attempt would have followed, had it had the caller's memory.
-  bool lacked_memory() const { return lacked_memory_; }
+  bool lacked_memory() const { return end_ == End::kNoMemory; }
+  // The last failure, with the reason at its end why no further attempt follows. Nothing is added
+  // if the policy does not retry it, and if memory is lacking, of which the caller knows more.
+  absl::Status Explained(absl::Status failure) const;
 
  private:
+  // Why no further attempt follows.
+  enum class End : uint8_t {
+    kNone,  // one may, or the policy does not retry the failure
+    kMaxAttempts,
+    kKept,
+    kUnsafe,
+    kNoMemory,
+    kDeadline,
+    kBudget,
+  };
+
+  // Why none follows `failure`, which the policy retries; kNone if one may.
+  End EndAfter(const Failure& failure);
+  std::string Reason(const absl::Status& failure) const;
   Duration NextBackoff();
   Duration PauseAfter(const absl::Status& failure);
 
@@ -171,9 +203,15 @@ class RetrySeries {
   RetryAccount& account_;
   Random& random_;
   Duration backoff_;
+  Duration pause_{};  // before the next attempt, as After() has chosen it
   int attempts_ = 1;
-  bool lacked_memory_ = false;
+  End end_ = End::kNone;
 };
+
+// `failure` with the reason at its end why no further attempt follows.
+absl::Status NoFurtherAttempt(const absl::Status& failure, std::string_view reason);
+// The reason if the budget refuses an attempt.
+std::string BudgetIsUsedUp(const RetryAccount& account);
 
 // CallPolicies: a channel's ServiceConfig, looked up by method, and the account of each executor.
 //

@@ -1,13 +1,17 @@
 #include "verbena/rpc/client/session.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/method_shape.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 
@@ -29,6 +33,15 @@ const OfferedMethod* FindMethod(const std::vector<OfferedMethod>& offered, uint6
 std::string ConflictOf(const MethodDescriptor& mine, const OfferedMethod& theirs) {
   return theirs.shape == OfferedMethod::kShapeUntold ? ""
                                                      : ShapeConflict(ShapeOf(mine), theirs.shape);
+}
+
+// `status` as that of calls which one lost link has ended. Call it once for a link.
+absl::Status OfOneLostLink(absl::Status status) {
+  static constinit std::atomic<uint64_t> lost_links{0};
+  const std::string number =
+      fmt::format("{}", lost_links.fetch_add(1, std::memory_order_relaxed) + 1);
+  status.SetPayload(kLostLinkPayloadUrl, absl::Cord(number));
+  return status;
 }
 
 }  // namespace
@@ -244,8 +257,8 @@ bool ClientSession::InUse(const Link& link) const {
 void ClientSession::OnLinkDown(Link& link, const absl::Status& reason) {
   // The reason's own code would mislead: that a peer broke the protocol is not the caller's
   // INVALID_ARGUMENT.
-  const absl::Status lost = absl::UnavailableError(
-      fmt::format("the link to {} was lost: {}", link.peer(), std::string(reason.message())));
+  const absl::Status lost = OfOneLostLink(absl::UnavailableError(
+      fmt::format("the link to {} was lost: {}", link.peer(), std::string(reason.message()))));
   // One for all: a server that restarts is not the worse for it.
   if (tally_ != nullptr && in_flight_ > 0) tally_->OnFailure();
   link_ = nullptr;

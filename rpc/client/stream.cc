@@ -95,8 +95,6 @@ class ConnectScope final : private CancelNode {
   CancelScope scope_;
 };
 
-Task<absl::Status> Pause(Duration pause) { co_return co_await Sleep(pause); }
-
 }  // namespace
 
 void ReplyBuffers::Begin(const ClientSession& session, TimePoint deadline) {
@@ -228,15 +226,15 @@ Task<void> ClientStream::Begin() {
   }
 }
 
-// The first await that finds a link begins the call.
+// The awaits of a stream take turns, so that they share its attempts. The first that finds a link
+// begins the call.
 Task<void> ClientStream::BeginOnceConnected() {
   const TaskContext context = co_await CurrentContext();
-  if (begun()) co_return;
+  absl::StatusOr<MutexLock> turn = co_await connecting_.Lock();
+  if (!turn.ok() || begun()) co_return;
   ConnectScope scope(context.cancel, connects_);
-  std::optional<RetrySeries> retries = Retries();
   while (!begun() && !BeginHere()) {
-    const absl::StatusOr<ConnectionUse> connection =
-        co_await channel_.Route(route_key_, deadline_, wait_for_ready_).In(scope.get());
+    const absl::StatusOr<ConnectionUse> connection = co_await Connect().In(scope.get());
     if (begun()) co_return;
     if (connection.ok()) {
       BeginOver(**connection);
@@ -244,30 +242,42 @@ Task<void> ClientStream::BeginOnceConnected() {
     }
     // This await was cancelled, not the stream. The next await goes on.
     if (IsCancelled(context.cancel)) co_return;
-    // No message has left.
-    std::optional<Duration> pause;
-    if (retries.has_value()) {
-      pause = retries->After(
-          {.status = connection.status(), .now = scheduler_->now(), .deadline = deadline_.when()});
-    }
-    if (pause.has_value()) {
-      const absl::Status slept = co_await Pause(*pause).In(scope.get());
-      if (begun() || IsCancelled(context.cancel)) co_return;
-      if (slept.ok()) {
-        retries->Begin();
-        continue;
-      }
-    }
-    Refuse(connection.status());
+    OnNoLink(connection.status());
   }
 }
 
-std::optional<RetrySeries> ClientStream::Retries() {
+Task<absl::StatusOr<ConnectionUse>> ClientStream::Connect() {
+  if (RetryAccount* account = Account(); account != nullptr && !retries_.has_value()) {
+    account->Add(RetryAccount::Count::kCalls);
+    retries_.emplace(*policy_->retry, method_, *account);
+  }
+  if (retry_at_.has_value()) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await SleepUntil(*retry_at_));
+    retry_at_.reset();
+    retries_->Begin();
+  }
+  co_return co_await channel_.Route(route_key_, deadline_, wait_for_ready_);
+}
+
+void ClientStream::OnNoLink(const absl::Status& failure) {
+  if (!retries_.has_value()) {
+    Refuse(failure);
+    return;
+  }
+  const TimePoint now = scheduler_->now();
+  const std::optional<Duration> pause =
+      retries_->After({.status = failure, .now = now, .deadline = deadline_.when()});
+  if (pause.has_value()) {
+    retry_at_ = SaturatingAdd(now, *pause);
+  } else {
+    Refuse(retries_->Explained(failure));
+  }
+}
+
+RetryAccount* ClientStream::Account() const {
   const Shard* shard = channel_.ShardHere();
-  if (policy_ == nullptr || !policy_->retry.has_value() || shard == nullptr) return std::nullopt;
-  RetryAccount& account = channel_.policies()->account(shard->index());
-  account.Add(RetryAccount::Count::kCalls);
-  return std::optional<RetrySeries>(std::in_place, *policy_->retry, method_, account);
+  if (policy_ == nullptr || !policy_->retry.has_value() || shard == nullptr) return nullptr;
+  return &channel_.policies()->account(shard->index());
 }
 
 bool ClientStream::BeginHere() {
@@ -287,6 +297,7 @@ bool ClientStream::BeginOver(Connection& connection) {
   }
   session_ = session;
   stage_ = Stage::kActive;
+  if (RetryAccount* account = Account()) account->OnSuccess();
   StreamLink& streams = session->streams();
   const bool has_payloads = method_.messages_have_payloads(Streams::kServer);
   if (has_payloads) buffers_.Begin(*session, deadline_.is_set() ? deadline_.when() : kNever);

@@ -184,8 +184,12 @@ class ClientStream final : private RegisteredCall,
   bool BeginHere();
   bool BeginOver(Connection& connection);
   absl::Status Refusal(const ClientSession& session) const;
-  // The retries of a stream that finds no link; none if its method has no RetryPolicy.
-  std::optional<RetrySeries> Retries();
+  // This executor's account; null if the stream's method has no RetryPolicy.
+  RetryAccount* Account() const;
+  // Looks for a link, after the pause that is due before a further attempt.
+  Task<absl::StatusOr<ConnectionUse>> Connect();
+  // No link could be had, and no message has left. Plans a further attempt, or ends the stream.
+  void OnNoLink(const absl::Status& failure);
 
   void SendRequest();
   void OnWritable(Link& link) override;
@@ -219,7 +223,10 @@ class ClientStream final : private RegisteredCall,
   const std::optional<uint64_t> route_key_;
   const bool wait_for_ready_;
   const bool inherits_;
-  CancelScope connects_;  // of waits for a link, which the end of the call cancels
+  CancelScope connects_;  // of the wait for a link, which the end of the call cancels
+  Mutex connecting_;      // of the await that waits for a link: all share its attempts
+  std::optional<RetrySeries> retries_;  // once one has waited, if the method has a RetryPolicy
+  std::optional<TimePoint> retry_at_;   // a further attempt, which has not begun
   Deadline deadline_;
   CallInfo* info_;
   StreamMessages seen_;  // until interceptors begin

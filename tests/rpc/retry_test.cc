@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/link_breaker.h"
 #include "tests/rpc/payload_testing.verbena.pb.h"
 #include "tests/rpc/runtime_pair.h"
+#include "tests/rpc/stream_service.h"
 #include "tests/rpc/stream_testing.verbena.pb.h"
 #include "tests/rpc/testing.verbena.pb.h"
 #include "tests/rpc/watched_device.h"
@@ -26,6 +28,7 @@
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena {
@@ -123,16 +126,22 @@ class RetryTest : public RuntimePair {
       target_ += (i == 0 ? "static:" : ",") + members_.back()->server->address();
     }
   }
+  void MakeChannel(ChannelOptions options) {
+    channel_ = std::make_unique<Channel>(*client_runtime_, target_, std::move(options));
+    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+  }
   void StartClient(MethodConfig config, ChannelOptions options = {}, RuntimeOptions runtime = {}) {
     options.service_config = {.methods = {std::move(config)}};
     client_runtime_ = StartRuntime(std::move(runtime));
-    channel_ = std::make_unique<Channel>(*client_runtime_, target_, std::move(options));
-    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+    MakeChannel(std::move(options));
   }
   void StartBoth(int servers, MethodConfig config, ChannelOptions options = {},
                  RuntimeOptions runtime = {}) {
     StartServers(servers);
     StartClient(std::move(config), std::move(options), std::move(runtime));
+    AwaitServers();
+  }
+  void AwaitServers() {
     Eventually(
         [&] {
           (void)Run(channel_->Connect());
@@ -189,7 +198,8 @@ TEST_F(RetryTest, AFailureThatMayPassIsTriedAgain) {
   members_[0]->service.failures = 3;
   const absl::Status status = Echo();
   EXPECT_TRUE(absl::IsUnavailable(status));
-  EXPECT_EQ(status.message(), "after 3 attempts: busy");
+  EXPECT_EQ(status.message(),
+            "after 3 attempts: busy; no further attempt: RetryPolicy::max_attempts is 3");
   EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
 }
 
@@ -306,6 +316,88 @@ TEST_F(RetryTest, AStreamIsTriedAgainWhileNoServerCanBeReached) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
   EXPECT_EQ(channel_->retry_stats().retries, 2u);
+}
+
+// The budget has tokens for the failures of three attempts.
+TEST_F(RetryTest, TheAwaitsOfAStreamShareItsAttempts) {
+  target_ = "static:127.0.0.1:1";
+  client_runtime_ = StartRuntime();
+  MakeChannel({.service_config = {.methods = {{.retry = Quick()}}, .budget = {.max_tokens = 5}}});
+  const testing::Streaming::Stub streams(*channel_);
+  const absl::Status status = Run([](const testing::Streaming::Stub& stub) -> Task<absl::Status> {
+    auto stream = stub.Echo();
+    const auto read = [&stream]() -> Task<bool> { co_return (co_await stream.Read()).has_value(); };
+    const testing::StreamItem item;
+    auto [got, written] = co_await WhenAll(read(), stream.Write(item));
+    EXPECT_FALSE(got);
+    EXPECT_FALSE(written.ok());
+    co_return co_await stream.Finish();
+  }(streams));
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_TRUE(
+      absl::EndsWith(status.message(), "; no further attempt: RetryPolicy::max_attempts is 3"))
+      << status;
+  const RetryStats stats = channel_->retry_stats();
+  EXPECT_EQ(stats.calls, 1u);
+  EXPECT_EQ(stats.attempts, 3u);
+}
+
+TEST_F(RetryTest, StreamsThatFindTheirLinkGiveTokensBack) {
+  StartServers(1);
+  StreamingService streaming;
+  FailingService& service = members_[0]->service;
+  members_[0]->server = *Server::Start(*server_runtime_, {&service, &streaming});
+  target_ = members_[0]->server->address();
+  client_runtime_ = StartRuntime();
+  MakeChannel({.service_config = {.methods = {{.retry = Quick()}},
+                                  .budget = {.max_tokens = 4, .token_ratio = 1}}});
+  // Two tokens are left, which allow no further attempt.
+  service.failures = 2;
+  EXPECT_TRUE(absl::IsUnavailable(Echo()));
+  EXPECT_EQ(channel_->retry_stats().refused_by_budget, 1u);
+  const testing::Streaming::Stub streams(*channel_);
+  const auto count = [](const testing::Streaming::Stub& stub) -> Task<absl::Status> {
+    ClientReader<testing::StreamItem> reader = stub.Count(testing::CountRequest());
+    (void)co_await reader.Read();
+    co_return co_await reader.Finish();
+  };
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Run(count(streams)), absl::OkStatus());
+  service.failures = 1;
+  EXPECT_EQ(Echo(), absl::OkStatus());
+  EXPECT_EQ(channel_->retry_stats().refused_by_budget, 1u);
+}
+
+class LostLinkRetryTest : public RetryTest {
+ protected:
+  void TearDown() override {
+    stub_.reset();
+    channel_.reset();
+    client_runtime_.reset();
+  }
+
+  internal::LinkBreaker breaker_;
+};
+
+// A budget that each of them would use up.
+TEST_F(LostLinkRetryTest, ItsCallsHaveFurtherAttemptsHoweverManyTheyAre) {
+  StartServers(2);
+  client_runtime_ = StartRuntime({}, breaker_.device());
+  MakeChannel({.balancing = Balancing::kRouteKey,
+               .service_config = {.methods = {{.retry = Quick()}}, .budget = {.max_tokens = 4}}});
+  AwaitServers();
+  FailingService& own = ServiceOf(7);
+  own.hangs = true;
+  std::vector<JoinHandle<absl::StatusOr<testing::EchoReply>>> calls;
+  for (int i = 0; i < 40; ++i) {
+    calls.push_back(client_runtime_->Spawn(stub_->Echo(testing::EchoRequest(), {.route_key = 7})));
+  }
+  Eventually([&] { return own.calls == 40; }, "all calls hang");
+  breaker_.Arm(internal::CallEvent::kRequestPosted);
+  EXPECT_EQ(Echo({.route_key = 7}), absl::OkStatus());
+  for (auto& call : calls) EXPECT_EQ(call.Join().status(), absl::OkStatus());
+  const RetryStats stats = channel_->retry_stats();
+  EXPECT_EQ(stats.retries, 41u);
+  EXPECT_EQ(stats.refused_by_budget, 0u);
 }
 
 class RetriedPayloadTest : public RuntimePair {

@@ -100,6 +100,33 @@ TEST_F(StreamAwaitTest, ACancelledAwaitLeavesAStreamThatConnects) {
   EXPECT_EQ(service_.read_, 1u);
 }
 
+// They take turns at looking for a link.
+TEST_F(StreamAwaitTest, AnAwaitThatIsCancelledLeavesTheSearchForALinkToTheNext) {
+  StartGated();
+  auto run = [&]() -> Task<absl::Status> {
+    Chat stream = stub_->Echo();
+    CancelScope scope;
+    TaskScope tasks(co_await CurrentContext());
+    std::optional<Item> item;
+    bool ended = false;
+    absl::Status written;
+    tasks.Spawn(In(scope, ReadInto(stream, item, ended)));
+    tasks.Spawn(Write(stream, written));
+    VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    scope.Request(absl::StatusCode::kCancelled);
+    open_ = true;
+    co_await tasks.Join();
+    EXPECT_TRUE(ended);
+    EXPECT_FALSE(item.has_value());
+    EXPECT_EQ(written, absl::OkStatus());
+    item = co_await stream.Read();
+    EXPECT_TRUE(item.has_value() && item->number() == 1);
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream.WritesDone());
+    co_return co_await stream.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
 TEST_F(StreamAwaitTest, ACancelledFinishEndsAStreamThatConnects) {
   StartGated();
   auto run = [&]() -> Task<absl::Status> {

@@ -137,7 +137,9 @@ TEST_F(HedgedCallTest, TheCallFailsOnceAllAttemptsHaveFailed) {
   ScriptedAttempts attempts({{.takes = 30ms, .status = Unavailable(Outcome::kNotExecuted)},
                              {.takes = 1ms, .status = Unavailable(Outcome::kMaybeExecuted)}});
   const absl::Status status = Run(attempts);
-  EXPECT_EQ(status.message(), "with 2 attempts: as the test says");
+  EXPECT_EQ(status.message(),
+            "with 2 attempts: as the test says; no further attempt: HedgingPolicy::max_attempts is "
+            "2");
   EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
   EXPECT_EQ(passed(), 30ms) << "the first one might have done better";
 }
@@ -154,11 +156,24 @@ TEST_F(HedgedCallTest, AServerThatAsksForTimeStopsFurtherAttempts) {
 }
 
 TEST_F(HedgedCallTest, NoFurtherAttemptBeginsWhileTheBudgetIsEmpty) {
-  for (int i = 0; i < 60; ++i) account_.OnFailure();
+  for (int i = 0; i < 60; ++i) account_.OnFailure(Unavailable(Outcome::kNotExecuted));
   ScriptedAttempts attempts({{.takes = 50ms}});
   EXPECT_EQ(Run(attempts), absl::OkStatus());
   EXPECT_EQ(attempts.begun, 1);
   EXPECT_EQ(stats().refused_by_budget, 1u);
+  ScriptedAttempts failing({{.takes = 50ms, .status = Unavailable(Outcome::kNotExecuted)}});
+  EXPECT_EQ(Run(failing).message(),
+            "as the test says; no further attempt: the retry budget is used up "
+            "(RetryBudget::max_tokens is 100)");
+}
+
+TEST_F(HedgedCallTest, AFailureSaysThatItsServerAskedForTime) {
+  ScriptedAttempts attempts(
+      {{.takes = 1ms, .status = WithRetryAfter(Unavailable(Outcome::kNotExecuted), 1s)}});
+  EXPECT_EQ(Run(attempts).message(),
+            "as the test says; no further attempt: a server asked for time (retry_after)");
+  ScriptedAttempts fatal({{.status = Failure(StatusCode::kNotFound, Outcome::kExecuted)}});
+  EXPECT_EQ(Run(fatal).message(), "as the test says") << "no attempt could do better";
 }
 
 TEST_F(HedgedCallTest, NoHedgeBeginsWhileAnAttemptWaitsForAServer) {

@@ -80,7 +80,9 @@ TEST_F(RetriedCallTest, TheLastFailureTellsHowManyAttemptsThereWere) {
       [](int) { return ScriptedAttempt{.status = Unavailable(Outcome::kNotExecuted)}; });
   const absl::Status status = Run(attempts, kAdds);
   EXPECT_EQ(attempts.begun, 3);
-  EXPECT_EQ(status.message(), "after 3 attempts: as the test says");
+  EXPECT_EQ(status.message(),
+            "after 3 attempts: as the test says; no further attempt: RetryPolicy::max_attempts is "
+            "3");
   EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
 }
 

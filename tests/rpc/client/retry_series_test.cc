@@ -6,10 +6,14 @@
 #include <chrono>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/client/scripted_attempts.h"
+#include "verbena/rpc/call/status_codec.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/status.h"
 
@@ -21,6 +25,14 @@ using absl::StatusCode;
 
 constexpr TimePoint kNow{1h};
 
+// The failure of a call that was under way on this link.
+absl::Status LostWithLink(int link) {
+  absl::Status failure = Unavailable(Outcome::kMaybeExecuted);
+  const std::string number = std::to_string(link);
+  failure.SetPayload(kLostLinkPayloadUrl, absl::Cord(number));
+  return failure;
+}
+
 class RetrySeriesTest : public ::testing::Test {
  protected:
   // The pause after a first attempt that failed so.
@@ -28,6 +40,16 @@ class RetrySeriesTest : public ::testing::Test {
                                      TimePoint deadline = kNever) {
     RetrySeries series(policy_, method, account_, random_);
     return series.After({.status = failure, .now = kNow, .deadline = deadline});
+  }
+  // What the caller of a call hears whose first attempt failed so, and had no second one.
+  std::string Heard(const MethodDescriptor& method, RetryAccount& account,
+                    const absl::Status& failure, TimePoint deadline = kNever) {
+    RetrySeries series(policy_, method, account, random_);
+    EXPECT_FALSE(series.After({.status = failure, .now = kNow, .deadline = deadline}).has_value());
+    const absl::Status explained = series.Explained(failure);
+    EXPECT_EQ(explained.code(), failure.code());
+    EXPECT_EQ(OutcomeOf(explained), OutcomeOf(failure));
+    return std::string(explained.message());
   }
   RetryStats stats() const {
     RetryStats stats;
@@ -68,6 +90,8 @@ TEST_F(RetrySeriesTest, ThereAreNoMoreAttemptsThanThePolicyAllows) {
   }
   EXPECT_EQ(series.attempts(), 3);
   EXPECT_FALSE(series.After({.status = failure, .now = kNow}).has_value());
+  EXPECT_EQ(series.Explained(failure).message(),
+            "as the test says; no further attempt: RetryPolicy::max_attempts is 3");
   EXPECT_EQ(stats().retries, 2u);
 }
 
@@ -137,13 +161,60 @@ TEST_F(RetrySeriesTest, NoFurtherAttemptBeginsOnceHalfTheTokensAreGone) {
   EXPECT_EQ(stats.refused_by_budget, 2u);
 }
 
+TEST_F(RetrySeriesTest, CallsOfALostLinkTakeOneTokenTogether) {
+  RetryAccount account{RetryBudget{.max_tokens = 6}};
+  const auto may_follow = [&](const absl::Status& failure) {
+    RetrySeries series(policy_, kReads, account, random_);
+    return series.After({.status = failure, .now = kNow}).has_value();
+  };
+  for (int call = 0; call < 100; ++call) {
+    // 5 tokens are left, then 4: the calls of two links may end in any order.
+    EXPECT_TRUE(may_follow(LostWithLink(1))) << call;
+    EXPECT_TRUE(may_follow(LostWithLink(2))) << call;
+  }
+  // 3 are left. What a server answers takes one each time.
+  EXPECT_FALSE(may_follow(Unavailable(Outcome::kNotExecuted)));
+}
+
+// Of the links that were lost the account knows the last 16.
+TEST_F(RetrySeriesTest, ALinkThatWasLostLongAgoTakesAnotherToken) {
+  RetryAccount account{RetryBudget{.max_tokens = 36}};
+  for (int link = 1; link <= 17; ++link) account.OnFailure(LostWithLink(link));
+  account.OnFailure(LostWithLink(17));
+  EXPECT_TRUE(account.MayTakeMore()) << "19 are left";
+  account.OnFailure(LostWithLink(1));
+  EXPECT_FALSE(account.MayTakeMore()) << "18 are left";
+}
+
+TEST_F(RetrySeriesTest, AFailureEndsWithTheReasonWhyNoAttemptFollows) {
+  const absl::Status passing = Unavailable(Outcome::kMaybeExecuted);
+  EXPECT_EQ(Heard(kAdds, account_, passing),
+            "as the test says; no further attempt: test.Test/Adds is neither idempotent nor "
+            "deduplicated, and the outcome is maybe_executed");
+  const MethodDescriptor deduplicated("test.Test/Adds", Idempotency::kUnknown, Payloads::kNone,
+                                      Streams::kNone, /*is_deduplicated=*/true);
+  EXPECT_EQ(Heard(deduplicated, account_, Unavailable(Outcome::kExecuted)),
+            "as the test says; no further attempt: the server keeps this result of the "
+            "deduplicated call");
+  EXPECT_THAT(Heard(kReads, account_, WithRetryAfter(passing, 500ms), kNow + 400ms),
+              ::testing::ContainsRegex("as the test says; no further attempt: the pause of 5.. ms "
+                                       "before it would outlast the call's deadline"));
+  RetryAccount small{RetryBudget{.max_tokens = 1.5}};
+  EXPECT_EQ(Heard(kReads, small, passing),
+            "as the test says; no further attempt: the retry budget is used up "
+            "(RetryBudget::max_tokens is 1.5)");
+  EXPECT_EQ(Heard(kReads, account_, Failure(StatusCode::kNotFound, Outcome::kExecuted)),
+            "as the test says")
+      << "the policy does not retry it";
+}
+
 TEST_F(RetrySeriesTest, TokensNeitherExceedTheirMostNorFallBelowNone) {
   RetryAccount account{RetryBudget{.max_tokens = 2, .token_ratio = 1}};
   for (int i = 0; i < 10; ++i) account.OnSuccess();
   EXPECT_TRUE(account.MayTakeMore());
-  account.OnFailure();
+  account.OnFailure(Unavailable(Outcome::kNotExecuted));
   EXPECT_FALSE(account.MayTakeMore());
-  for (int i = 0; i < 10; ++i) account.OnFailure();
+  for (int i = 0; i < 10; ++i) account.OnFailure(Unavailable(Outcome::kNotExecuted));
   for (int i = 0; i < 2; ++i) account.OnSuccess();
   EXPECT_TRUE(account.MayTakeMore());
 }

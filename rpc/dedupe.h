@@ -3,10 +3,11 @@
 // A method that its .proto marks with `option (verbena.method) = { dedupe: true }` gives each call
 // a name, the same in each attempt: random bits of the channel, and a number. The server keeps the
 // results of recent calls (DedupeOptions). A repeated request gets the kept result, payload
-// included, or waits for the call that runs. A server that has dropped the result, has restarted
-// since, or may have forgotten the client cannot prove that the call has not run. It refuses the
-// request with ABORTED and Outcome::kMaybeExecuted, unless the service stores names with its data
-// (DedupeStore).
+// included, or waits for the call that runs. If a good result was lost on its way, as by a lack of
+// memory, the caller hears kMaybeExecuted, and may repeat the call. A server that has dropped the
+// result, has restarted since, or may have forgotten the client cannot prove that the call has not
+// run. It refuses the request with ABORTED and Outcome::kMaybeExecuted, unless the service stores
+// names with its data (DedupeStore).
 //
 // A call that is given no token has one of its own, which all attempts of a RetryPolicy (policy.h)
 // share. A caller who repeats a call by hand gives all its attempts one token:
@@ -99,7 +100,7 @@ struct DedupeResult {
 //   VERBENA_CO_RETURN_IF_ERROR(co_await Commit(std::move(batch)));
 //
 // A handler that cannot tell whether its commit has taken effect returns
-// ServerContext::MaybeExecuted(), so that a repeated request asks the store.
+// ServerContext::MaybeExecuted(), or throws, so that a repeated request asks the store.
 // A store is implemented by users, given to ServerOptions::dedupe, and must outlive the server. It
 // is called on each executor, possibly at once.
 //

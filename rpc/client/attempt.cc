@@ -124,7 +124,7 @@ Task<absl::Status> OverConnections(ConnectionUse use, CallSpec spec) {
     if (call.landing_needed()) status = co_await call.GiveLanding();
     if (call.settling()) {
       absl::Status waited = co_await call.Settled();
-      status = LinkCall::Waited(std::move(status), std::move(waited));
+      status = call.Waited(std::move(status), std::move(waited));
     }
     if (call.lacks_memory() && status.ok()) status = co_await call.PlaceResponse();
     status = call.Settle(std::move(status));
@@ -151,7 +151,7 @@ Task<absl::Status> InLanding(ClientChannel& channel, PlainCall& plain, LandingRe
   absl::Status status = co_await call.GiveLanding();
   if (call.settling()) {
     absl::Status waited = co_await call.Settled();
-    status = LinkCall::Waited(std::move(status), std::move(waited));
+    status = call.Waited(std::move(status), std::move(waited));
   }
   co_return call.Settle(std::move(status));
 }

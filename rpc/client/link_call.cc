@@ -23,10 +23,6 @@ namespace verbena::internal {
 
 namespace {
 
-absl::Status Executed(absl::Status status) {
-  return WithOutcome(std::move(status), Outcome::kExecuted);
-}
-
 // Whether this client takes a response that needs memory of `wanted`.
 absl::Status CheckWanted(const LandingRequest& wanted, const LinkLimits& limits) {
   VERBENA_RETURN_IF_ERROR(
@@ -463,25 +459,34 @@ void LinkCall::CloseUnanswered() {
 
 // --- The end
 
-absl::Status LinkCall::Waited(absl::Status status, absl::Status waited) {
-  return status.ok() && !waited.ok() ? Executed(std::move(waited)) : std::move(status);
+absl::Status LinkCall::AnswerLost(absl::Status status) const {
+  return WithOutcome(std::move(status),
+                     method_.dedupe ? Outcome::kMaybeExecuted : Outcome::kExecuted);
+}
+
+absl::Status LinkCall::Waited(absl::Status status, absl::Status waited) const {
+  return status.ok() && !waited.ok() ? AnswerLost(std::move(waited)) : std::move(status);
 }
 
 Task<absl::Status> LinkCall::PlaceResponse() {
   absl::Status linked = co_await AwaitLeases(0, /*wait_for_ready=*/false);
-  if (!linked.ok()) co_return Executed(std::move(linked));
+  if (!linked.ok()) co_return AnswerLost(std::move(linked));
   absl::StatusOr<Buffer> memory =
       co_await AllocateLanding(session_->landing_quota(), session_->endpoint(),
                                bulk_->response_payload_bytes(), {.deadline = spec_.deadline});
-  if (!memory.ok()) co_return Executed(memory.status());
+  if (!memory.ok()) co_return AnswerLost(memory.status());
   bulk_->PlaceResponse(*std::move(memory));
   co_return absl::OkStatus();
 }
 
 absl::Status LinkCall::ReadResponse() {
-  VERBENA_RETURN_IF_ERROR(bulk_->CheckResponse());
+  if (absl::Status intact = bulk_->CheckResponse(); !intact.ok()) {
+    return AnswerLost(std::move(intact));
+  }
   if (!bulk_->has_message() || bulk_->ParseMessage(reply_)) return absl::OkStatus();
-  return absl::InternalError(fmt::format("the reply does not parse as {}", TypeNameOf(reply_)));
+  return WithOutcome(
+      absl::InternalError(fmt::format("the reply does not parse as {}", TypeNameOf(reply_))),
+      Outcome::kExecuted);
 }
 
 absl::Status LinkCall::SettleBulk(absl::Status status) {
@@ -489,12 +494,11 @@ absl::Status LinkCall::SettleBulk(absl::Status status) {
   if (bulk_->lost() || bulk_->settling()) {
     buffers.GiveBack(std::move(bulk_->payload), /*may_be_read=*/true);
     VERBENA_RETURN_IF_ERROR(status);
-    return Executed(
+    return AnswerLost(
         absl::UnavailableError("the link was lost before the response's payload was safe"));
   }
   if (status.ok()) {
     status = ReadResponse();
-    if (!status.ok()) status = Executed(std::move(status));
   } else if (bulk_->has_failure()) {
     status = bulk_->ReadFailure(status);
   }

@@ -90,7 +90,7 @@ class LinkCall final : public CallInFlight, private PayloadListener {
   bool settling() const { return bulk_.has_value() && bulk_->settling(); }
   Event::Awaiter Settled() { return bulk_->Settled(); }
   // The status of a call after that wait, which has ended with `waited`.
-  static absl::Status Waited(absl::Status status, absl::Status waited);
+  absl::Status Waited(absl::Status status, absl::Status waited) const;
   // Whether the response's payload came in the frame, and found no memory.
   bool lacks_memory() const { return bulk_.has_value() && bulk_->lacks_memory(); }
   // Takes that memory, which may be that of another link.
@@ -140,6 +140,9 @@ class LinkCall final : public CallInFlight, private PayloadListener {
   absl::StatusOr<size_t> ReadBulk(const char* body, size_t bytes);
   [[gnu::cold, gnu::noinline]] void SetFailure(const FrameHeader& frame, const char* body,
                                                size_t skip);
+  // `status` of a call that has run well, but whose answer was lost on its way. Not kExecuted for a
+  // deduplicated call: its result is kept, and comes with the next attempt.
+  absl::Status AnswerLost(absl::Status status) const;
   absl::Status SettleBulk(absl::Status status);
   // Reads what the response holds beside the frame.
   absl::Status ReadResponse();

@@ -54,7 +54,7 @@ inline bool StaysWithItsServer(const MethodDescriptor& method) {
 }
 
 // Whether each further attempt would end with the same `failure`: the server keeps the result of a
-// deduplicated call.
+// deduplicated call. If only its answer was lost on its way, the outcome is kMaybeExecuted.
 inline bool IsKept(const MethodDescriptor& method, const absl::Status& failure) {
   return method.dedupe && OutcomeOf(failure) == Outcome::kExecuted;
 }

@@ -425,7 +425,7 @@ void ServerCall::CompleteWithParts() {
   if (planned.ok() && response.needs_landing()) {
     RespondBehind(response.AskForLanding(messages_.reply()), {});
   } else {
-    Respond({std::move(planned)});
+    Respond({std::move(planned), parts_.carried.OutcomeOr(Outcome::kExecuted)});
   }
 }
 

@@ -347,6 +347,11 @@ bool DedupeTable::TakeUnfinished(size_t bytes) {
   return false;
 }
 
+bool DedupeTable::FirstKeptOf(uint64_t method) {
+  std::lock_guard<std::mutex> lock(kept_mutex_);
+  return kept_methods_.insert(method).second;
+}
+
 DedupeTableStats DedupeTable::stats() const {
   DedupeTableStats sum;
   for (const std::unique_ptr<Part>& part : parts_) {

@@ -23,6 +23,7 @@
 
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
@@ -448,6 +449,10 @@ class DedupeTable {
     unfinished_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   }
 
+  // True once for each of the server's methods, by its id: its handler has ended with a failure
+  // that may pass, and that is kept. Any thread.
+  bool FirstKeptOf(uint64_t method);
+
   DedupeTableStats stats() const;
 
  private:
@@ -465,6 +470,8 @@ class DedupeTable {
   std::atomic<size_t> unfinished_bytes_ = 0;
   std::atomic<uint64_t> repeated_ = 0;
   std::atomic<uint64_t> unproven_ = 0;
+  std::mutex kept_mutex_;
+  absl::flat_hash_set<uint64_t> kept_methods_;  // FirstKeptOf(); under kept_mutex_
 };
 
 }  // namespace verbena::internal

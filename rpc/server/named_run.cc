@@ -18,6 +18,7 @@
 #include "verbena/rpc/server/context.h"
 #include "verbena/rpc/server/dedupe.h"
 #include "verbena/rpc/status.h"
+#include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
@@ -83,9 +84,21 @@ bool ExtendFingerprint(const ServerBulk* bulk, uint32_t& fingerprint, size_t& do
   return done < payload.size();
 }
 
+// The outcome of a call whose `result` is kept, if the call fails: a good result has not arrived
+// then, and comes with the next attempt.
+Outcome OutcomeOfFailure(const absl::Status& result, Outcome outcome) {
+  return result.ok() ? Outcome::kMaybeExecuted : outcome;
+}
+
+// Whether a failure may pass, as clients retry it.
+bool MayPass(absl::StatusCode code) {
+  return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kResourceExhausted ||
+         code == absl::StatusCode::kAborted;
+}
+
 // The answer to a call whose result is there, into its messages and its response.
 Task<absl::Status> AnswerWith(NamedCall call, const KeptResult& result) {
-  call.parts.carried.once().outcome = result.outcome;
+  call.parts.carried.once().outcome = OutcomeOfFailure(result.status, result.outcome);
   // Metadata that this link's frames do not take is left out.
   for (const auto& [key, value] : result.trailing) {
     (void)call.context.AddTrailingMetadata(key, value);
@@ -131,6 +144,8 @@ class NamedRun {
   // The same for a handler that was destroyed before it ended.
   void Abandon();
   std::shared_ptr<const KeptResult> ResultOf(const absl::Status& status, Outcome outcome);
+  // The handler's failure may pass, but is the result of all attempts: says so once for a method.
+  void WarnOfKept(const absl::Status& failure) const;
 
   const NamedCall call_;
   const RequestId id_;
@@ -156,9 +171,20 @@ Task<absl::Status> NamedRun::RunHandler() {
     outcome = Outcome::kMaybeExecuted;
   }
   outcome = ContextAccess::OutcomeGiven(call_.context, status).value_or(outcome);
+  if (outcome == Outcome::kExecuted && MayPass(status.code())) WarnOfKept(status);
   End(ResultOf(status, outcome));
-  once.outcome = outcome;
+  once.outcome = OutcomeOfFailure(status, outcome);
   co_return status;
+}
+
+void NamedRun::WarnOfKept(const absl::Status& failure) const {
+  const MethodDescriptor& method = *call_.entry.method->descriptor;
+  if (!call_.parts.state.limits().dedupe->FirstKeptOf(method.id)) return;
+  Log(LogLevel::kWarning,
+      fmt::format("the handler of {} ended with {}, which may pass, but is the kept result of its "
+                  "deduplicated call: no further attempt will run it. If it has changed nothing, "
+                  "it should return ServerContext::NotExecuted(status). Said once for this method",
+                  method.full_name, absl::StatusCodeToString(failure.code())));
 }
 
 // Whoever waits for the result has it. What is left of the call is for its own caller alone.
@@ -209,10 +235,9 @@ std::shared_ptr<const KeptResult> NamedRun::ResultOf(const absl::Status& status,
   kept.status = status;
   kept.outcome = outcome;
   DedupeTable& table = *call_.parts.state.limits().dedupe;
-  // A store may know, when the call is repeated, what the handler left open.
-  const bool is_open =
-      ContextAccess::OutcomeGiven(call_.context, status) == Outcome::kMaybeExecuted &&
-      table.store() != nullptr;
+  // A store may know, when the call is repeated, what the handler left open: it says that it cannot
+  // tell, or it threw.
+  const bool is_open = outcome == Outcome::kMaybeExecuted && table.store() != nullptr;
   kept.is_final = outcome != Outcome::kNotExecuted && !is_open;
   size_t index = 0;
   for (const auto& [key, value] : call_.parts.carried.trailing()) {

@@ -45,7 +45,8 @@ class CarriedContext {
     bool outlives_link = false;
     // Meanwhile its caller has given up.
     bool given_up = false;
-    // The outcome of the call, if it fails; unset: that of a call without a name.
+    // The outcome of the call, if it fails; unset: that of a call without a name. A call whose kept
+    // result is good fails only if its answer cannot be brought: then a further attempt gets it.
     std::optional<Outcome> outcome = {};
     size_t trailing_before = 0;  // entries of the answer's metadata before the handler
     // The pieces of the response's payload, if it may be kept: memory that the table counts.

@@ -197,7 +197,8 @@ void ServerResponse::CheckReply() {
   if (now == before) return;
   const absl::Status changed = absl::InternalError(fmt::format(
       "the reply of {} had {} bytes when its handler ended, and has {} now", method_, before, now));
-  SetFailure(changed.code(), Outcome::kExecuted, EncodeStatusBody(changed, before));
+  SetFailure(changed.code(), parts_.carried.OutcomeOr(Outcome::kExecuted),
+             EncodeStatusBody(changed, before));
   body_bytes = prefix_bytes() + failure_body_.size();
 }
 

@@ -14,6 +14,7 @@
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/watched_device.h"
 #include "tests/support/moved_clock.h"
+#include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/base/status.h"
@@ -99,6 +100,82 @@ TEST_F(DedupeRetryTest, AFailureThatTheServerKeepsIsNotAskedForAgain) {
   EXPECT_EQ(OutcomeOf(failed), Outcome::kExecuted);
   EXPECT_EQ(retries(), 0u);
   EXPECT_EQ(kept().repeated, 0u);
+}
+
+TEST_F(DedupeRetryTest, AResultWhosePayloadWasNotSafeComesWithTheNextAttempt) {
+  StartServer();
+  StartClientOf(server_->address());
+  const auto swap = [this]() -> Task<absl::StatusOr<size_t>> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(256 << 10));
+    auto reply = co_await stub_->Swap(testing::AddRequest(), {.request_payload = std::move(buffer),
+                                                              .max_response_payload = 256 << 10});
+    if (!reply.ok()) co_return reply.status();
+    co_return reply->payload.size();
+  };
+  EXPECT_EQ(Run(swap()).value(), size_t{256} << 10);
+  breaker_.Arm(CallEvent::kResponseArrived);
+  EXPECT_EQ(Run(swap()).value(), size_t{256} << 10);
+  EXPECT_EQ(breaker_.broken(), 1);
+  EXPECT_EQ(service_.runs, 2u);
+  EXPECT_EQ(retries(), 1u);
+}
+
+// Ends something when the third call begins.
+class AtTheThird final : public ServerInterceptor {
+ public:
+  Task<absl::Status> Intercept(ServerCallView&, ServerNext next) override {
+    if (++calls == 3) held = Buffer();
+    co_return co_await next();
+  }
+
+  std::atomic<int> calls = 0;
+  Buffer held;
+};
+
+// The server's memory for responses is taken until the second attempt begins. The test ends the
+// wait for it by moving the server's clock.
+TEST_F(DedupeRetryTest, AResultWhoseReplyFoundNoMemoryComesWithTheNextAttempt) {
+  constexpr size_t kAll = 1 << 20;
+  MovedClock clock;
+  RuntimeOptions options;
+  options.clock = &clock;
+  options.limits.ping_interval = options.limits.connect_timeout = 1000h;
+  options.limits.idle_timeout = Duration::zero();
+  options.limits.memory.send_bytes = kAll;
+  options.limits.max_payload_bytes = kAll / 2;
+  server_runtime_ = StartRuntime(std::move(options), breaker_.device());
+  const auto at_third = std::make_shared<AtTheThird>();
+  ServeWith(service_, {.max_response_bytes_per_client = kAll,
+                       .max_response_bytes_per_source = kAll,
+                       .memory_wait = 10s,
+                       .interceptors = {at_third},
+                       .dedupe = {.keep_for = 1000h}});
+  StartClientOf(server_->address());
+  service_.handler = [&](ServerContext& context, const testing::AddRequest& request,
+                         testing::AddReply& reply) -> Task<absl::Status> {
+    if (request.call() == 1) {
+      VERBENA_CO_ASSIGN_OR_RETURN(at_third->held, co_await context.AllocateBuffer(kAll));
+    }
+    reply.set_filler(std::string(request.call() == 1 ? 0 : kAll / 8, 'r'));
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(AddWith({}, 1)).value(), 1u);
+  JoinHandle<absl::StatusOr<uint64_t>> call = client_runtime_->Spawn(AddWith({}, 2));
+  // Nobody tells when the reply begins to wait. The server's executor looks at its clock when
+  // somebody asks it.
+  const auto ends = [&] {
+    if (at_third->calls < 3) clock.Advance(10s);
+    (void)server_->stats();
+    return call.done();
+  };
+  Eventually(ends, "the call ends");
+  EXPECT_EQ(call.Join().value(), 2u);
+  EXPECT_EQ(service_.runs, 2u);
+  EXPECT_EQ(retries(), 1u);
+  EXPECT_EQ(kept().repeated, 1u);
+  StopClient();
+  server_.reset();
+  server_runtime_.reset();
 }
 
 TEST_F(DedupeRetryTest, AnAttemptThatIsCutOffLeavesTheCallToTheNext) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -14,10 +15,12 @@
 #include <vector>
 
 #include "absl/strings/cord.h"
+#include "gmock/gmock.h"
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/watched_device.h"
 #include "tests/support/moved_clock.h"
 #include "tests/support/watched.h"
+#include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/task.h"
@@ -26,6 +29,11 @@
 
 namespace verbena::internal {
 namespace dedupe_test {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Its calls go on to their handler once they are cancelled.
 class LateInterceptor final : public ServerInterceptor {
@@ -359,6 +367,35 @@ TEST_F(DedupeTest, AFailureIsKeptWithItsDetailsAndOutcome) {
   EXPECT_EQ(service_.runs, 2u);
 }
 
+TEST_F(DedupeTest, TheLogNamesAMethodOnceWhoseKeptFailureMayPass) {
+  StartBoth();
+  absl::Status failure = absl::UnavailableError("conflict");
+  bool is_refusal = true;
+  service_.handler = [&](ServerContext& context, const testing::AddRequest&,
+                         testing::AddReply&) -> Task<absl::Status> {
+    co_return is_refusal ? context.NotExecuted(failure) : failure;
+  };
+  const auto warnings = [this] {
+    CapturedLog log;
+    EXPECT_FALSE(Run(AddWith({})).ok());
+    std::vector<std::string> lines = log.Take();
+    std::erase_if(lines, [](const std::string& line) {
+      return line.find("the handler of") == std::string::npos;
+    });
+    return lines;
+  };
+  EXPECT_THAT(warnings(), IsEmpty()) << "it may run later";
+  is_refusal = false;
+  failure = absl::NotFoundError("no such account");
+  EXPECT_THAT(warnings(), IsEmpty()) << "it does not pass";
+  failure = absl::AbortedError("conflict");
+  EXPECT_THAT(warnings(),
+              ElementsAre(AllOf(HasSubstr("the handler of verbena.testing.Counter/Add ended with "
+                                          "ABORTED, which may pass"),
+                                HasSubstr("return ServerContext::NotExecuted(status)"))));
+  EXPECT_THAT(warnings(), IsEmpty()) << "said once";
+}
+
 TEST_F(DedupeTest, ACallThatItsHandlerRefusesMayRunLater) {
   StartBoth();
   bool refuses = true;
@@ -523,6 +560,26 @@ TEST_F(DedupeTest, AStoreIsAskedForACallWhoseHandlerCouldNotTell) {
   reply.set_count(7);
   store.replies[token->id()->number] = reply.SerializeAsString();
   EXPECT_EQ(Add(*token).value(), 7u) << "it has taken effect by now";
+  EXPECT_EQ(service_.runs, 1u);
+  server_.reset();
+}
+
+// What the handler has committed before it throws, the store knows.
+TEST_F(DedupeTest, AStoreIsAskedForACallWhoseHandlerThrew) {
+  MapStore store;
+  StartBoth({.store = &store});
+  service_.handler = [&store](ServerContext& context, const testing::AddRequest&,
+                              testing::AddReply& reply) -> Task<absl::Status> {
+    store.replies[context.dedupe_id()->number] = reply.SerializeAsString();
+    throw std::bad_alloc();
+    co_return absl::OkStatus();
+  };
+  const Token token(*this);
+  const absl::Status thrown = Add(*token).status();
+  EXPECT_TRUE(absl::IsInternal(thrown)) << thrown;
+  EXPECT_EQ(OutcomeOf(thrown), Outcome::kMaybeExecuted);
+  EXPECT_EQ(Add(*token).value(), 1u);
+  EXPECT_EQ(store.lookups, 1);
   EXPECT_EQ(service_.runs, 1u);
   server_.reset();
 }

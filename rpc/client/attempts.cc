@@ -166,7 +166,8 @@ std::string Hedges::Reason() const {
   if (begun_ == policy_.max_attempts) {
     return fmt::format("HedgingPolicy::max_attempts is {}", policy_.max_attempts);
   }
-  return "a server asked for time (retry_after)";
+  // Otherwise its caller gave the call up.
+  return may_begin_ ? "" : "a server asked for time (retry_after)";
 }
 
 Task<void> Hedges::Race() {

@@ -297,6 +297,8 @@ bool ClientStream::BeginOver(Connection& connection) {
   }
   session_ = session;
   stage_ = Stage::kActive;
+  // An await that pauses before a further attempt, and those behind it, go on.
+  connects_.Request();
   if (RetryAccount* account = Account()) account->OnSuccess();
   StreamLink& streams = session->streams();
   const bool has_payloads = method_.messages_have_payloads(Streams::kServer);

@@ -223,7 +223,7 @@ class ClientStream final : private RegisteredCall,
   const std::optional<uint64_t> route_key_;
   const bool wait_for_ready_;
   const bool inherits_;
-  CancelScope connects_;  // of the wait for a link, which the end of the call cancels
+  CancelScope connects_;  // of the wait for a link, which ends once the call has begun or ended
   Mutex connecting_;      // of the await that waits for a link: all share its attempts
   std::optional<RetrySeries> retries_;  // once one has waited, if the method has a RetryPolicy
   std::optional<TimePoint> retry_at_;   // a further attempt, which has not begun

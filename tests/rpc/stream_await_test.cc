@@ -2,15 +2,19 @@
 // another await of the same kind begins. A stream may be destroyed before its awaits.
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/rpc/stream_service.h"
 #include "tests/support/watched.h"
 #include "tests/transport/connect/scripted_bootstrap.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/policy.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
@@ -63,9 +67,11 @@ class StreamAwaitTest : public StreamTest {
   }
 
   LocalNetwork network_;
+  std::atomic<bool> refuses_{false};
   Watched<bool> open_;
   // Connects once it is open.
   ScriptedBootstrap gate_{network_, [this](const std::string&) -> Task<absl::Status> {
+                            if (refuses_) co_return absl::UnavailableError("not yet");
                             co_return co_await open_.Until(true);
                           }};
 };
@@ -121,6 +127,41 @@ TEST_F(StreamAwaitTest, AnAwaitThatIsCancelledLeavesTheSearchForALinkToTheNext) 
     EXPECT_EQ(written, absl::OkStatus());
     item = co_await stream.Read();
     EXPECT_TRUE(item.has_value() && item->number() == 1);
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream.WritesDone());
+    co_return co_await stream.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+TEST_F(StreamAwaitTest, AReadThatPausesBeforeAnotherAttemptGoesOnOnceTheStreamHasBegun) {
+  StartGated();
+  refuses_ = true;
+  const RetryPolicy patient{.initial_backoff = std::chrono::hours(1),
+                            .max_backoff = std::chrono::hours(1)};
+  stub_.reset();
+  channel_ = std::make_unique<Channel>(
+      *client_runtime_, server_->address(),
+      ChannelOptions{.service_config = {.methods = {{.retry = patient}}}});
+  stub_ = std::make_unique<testing::Streaming::Stub>(*channel_);
+  auto run = [&]() -> Task<absl::Status> {
+    Chat stream = stub_->Echo();
+    TaskScope tasks(co_await CurrentContext());
+    std::optional<Item> item;
+    bool ended = false;
+    tasks.Spawn(ReadInto(stream, item, ended));
+    const auto refused = [this] {
+      const absl::StatusOr<std::vector<ChannelServer>> servers = channel_->Servers();
+      return servers.ok() && !servers->empty() && !servers->front().last_error.ok();
+    };
+    while (!refused()) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    EXPECT_FALSE(ended);
+    refuses_ = false;
+    open_ = true;
+    // Somebody else has the channel connect, so that the next await begins the stream at once.
+    VERBENA_CO_RETURN_IF_ERROR(co_await AwaitLink());
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(ItemOf(3)));
+    co_await tasks.Join();
+    EXPECT_TRUE(item.has_value() && item->number() == 3);
     VERBENA_CO_RETURN_IF_ERROR(co_await stream.WritesDone());
     co_return co_await stream.Finish();
   };

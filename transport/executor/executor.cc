@@ -301,7 +301,9 @@ bool Executor::Arm() {
   VERBENA_CHECK(!impl.running) << "Arm() inside the loop of " << impl.options.name;
   CurrentScope current(*this);
   Disarm();
-  const bool has_work = has_ready() || !impl.flushes.empty() || NextTimer() <= now();
+  // First, since a reading of the clock may tell of a lag, and whoever hears of that queues a hook.
+  const bool has_timer = NextTimer() <= now();
+  const bool has_work = has_timer || has_ready() || !impl.flushes.empty();
   if (has_work || !SetHostAlarm() || !PrepareToSleep()) return false;
   impl.armed = true;
   return true;
@@ -459,7 +461,10 @@ void Executor::CheckLag() {
 void Executor::PollOn() {
   ForgetNow();
   impl_->stats.completions += impl_->queues.PollOn();
-  impl_->lag.OnCaughtUp();
+  impl_->lag.OnPolledOn();
+  // The polls took their time: what follows reads the clock anew, and the next turn its timers.
+  ForgetNow();
+  impl_->work_since_clock = kWorkPerClockRead;
 }
 
 void Executor::FlushLater(internal::FlushHook& hook, internal::FlushPriority priority) {

@@ -118,6 +118,48 @@ TEST_F(LagTest, ASleepIsNoLag) {
   EXPECT_EQ(told_.times, 0);
 }
 
+// A host that arms without an idle turn: its reading of the clock may be the one that tells.
+TEST_F(LagTest, AHookThatWasQueuedOnALagKeepsAHostFromSleeping) {
+  class Queues final : public LagListener {
+   public:
+    Queues(Executor& executor, FlushHook& hook) : executor_(executor), hook_(hook) {}
+    void OnLag() override { executor_.FlushLater(hook_, FlushPriority::kSends); }
+
+   private:
+    Executor& executor_;
+    FlushHook& hook_;
+  };
+  int flushes = 0;
+  Hook hook([&flushes] { ++flushes; });
+  Queues queues(*executor_, hook);
+  executor_->WatchLag(queues);
+  Work();
+  clock_.Advance(Lag::kMost + Duration(1));
+  EXPECT_FALSE(executor_->Arm());
+  EXPECT_TRUE(executor_->Poll());
+  EXPECT_EQ(flushes, 1);
+}
+
+TEST_F(LagTest, TimersAreDueInTheTurnBehindOneThatPolledOn) {
+  class Rings final : public Timer {
+   public:
+    bool rang = false;
+
+   private:
+    void OnTimer() override { rang = true; }
+  };
+  Rings timer;
+  Hook hook([this] { executor_->PollOn(); });
+  Work();
+  executor_->StartTimer(timer, executor_->now() + milliseconds(1));
+  clock_.Advance(milliseconds(2));
+  executor_->FlushLater(hook, FlushPriority::kSends);
+  EXPECT_TRUE(executor_->Poll());
+  executor_->Poll();
+  EXPECT_TRUE(timer.rang);
+  if (!timer.rang) executor_->StopTimer(timer);
+}
+
 TEST_F(LagTest, TellsWhenPollsFillTheirArraysOnEnd) {
   for (int i = 0; i < 3; ++i) {
     PollFor(32);

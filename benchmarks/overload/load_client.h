@@ -32,7 +32,7 @@ struct Load {
   double per_s = 0;
   int in_flight = 0;
   Priority priority = Priority::kNormal;
-  // Of each call; zero: none. A caller that gave up calls again after a millisecond.
+  // Each call has this deadline; zero: none. A caller that gave up calls again after a millisecond.
   Duration deadline = {};
   uint32_t work_us = 0;  // 0: kWorkTime
 };
@@ -63,8 +63,7 @@ class LoadClient {
   void Poll();
   // Asks the server, once it serves nothing else. For a client without a load.
   absl::StatusOr<Starts> ReadStarts();
-  // Of the calls that begin from `time` on, how long the first one that is served takes; 0: none
-  // was.
+  // Notes how long the first call takes that begins at `time` or later and is served; 0: none was.
   void WatchFirst(uint64_t time) { first_from_ = time; }
   uint64_t first_ns() const { return first_ns_; }
   // After Stop(): all calls have ended.

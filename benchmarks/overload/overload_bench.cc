@@ -178,7 +178,8 @@ class Bench {
     return Failures(sums);
   }
 
-  // What the server serves of calls of `work_us` if a few callers wait as long as it takes.
+  // Measures how many calls of `work_us` the server serves if a few callers wait as long as it
+  // takes.
   void MeasureFloor(uint32_t work_us) {
     RunLoads(clients_, {{.in_flight = kPatient, .work_us = work_us}}, options_.seconds);
     const Sum sum = SumOf(0, 1);

@@ -80,7 +80,8 @@ class Follower {
     v1::LogMessage message = Message();
     ReplicaStore::Cursor cursor;
     while (!cursor.at_end) {
-      // Those that the store has, and not more: a page must not be older than an entry before it.
+      // The store has these entries, and no later ones: no page may be older than an entry before
+      // it.
       VERBENA_CO_RETURN_IF_ERROR(co_await SendUpTo(log_.durable().sequence));
       VERBENA_CO_ASSIGN_OR_RETURN(*message.mutable_page(),
                                   co_await primary_.parts().store.ReadPage(cursor));
@@ -196,7 +197,7 @@ class Follower {
   const std::string name_;
   verbena::ClientReaderWriter<v1::LogMessage, v1::Acknowledgement> stream_;
   uint64_t sent_ = 0;  // the last entry that was sent, or that the backup had
-  // Of a copy that the backup gets: kNone again when the backup says that it is whole.
+  // The copy that the backup gets; kNone again when the backup says that it is whole.
   Copy copy_ = Copy::kNone;
   LogPosition from_;       // where the copy begins
   verbena::Event erased_;  // the backup is ready for pages from there

@@ -22,7 +22,7 @@ uint8_t ShapeOf(const MethodDescriptor& method);
 // messages without one, but not the other way round.
 std::string ShapeConflict(uint8_t client, uint8_t server);
 
-// What to do about a conflict: the end of each message that tells of one.
+// Each message that tells of a conflict ends with what to do about it.
 inline constexpr char kFitProtos[] =
     "build both sides from one .proto, and restart them in the order of docs/upgrades.md (Change "
     "your .proto)";

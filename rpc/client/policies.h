@@ -114,7 +114,7 @@ class RetryAccount {
     Add(Count::kRefusedByBudget);
     return false;
   }
-  // Of RetryBudget.
+  // The budget's max_tokens, for messages.
   double max_tokens() const { return static_cast<double>(max_) / kToken; }
 
   // Only the executor's thread writes.

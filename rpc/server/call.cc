@@ -380,7 +380,7 @@ void ServerCall::OnTaskDone() {
     status = task_.TakeResult();
   } catch (...) {
     status = parts_.state.Thrown(method_name());
-    // What goes ahead of a failure's response does not change the handler's outcome.
+    // A Task that goes ahead of a failure's response does not change the handler's outcome.
     const bool is_handlers = !ahead_ || ending_.status.ok();
     if (is_handlers && ending_.outcome == Outcome::kExecuted) {
       ending_.outcome = Outcome::kMaybeExecuted;

@@ -564,7 +564,7 @@ TEST_F(DedupeTest, AStoreIsAskedForACallWhoseHandlerCouldNotTell) {
   server_.reset();
 }
 
-// What the handler has committed before it throws, the store knows.
+// The store knows what the handler has committed before it throws.
 TEST_F(DedupeTest, AStoreIsAskedForACallWhoseHandlerThrew) {
   MapStore store;
   StartBoth({.store = &store});

@@ -248,7 +248,7 @@ TEST_F(CopyTest, APageIsNoOlderThanTheEntriesBeforeIt) {
 TEST_F(CopyTest, ErasingMayTakeLongerThanTheLogInMemoryReachesBack) {
   DiskScript& disk = backup_.service().disk;
   const absl::Status led = Lead(
-      // Of an epoch that is over.
+      // The position belongs to an epoch that is over.
       LogPosition{.epoch = 1, .sequence = 100},
       [&]() -> Task<absl::Status> {
         disk.takes.Reset();

@@ -176,7 +176,7 @@ TEST_F(RetrySeriesTest, CallsOfALostLinkTakeOneTokenTogether) {
   EXPECT_FALSE(may_follow(Unavailable(Outcome::kNotExecuted)));
 }
 
-// Of the links that were lost the account knows the last 16.
+// The account knows the last 16 links that were lost.
 TEST_F(RetrySeriesTest, ALinkThatWasLostLongAgoTakesAnotherToken) {
   RetryAccount account{RetryBudget{.max_tokens = 36}};
   for (int link = 1; link <= 17; ++link) account.OnFailure(LostWithLink(link));

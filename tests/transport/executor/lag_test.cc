@@ -140,26 +140,6 @@ TEST_F(LagTest, AHookThatWasQueuedOnALagKeepsAHostFromSleeping) {
   EXPECT_EQ(flushes, 1);
 }
 
-TEST_F(LagTest, TimersAreDueInTheTurnBehindOneThatPolledOn) {
-  class Rings final : public Timer {
-   public:
-    bool rang = false;
-
-   private:
-    void OnTimer() override { rang = true; }
-  };
-  Rings timer;
-  Hook hook([this] { executor_->PollOn(); });
-  Work();
-  executor_->StartTimer(timer, executor_->now() + milliseconds(1));
-  clock_.Advance(milliseconds(2));
-  executor_->FlushLater(hook, FlushPriority::kSends);
-  EXPECT_TRUE(executor_->Poll());
-  executor_->Poll();
-  EXPECT_TRUE(timer.rang);
-  if (!timer.rang) executor_->StopTimer(timer);
-}
-
 TEST_F(LagTest, TellsWhenPollsFillTheirArraysOnEnd) {
   for (int i = 0; i < 3; ++i) {
     PollFor(32);

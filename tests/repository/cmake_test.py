@@ -90,6 +90,13 @@ class CmakeTest(unittest.TestCase):
         self.assertEqual({name for name in tree.files() if re.fullmatch(r"proto/\w+\.proto", name)},
                          {f"proto/{proto}.proto" for proto in protos})
 
+    def test_each_proto_file_is_asked_for_by_the_check_for_a_second_copy(self):
+        # A program that is linked with an archive has only some of them.
+        listed = re.search(r"kProtoFiles\[\] = {([^}]*)}", tree.text("rpc/detail/message.cc"))[1]
+        self.assertCountEqual([name.replace("proto/", "verbena/") for name in tree.files()
+                               if os.path.dirname(name) == "proto" and name.endswith(".proto")],
+                              re.findall(r'"([^"]+)"', listed))
+
     def test_every_example_with_a_program_is_built(self):
         built = re.findall(r"verbena_example\((\w+)", without_comments("tools/cmake/VerbenaExamples.cmake"))
         self.assertEqual({name.split("/")[1] for name in tree.files()

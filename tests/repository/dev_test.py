@@ -226,9 +226,15 @@ class WholeRunTest(unittest.TestCase):
 
     def test_a_phase_says_what_building_and_what_running_took(self):
         self.assertEqual("tsan        300 s (building 200 s, running 100 s)",
-                         whole_run.phase_line("tsan", 300, 200))
+                         whole_run.phase_line("tsan", 300, 200, whole=True))
         self.assertEqual("consumer   1000 s, over its budget of 480 s",
-                         whole_run.phase_line("consumer", 1000, 0))
+                         whole_run.phase_line("consumer", 1000, 0, whole=False))
+
+    def test_a_phase_of_a_whole_run_has_a_budget_of_its_own_and_all_of_them_last_two_hours_at_most(self):
+        self.assertEqual("", whole_run.lateness("plain", 500, whole=True))
+        self.assertIn("over its budget", whole_run.lateness("plain", 500, whole=False))
+        phases = whole_run.phases_of(argparse.Namespace(racy=False, only=[], all=True, targets=[]))
+        self.assertLessEqual(sum(whole_run.PHASES[phase] for phase in phases), 120)
 
     def run_late(self, *words):
         """The exit status and the last lines of a run in which a phase took a thousand seconds."""

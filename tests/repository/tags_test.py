@@ -162,9 +162,9 @@ class UntakenTest(FakeTree):
 
 class TagNamesTest(FakeTree):
     def test_a_wrong_name_is_refused_with_the_nearest_right_one(self):
-        self.files["tests/x/BUILD"] = 'cc_test(name = "a", tags = ["exclusiv", "manual", "no_tsan"])'
+        self.files["tests/x/BUILD"] = 'cc_test(name = "a", tags = ["exclusi", "manual", "no_tsan"])'
         [test] = timing.tests()
-        self.assertEqual(["//tests/x:a: there is no tag 'exclusiv'; did you mean 'exclusive'?",
+        self.assertEqual(["//tests/x:a: there is no tag 'exclusi'; did you mean 'exclusive'?",
                           "//tests/x:a: there is no tag 'no_tsan'; did you mean 'notsan'?"], unknown_tags(test))
 
 

@@ -68,13 +68,14 @@ enum class CopyWay : uint8_t {
 // CopyCounters: counters behind CopiedBytes, one set per CQ, so that counting shares no cache line
 // with another thread's data path.
 //
-// Add under the CQ's lock; values may be read by any thread at any time.
+// Add what was copied under the CQ's lock; any thread may read values at any time. It then sees the
+// bytes that are counted.
 class CopyCounters {
  public:
   void Add(CopyWay way, uint64_t bytes) {
     std::atomic<uint64_t>& counter = At(way);
     // One writer at a time: no locked instruction.
-    counter.store(counter.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+    counter.store(counter.load(std::memory_order_relaxed) + bytes, std::memory_order_release);
   }
 
   CopiedBytes values() const {
@@ -95,7 +96,7 @@ class CopyCounters {
 
   std::atomic<uint64_t>& At(CopyWay way) { return counters_[static_cast<size_t>(way)]; }
   uint64_t Get(CopyWay way) const {
-    return counters_[static_cast<size_t>(way)].load(std::memory_order_relaxed);
+    return counters_[static_cast<size_t>(way)].load(std::memory_order_acquire);
   }
 
   alignas(64) std::array<std::atomic<uint64_t>, kWays> counters_{};

@@ -58,6 +58,9 @@ class TcpLatePlacesTest : public testing::Test {
     return std::all_of(target(), target() + bytes, [&](std::byte byte) { return byte == fill; });
   }
   uint64_t placed() { return device_->copied_bytes().placed_bytes; }
+  // Bytes of WRITEs, at their place or out of the ring. The test may look at those that are
+  // counted.
+  uint64_t stored() { return placed() + device_->copied_bytes().ring_bytes; }
 
   std::vector<std::byte> WriteOf(std::byte fill, uint16_t psn) {
     return ChunkOf(RawWrite{.fill = fill,
@@ -80,8 +83,10 @@ class TcpLatePlacesTest : public testing::Test {
   }
   // A WRITE that is executed: its peer is known to send large payloads from here on.
   void WriteBefore(uint16_t psn) {
+    const uint64_t before = stored();
     ASSERT_TRUE(lanes_->Send(WriteOf(std::byte{0x11}, psn)));
-    PollUntil(1, [this] { return TargetIs(std::byte{0x11}, kWriteBytes); });
+    PollUntil(1, [&] { return stored() == before + kWriteBytes; });
+    EXPECT_TRUE(TargetIs(std::byte{0x11}, kWriteBytes));
   }
   // Resets the queue pair and connects it to the same one again, as if it was new.
   void ConnectAgain() {

@@ -51,8 +51,8 @@ CounterTest::~CounterTest() {
   StopAll();
 }
 
-void CounterTest::StartServer(DedupeOptions dedupe) {
-  server_runtime_ = StartRuntime({}, breaker_.device());
+void CounterTest::StartServer(DedupeOptions dedupe, LinkLimits limits) {
+  server_runtime_ = StartRuntime({.limits = limits}, breaker_.device());
   ServeWith(service_, {.address = port_.address(), .dedupe = dedupe});
 }
 

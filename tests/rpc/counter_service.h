@@ -50,7 +50,7 @@ class CounterTest : public RuntimePair {
  protected:
   ~CounterTest() override;
 
-  void StartServer(DedupeOptions dedupe = {});
+  void StartServer(DedupeOptions dedupe = {}, LinkLimits limits = {});
   void StartClient();
   void StartBoth(DedupeOptions dedupe = {});
   // The server ends with all that it knows, and another begins at its address.

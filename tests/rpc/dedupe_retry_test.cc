@@ -50,6 +50,16 @@ class DedupeRetryTest : public CounterTest {
       return each.state == ChannelServer::State::kReady;
     });
   }
+  // Without memory windows a lease ends at once.
+  Task<bool> HasWindows() {
+    co_return CoreOf(*client_runtime_)
+        .shard(0)
+        .EndpointOn(0)
+        .value()
+        ->device()
+        .capabilities()
+        .memory_windows;
+  }
   uint64_t retries() const { return channel_->retry_stats().retries; }
 };
 
@@ -102,8 +112,12 @@ TEST_F(DedupeRetryTest, AFailureThatTheServerKeepsIsNotAskedForAgain) {
   EXPECT_EQ(kept().repeated, 0u);
 }
 
+// The server grants no landings, so the client lends it the memory of the request. That lease ends
+// after the response has come.
 TEST_F(DedupeRetryTest, AResultWhosePayloadWasNotSafeComesWithTheNextAttempt) {
-  StartServer();
+  LinkLimits limits;
+  limits.leases.granted_bytes_per_client = 0;
+  StartServer({}, limits);
   StartClientOf(server_->address());
   const auto swap = [this]() -> Task<absl::StatusOr<size_t>> {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(256 << 10));
@@ -117,7 +131,7 @@ TEST_F(DedupeRetryTest, AResultWhosePayloadWasNotSafeComesWithTheNextAttempt) {
   EXPECT_EQ(Run(swap()).value(), size_t{256} << 10);
   EXPECT_EQ(breaker_.broken(), 1);
   EXPECT_EQ(service_.runs, 2u);
-  EXPECT_EQ(retries(), 1u);
+  EXPECT_EQ(retries(), Run(HasWindows()) ? 1u : 0u);
 }
 
 // Ends something when the third call begins.

@@ -48,7 +48,7 @@ Task<absl::Status> Intercepted(ConnectionUse use, CallSpec spec) {
   // Interceptors read trailing metadata even if the caller does not.
   CallInfo own;
   if (spec.info == nullptr) spec.info = &own;
-  ClientCallView view(spec.method, spec.channel->target(), spec.request, spec.reply, spec.deadline,
+  ClientCallView view(spec.method, spec.channel->target(), spec.request, spec.reply, LimitOf(spec),
                       spec.info->trailing_metadata);
   const TaskContext task = co_await CurrentContext();
   {
@@ -102,6 +102,10 @@ Task<absl::Status> OverConnections(ConnectionUse use, CallSpec spec) {
   std::optional<DedupeAttempt> attempt;
   if (spec.options.dedupe != nullptr) attempt.emplace(*spec.options.dedupe, context);
   for (;;) {
+    if (spec.fence != nullptr && spec.fence->keeps_slots()) {
+      status = co_await spec.fence->Await(*use);
+      if (!status.ok()) co_return NotExecuted(std::move(status));
+    }
     LinkCall call(spec, context, *use);
     if (!call.has_link()) {
       status = call.TakeLink(co_await use->Session(spec.deadline, spec.options.wait_for_ready));

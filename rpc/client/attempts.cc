@@ -11,6 +11,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
+#include "verbena/rpc/client/fence.h"
 #include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
@@ -34,7 +35,8 @@ bool IsOver(const TaskContext& context, TimePoint deadline) {
          context.scheduler->now() >= deadline;
 }
 
-// The attempts of one call. They run in a scope that ends before it does.
+// The attempts of one call. They run in a scope that ends before it does, and need no fence: a
+// method that is hedged has no side effects (MayBeHedged).
 class Hedges {
  public:
   // All outlive it. `context` is that of the coroutine that awaits Race().
@@ -224,10 +226,9 @@ absl::Status Hedges::Take() {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
-                               const RetryPolicy& policy, CallSpec spec) {
+// RetriedCall(). `fence` is the call's; null if it needs none.
+Task<absl::Status> Retried(AttemptMaker& maker, RetryAccount& account, const RetryPolicy& policy,
+                           CallSpec spec, AttemptFence* fence) {
   const TaskContext context = co_await CurrentContext();
   const Scheduler& scheduler = *context.scheduler;
   account.Add(RetryAccount::Count::kCalls);
@@ -239,6 +240,7 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
   CallSpec attempt = spec;
   attempt.tried = &tried;
   attempt.keeps_metadata = true;
+  attempt.fence = fence;
   if (spec.info != nullptr) attempt.info = &info;
   for (;;) {
     TimePoint limit = kNever;
@@ -246,14 +248,16 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
       limit = SaturatingAdd(scheduler.now(), policy.attempt_timeout);
     }
     // A server that heard of the limit would keep the end of a deduplicated call by it as its
-    // result.
-    if (!spec.method.dedupe) attempt.deadline = std::min(spec.deadline, limit);
+    // result. A fence bounds the attempt itself.
+    if (!spec.method.dedupe && fence == nullptr) attempt.deadline = std::min(spec.deadline, limit);
     if (spec.info != nullptr) info = BeforeAttempt(*spec.info);
     Task<absl::Status> made = maker.Attempt(attempt);
     if (spec.method.dedupe) made = WithDeadline(std::move(made), limit);
-    status = co_await std::move(made);
+    CancelScope* const scope = fence == nullptr ? context.cancel : fence->Begin(tried);
+    status = co_await std::move(made).In(scope);
     // The pause keeps no connection in use.
     made = {};
+    if (fence != nullptr) status = fence->End(std::move(status));
     if (status.ok()) {
       account.OnSuccess();
       break;
@@ -263,7 +267,8 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
     if (IsOver(context, spec.deadline)) break;
     const std::optional<Duration> pause =
         series.After({.status = status,
-                      .timed_out = absl::IsDeadlineExceeded(status) && limit <= now,
+                      .timed_out = absl::IsDeadlineExceeded(status) &&
+                                   (fence == nullptr ? limit <= now : fence->timed_out()),
                       .has_its_buffers = spec.buffers.is_back(),
                       .now = now,
                       .deadline = spec.deadline});
@@ -290,6 +295,26 @@ Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
     status = Annotate(status, fmt::format("after {} attempts", series.attempts()));
   }
   co_return outcome.Of(std::move(status));
+}
+
+// In a coroutine of its own, so that other calls have no room for a fence.
+Task<absl::Status> RetriedBehindFence(AttemptMaker& maker, RetryAccount& account,
+                                      const RetryPolicy& policy, CallSpec spec) {
+  AttemptFence fence(co_await CurrentContext(), {.channel = spec.channel,
+                                                 .method = spec.method,
+                                                 .options = spec.options,
+                                                 .deadline = spec.deadline,
+                                                 .brings_room = spec.buffers.gave_room(),
+                                                 .attempt_timeout = policy.attempt_timeout});
+  co_return co_await Retried(maker, account, policy, spec, &fence);
+}
+
+}  // namespace
+
+VERBENA_CORO_WRAPPER Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
+                                                    const RetryPolicy& policy, CallSpec spec) {
+  return AttemptFence::IsNeeded(spec.method) ? RetriedBehindFence(maker, account, policy, spec)
+                                             : Retried(maker, account, policy, spec, nullptr);
 }
 
 bool MayBeHedged(const MethodDescriptor& method, const CallOptions& options) {

@@ -31,11 +31,13 @@ class AttemptMaker {
 // A call whose method has a RetryPolicy: one attempt after another, until one ends well or none may
 // follow.
 //
+// Two attempts of an IDEMPOTENT call never run at once at one server (AttemptFence).
+//
 // spec.deadline holds for all attempts together. `account` is this executor's. All references are
 // borrowed until the Task ends. A failure has the last attempt's Status, and the outcome of all
 // attempts.
-Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
-                               const RetryPolicy& policy, CallSpec spec);
+VERBENA_CORO_WRAPPER Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
+                                                    const RetryPolicy& policy, CallSpec spec);
 
 // Whether a call may be hedged: its method may run at once at several servers, and it brings no
 // memory of the caller's.

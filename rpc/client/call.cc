@@ -116,9 +116,10 @@ absl::Status CallInFlight::DeadlinePassed() {
 void CallInFlight::GiveUp(absl::Status status) {
   const CallId id = id_;
   const bool sent = state_ > State::kQueued;
-  LetGo(sent);
+  const bool keeps_slot = LetGo(sent);
   status_ = WithOutcome(std::move(status), sent ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
-  End();
+  EndWithoutSlot();
+  if (!keeps_slot) session_->Release(id);
   if (sent) session_->SendCancel(id);
 }
 
@@ -138,9 +139,7 @@ bool CallInFlight::EndWithLink(const absl::Status& reason) {
 }
 
 absl::Status CallInFlight::OnStreamFrame(const FrameHeader& frame, const char*) {
-  return absl::InvalidArgumentError(
-      fmt::format("a frame of a stream for call {} of slot {}, which is not a stream",
-                  frame.call_generation, frame.call_slot));
+  return NotAStream(frame);
 }
 
 void CallInFlight::OnTimer() { GiveUpAndWake(DeadlinePassed()); }

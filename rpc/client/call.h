@@ -136,10 +136,7 @@ class CallInFlight : public Suspension,
 
   // Gives the slot back. The call is over, as status_ says; nobody else has its address any more.
   void End() {
-    VERBENA_DCHECK(active()) << method_.full_name << " ends twice, or never began";
-    state_ = State::kEnded;
-    SendWaiter::Unlink();
-    if (has_deadline()) scheduler_.StopTimer(*this);
+    EndWithoutSlot();
     session_->Release(id_);
   }
   // End(), by something that the caller waits for: resumes the caller.
@@ -156,13 +153,24 @@ class CallInFlight : public Suspension,
   bool EndWithLink(const absl::Status& reason);
   [[gnu::cold, gnu::noinline]] void Abandon();
   // A call that is given up lets go of what the server may still use; `sent`: it knows of the call.
-  virtual void LetGo(bool /*sent*/) {}
+  // Returns whether another one has the slot from now on.
+  virtual bool LetGo(bool /*sent*/) { return false; }
 
   const char* method_name() const override { return method_.full_name; }
   absl::Status OnStreamFrame(const FrameHeader& frame, const char* body) override;
   void OnTimer() override;
   void Detach() override;
 
+ private:
+  // End() of a call whose slot somebody else has, or gets.
+  void EndWithoutSlot() {
+    VERBENA_DCHECK(active()) << method_.full_name << " ends twice, or never began";
+    state_ = State::kEnded;
+    SendWaiter::Unlink();
+    if (has_deadline()) scheduler_.StopTimer(*this);
+  }
+
+ protected:
   ClientSession* session_;
   Scheduler& scheduler_;
   const MethodDescriptor& method_;

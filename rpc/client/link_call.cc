@@ -216,6 +216,7 @@ bool LinkCall::Begin() {
   // The link may have been replaced since the request was measured, and the new one may have
   // smaller frames.
   if (body_bytes > session_->max_body_bytes()) return Refuse(TooLargeForLink());
+  if (spec_.fence != nullptr && spec_.fence->Blocks(*session_)) return Refuse(OtherServer());
   method_number_ = session_->NumberOf(method_);
   if (method_number_ == 0) return Refuse(session_->NoSuchMethod(method_));
   if (!session_->Register(*this, &id_)) return Refuse(ClientSession::TooManyCalls());
@@ -232,6 +233,13 @@ absl::Status LinkCall::TooLargeForLink() const {
       fmt::format("the request to {} takes {} bytes, but a frame of this link {}: the link "
                   "changed while the call began; try again",
                   method_.full_name, body_bytes, session_->max_body_bytes()));
+}
+
+absl::Status LinkCall::OtherServer() const {
+  return absl::UnavailableError(fmt::format(
+      "the link changed while an attempt of {} began, and leads to a server at which an "
+      "earlier one still runs; try again",
+      method_.full_name));
 }
 
 bool LinkCall::Refuse(absl::Status status) {
@@ -255,7 +263,8 @@ FrameHeader LinkCall::RequestHeader() const {
   FrameHeader frame = RequestFrame(id_, method_number_);
   if (bulk_.has_value()) frame.flags = kFrameHasBulk;
   if (context_ != nullptr) frame.flags |= kFrameHasContext;
-  if (has_deadline()) frame.set_deadline(RemainingUs(deadline_, scheduler_.now()));
+  const TimePoint limit = LimitOf(spec_);
+  if (limit != kNever) frame.set_deadline(RemainingUs(limit, scheduler_.now()));
   return frame;
 }
 
@@ -270,6 +279,7 @@ void LinkCall::WriteRequest(char* body) {
     request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
   }
   state_ = State::kSent;
+  if (spec_.fence != nullptr) spec_.fence->OnSent(*session_, id_);
 }
 
 // Returns the end of the block.
@@ -346,6 +356,7 @@ absl::Status LinkCall::OnResponse(const FrameHeader& frame, const char* body) {
     return Unasked(frame);
   if (timed_) [[unlikely]]
     NoteTime();
+  if (spec_.fence != nullptr) spec_.fence->OnAnswered();
   size_t skip = 0;
   if (frame.flags != 0) {
     VERBENA_ASSIGN_OR_RETURN(skip, ReadPrefix(frame, body));
@@ -368,12 +379,16 @@ absl::Status LinkCall::OnResponse(const FrameHeader& frame, const char* body) {
 void LinkCall::OnLinkDown(const absl::Status& reason) {
   const bool waits = !landing_needed();
   if (bulk_.has_value()) bulk_->OnLinkDown(/*sent=*/state_ != State::kQueued);
+  if (spec_.fence != nullptr) spec_.fence->OnLost();
   lost_unsent_ = EndWithLink(reason);
   if (waits) Resume();
 }
 
-void LinkCall::LetGo(bool sent) {
+bool LinkCall::LetGo(bool sent) {
   if (bulk_.has_value()) session_->Quarantine(id_, bulk_->Abandon(*session_, sent));
+  if (!sent || spec_.fence == nullptr) return false;
+  spec_.fence->Keep(*session_, id_);
+  return true;
 }
 
 // --- A landing that the server asks for
@@ -382,6 +397,7 @@ absl::Status LinkCall::OnLandingNeeded(const LandingRequest& wanted) {
   if (state_ != State::kSent || wanted_.has_value()) return LandingOutOfTurn();
   wanted_ = wanted;
   state_ = State::kLandingNeeded;
+  if (spec_.fence != nullptr) spec_.fence->OnLandingNeeded();
   Resume();
   return absl::OkStatus();
 }
@@ -418,6 +434,7 @@ Task<absl::Status> LinkCall::GiveLanding() {
 
 void LinkCall::SendLanding(const RemoteRange& landing) {
   state_ = State::kSent;
+  if (spec_.fence != nullptr) spec_.fence->OnSent(*session_, id_);
   landing_ = landing;
   body_bytes = kLandingBytes;
   invalidated = 0;

@@ -119,6 +119,8 @@ class LinkCall final : public CallInFlight, private PayloadListener {
   // Ends the call before it has begun. Returns false.
   [[gnu::cold, gnu::noinline]] bool Refuse(absl::Status status);
   [[gnu::cold, gnu::noinline]] absl::Status TooLargeForLink() const;
+  // The link leads to a server at which an earlier attempt may run.
+  [[gnu::cold, gnu::noinline]] absl::Status OtherServer() const;
   void SendRequest();
   FrameHeader RequestHeader() const;
   void WriteRequest(char* body);
@@ -134,7 +136,8 @@ class LinkCall final : public CallInFlight, private PayloadListener {
   void OnWritable(Link& link) override;
   void OnTimer() override;
   void OnPayloadAhead() override;
-  void LetGo(bool sent) override;
+  bool LetGo(bool sent) override;
+  bool is_given_up() const override { return spec_.fence != nullptr && spec_.fence->timed_out(); }
   // Each returns how many bytes it read at the start of `body`.
   [[gnu::noinline]] absl::StatusOr<size_t> ReadPrefix(const FrameHeader& frame, const char* body);
   absl::StatusOr<size_t> ReadBulk(const char* body, size_t bytes);

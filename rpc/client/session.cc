@@ -55,6 +55,12 @@ uint16_t MethodNumbers::LookUp(const MethodDescriptor& method, uint32_t index,
   return numbers_[index];
 }
 
+absl::Status NotAStream(const FrameHeader& frame) {
+  return absl::InvalidArgumentError(
+      fmt::format("a frame of a stream for call {} of slot {}, which is not a stream",
+                  frame.call_generation, frame.call_slot));
+}
+
 ClientSession::~ClientSession() {
   VERBENA_CHECK(in_flight_ == 0 && settling_ == 0)
       << in_flight_ << " calls in flight, " << settling_ << " settling";
@@ -125,6 +131,12 @@ void ClientSession::Release(CallId id) {
   free_.PushBack(id.slot);
   --in_flight_;
   CheckDrained();
+}
+
+void ClientSession::ReleaseLate(CallId id, const FrameHeader& frame) {
+  ++stats_.late_responses;
+  if (!quarantine_.empty()) EndQuarantine(frame);
+  Release(id);
 }
 
 void ClientSession::Drain() {
@@ -205,7 +217,9 @@ absl::Status ClientSession::OnResponse(const FrameHeader& frame, const char* bod
   RegisteredCall* const call = InFlight(frame);
   if (call == nullptr) [[unlikely]]
     return OnLateResponse(frame);
-  if (tally_ != nullptr) tally_->OnResponse(frame.status_code, frame.outcome);
+  if (tally_ != nullptr && !call->is_given_up()) {
+    tally_->OnResponse(frame.status_code, frame.outcome);
+  }
   return call->OnResponse(frame, body);
 }
 

@@ -113,10 +113,16 @@ class RegisteredCall {
   // `reason` is the call's status, without its outcome.
   virtual void OnLinkDown(const absl::Status& reason) = 0;
   virtual const char* method_name() const = 0;
+  // Its caller waits no more, or has asked the server to end it: the response says nothing good of
+  // the server.
+  virtual bool is_given_up() const { return false; }
 
  protected:
   ~RegisteredCall() = default;
 };
+
+// The violation of a server that sends a frame of a stream for a unary call.
+[[gnu::cold]] absl::Status NotAStream(const FrameHeader& frame);
 
 // Leases that outlive their call. Most calls have one or two.
 using LeaseList = absl::InlinedVector<Lease*, 2>;
@@ -130,9 +136,10 @@ struct ClientSessionStats {
 //
 // Each call has a slot and the slot's generation, which travel with the request and come back in
 // the response. A response of a past generation is late (its call was cancelled or timed out):
-// counted, harmless. A response for a slot that does not exist, or of a generation yet to come, is
-// a violation and closes the link. Memory that a given-up call had leased stays leased until its
-// late response. A stream is a call, too: its messages name its slot.
+// counted, harmless. (A call may keep its slot though it was given up: KeptSlot.) A response for a
+// slot that does not exist, or of a generation yet to come, is a violation and closes the link.
+// Memory that a given-up call had leased stays leased until its late response. A stream is a call,
+// too: its messages name its slot.
 //
 // Owned by a Connection, on its executor's thread, which frees it some time after its link is down.
 // Bounded by kMaxCallsInFlight.
@@ -202,6 +209,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
   // `to` has the slot of `id` from now on.
   void HandOver(CallId id, RegisteredCall& to);
   void Release(CallId id);
+  // The same of a call that was given up and kept its slot, whose final frame has come.
+  void ReleaseLate(CallId id, const FrameHeader& frame);
   // The windows that the link's streams share. Precondition: !down().
   StreamLink& streams() { return streams_; }
   // Why a call of `method` cannot begin. Precondition of the first: !down().

@@ -5,6 +5,7 @@
 #ifndef VERBENA_RPC_CLIENT_SPEC_H_
 #define VERBENA_RPC_CLIENT_SPEC_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/fence.h"
 #include "verbena/rpc/detail/message.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/cancel.h"
@@ -108,8 +110,15 @@ struct CallSpec {
   bool may_repeat = true;
   // Not null: the server that the channel finds for the attempt joins it.
   TriedServers* tried = nullptr;
+  // Not null: keeps the attempts of the call apart, and bounds this one's time.
+  AttemptFence* fence = nullptr;
   ContextSource* context_source = nullptr;
 };
+
+// When the attempt is to end, of which its server hears.
+inline TimePoint LimitOf(const CallSpec& spec) {
+  return spec.fence == nullptr ? spec.deadline : std::min(spec.deadline, spec.fence->limit());
+}
 
 // The context block of an attempt in `scope`, which may be null.
 CallContext ContextOf(const CallSpec& spec, const CancelScope* scope);

@@ -55,6 +55,15 @@ Task<absl::Status> AskForFailure(WrittenResponse& response, std::unique_ptr<Mess
 
 Task<absl::Status> Fail(absl::Status status) { co_return status; }
 
+// In no scope: the kernel is not done earlier because the call is cancelled.
+Task<absl::Status> AfterChanges(CarriedContext::LeftChanges& left, absl::Status status) {
+  while (left.count > 0) {
+    left.ended.Reset();
+    VERBENA_CO_RETURN_IF_ERROR(co_await left.ended.Wait());
+  }
+  co_return status;
+}
+
 // `left`, in microseconds, is what a peer claims.
 TimePoint DeadlineIn(uint64_t left, TimePoint now) {
   const auto most = std::chrono::duration_cast<std::chrono::microseconds>(kNever - now);
@@ -163,7 +172,7 @@ inline void ServerCall::SetTrace() {
 
 void ServerCall::Launch() {
   cancel_.emplace();
-  cancel_->set_client(reinterpret_cast<uintptr_t>(&parts_.link->client()));
+  cancel_->set_owner(*this);
   if (parts_.carried.incoming() != nullptr) [[unlikely]]
     SetTrace();
   context_.emplace(ContextAccess::Make(method(), *cancel_, parts_.link->peer(), parts_));
@@ -406,6 +415,7 @@ inline void ServerCall::Complete() {
 }
 
 void ServerCall::CompleteWithParts() {
+  if (AwaitLeftChanges(absl::OkStatus())) return;
   const size_t reply_bytes = messages_.reply_bytes();
   const size_t context_bytes = parts_.carried.outgoing_bytes();
   const Link* link = parts_.link->link();
@@ -430,6 +440,7 @@ void ServerCall::CompleteWithParts() {
 }
 
 void ServerCall::EndTask(const absl::Status& ended) {
+  if (AwaitLeftChanges(ended)) return;
   if (ahead_ && ended.ok()) {
     Respond(std::exchange(ending_, {}));
     return;
@@ -447,6 +458,21 @@ void ServerCall::EndTask(const absl::Status& ended) {
   }
   ending.outcome = parts_.carried.OutcomeOr(ending.outcome);
   if (ahead_ || !AskForLanding(ending)) Respond(std::move(ending));
+}
+
+uint64_t ServerCall::client() const { return reinterpret_cast<uintptr_t>(&parts_.link->client()); }
+
+void ServerCall::OnLeftChangeEnded() {
+  CarriedContext::LeftChanges& left = parts_.carried.left_changes();
+  VERBENA_CHECK(left.count > 0) << method_name();
+  if (--left.count == 0) left.ended.Set();
+}
+
+bool ServerCall::AwaitLeftChanges(const absl::Status& status) {
+  if (!parts_.carried.has_left_changes()) return false;
+  task_ = AfterChanges(parts_.carried.left_changes(), status);
+  task_.Start(parts_.state.executor(), nullptr, this);
+  return true;
 }
 
 bool ServerCall::AskForLanding(const CallEnding& failure) {

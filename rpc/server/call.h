@@ -47,9 +47,12 @@ class CallPool;
 // steady state allocates nothing. Owned by its CallPool while it is pooled, and by itself while it
 // runs; on that executor's thread. The link may be lost while the handler runs: the handler is
 // cancelled and runs to its end, and its response goes nowhere.
+//
+// The response says that nothing of the call goes on. So it waits for the changes of files that the
+// handler's awaits have left, and the call keeps its slot until then.
 class ServerCall final : public IntrusiveNode<ServerCall>,
                          public QueuedCall,
-                         private TaskListener,
+                         private WorkOwner,
                          private Timer,
                          private ServerResponse::Listener {
  public:
@@ -76,7 +79,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   CallId id() const { return parts_.id; }
   int method_index() const { return entry_.index; }
   const char* method_name() const { return method().full_name; }
-  // The call waits neither for its turn nor to send its response.
+  // The call waits neither for its turn nor to send its response. Changes that it has left may be
+  // all that runs.
   bool running() const { return context_.has_value() && !QueuedCall::waits(); }
 
  private:
@@ -113,6 +117,12 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // The same when Serve() has come so far. Never empty.
   VERBENA_CORO_WRAPPER Task<absl::Status> RunHandler();
   void OnTaskDone() override;
+  uint64_t client() const override;
+  void OnChangeLeft() override { ++parts_.carried.left_changes().count; }
+  void OnLeftChangeEnded() override;
+  // If changes that the handler has left go on: the handler ends once more, with `status`, when
+  // they have ended. Returns whether that is so.
+  bool AwaitLeftChanges(const absl::Status& status);
   // The handler is not there, or has no time left: its turn is over.
   [[gnu::cold, gnu::noinline]] void EndUnrun(CallEnding ending);
   void OnTimer() override;  // the deadline

@@ -8,6 +8,7 @@
 #define VERBENA_RPC_SERVER_PARTS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,13 +27,15 @@
 #include "verbena/rpc/server/state.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 
 // CarriedContext: what a server's call carries beside its messages: the request's context block,
-// the trailing metadata of its answer, and the state of a deduplicated call.
+// the trailing metadata of its answer, the state of a deduplicated call, and the changes of files
+// that the handler's awaits have left.
 //
 // Part of a ServerCall, on its executor's thread. Made when a call first has one of these, and kept
 // for later calls; a call that has neither pays nothing.
@@ -54,6 +57,11 @@ class CarriedContext {
     size_t written_bytes = 0;
     bool lacks_room = false;  // for a piece, so the result is not kept
   };
+  // The changes of files that the handler's awaits have left.
+  struct LeftChanges {
+    uint32_t count = 0;
+    Event ended = {};  // the last of them
+  };
 
   // The request's block; null if it has none.
   const CallContext* incoming() const { return in_use_ ? &state_->incoming : nullptr; }
@@ -66,6 +74,9 @@ class CarriedContext {
     return in_use_ && state_->incoming.dedupe ? &*state_->incoming.dedupe : nullptr;
   }
   Once& once() { return Make().once; }
+  LeftChanges& left_changes() { return Make().left_changes; }
+  // Whether some have not ended.
+  bool has_left_changes() const { return in_use_ && state_->left_changes.count > 0; }
   bool outlives_link() const { return in_use_ && state_->once.outlives_link; }
   // The outcome of a call that has failed, and is `outcome` without a name.
   Outcome OutcomeOr(Outcome outcome) const {
@@ -102,6 +113,7 @@ class CarriedContext {
     CallContext incoming;
     CallContext outgoing;
     Once once;
+    LeftChanges left_changes;
   };
   // Out of line to keep the hot path small.
   [[gnu::noinline]] void ResetIncoming() { state_->incoming = {}; }

@@ -1,5 +1,7 @@
 #include "verbena/transport/coro/cancel.h"
 
+#include "verbena/transport/coro/task.h"
+
 namespace verbena {
 
 namespace internal {
@@ -21,7 +23,8 @@ CancelScope::CancelScope(CancelScope* parent) {
   if (parent == nullptr) return;
   deadline_ = parent->deadline_;
   trace_ = parent->trace_;
-  client_ = parent->client_;
+  whose_ = parent->whose_;
+  has_owner_ = parent->has_owner_;
   if (parent->requested()) {
     reason_ = parent->reason();
   } else {
@@ -36,6 +39,8 @@ void CancelScope::Request(absl::StatusCode reason) {
   // A node may unlink others, or destroy them, while it hears the request: always take the first.
   while (internal::CancelNode* node = nodes_.PopFront()) node->OnCancel(reason);
 }
+
+uint64_t CancelScope::ClientOfOwner() const { return owner()->client(); }
 
 absl::Status CancelScope::status() const { return internal::CancelStatus(reason_); }
 

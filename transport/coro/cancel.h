@@ -6,8 +6,8 @@
 // cancel (a TaskScope, a deadline, a server call), and must outlive the tasks that run in it.
 //
 // A scope also holds the context of the work in it: the time at which its owner will cancel it, its
-// place in a trace, and the client that it is done for. A new scope takes these over from its
-// parent. Calls made in a scope tell their servers the first two.
+// place in a trace, and the client that it is done for, or the owner that knows this client. A new
+// scope takes these over from its parent. Calls made in a scope tell their servers the first two.
 //
 //   CancelScope scope(parent);
 //   scope.Request();   // every await below returns CANCELLED
@@ -16,6 +16,7 @@
 //   requested on the thread of its coroutines       a check aborts      one_executor_test
 //   Request() has a reason                          a check aborts      cancel_test
 //   outlives the tasks that run in it               not checked
+//   its owner outlives it and the scopes below      not checked
 
 #ifndef VERBENA_TRANSPORT_CORO_CANCEL_H_
 #define VERBENA_TRANSPORT_CORO_CANCEL_H_
@@ -40,6 +41,8 @@ class CancelNode : public IntrusiveNode<CancelNode> {
   // Called once, with the node already unlinked. Must not resume a coroutine inline.
   virtual void OnCancel(absl::StatusCode reason) = 0;
 };
+
+class WorkOwner;
 
 // The Status of an await that ended by cancellation.
 VERBENA_EXPORT absl::Status CancelStatus(absl::StatusCode reason);
@@ -71,10 +74,23 @@ class VERBENA_EXPORT CancelScope final : public internal::CancelNode {
   // The trace that the work belongs to; nullptr if it belongs to none.
   const TraceContext* trace() const { return trace_.get(); }
   void set_trace(const TraceContext& trace) { trace_ = internal::TraceRef(trace); }
-  // Whose work it is, as a number that equals no other client's: a server sets it for each call. 0
-  // for work that is no client's. RunBlocking() lets clients take turns by it.
-  uint64_t client() const { return client_; }
-  void set_client(uint64_t client) { client_ = client; }
+  // Whose work it is, as a number that equals no other client's: the owner's, in a call of a
+  // server. 0 for work that is no client's. RunBlocking() lets clients take turns by it.
+  uint64_t client() const { return has_owner_ ? ClientOfOwner() : whose_; }
+  // The work has no owner from now on.
+  void set_client(uint64_t client) {
+    whose_ = client;
+    has_owner_ = false;
+  }
+  // Who hears of the changes of files that awaits in this scope have left; null: nobody does. The
+  // owner outlives the scope and all scopes below.
+  internal::WorkOwner* owner() const {
+    return has_owner_ ? reinterpret_cast<internal::WorkOwner*>(whose_) : nullptr;
+  }
+  void set_owner(internal::WorkOwner& owner) {
+    whose_ = reinterpret_cast<uintptr_t>(&owner);
+    has_owner_ = true;
+  }
 
   // Registers `node` until it is unlinked or called. The scope must not have been requested.
   void Add(internal::CancelNode& node) {
@@ -84,11 +100,13 @@ class VERBENA_EXPORT CancelScope final : public internal::CancelNode {
 
  private:
   void OnCancel(absl::StatusCode reason) override { Request(reason); }
+  uint64_t ClientOfOwner() const;
 
   internal::IntrusiveList<internal::CancelNode> nodes_;
   absl::StatusCode reason_ = absl::StatusCode::kOk;
+  bool has_owner_ = false;
   TimePoint deadline_ = kNever;
-  uint64_t client_ = 0;
+  uint64_t whose_ = 0;  // the owner's address, or a client
   internal::TraceRef trace_;
 };
 

@@ -42,6 +42,7 @@
 #include <concepts>
 #include <coroutine>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <new>
 #include <optional>
@@ -230,6 +231,22 @@ class TaskListener {
  public:
   virtual ~TaskListener() = default;
   virtual void OnTaskDone() = 0;
+};
+
+// WorkOwner: who runs a Task for somebody else, and is not done with it before all changes of files
+// have ended that the Task has begun: a call of a server.
+//
+// An await that is cancelled or destroyed returns at once, though the kernel may still write to its
+// file. The owner hears of that through the scope that the await was made in (CancelScope::owner),
+// on that scope's thread.
+class WorkOwner : public TaskListener {
+ public:
+  // A number that equals no other client's.
+  virtual uint64_t client() const = 0;
+  // A change of a file goes on that nobody waits for any more.
+  virtual void OnChangeLeft() = 0;
+  // It has ended. Called once for each OnChangeLeft().
+  virtual void OnLeftChangeEnded() = 0;
 };
 
 #if !defined(__clang__)

@@ -61,6 +61,26 @@ void OpenFile::Drop() {
 
 void OpenFile::Run() { service.Close(this); }
 
+bool FileRequest::changes_files() const {
+  switch (kind) {
+    case Kind::kOpen:
+      return (flags & (O_CREAT | O_TRUNC)) != 0;
+    case Kind::kWrite:
+    case Kind::kFallocate:
+    case Kind::kRename:
+    case Kind::kRemove:
+    case Kind::kMakeDirectory:
+      return true;
+    case Kind::kRead:
+    case Kind::kSync:
+    case Kind::kDatasync:
+    case Kind::kStat:
+    case Kind::kClose:
+      return false;
+  }
+  return true;
+}
+
 void FileOperation::OnComplete(int32_t its_result) { service_.OnComplete(*this, its_result); }
 
 // --- The service ---------------------------------------------------------------------------------
@@ -137,12 +157,13 @@ void FileService::Recycle(FileOperation& operation) {
   free_.push_back(&operation);
 }
 
-FileOperation& FileService::Start(FileRequest request, FileAwaiter* awaiter) {
+FileOperation& FileService::Start(FileRequest request, FileAwaiter* awaiter, WorkOwner* owner) {
   VERBENA_CHECK(!stopped_) << "an operation begins on files of an executor that ends";
   FileOperation& operation = Take();
   VERBENA_CHECK(operation.awaiter == nullptr && !operation.linked())
       << "an operation is used again before it has ended";
   operation.pin = BufferPin(request.part);
+  operation.owner = request.changes_files() ? owner : nullptr;
   operation.request = std::move(request);
   operation.awaiter = awaiter;
   operation.refusals = 0;
@@ -163,6 +184,7 @@ void FileService::Leave(FileOperation& operation) {
   // A close runs even if nobody waits for it.
   if (operation.request.kind == FileRequest::Kind::kClose) return;
   if (operation.started) {
+    if (operation.owner != nullptr) operation.owner->OnChangeLeft();
     if (!operation.request.part.empty()) left_.push_back(&operation);
     backend_->Cancel(operation);
     return;
@@ -206,13 +228,17 @@ void FileService::OnComplete(FileOperation& operation, int32_t result) {
   VERBENA_CHECK(operation.started && in_flight_ > 0)
       << "an operation of kind " << operation.request.kind << " ends twice";
   --in_flight_;
+  WorkOwner* const owner = std::exchange(operation.owner, nullptr);
   if (FileAwaiter* awaiter = std::exchange(operation.awaiter, nullptr)) {
     awaiter->Finish(operation, result);
-  } else if (!operation.request.part.empty()) {
-    std::erase(left_, &operation);
-  } else if (operation.request.kind == FileRequest::Kind::kOpen && result >= 0) {
-    // Nobody else knows the descriptor.
-    CloseDescriptor(result);
+  } else {
+    if (owner != nullptr) owner->OnLeftChangeEnded();
+    if (!operation.request.part.empty()) {
+      std::erase(left_, &operation);
+    } else if (operation.request.kind == FileRequest::Kind::kOpen && result >= 0) {
+      // Nobody else knows the descriptor.
+      CloseDescriptor(result);
+    }
   }
   Recycle(operation);
   StartWaiting();

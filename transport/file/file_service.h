@@ -44,9 +44,10 @@ class FileService final : public ExecutorService {
 
   // Starts an operation, which completes in a later turn and then tells the awaiter, unless the
   // awaiter has left. Whatever the request refers to need only outlive this call: the operation
-  // keeps it.
-  FileOperation& Start(FileRequest request, FileAwaiter* awaiter);
-  // Nobody waits for `operation` any more: asks it to end, unless it is a close.
+  // keeps it. `owner`, which may be null, hears of an operation that changes files and is left.
+  FileOperation& Start(FileRequest request, FileAwaiter* awaiter, WorkOwner* owner = nullptr);
+  // Nobody waits for `operation` any more: asks it to end, unless it is a close. Tells its owner if
+  // the kernel may still carry it out.
   void Leave(FileOperation& operation);
   // Whether a read or write that nobody waits for any more may still use memory of `part`, and one
   // of the two writes there: a new operation must not begin.
@@ -104,7 +105,8 @@ class [[nodiscard]] FileAwaiter final : public Suspension {
     Suspend(coroutine);
     VERBENA_CHECK(&scheduler() == &service_.executor())
         << "a file is used on another executor than the one that opened it";
-    operation_ = &service_.Start(std::move(request_), this);
+    const CancelScope* const scope = coroutine.promise().cancel;
+    operation_ = &service_.Start(std::move(request_), this, scope ? scope->owner() : nullptr);
     return true;
   }
   // The system call's result, or -errno. Meaningful only if cancelled() is OK.

@@ -21,6 +21,7 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/io_ring.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -114,6 +115,9 @@ struct FileRequest {
   uint64_t length = 0;   // kFallocate
   int flags = 0;         // kOpen, kRename, and the mode of kFallocate
   mode_t mode = 0;       // kOpen, kMakeDirectory
+
+  // Whether the call changes bytes or names that others see.
+  bool changes_files() const;
 };
 
 class FileOperation final : public RingOperation,
@@ -132,6 +136,9 @@ class FileOperation final : public RingOperation,
   struct statx stat = {};
   // Null if nobody waits any more.
   FileAwaiter* awaiter = nullptr;
+  // Hears if the operation is left, and ends after that: of operations that change files. May be
+  // null.
+  WorkOwner* owner = nullptr;
   // Handed to the kernel, or to a thread.
   bool started = false;
   // How often the kernel has refused it for the moment.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
 namespace cancel_test {
@@ -53,6 +54,30 @@ TEST(CancelScopeTest, ScopeBelowACancelledOneIsCancelled) {
   parent.Request(StatusCode::kDeadlineExceeded);
   CancelScope child(&parent);
   EXPECT_EQ(child.reason(), StatusCode::kDeadlineExceeded);
+}
+
+class Owner final : public WorkOwner {
+ public:
+  void OnTaskDone() override {}
+  uint64_t client() const override { return 7; }
+  void OnChangeLeft() override {}
+  void OnLeftChangeEnded() override {}
+};
+
+TEST(CancelScopeTest, AScopeBelowHasTheOwnerAndTheClientOfTheOneAbove) {
+  Owner owner;
+  CancelScope top;
+  EXPECT_EQ(top.owner(), nullptr);
+  EXPECT_EQ(top.client(), 0u);
+  top.set_client(5);
+  EXPECT_EQ(CancelScope(&top).client(), 5u);
+  top.set_owner(owner);
+  CancelScope below(&top);
+  EXPECT_EQ(below.owner(), &owner);
+  EXPECT_EQ(below.client(), 7u);
+  below.set_client(3);
+  EXPECT_EQ(below.owner(), nullptr);
+  EXPECT_EQ(below.client(), 3u);
 }
 
 TEST(CancelScopeTest, ListenerMayDestroyAnotherWhileTheRequestRuns) {

@@ -15,7 +15,10 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
+#include "tests/support/turn.h"
 #include "tests/transport/file/file_fixture.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/file/operation.h"
 
@@ -42,14 +45,15 @@ class AnsweringBackend final : public FileBackend {
     }
   }
   void Cancel(FileOperation&) override {}
-  void Stop(const size_t&) override {
-    for (FileOperation* operation : held_) executor_.Post(*operation);
+  void Stop(const size_t&) override { EndHeld(); }
+  void EndHeld() {
+    for (FileOperation* operation : std::exchange(held_, {})) executor_.Post(*operation);
   }
 
   std::deque<int32_t> answers;
   int32_t always = 0;  // of every read, unless it is 0
   int started = 0;
-  bool holds = false;  // the answers, until Stop()
+  bool holds = false;  // the answers, until EndHeld()
 
  private:
   int32_t Answer(const FileRequest& request) {
@@ -132,6 +136,116 @@ TEST_F(FileServiceTest, AnInterruptedOperationThatNobodyAwaitsIsNotStartedAgain)
     co_await scope.Join();
   });
   EXPECT_EQ(status.code(), StatusCode::kCancelled);
+}
+
+class CountingOwner final : public WorkOwner {
+ public:
+  void OnTaskDone() override {}
+  uint64_t client() const override { return 1; }
+  void OnChangeLeft() override { ++left; }
+  void OnLeftChangeEnded() override { ++ended; }
+
+  int left = 0;
+  int ended = 0;
+};
+
+class LeftOperationTest : public FileServiceTest {
+ protected:
+  // Starts what `operation` returns, leaves it when the kernel has it, and lets it end.
+  template <typename Operation>
+  Task<void> LeaveAndEnd(Operation operation, bool cancel) {
+    CancelScope scope;
+    scope.set_owner(owner_);
+    const FileService& service = *FileService::Of(*executor_).value();
+    backend_->holds = true;
+    {
+      TaskScope tasks(*executor_, &scope);
+      tasks.Spawn([&]() -> Task<void> { co_await operation(); });
+      while (service.in_flight() == 0) co_await Turn(*executor_);
+      if (cancel) {
+        tasks.RequestCancel();
+        co_await tasks.Join();
+      }
+    }
+    left_before_its_end_ = owner_.left - owner_.ended;
+    backend_->holds = false;
+    backend_->EndHeld();
+    while (service.in_flight() > 0) co_await Turn(*executor_);
+  }
+  // How many operations the owner hears of if that one is left, cancelled or destroyed.
+  template <typename Operation>
+  Task<void> ExpectHeard(int count, Operation operation) {
+    for (const bool cancel : {false, true}) {
+      owner_ = {};
+      co_await LeaveAndEnd(operation, cancel);
+      EXPECT_EQ(left_before_its_end_, count);
+      EXPECT_EQ(owner_.left, count);
+      EXPECT_EQ(owner_.ended, count);
+    }
+  }
+
+  CountingOwner owner_;
+  int left_before_its_end_ = 0;
+};
+
+TEST_F(LeftOperationTest, AnOwnerHearsOfAChangeThatIsLeftAndOfItsEnd) {
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> file = co_await File::Open("anything", {.flags = O_RDWR});
+    CO_ASSERT_OK(file);
+    co_await ExpectHeard(1, [&]() -> Task<void> {
+      const Buffer buffer = Take(100);
+      (void)co_await file->Write(buffer.view(), 0);
+    });
+    co_await ExpectHeard(1, [&]() -> Task<void> { (void)co_await file->Fallocate(0, 100); });
+    co_await ExpectHeard(
+        1, []() -> Task<void> { (void)co_await File::Open("new", {.flags = O_RDWR | O_CREAT}); });
+    co_await ExpectHeard(
+        1, []() -> Task<void> { (void)co_await File::Open("old", {.flags = O_RDWR | O_TRUNC}); });
+    co_await ExpectHeard(1, []() -> Task<void> { (void)co_await RenameFile("old", "new"); });
+    co_await ExpectHeard(1, []() -> Task<void> { (void)co_await RemoveFile("old"); });
+    co_await ExpectHeard(1, []() -> Task<void> { (void)co_await MakeDirectory("new"); });
+  });
+}
+
+TEST_F(LeftOperationTest, AnOwnerHearsNothingOfWhatChangesNoFileOrIsNotLeft) {
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> file = co_await File::Open("anything", {.flags = O_RDWR});
+    CO_ASSERT_OK(file);
+    co_await ExpectHeard(0, [&]() -> Task<void> {
+      const Buffer buffer = Take(100);
+      (void)co_await file->Read(buffer.view(), 0);
+    });
+    co_await ExpectHeard(0, [&]() -> Task<void> { (void)co_await file->Datasync(); });
+    co_await ExpectHeard(0, [&]() -> Task<void> { (void)co_await file->Stat(); });
+    co_await ExpectHeard(
+        0, []() -> Task<void> { (void)co_await File::Open("old", {.flags = O_RDONLY}); });
+    CancelScope scope;
+    scope.set_owner(owner_);
+    const Buffer buffer = Take(100);
+    EXPECT_EQ(co_await file->Write(buffer.view(), 0).In(&scope), absl::OkStatus());
+    EXPECT_EQ(owner_.left, 0);
+  });
+}
+
+// It never came to the kernel.
+TEST_F(LeftOperationTest, AnOwnerHearsNothingOfAChangeThatWaitedForItsTurn) {
+  Run([&]() -> Task<void> {
+    FileService& service = *FileService::Of(*executor_).value();
+    backend_->holds = true;
+    for (size_t i = 0; i < backend_->bound(); ++i) service.CloseDescriptor(-1);
+    CancelScope scope;
+    scope.set_owner(owner_);
+    {
+      TaskScope tasks(*executor_, &scope);
+      tasks.Spawn([]() -> Task<void> { (co_await RemoveFile("old")).IgnoreError(); });
+      while (service.waiting() == 0) co_await Turn(*executor_);
+    }
+    EXPECT_EQ(owner_.left, 0);
+    backend_->holds = false;
+    backend_->EndHeld();
+    while (service.in_flight() > 0) co_await Turn(*executor_);
+    EXPECT_EQ(owner_.ended, 0);
+  });
 }
 
 // A check in the service's destructor counts them.

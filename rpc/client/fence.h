@@ -1,0 +1,163 @@
+// AttemptFence: lets a further attempt of a call begin only when no earlier one goes on at the same
+// server. KeptSlot: the slot of an attempt that was given up.
+//
+// Part of RetriedCall()'s coroutine, on its executor's thread.
+
+#ifndef VERBENA_RPC_CLIENT_FENCE_H_
+#define VERBENA_RPC_CLIENT_FENCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "verbena/rpc/call.h"
+#include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/frames.h"
+#include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/session.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/sync.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/wire_format.h"
+
+namespace verbena::internal {
+
+class AttemptFence;
+class ClientChannel;
+
+// KeptSlot: the slot of an attempt that its call gave up, until the RESPONSE comes or the link is
+// lost. The attempt's leases stay in the session's quarantine as long.
+//
+// Owned by an AttemptFence. Gives the slot back when it is destroyed.
+class KeptSlot final : public RegisteredCall {
+ public:
+  // Takes the slot of `id` over from the call that has it.
+  KeptSlot(AttemptFence& fence, ClientSession& session, CallId id);
+  KeptSlot(const KeptSlot&) = delete;
+  KeptSlot& operator=(const KeptSlot&) = delete;
+  ~KeptSlot();
+
+  // Whether the attempt may still run at the server of that incarnation.
+  bool MayRunAt(uint64_t incarnation) const {
+    return session_ != nullptr && incarnation_ == incarnation;
+  }
+
+ private:
+  absl::Status OnResponse(const FrameHeader& frame, const char* body) override;
+  absl::Status OnLandingNeeded(const LandingRequest& wanted) override;
+  absl::Status OnStreamFrame(const FrameHeader& frame, const char* body) override;
+  void OnLinkDown(const absl::Status& reason) override;
+  bool is_given_up() const override { return true; }
+
+  AttemptFence& fence_;
+  ClientSession* session_;  // null: the RESPONSE has come, or the link is lost
+  const CallId id_;
+  const uint64_t incarnation_;
+};
+
+// AttemptFence: keeps the attempts of an IDEMPOTENT call apart: none begins at a server while an
+// earlier one may run, or will begin, in that server's process.
+//
+// Otherwise a write that hangs could land after its repetition, and after later calls that
+// followed the repetition's answer: nothing would tell of that. A server's RESPONSE says that
+// nothing of the attempt goes on, so the fence waits for it:
+//   - An attempt that passes attempt_timeout sends CANCEL, keeps its slot and its memory, and waits
+//     for its RESPONSE, of which an OK is the call's answer. Another server that is ready may have
+//     the next attempt at once.
+//   - The slot of an attempt that was given up stays taken, and the next attempt that finds the
+//     same server waits. attempt_timeout counts from the end of that wait.
+// Both wait no longer than the call's deadline. A call that has ended keeps no slot.
+//
+// Calls need no fence if their methods have no side effects, or if the server itself runs them once
+// (dedupe). Only the former are hedged, so a hedge needs none, wherever it runs. Lives in the frame
+// of the coroutine that makes the call; on its executor's thread. At most
+// RetryPolicy::kMaxAttempts slots, and one more for each repetition by an interceptor.
+class AttemptFence final : private Timer {
+ public:
+  // What it knows of its call.
+  struct Call {
+    ClientChannel* channel;
+    const MethodDescriptor& method;
+    const CallOptions& options;
+    TimePoint deadline;
+    bool brings_room;            // response_payload_into
+    Duration attempt_timeout{};  // 0: none
+  };
+
+  // Whether the attempts of a call of `method` need one.
+  static bool IsNeeded(const MethodDescriptor& method) {
+    return method.idempotency == Idempotency::kIdempotent && !method.dedupe;
+  }
+
+  // `context` is that of the coroutine that makes the attempts. All outlive the fence.
+  AttemptFence(const TaskContext& context, const Call& call) : context_(context), call_(call) {}
+  AttemptFence(const AttemptFence&) = delete;
+  AttemptFence& operator=(const AttemptFence&) = delete;
+  ~AttemptFence() override;
+
+  // An attempt begins; `tried` has the servers of the earlier ones. It must run in the scope that
+  // this returns, which is null if nobody can cancel it.
+  CancelScope* Begin(const TriedServers& tried);
+  // The attempt has ended with `status`, and is destroyed. Returns its status as its call sees it.
+  absl::Status End(absl::Status status);
+  // Whether attempt_timeout passed before the last attempt had its answer.
+  bool timed_out() const { return timed_out_; }
+
+  // --- For the attempt
+
+  // Whether an earlier attempt may still run anywhere.
+  bool keeps_slots() const { return !kept_.empty(); }
+  // Waits until none may run at the server that `connection` has a link to. A failure is the
+  // connection's, or says that the call or the attempt is over.
+  Task<absl::Status> Await(Connection& connection);
+  // Whether an earlier attempt may still run at the server of `session`.
+  bool Blocks(const ClientSession& session) const;
+  // When the attempt is cancelled, of which its server hears with the request; kNever for never.
+  TimePoint limit() const { return limit_; }
+  // The server owes the RESPONSE of `id`, since it has all of the request, or of the landing that
+  // it asked for. Until then, and from OnLandingNeeded() on, attempt_timeout ends the attempt.
+  void OnSent(ClientSession& session, CallId id) { sent_.emplace(Sent{&session, id}); }
+  void OnLandingNeeded() { sent_.reset(); }
+  // The RESPONSE has come: attempt_timeout is over.
+  void OnAnswered();
+  // The link is lost under the request.
+  void OnLost() { sent_.reset(); }
+  // The attempt gives up a request that has left: takes over its slot.
+  void Keep(ClientSession& session, CallId id);
+
+ private:
+  friend class KeptSlot;
+
+  struct Sent {
+    ClientSession* session;
+    CallId id;
+  };
+
+  void OnTimer() override;  // attempt_timeout
+  void StartTimer();
+  // Whether a server that was not tried would take the next attempt now.
+  bool IsOtherReady() const;
+  // Asks the server to end what the call waits for.
+  void CancelSent();
+
+  const TaskContext context_;
+  const Call call_;
+  const TriedServers* tried_ = nullptr;
+  TimePoint limit_ = kNever;
+  std::optional<CancelScope> scope_;  // of an attempt that has a limit
+  std::optional<Sent> sent_;
+  bool waits_ = false;      // in Await()
+  bool timed_out_ = false;  // the attempt
+  std::vector<std::unique_ptr<KeptSlot>> kept_;
+  Event changed_;  // a slot has become free
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_CLIENT_FENCE_H_

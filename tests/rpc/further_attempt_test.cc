@@ -1,0 +1,496 @@
+// A further attempt of an IDEMPOTENT call begins at a server when no earlier one goes on there, nor
+// a change of a file that the earlier one has left.
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <latch>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "tests/rpc/payload_testing.verbena.pb.h"
+#include "tests/rpc/runtime_pair.h"
+#include "tests/rpc/testing.verbena.pb.h"
+#include "tests/support/any_handler.h"
+#include "tests/support/moved_clock.h"
+#include "tests/support/watched.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/interceptor.h"
+#include "verbena/rpc/policy.h"
+#include "verbena/rpc/server.h"
+#include "verbena/rpc/status.h"
+#include "verbena/rpc/task.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/file/file.h"
+#include "verbena/transport/file/file_service.h"
+#include "verbena/transport/file/operation.h"
+
+namespace verbena::internal {
+namespace further_attempt_test {
+
+using namespace std::chrono_literals;
+
+// Answers writes when a test says so; whatever else there is to do is done at once.
+class HeldWrites final : public FileBackend {
+ public:
+  explicit HeldWrites(Executor& executor) : executor_(executor) {}
+
+  const char* name() const override { return "holds writes"; }
+  size_t bound() const override { return 4; }
+  void Start(FileOperation& operation) override {
+    const FileRequest& request = operation.request;
+    operation.result = static_cast<int32_t>(request.part.size());
+    if (request.kind == FileRequest::Kind::kOpen) operation.result = 1000;
+    if (request.kind == FileRequest::Kind::kWrite) {
+      held_.push_back(&operation);
+      ++begun;
+    } else {
+      executor_.Post(operation);
+    }
+  }
+  // As of a disk that hangs.
+  void Cancel(FileOperation&) override { ++left; }
+  void Stop(const size_t&) override { EndWrites(); }
+  // On the executor's thread.
+  void EndWrites() {
+    for (FileOperation* operation : std::exchange(held_, {})) executor_.Post(*operation);
+  }
+
+  Watched<int> begun;
+  Watched<int> left;
+
+ private:
+  Executor& executor_;
+  std::vector<FileOperation*> held_;
+};
+
+// Runs what a test gives it for the handler, and notes whether two run at once.
+class Store final : public testing::Payloads::Service {
+ public:
+  using Handler = AnyHandler<ServerContext&, int>;
+
+  // The number counts attempts, from 1. Nothing runs when it is replaced.
+  Handler handler = [](ServerContext&, int) -> Task<absl::Status> { co_return absl::OkStatus(); };
+  Watched<int> begun;
+  Watched<int> ended;
+  std::atomic<int> most_at_once{0};
+
+ private:
+  Task<absl::Status> Put(ServerContext& context, const testing::PutRequest&,
+                         testing::PutReply& reply) override {
+    const int attempt = ++begun;
+    most_at_once = std::max(most_at_once.load(), begun - ended);
+    const Buffer payload = context.TakeRequestPayload();
+    absl::Status status = co_await handler(context, attempt);
+    reply.set_bytes(payload.size());
+    reply.set_right(std::all_of(payload.data(), payload.data() + payload.size(),
+                                [](char c) { return c == 'p'; }));
+    ++ended;
+    co_return status;
+  }
+};
+
+class Echoes final : public testing::Testing::Service {
+ private:
+  Task<absl::Status> Echo(ServerContext&, const testing::EchoRequest&,
+                          testing::EchoReply&) override {
+    co_return absl::OkStatus();
+  }
+};
+
+class PassingInterceptor final : public ClientInterceptor {
+  Task<absl::Status> Intercept(ClientCallView&, ClientNext next) override {
+    co_return co_await next();
+  }
+};
+
+// Blocks a thread until a test says so, whether or not the call is cancelled.
+class Stall {
+ public:
+  Task<absl::Status> Then(absl::Status status) {
+    co_return co_await RunBlocking([this, status] {
+      begun_ = true;
+      may_end_.wait();
+      return status;
+    });
+  }
+  // Waits until the thread blocks: before, a cancellation would take the callable back.
+  VERBENA_CORO_WRAPPER Task<absl::Status> Begun() { return begun_.Until(true); }
+  void End() { may_end_.count_down(); }
+
+ private:
+  Watched<bool> begun_;
+  std::latch may_end_{1};
+};
+
+// The clock of the client goes an hour, an attempt's time, when a test says so.
+class FurtherAttemptTest : public RuntimePair {
+ protected:
+  struct Member {
+    Store store;
+    Echoes echoes;
+    std::unique_ptr<Server> server;
+  };
+
+  void TearDown() override {
+    channel_.reset();
+    client_runtime_.reset();
+    members_.clear();
+  }
+
+  void Start(int servers, ChannelOptions options = {}) {
+    server_runtime_ = StartRuntime();
+    std::string target = "static:";
+    for (int i = 0; i < servers; ++i) {
+      Member& member = *members_.emplace_back(std::make_unique<Member>());
+      member.server = Server::Start(*server_runtime_, {&member.store, &member.echoes}).value();
+      target += (i == 0 ? "" : ",") + member.server->address();
+    }
+    RuntimeOptions runtime{.clock = &clock_};
+    runtime.limits.ping_interval = runtime.limits.connect_timeout = 1000h;
+    runtime.limits.idle_timeout = Duration::zero();
+    client_runtime_ = StartRuntime(std::move(runtime));
+    options.balancing = Balancing::kRouteKey;
+    options.service_config = {
+        .methods = {{.name = "verbena.testing.Payloads",
+                     .retry = RetryPolicy{.max_attempts = 5,
+                                          .initial_backoff = 1ms,
+                                          .max_backoff = 1ms,
+                                          .retryable_codes = {absl::StatusCode::kUnavailable},
+                                          .attempt_timeout = 1h}}}};
+    channel_ = std::make_unique<Channel>(*client_runtime_, target, std::move(options));
+    Eventually([this, servers] { return Run(ReadyServers()) == servers; }, "all are ready");
+  }
+  Task<int> ReadyServers() {
+    (void)co_await channel_->Connect();
+    const std::vector<ChannelServer> all = *channel_->Servers();
+    co_return static_cast<int>(
+        std::ranges::count(all, ChannelServer::State::kReady, &ChannelServer::state));
+  }
+
+  Task<absl::Status> PutWith(CallOptions options, size_t bytes) {
+    if (bytes > 0) {
+      VERBENA_CO_ASSIGN_OR_RETURN(Buffer payload, co_await channel_->AllocateBuffer(bytes));
+      std::fill_n(payload.data(), bytes, 'p');
+      options.request_payload = std::move(payload);
+    }
+    const testing::Payloads::Stub stub(*channel_);
+    absl::StatusOr<testing::PutReply> reply =
+        co_await stub.Put(testing::PutRequest(), std::move(options));
+    if (reply.ok()) {
+      EXPECT_EQ(reply->bytes(), bytes);
+      EXPECT_TRUE(reply->right());
+    }
+    co_return reply.status();
+  }
+  JoinHandle<absl::Status> Put(CallOptions options = {}, size_t bytes = 0) {
+    return client_runtime_->Spawn(PutWith(std::move(options), bytes));
+  }
+  // Time passes, of which the client hears.
+  void Pass(Duration time) {
+    clock_.Advance(time);
+    EXPECT_EQ(Run(Pause()), absl::OkStatus());
+  }
+  // An hour passes, and whatever the client sends because of that has come to the servers.
+  void PassAnHour() {
+    clock_.Advance(1h);
+    AwaitArrival();
+  }
+  // What the client has sent has come to the servers.
+  void AwaitArrival() {
+    for (uint64_t key = 0; key < 16; ++key) {
+      const testing::Testing::Stub stub(*channel_);
+      EXPECT_EQ(
+          Run(ToTask(stub.Echo(testing::EchoRequest(), {.route_key = key, .wait_for_ready = true})))
+              .status(),
+          absl::OkStatus());
+    }
+  }
+  // The server that calls with `key` go to, and another one.
+  Store& StoreOf(uint64_t key) {
+    EXPECT_EQ(Put({.route_key = key}).Join(), absl::OkStatus());
+    for (const auto& each : members_) {
+      if (each->store.begun == 1) return each->store;
+    }
+    ADD_FAILURE() << "no server had the call";
+    return members_[0]->store;
+  }
+  Store& OtherThan(const Store& store) {
+    return &members_[0]->store == &store ? members_[1]->store : members_[0]->store;
+  }
+  Store& only() { return members_[0]->store; }
+  void AwaitStall(Stall& stall) { (void)server_runtime_->BlockOn(stall.Begun()); }
+  void AwaitBegun(Store& store, int count) {
+    (void)server_runtime_->BlockOn(store.begun.Until([count](int n) { return n >= count; }));
+  }
+  // Lets the handler that stalls go on, and waits for its end.
+  void EndStall(Stall& stall, Store& store) {
+    stall.End();
+    (void)server_runtime_->BlockOn(
+        store.ended.Until([begun = store.begun.load()](int n) { return n >= begun; }));
+  }
+  uint64_t retries() const { return channel_->retry_stats().retries; }
+
+  MovedClock clock_;
+  std::vector<std::unique_ptr<Member>> members_;
+};
+
+TEST_F(FurtherAttemptTest, AnAttemptThatEndsWellAfterItsTimeIsTheCallsAnswer) {
+  Start(1);
+  for (const size_t bytes : {size_t{0}, size_t{100}, size_t{256} << 10}) {
+    const int before = only().begun;
+    Stall stall;
+    only().handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
+      co_return co_await stall.Then(absl::OkStatus());
+    };
+    JoinHandle<absl::Status> call = Put({}, bytes);
+    AwaitStall(stall);
+    PassAnHour();
+    PassAnHour();
+    EXPECT_EQ(only().begun, before + 1) << "another attempt runs beside the first";
+    stall.End();
+    EXPECT_EQ(call.Join(), absl::OkStatus());
+    EXPECT_EQ(only().begun, before + 1);
+  }
+  EXPECT_EQ(retries(), 0u);
+}
+
+TEST_F(FurtherAttemptTest, TheNextAttemptBeginsWhenTheHandlerOfTheFirstHasEnded) {
+  Start(1);
+  for (const size_t bytes : {size_t{0}, size_t{256} << 10}) {
+    const int before = only().begun;
+    Stall stall;
+    only().handler = [&stall, before](ServerContext&, int attempt) -> Task<absl::Status> {
+      if (attempt == before + 1) co_return co_await stall.Then(absl::UnavailableError("busy"));
+      co_return absl::OkStatus();
+    };
+    JoinHandle<absl::Status> call = Put({}, bytes);
+    AwaitStall(stall);
+    PassAnHour();
+    PassAnHour();
+    EXPECT_EQ(only().begun, before + 1) << "another attempt runs beside the first";
+    stall.End();
+    EXPECT_EQ(call.Join(), absl::OkStatus());
+    EXPECT_EQ(only().begun, before + 2);
+    EXPECT_EQ(only().most_at_once, 1);
+  }
+  EXPECT_EQ(retries(), 2u);
+}
+
+TEST_F(FurtherAttemptTest, AHandlerThatHeedsItsCancellationMakesRoomForTheNextAttempt) {
+  auto interceptor = std::make_shared<PassingInterceptor>();
+  Start(1, {.interceptors = {std::move(interceptor)}});
+  only().handler = [](ServerContext&, int attempt) -> Task<absl::Status> {
+    co_return attempt == 1 ? co_await SleepUntil(kNever) : absl::OkStatus();
+  };
+  JoinHandle<absl::Status> call = Put();
+  AwaitBegun(only(), 1);
+  Pass(1h);
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+  EXPECT_EQ(only().begun, 2);
+  EXPECT_EQ(only().most_at_once, 1);
+}
+
+TEST_F(FurtherAttemptTest, InterceptorsWaitWithTheAttempt) {
+  auto interceptor = std::make_shared<PassingInterceptor>();
+  Start(1, {.interceptors = {std::move(interceptor)}});
+  Stall stall;
+  only().handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
+    co_return co_await stall.Then(absl::OkStatus());
+  };
+  JoinHandle<absl::Status> call = Put();
+  AwaitStall(stall);
+  PassAnHour();
+  PassAnHour();
+  EXPECT_EQ(only().begun, 1);
+  stall.End();
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+}
+
+TEST_F(FurtherAttemptTest, TheFailureOfALastAttemptIsThatItsTimeHasPassed) {
+  Start(1);
+  only().handler = [](ServerContext&, int) -> Task<absl::Status> {
+    co_return co_await SleepUntil(kNever);
+  };
+  JoinHandle<absl::Status> call = Put();
+  for (int attempt = 1; attempt <= 5; ++attempt) {
+    AwaitBegun(only(), attempt);
+    Pass(1h);
+  }
+  const absl::Status status = call.Join();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_NE(status.message().find("after 5 attempts"), std::string::npos) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+}
+
+TEST_F(FurtherAttemptTest, AnotherServerHasTheNextAttemptAtOnce) {
+  Start(2);
+  Store& own = StoreOf(7);
+  Store& other = OtherThan(own);
+  Stall stall;
+  own.handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
+    co_return co_await stall.Then(absl::OkStatus());
+  };
+  JoinHandle<absl::Status> call = Put({.route_key = 7}, 256 << 10);
+  AwaitStall(stall);
+  Pass(1h);
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+  EXPECT_EQ(other.begun, 1);
+  EXPECT_EQ(own.begun, 2);
+  EndStall(stall, own);
+}
+
+// Both servers were tried, and the first one still runs its attempt.
+TEST_F(FurtherAttemptTest, AnAttemptThatComesBackToAServerWaitsForTheFirst) {
+  Start(2);
+  Store& own = StoreOf(7);
+  Store& other = OtherThan(own);
+  Stall stall;
+  own.handler = [&stall](ServerContext&, int attempt) -> Task<absl::Status> {
+    if (attempt == 2) co_return co_await stall.Then(absl::OkStatus());
+    co_return absl::OkStatus();
+  };
+  other.handler = [](ServerContext&, int) -> Task<absl::Status> {
+    co_return absl::UnavailableError("busy");
+  };
+  JoinHandle<absl::Status> call = Put({.route_key = 7});
+  AwaitStall(stall);
+  Pass(1h);
+  AwaitBegun(other, 1);
+  PassAnHour();
+  PassAnHour();
+  EXPECT_EQ(own.begun, 2) << "another attempt runs beside the first";
+  stall.End();
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+  EXPECT_EQ(own.begun, 3);
+  EXPECT_EQ(own.most_at_once, 1);
+  EXPECT_EQ(retries(), 2u) << "the wait is no attempt";
+}
+
+TEST_F(FurtherAttemptTest, ACallsDeadlineEndsTheWait) {
+  for (const bool comes_back : {false, true}) {
+    SCOPED_TRACE(comes_back);
+    Start(2);
+    Store& own = StoreOf(7);
+    Store& other = OtherThan(own);
+    Stall stall;
+    own.handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
+      co_return co_await stall.Then(absl::OkStatus());
+    };
+    other.handler = [comes_back](ServerContext&, int) -> Task<absl::Status> {
+      co_return comes_back ? absl::UnavailableError("busy") : co_await SleepUntil(kNever);
+    };
+    JoinHandle<absl::Status> call = Put({.deadline = 10h, .route_key = 7});
+    AwaitStall(stall);
+    Pass(1h);
+    AwaitBegun(other, 1);
+    for (int hour = 0; hour < 10; ++hour) PassAnHour();
+    const absl::Status status = call.Join();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
+    EXPECT_EQ(own.begun, 2);
+    EndStall(stall, own);
+    own.handler = [](ServerContext&, int) -> Task<absl::Status> { co_return absl::OkStatus(); };
+    EXPECT_EQ(Put({.route_key = 7}).Join(), absl::OkStatus());
+    TearDown();
+  }
+}
+
+TEST_F(FurtherAttemptTest, ACallMayBeCancelledOrAbandonedWhileItWaits) {
+  for (const bool comes_back : {false, true}) {
+    SCOPED_TRACE(comes_back);
+    Start(2);
+    Store& own = StoreOf(7);
+    Store& other = OtherThan(own);
+    Stall stall;
+    own.handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
+      co_return co_await stall.Then(absl::OkStatus());
+    };
+    other.handler = [comes_back](ServerContext&, int) -> Task<absl::Status> {
+      co_return comes_back ? absl::UnavailableError("busy") : co_await SleepUntil(kNever);
+    };
+    JoinHandle<absl::Status> call = Put({.route_key = 7}, 256 << 10);
+    AwaitStall(stall);
+    Pass(1h);
+    AwaitBegun(other, 1);
+    PassAnHour();
+    call.RequestCancel();
+    const absl::Status status = call.Join();
+    EXPECT_TRUE(absl::IsCancelled(status)) << status;
+    EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
+    // The slot is free, and what comes late for it is dropped.
+    EndStall(stall, own);
+    own.handler = [](ServerContext&, int) -> Task<absl::Status> { co_return absl::OkStatus(); };
+    EXPECT_EQ(Put({.route_key = 7}, 256 << 10).Join(), absl::OkStatus());
+    TearDown();
+  }
+}
+
+TEST_F(FurtherAttemptTest, AServerMayEndWhileAnAttemptWaitsForAnEarlierOne) {
+  Start(2);
+  Store& own = StoreOf(7);
+  Store& other = OtherThan(own);
+  Stall stall;
+  own.handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
+    co_return co_await stall.Then(absl::OkStatus());
+  };
+  other.handler = [](ServerContext&, int attempt) -> Task<absl::Status> {
+    co_return attempt == 1 ? absl::UnavailableError("busy") : absl::OkStatus();
+  };
+  JoinHandle<absl::Status> call = Put({.route_key = 7});
+  AwaitStall(stall);
+  Pass(1h);
+  AwaitBegun(other, 1);
+  PassAnHour();
+  // Its links are lost; its handler goes on.
+  Member& gone = &members_[0]->store == &own ? *members_[0] : *members_[1];
+  (void)gone.server->Shutdown(Duration::zero());
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+  EXPECT_EQ(other.begun, 2);
+  EndStall(stall, own);
+}
+
+// The write that the handler has left lands before the next attempt's handler begins.
+TEST_F(FurtherAttemptTest, TheNextAttemptBeginsWhenAWriteThatTheFirstHasLeftHasEnded) {
+  Start(1);
+  auto owned = std::make_unique<HeldWrites>(server_runtime_->executor(0));
+  HeldWrites& disk = *owned;
+  (void)server_runtime_->BlockOn(
+      [](Executor& executor, std::unique_ptr<FileBackend> backend) -> Task<absl::Status> {
+        FileService::Install(executor, std::move(backend));
+        co_return absl::OkStatus();
+      }(server_runtime_->executor(0), std::move(owned)));
+  only().handler = [](ServerContext& context, int) -> Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await context.AllocateBuffer(4096));
+    VERBENA_CO_ASSIGN_OR_RETURN(File file, co_await File::Open("volume", {.flags = O_RDWR}));
+    co_return co_await file.Write(block.view(), 0);
+  };
+  JoinHandle<absl::Status> call = Put();
+  (void)server_runtime_->BlockOn(disk.begun.Until([](int n) { return n == 1; }));
+  Pass(1h);
+  (void)server_runtime_->BlockOn(disk.left.Until([](int n) { return n == 1; }));
+  (void)server_runtime_->BlockOn(only().ended.Until([](int n) { return n == 1; }));
+  PassAnHour();
+  PassAnHour();
+  EXPECT_EQ(only().begun, 1) << "another attempt begins while the first one's write goes on";
+  const auto end_writes = [&disk]() -> Task<absl::Status> {
+    disk.EndWrites();
+    co_return absl::OkStatus();
+  };
+  (void)server_runtime_->BlockOn(end_writes());
+  (void)server_runtime_->BlockOn(disk.begun.Until([](int n) { return n == 2; }));
+  (void)server_runtime_->BlockOn(end_writes());
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+  EXPECT_EQ(only().begun, 2);
+}
+
+}  // namespace further_attempt_test
+}  // namespace verbena::internal

@@ -59,8 +59,7 @@ namespace verbena {
 // executors of a server count as that server. If a method is IDEMPOTENT and not deduplicated, an
 // attempt begins at a server when no handler of an earlier attempt of the call runs or will begin
 // there, and no change of a file that such a handler has left. Until then, or until its own
-// deadline, the call waits: give it a deadline. This holds as long as the link of the earlier
-// attempt is open. A deduplicated call that may have run stays with its
+// deadline, the call waits: give it a deadline. A deduplicated call that may have run stays with its
 // server, which alone knows whether it has run. If it has, and the server has kept its failure, no
 // attempt follows that failure. The memory of CallOptions::request_payload and
 // response_payload_into serves for each attempt. An attempt sends the payload even if a lost server

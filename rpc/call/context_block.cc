@@ -26,6 +26,7 @@ constexpr uint8_t kHasTrace = 1;      // a WireTrace and the tracestate
 constexpr uint8_t kHasRequestId = 2;  // a WireRequestId
 constexpr uint8_t kTravels = 4;       // alone
 constexpr uint8_t kHasDedupe = 8;     // a WireDedupe
+constexpr uint8_t kHasEarlier = 16;   // a WireEarlierHeader, and as many WireEarlier as it says
 
 struct WireTrace {
   std::array<uint8_t, 16> trace_id{};
@@ -48,8 +49,23 @@ struct WireDedupe {
   uint64_t earlier = 0;
 };
 static_assert(sizeof(WireDedupe) == 40);
+
+struct WireEarlierHeader {
+  uint8_t count = 0;
+  std::array<uint8_t, 7> reserved{};
+};
+static_assert(sizeof(WireEarlierHeader) == 8);
+
+struct WireEarlier {
+  uint64_t link = 0;
+  uint32_t generation = 0;
+  uint16_t slot = 0;
+  uint16_t executor = 0;
+};
+static_assert(sizeof(WireEarlier) == 16);
 static_assert(sizeof(WireHeader) + sizeof(WireTrace) + TraceContext::kMaxStateBytes +
-                  sizeof(WireRequestId) + sizeof(WireDedupe) ==
+                  sizeof(WireRequestId) + sizeof(WireDedupe) + sizeof(WireEarlierHeader) +
+                  EarlierAttempt::kMost * sizeof(WireEarlier) ==
               kMaxContextFixedBytes);
 
 template <typename T>
@@ -101,17 +117,56 @@ absl::Status TakeDedupe(std::string_view& left, std::optional<DedupeName>& dedup
   return absl::OkStatus();
 }
 
+size_t BytesOf(const std::vector<EarlierAttempt>& earlier) {
+  return earlier.empty() ? 0 : sizeof(WireEarlierHeader) + earlier.size() * sizeof(WireEarlier);
+}
+
+char* Put(char* to, const std::vector<EarlierAttempt>& earlier) {
+  if (earlier.empty()) return to;
+  VERBENA_CHECK(earlier.size() <= EarlierAttempt::kMost) << earlier.size();
+  to = Put(to, WireEarlierHeader{.count = static_cast<uint8_t>(earlier.size())});
+  for (const EarlierAttempt& each : earlier) {
+    to = Put(to, WireEarlier{.link = each.link,
+                             .generation = each.generation,
+                             .slot = each.slot,
+                             .executor = each.executor});
+  }
+  return to;
+}
+
+absl::Status TakeEarlier(std::string_view& left, std::vector<EarlierAttempt>& earlier) {
+  WireEarlierHeader header;
+  VERBENA_RETURN_IF_ERROR(Take(left, header));
+  if (header.count == 0 || header.count > EarlierAttempt::kMost ||
+      header.reserved != WireEarlierHeader().reserved) {
+    return absl::InvalidArgumentError(fmt::format(
+        "a request that names {} earlier attempts, or has a reserved byte there that is "
+        "not 0: it may name 1 to {}",
+        header.count, EarlierAttempt::kMost));
+  }
+  for (int i = 0; i < header.count; ++i) {
+    WireEarlier wire;
+    VERBENA_RETURN_IF_ERROR(Take(left, wire));
+    earlier.push_back({.link = wire.link,
+                       .executor = wire.executor,
+                       .slot = wire.slot,
+                       .generation = wire.generation});
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 size_t CallContext::encoded_bytes() const {
   return sizeof(WireHeader) + (trace ? sizeof(WireTrace) + trace->state.size() : 0) +
          (request_id ? sizeof(WireRequestId) : 0) + (dedupe ? sizeof(WireDedupe) : 0) +
-         metadata.bytes();
+         BytesOf(earlier) + metadata.bytes();
 }
 
 void CallContext::Encode(char* to) const {
-  const auto flags = static_cast<uint8_t>(
-      (trace ? kHasTrace : 0) | (request_id ? kHasRequestId : 0) | (dedupe ? kHasDedupe : 0));
+  const auto flags =
+      static_cast<uint8_t>((trace ? kHasTrace : 0) | (request_id ? kHasRequestId : 0) |
+                           (dedupe ? kHasDedupe : 0) | (earlier.empty() ? 0 : kHasEarlier));
   const char* const begin = to;
   to = Put(to, WireHeader{.block_bytes = static_cast<uint32_t>(encoded_bytes()),
                           .flags = flags,
@@ -131,6 +186,7 @@ void CallContext::Encode(char* to) const {
                             .acknowledged_below = dedupe->acknowledged_below,
                             .earlier = dedupe->earlier});
   }
+  to = Put(to, earlier);
   const char* const end = Put(to, MetadataCodec::EntriesOf(metadata));
   VERBENA_DCHECK(end == begin + encoded_bytes())
       << end - begin << " bytes of a context block of " << encoded_bytes();
@@ -145,7 +201,8 @@ absl::StatusOr<ContextHeader> ParseContextHeader(const char* body, size_t bytes)
   WireHeader wire;
   VERBENA_RETURN_IF_ERROR(Take(left, wire));
   const bool travels = wire.flags == kTravels;
-  const bool unknown = (wire.flags & ~(kHasTrace | kHasRequestId | kHasDedupe)) != 0 && !travels;
+  constexpr uint8_t kKnown = kHasTrace | kHasRequestId | kHasDedupe | kHasEarlier;
+  const bool unknown = (wire.flags & ~kKnown) != 0 && !travels;
   if (unknown || wire.reserved != 0 ||
       wire.priority > static_cast<uint8_t>(travels ? Priority::kNormal : Priority::kBackground)) {
     return absl::InvalidArgumentError(
@@ -180,6 +237,9 @@ absl::StatusOr<CallContext> ParseContext(const char* block, size_t bytes) {
   if ((wire.flags & kHasDedupe) != 0) {
     VERBENA_RETURN_IF_ERROR(TakeDedupe(left, context.dedupe));
   }
+  if ((wire.flags & kHasEarlier) != 0) {
+    VERBENA_RETURN_IF_ERROR(TakeEarlier(left, context.earlier));
+  }
   VERBENA_RETURN_IF_ERROR(MetadataCodec::Read(left, context.metadata));
   return context;
 }
@@ -187,14 +247,21 @@ absl::StatusOr<CallContext> ParseContext(const char* block, size_t bytes) {
 absl::StatusOr<Metadata> ParseTrailingMetadata(const char* block, size_t bytes) {
   VERBENA_ASSIGN_OR_RETURN(CallContext context, ParseContext(block, bytes));
   if (context.priority != Priority::kNormal || context.trace || context.request_id ||
-      context.dedupe) {
+      context.is_of_unary_call()) {
     return absl::InvalidArgumentError("a response's context block with more than metadata");
   }
   return std::move(context.metadata);
 }
 
 absl::Status NameOfStream() {
-  return absl::InvalidArgumentError("a stream with the name of a deduplicated call");
+  return absl::InvalidArgumentError(
+      "a stream with the name of a deduplicated call, or with earlier attempts");
+}
+
+absl::Status UnannouncedNames() {
+  return absl::InvalidArgumentError(
+      "a request that names earlier attempts, on a link whose sides have not both said that they "
+      "know such names");
 }
 
 }  // namespace verbena::internal

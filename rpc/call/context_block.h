@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,7 +20,8 @@
 namespace verbena::internal {
 
 // The most bytes that a block takes without its metadata.
-inline constexpr size_t kMaxContextFixedBytes = 8 + 28 + TraceContext::kMaxStateBytes + 24 + 40;
+inline constexpr size_t kMaxContextFixedBytes =
+    8 + 28 + TraceContext::kMaxStateBytes + 24 + 40 + 72;
 inline constexpr size_t kMaxContextBytes = kMaxContextFixedBytes + Metadata::kMaxBytes;
 // A larger block of a request travels one-sided.
 inline constexpr size_t kMaxContextInFrame = 1024;
@@ -41,6 +43,20 @@ struct DedupeName {
   bool operator==(const DedupeName&) const = default;
 };
 
+// EarlierAttempt: an attempt of the same call that may still run at the server, over a link that
+// the client has lost. The server ends it first.
+struct EarlierAttempt {
+  // The most that a request names.
+  static constexpr size_t kMost = 4;
+
+  uint64_t link = 0;  // the server's end of it, by Link::identity()
+  uint16_t executor = 0;
+  uint16_t slot = 0;
+  uint32_t generation = 0;
+
+  bool operator==(const EarlierAttempt&) const = default;
+};
+
 // Hears that a request with a context block has been given to a link, whose server has that
 // incarnation.
 class ContextSentListener {
@@ -57,12 +73,17 @@ struct CallContext {
   std::optional<TraceContext> trace = {};
   Metadata metadata = {};
   std::optional<DedupeName> dedupe = {};
+  // At most EarlierAttempt::kMost.
+  std::vector<EarlierAttempt> earlier = {};
   // Does not travel. Set at the client alone; null: nobody listens.
   ContextSentListener* sent_listener = nullptr;
 
   bool empty() const {
-    return priority == Priority::kNormal && !request_id && !trace && !dedupe && metadata.empty();
+    return priority == Priority::kNormal && !request_id && !trace && !dedupe && earlier.empty() &&
+           metadata.empty();
   }
+  // Whether it has what no stream has.
+  bool is_of_unary_call() const { return dedupe.has_value() || !earlier.empty(); }
   size_t encoded_bytes() const;
   void Encode(char* to) const;
 };
@@ -88,8 +109,10 @@ absl::StatusOr<ContextHeader> ParseContextHeader(const char* body, size_t bytes)
 absl::StatusOr<CallContext> ParseContext(const char* block, size_t bytes);
 // Reads the block of a response, which holds metadata and nothing else.
 absl::StatusOr<Metadata> ParseTrailingMetadata(const char* block, size_t bytes);
-// The violation of a stream whose block has the name of a deduplicated call.
+// The violation of a stream whose block has the name of a deduplicated call, or earlier attempts.
 [[gnu::cold]] absl::Status NameOfStream();
+// The violation of a client that names earlier attempts on a link without that feature.
+[[gnu::cold]] absl::Status UnannouncedNames();
 
 }  // namespace verbena::internal
 

@@ -102,8 +102,8 @@ Task<absl::Status> OverConnections(ConnectionUse use, CallSpec spec) {
   std::optional<DedupeAttempt> attempt;
   if (spec.options.dedupe != nullptr) attempt.emplace(*spec.options.dedupe, context);
   for (;;) {
-    if (spec.fence != nullptr && spec.fence->keeps_slots()) {
-      status = co_await spec.fence->Await(*use);
+    if (spec.fence != nullptr && spec.fence->has_earlier()) {
+      status = co_await spec.fence->Await(*use, context);
       if (!status.ok()) co_return NotExecuted(std::move(status));
     }
     LinkCall call(spec, context, *use);

@@ -15,8 +15,16 @@
 
 namespace verbena::internal {
 
-KeptSlot::KeptSlot(AttemptFence& fence, ClientSession& session, CallId id)
-    : fence_(fence), session_(&session), id_(id), incarnation_(session.link()->incarnation()) {
+SentAttempt::SentAttempt(const ClientSession& session, CallId id)
+    : incarnation(session.link()->incarnation()),
+      name{.link = session.link()->peer_identity(),
+           .executor = static_cast<uint16_t>(session.link()->peer_executor()),
+           .slot = static_cast<uint16_t>(id.slot),
+           .generation = id.generation} {}
+
+KeptSlot::KeptSlot(AttemptFence& fence, const MethodDescriptor& method, ClientSession& session,
+                   CallId id)
+    : fence_(fence), method_(method), session_(&session), id_(id), attempt_(session, id) {
   session.HandOver(id, *this);
 }
 
@@ -39,6 +47,7 @@ absl::Status KeptSlot::OnStreamFrame(const FrameHeader& frame, const char*) {
 
 void KeptSlot::OnLinkDown(const absl::Status&) {
   std::exchange(session_, nullptr)->Release(id_);
+  fence_.lost_.push_back(attempt_);
   fence_.changed_.Set();
 }
 
@@ -81,22 +90,43 @@ void AttemptFence::OnAnswered() {
   context_.scheduler->StopTimer(*this);
 }
 
-bool AttemptFence::Blocks(const ClientSession& session) const {
-  if (!keeps_slots()) return false;
+void AttemptFence::OnLost() {
+  if (sent_.has_value()) lost_.push_back(sent_->attempt);
+  sent_.reset();
+}
+
+AttemptFence::Place AttemptFence::PlaceOf(const ClientSession& session) {
+  const Link& link = *session.link();
+  return {.incarnation = link.incarnation(), .takes_names = link.names_attempts()};
+}
+
+bool AttemptFence::WaitsFor(const ClientSession& session) const {
   const uint64_t incarnation = session.link()->incarnation();
   return std::any_of(kept_.begin(), kept_.end(),
                      [incarnation](const auto& each) { return each->MayRunAt(incarnation); });
 }
 
-Task<absl::Status> AttemptFence::Await(Connection& connection) {
+void AttemptFence::NameLost(CallContext& context) const {
+  context.earlier.clear();
+  if (!place_.takes_names) return;
+  // The latest, should an interceptor have made more attempts than a request names.
+  for (auto each = lost_.rbegin(); each != lost_.rend(); ++each) {
+    if (context.earlier.size() == EarlierAttempt::kMost) return;
+    if (each->incarnation == place_.incarnation) context.earlier.push_back(each->name);
+  }
+}
+
+Task<absl::Status> AttemptFence::Await(Connection& connection, CallContext& context) {
   for (bool waited = false;; waited = true) {
     ClientSession* session = connection.usable_session();
     if (session == nullptr) {
       VERBENA_CO_ASSIGN_OR_RETURN(
           session, co_await connection.Session(call_.deadline, call_.options.wait_for_ready));
     }
-    if (!Blocks(*session)) {
+    if (!WaitsFor(*session)) {
       if (waited && scope_.has_value()) StartTimer();
+      place_ = PlaceOf(*session);
+      NameLost(context);
       co_return absl::OkStatus();
     }
     waits_ = true;
@@ -115,7 +145,7 @@ Task<absl::Status> AttemptFence::Await(Connection& connection) {
 
 void AttemptFence::Keep(ClientSession& session, CallId id) {
   sent_.reset();
-  kept_.push_back(std::make_unique<KeptSlot>(*this, session, id));
+  kept_.push_back(std::make_unique<KeptSlot>(*this, call_.method, session, id));
 }
 
 bool AttemptFence::IsOtherReady() const {
@@ -131,8 +161,9 @@ void AttemptFence::CancelSent() {
 }
 
 void AttemptFence::OnTimer() {
-  if ((waits_ || sent_.has_value()) && !IsOtherReady()) {
-    if (sent_.has_value() && !std::exchange(timed_out_, true)) CancelSent();
+  const bool is_owed = sent_.has_value() && sent_->is_owed;
+  if ((waits_ || is_owed) && !IsOtherReady()) {
+    if (is_owed && !std::exchange(timed_out_, true)) CancelSent();
     // Another server may have become ready by then.
     StartTimer();
     return;

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/session.h"
@@ -31,21 +32,30 @@ namespace verbena::internal {
 class AttemptFence;
 class ClientChannel;
 
+// SentAttempt: an attempt whose request has left, as its server knows it.
+struct SentAttempt {
+  // Precondition: the link of `session` is open.
+  SentAttempt(const ClientSession& session, CallId id);
+
+  uint64_t incarnation;  // the server's
+  EarlierAttempt name;
+};
+
 // KeptSlot: the slot of an attempt that its call gave up, until the RESPONSE comes or the link is
 // lost. The attempt's leases stay in the session's quarantine as long.
 //
 // Owned by an AttemptFence. Gives the slot back when it is destroyed.
 class KeptSlot final : public RegisteredCall {
  public:
-  // Takes the slot of `id` over from the call that has it.
-  KeptSlot(AttemptFence& fence, ClientSession& session, CallId id);
+  // Takes the slot of `id` over from the call of `method` that has it.
+  KeptSlot(AttemptFence& fence, const MethodDescriptor& method, ClientSession& session, CallId id);
   KeptSlot(const KeptSlot&) = delete;
   KeptSlot& operator=(const KeptSlot&) = delete;
   ~KeptSlot();
 
   // Whether the attempt may still run at the server of that incarnation.
   bool MayRunAt(uint64_t incarnation) const {
-    return session_ != nullptr && incarnation_ == incarnation;
+    return session_ != nullptr && attempt_.incarnation == incarnation;
   }
 
  private:
@@ -53,12 +63,14 @@ class KeptSlot final : public RegisteredCall {
   absl::Status OnLandingNeeded(const LandingRequest& wanted) override;
   absl::Status OnStreamFrame(const FrameHeader& frame, const char* body) override;
   void OnLinkDown(const absl::Status& reason) override;
+  const char* method_name() const override { return method_.full_name; }
   bool is_given_up() const override { return true; }
 
   AttemptFence& fence_;
+  const MethodDescriptor& method_;
   ClientSession* session_;  // null: the RESPONSE has come, or the link is lost
   const CallId id_;
-  const uint64_t incarnation_;
+  const SentAttempt attempt_;
 };
 
 // AttemptFence: keeps the attempts of an IDEMPOTENT call apart: none begins at a server while an
@@ -72,6 +84,8 @@ class KeptSlot final : public RegisteredCall {
 //     the next attempt at once.
 //   - The slot of an attempt that was given up stays taken, and the next attempt that finds the
 //     same server waits. attempt_timeout counts from the end of that wait.
+//   - An attempt whose link is lost has no RESPONSE. The next one that finds the same server names
+//     it, if the link has that feature, and the server ends it first.
 // Both wait no longer than the call's deadline. A call that has ended keeps no slot.
 //
 // Calls need no fence if their methods have no side effects, or if the server itself runs them once
@@ -112,22 +126,26 @@ class AttemptFence final : private Timer {
   // --- For the attempt
 
   // Whether an earlier attempt may still run anywhere.
-  bool keeps_slots() const { return !kept_.empty(); }
-  // Waits until none may run at the server that `connection` has a link to. A failure is the
+  bool has_earlier() const { return !kept_.empty() || !lost_.empty(); }
+  // Waits until none runs, over a link that is open, at the server that `connection` has a link to.
+  // Names those whose links are lost in `context`, which is the attempt's. A failure is the
   // connection's, or says that the call or the attempt is over.
-  Task<absl::Status> Await(Connection& connection);
-  // Whether an earlier attempt may still run at the server of `session`.
-  bool Blocks(const ClientSession& session) const;
+  Task<absl::Status> Await(Connection& connection, CallContext& context);
+  // Whether the attempt, after Await(), must not begin over `session`: that leads to a server at
+  // which an earlier attempt may run that is not named.
+  bool Blocks(const ClientSession& session) const {
+    return has_earlier() && (WaitsFor(session) || PlaceOf(session) != place_);
+  }
   // When the attempt is cancelled, of which its server hears with the request; kNever for never.
   TimePoint limit() const { return limit_; }
   // The server owes the RESPONSE of `id`, since it has all of the request, or of the landing that
   // it asked for. Until then, and from OnLandingNeeded() on, attempt_timeout ends the attempt.
-  void OnSent(ClientSession& session, CallId id) { sent_.emplace(Sent{&session, id}); }
-  void OnLandingNeeded() { sent_.reset(); }
+  void OnSent(ClientSession& session, CallId id) { sent_.emplace(session, id); }
+  void OnLandingNeeded() { sent_->is_owed = false; }
   // The RESPONSE has come: attempt_timeout is over.
   void OnAnswered();
-  // The link is lost under the request.
-  void OnLost() { sent_.reset(); }
+  // The link is lost, perhaps under the request.
+  void OnLost();
   // The attempt gives up a request that has left: takes over its slot.
   void Keep(ClientSession& session, CallId id);
 
@@ -135,10 +153,27 @@ class AttemptFence final : private Timer {
   friend class KeptSlot;
 
   struct Sent {
+    Sent(ClientSession& its_session, CallId its_id)
+        : session(&its_session), id(its_id), attempt(its_session, its_id) {}
+
     ClientSession* session;
     CallId id;
+    SentAttempt attempt;
+    bool is_owed = true;  // the RESPONSE
+  };
+  // What the names in a request depend on.
+  struct Place {
+    uint64_t incarnation = 0;
+    bool takes_names = false;
+
+    bool operator==(const Place&) const = default;
   };
 
+  static Place PlaceOf(const ClientSession& session);
+  // Names the lost attempts at place_.
+  void NameLost(CallContext& context) const;
+  // Whether an earlier attempt keeps a slot at the server of `session`.
+  bool WaitsFor(const ClientSession& session) const;
   void OnTimer() override;  // attempt_timeout
   void StartTimer();
   // Whether a server that was not tried would take the next attempt now.
@@ -155,6 +190,8 @@ class AttemptFence final : private Timer {
   bool waits_ = false;      // in Await()
   bool timed_out_ = false;  // the attempt
   std::vector<std::unique_ptr<KeptSlot>> kept_;
+  std::vector<SentAttempt> lost_;
+  Place place_;    // that of the last Await()
   Event changed_;  // a slot has become free
 };
 

@@ -134,7 +134,7 @@ absl::Status ServerCall::TakeRequest(IncomingRequest& request, UsedGrant& landin
   }
   if (request.has_context) parts_.carried.SetIncoming(std::move(request.context));
   if (request.streams != Streams::kNone) parts_.BeginStream(request, method());
-  if (parts_.AwaitsRequest()) serves_ = true;
+  if (parts_.AwaitsRequest() || parts_.carried.earlier() != nullptr) serves_ = true;
   if (!request.message_in_frame) {
     messages_.ClearRequest();
   } else if (!messages_.ParseRequest(request.message)) {
@@ -274,6 +274,7 @@ class ServerCall::Chain final : public InterceptorChain<ServerInterceptor, Serve
 Task<absl::Status> ServerCall::Serve() {
   ending_.outcome = Outcome::kNotExecuted;  // until the handler begins
   if (parts_.AwaitsRequest()) VERBENA_CO_RETURN_IF_ERROR(co_await FetchRequest());
+  if (parts_.carried.earlier() != nullptr) VERBENA_CO_RETURN_IF_ERROR(co_await EndEarlier());
   if (parts_.state.limits().interceptors.empty()) co_return co_await RunHandler();
   ServerCallView view(*context_, parts_.carried.incoming_metadata(), messages_.request(),
                       messages_.reply());
@@ -305,17 +306,29 @@ Task<absl::Status> ServerCall::FetchRequest() {
   co_return cancel_->status();
 }
 
+Task<absl::Status> ServerCall::EndEarlier() {
+  const RuntimeId client = parts_.link->client().identity().runtime;
+  for (const EarlierAttempt& each : *parts_.carried.earlier()) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await parts_.state.limits().earlier_attempts->End(client, each));
+  }
+  co_return cancel_->status();
+}
+
 absl::Status ServerCall::ReadContext(std::string_view block) {
   absl::StatusOr<CallContext> context = ParseContext(block.data(), block.size());
   if (context.ok() && context->metadata.bytes() > parts_.state.limits().max_metadata_bytes) {
     return parts_.state.RefusalStatus(RefusalReason::kTooMuchMetadata);
   }
   absl::Status violation = context.status();
-  if (context.ok() && context->dedupe.has_value() && parts_.stream.get() != nullptr) {
+  if (context.ok() && context->is_of_unary_call() && parts_.stream.get() != nullptr) {
     violation = NameOfStream();
   }
+  Link* const link = parts_.link->link();
+  if (context.ok() && !context->earlier.empty() && link != nullptr && !link->names_attempts()) {
+    violation = UnannouncedNames();
+  }
   if (!violation.ok()) {
-    if (Link* link = parts_.link->link()) link->Close(violation);
+    if (link != nullptr) link->Close(violation);
     return violation;
   }
   parts_.carried.SetIncoming(*std::move(context));

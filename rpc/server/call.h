@@ -73,6 +73,9 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void Cancel(absl::StatusCode reason);
   // The caller gave up.
   void GiveUp(absl::StatusCode reason);
+  // Waits until the call has ended, and nothing of it goes on. Returns the reason if the scope of
+  // whoever waits is cancelled first.
+  VERBENA_CORO_WRAPPER Task<absl::Status> Ended() { return WaitFor(parts_.carried.ended()); }
   // No response can be sent any more. Ends the call if the response was all that was left of it.
   void OnLinkDown();
 
@@ -109,6 +112,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   Task<absl::Status> Serve();
   // Waits for what of the request has still to come.
   Task<absl::Status> FetchRequest();
+  // Ends the earlier attempts of the call over links that its client has lost, and waits for that.
+  Task<absl::Status> EndEarlier();
   // Reads a context block that did not come in the request's frame. A failure ends the call; a
   // malformed block, its link too.
   absl::Status ReadContext(std::string_view block);

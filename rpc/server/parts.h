@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "verbena/rpc/call.h"
@@ -73,6 +74,15 @@ class CarriedContext {
   const DedupeName* name() const {
     return in_use_ && state_->incoming.dedupe ? &*state_->incoming.dedupe : nullptr;
   }
+  // The attempts that the request names; null if there are none.
+  const std::vector<EarlierAttempt>* earlier() const {
+    return in_use_ && !state_->incoming.earlier.empty() ? &state_->incoming.earlier : nullptr;
+  }
+  // Set for a moment when the call is over.
+  Event& ended() {
+    Make().is_awaited = true;
+    return state_->ended;
+  }
   Once& once() { return Make().once; }
   LeftChanges& left_changes() { return Make().left_changes; }
   // Whether some have not ended.
@@ -104,6 +114,8 @@ class CarriedContext {
     if (!std::exchange(in_use_, false)) return;
     state_->outgoing.metadata = {};
     state_->once = {};
+    if (std::exchange(state_->is_awaited, false)) [[unlikely]]
+      TellEnd();
   }
   // The request or the answer has a block, or may get one.
   bool in_use() const { return in_use_; }
@@ -114,9 +126,15 @@ class CarriedContext {
     CallContext outgoing;
     Once once;
     LeftChanges left_changes;
+    Event ended;
+    bool is_awaited = false;  // its end
   };
   // Out of line to keep the hot path small.
   [[gnu::noinline]] void ResetIncoming() { state_->incoming = {}; }
+  [[gnu::cold, gnu::noinline]] void TellEnd() {
+    state_->ended.Set();
+    state_->ended.Reset();
+  }
   State& Make() {
     if (state_ == nullptr) state_ = std::make_unique<State>();
     in_use_ = true;

@@ -11,7 +11,7 @@ namespace verbena::internal {
 namespace {
 
 // Takes the context block, or the header of one that travels, off the message.
-absl::Status TakeContext(IncomingRequest& into) {
+absl::Status TakeContext(const RequestRules& rules, IncomingRequest& into) {
   VERBENA_ASSIGN_OR_RETURN(into.context_header,
                            ParseContextHeader(into.message.data(), into.message.size()));
   const ContextHeader& header = into.context_header;
@@ -22,6 +22,7 @@ absl::Status TakeContext(IncomingRequest& into) {
                       header.block_bytes, kMaxContextInFrame));
     }
     VERBENA_ASSIGN_OR_RETURN(into.context, ParseContext(into.message.data(), header.block_bytes));
+    if (!into.context.earlier.empty() && !rules.names_attempts) return UnannouncedNames();
   }
   into.has_context = true;
   into.message.remove_prefix(header.in_frame());
@@ -42,7 +43,7 @@ absl::Status TakeStream(const FrameHeader& frame, IncomingRequest& into) {
                     into.message.size()));
   }
   into.message_in_frame = into.streams == Streams::kServer && !into.apart;
-  return into.context.dedupe.has_value() ? NameOfStream() : absl::OkStatus();
+  return into.context.is_of_unary_call() ? NameOfStream() : absl::OkStatus();
 }
 
 absl::Status TakeBulk(const RequestRules& rules, IncomingRequest& into) {
@@ -76,7 +77,7 @@ absl::Status ParseRequest(const FrameHeader& frame, const char* body, const Requ
   into.method = frame.method;
   into.message = {body, frame.body_bytes};
   if ((frame.flags & kFrameHasContext) != 0) {
-    VERBENA_RETURN_IF_ERROR(TakeContext(into));
+    VERBENA_RETURN_IF_ERROR(TakeContext(rules, into));
     if (into.context_header.travels && (frame.flags & (kFrameHasBulk | kFrameOpensStream)) == 0) {
       return absl::InvalidArgumentError("a context block that travels with nothing that travels");
     }

@@ -72,7 +72,7 @@ void Add(ServerStats& sum, const ServerStats& stats) {
 
 // A shard is used on its executor only, but made by Start() and destroyed by the destructor, on the
 // caller's thread. Executor 0 accepts.
-class Server::Impl {
+class Server::Impl final : private internal::EarlierAttempts {
  public:
   explicit Impl(Runtime& runtime) : runtime_(internal::CoreOf(runtime)) { runtime_.AddServer(); }
   ~Impl() { runtime_.RemoveServer(); }
@@ -109,7 +109,7 @@ class Server::Impl {
                                  .devices = runtime_.device_names(),
                                  .executors = static_cast<uint32_t>(runtime_.executors())}));
     const internal::ServerLimits limits =
-        internal::LimitsOf(options, runtime_.shard(0).wanted_limits(), *dedupe_);
+        internal::LimitsOf(options, runtime_.shard(0).wanted_limits(), *dedupe_, *this);
     for (int i = 0; i < runtime_.executors(); ++i) {
       shards_.push_back(
           std::make_unique<internal::ServerShard>(runtime_.shard(i), methods_, limits));
@@ -232,6 +232,14 @@ class Server::Impl {
     registering_ = std::make_unique<TaskScope>(runtime_.shard(0).executor());
     registering_->Spawn(registrar_->Run());
     co_return;
+  }
+
+  // The shards are made before the first call, and outlive the last.
+  Task<absl::Status> End(const internal::RuntimeId& client,
+                         internal::EarlierAttempt attempt) override {
+    if (attempt.executor >= shards_.size()) co_return absl::OkStatus();
+    internal::ServerShard& shard = *shards_[attempt.executor];
+    co_return co_await RunOn(shard.executor(), shard.EndAttempt(client, attempt));
   }
 
   Task<void> StopRegistering() {

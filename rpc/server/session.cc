@@ -61,8 +61,9 @@ absl::Status ServerSession::OnRequest(const FrameHeader& frame, const char* body
     before->GiveUp(absl::StatusCode::kCancelled);
   }
   IncomingRequest request;
-  VERBENA_RETURN_IF_ERROR(
-      ParseRequest(frame, body, {.max_body_bytes = link_->max_body_bytes()}, request));
+  const RequestRules rules{.max_body_bytes = link_->max_body_bytes(),
+                           .names_attempts = link_->names_attempts()};
+  VERBENA_RETURN_IF_ERROR(ParseRequest(frame, body, rules, request));
   UsedGrant landing;
   if (request.bulk.has_value() && request.bulk->grant != RequestBulk::kNoGrant) {
     VERBENA_ASSIGN_OR_RETURN(landing,
@@ -204,8 +205,9 @@ bool ServerSession::OnIdle(Link&) {
   return false;
 }
 
-void ServerSession::OnLinkDown(Link&, const absl::Status&) {
+void ServerSession::OnLinkDown(Link& link, const absl::Status&) {
   link_ = nullptr;
+  lost_link_ = link.identity();
   SendWaiter::Unlink();
   refusals_.OnLinkDown();
   grants_.OnLinkDown();

@@ -62,6 +62,17 @@ class ServerSession final : public LinkListener, public CallLink, private SendWa
   ~ServerSession() override;
 
   void Attach(Link& link) { link_ = &link; }
+  // Ends its link, unless that is down.
+  void CloseLink(const absl::Status& reason) {
+    if (link_ != nullptr) link_->Close(reason);
+  }
+  // The call that runs in that slot, if it has that generation; otherwise nullptr.
+  ServerCall* Find(CallId id) const {
+    ServerCall* const call = by_slot_.Find(id.slot);
+    return call != nullptr && call->id().generation == id.generation ? call : nullptr;
+  }
+  // Tells its link from every other; 0 before Attach(). Also once the link is down.
+  uint64_t link_identity() const { return link_ != nullptr ? link_->identity() : lost_link_; }
   // Whether its link is one of `endpoint`.
   bool uses(const Endpoint& endpoint) const {
     return link_ != nullptr && &link_->endpoint() == &endpoint;
@@ -120,6 +131,7 @@ class ServerSession final : public LinkListener, public CallLink, private SendWa
   const uint64_t number_;
   IntrusiveList<ServerCall> active_;
   Refusals refusals_;
+  uint64_t lost_link_ = 0;   // the link, once it is down
   bool told_idle_ = false;   // by OnIdle()
   bool going_down_ = false;  // in OnLinkDown(), which decides at its end whether this is idle
   GrantsGiven grants_;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
 #include "verbena/rpc/server/dedupe.h"
 #include "verbena/transport/base/log.h"
@@ -72,9 +73,12 @@ Task<absl::Status> ServerShard::AcceptAs(uint64_t number, std::unique_ptr<Messag
                                       ClientOf(*stream, offer.runtime_id), stream->peer(), number);
   ServerSession* session = owned.get();
   sessions_.emplace(number, std::move(owned));
+  opening_.push_back(number);
+  const absl::Cleanup opened = [this, number] { std::erase(opening_, number); };
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link,
                               co_await Open(std::move(stream), std::move(offer), *session));
   session->Attach(*link);
+  by_link_.insert_or_assign(link->identity(), session);
   if (closed_) {
     link->Close(absl::UnavailableError("the server shut down"));  // may end `session`
   } else if (state_.shutdown_begins().is_set()) {
@@ -144,12 +148,17 @@ void ServerShard::ForgetExpired() {
 }
 
 void ServerShard::OnSessionDown(ServerSession& session) {
-  if (session.idle()) OnSessionIdle(session);
+  if (session.idle()) {
+    OnSessionIdle(session);
+  } else {
+    by_link_.insert_or_assign(session.link_identity(), &session);
+  }
 }
 
 void ServerShard::OnSessionIdle(ServerSession& session) {
   auto found = sessions_.find(session.number());
   if (found == sessions_.end()) return;
+  by_link_.erase(session.link_identity());
   finished_.push_back(std::move(found->second));
   sessions_.erase(found);
   if (sessions_.empty() && state_.shutdown_begins().is_set()) unlinked_.Set();
@@ -167,6 +176,33 @@ void ServerShard::ReclaimGrants(ServerSource& source) {
   for (const auto& [number, session] : sessions_) {
     if (&session->client().source() == &source) session->RevokeGrants();
   }
+}
+
+ServerSession* ServerShard::FindByLink(uint64_t identity) const {
+  if (const auto found = by_link_.find(identity); found != by_link_.end()) return found->second;
+  // A client may send before its handshake has ended here.
+  for (const uint64_t number : opening_) {
+    const auto found = sessions_.find(number);
+    if (found != sessions_.end() && found->second->link_identity() == identity) {
+      return found->second.get();
+    }
+  }
+  return nullptr;
+}
+
+Task<absl::Status> ServerShard::EndAttempt(RuntimeId client, EarlierAttempt attempt) {
+  ServerSession* session = FindByLink(attempt.link);
+  if (session == nullptr || session->client().identity().runtime != client) {
+    co_return absl::OkStatus();
+  }
+  session->CloseLink(absl::UnavailableError(
+      "the client has lost this link, and repeats a call of it over another one"));
+  // That may have been the end of the session.
+  session = FindByLink(attempt.link);
+  ServerCall* const call =
+      session == nullptr ? nullptr : session->Find({attempt.slot, attempt.generation});
+  if (call == nullptr) co_return absl::OkStatus();
+  co_return co_await call->Ended();
 }
 
 Task<absl::Status> ServerShard::WaitUntilUnlinked() {

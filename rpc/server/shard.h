@@ -42,6 +42,9 @@ class ServerShard final : private ServerSession::Owner {
   // kCloseGrace later, even if somebody still waits for something over them. May be called again,
   // and then waits for the handlers that were left.
   Task<void> Shutdown(TimePoint deadline);
+  // Closes the link of `client` that `attempt` came over, and waits until nothing of that call goes
+  // on. Not OK if the caller's scope is cancelled first.
+  Task<absl::Status> EndAttempt(RuntimeId client, EarlierAttempt attempt);
   // Waits for handlers that outlasted Shutdown(); names them in the log from time to time.
   Task<void> AwaitHandlers();
   // Adds up the handlers that run, by method.
@@ -62,6 +65,9 @@ class ServerShard final : private ServerSession::Owner {
 
   const ServerLimits& limits() const { return state_.limits(); }
   Task<void> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer);
+  // The session of the link with that identity, also if that is down and calls are left; nullptr if
+  // there is none.
+  ServerSession* FindByLink(uint64_t identity) const;
   // Makes a session under `number` in sessions_, and its link. If this fails, the caller takes the
   // session out of sessions_.
   Task<absl::Status> AcceptAs(uint64_t number, std::unique_ptr<MessageStream> stream,
@@ -91,6 +97,10 @@ class ServerShard final : private ServerSession::Owner {
   absl::flat_hash_map<std::string, std::weak_ptr<ServerSource>> sources_;
   absl::flat_hash_map<std::pair<std::string, RuntimeId>, std::weak_ptr<ServerClient>> clients_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<ServerSession>> sessions_;  // by number
+  // By the identity of the link: all but those whose handshake is under way, which are in
+  // opening_, by number.
+  absl::flat_hash_map<uint64_t, ServerSession*> by_link_;
+  std::vector<uint64_t> opening_;
   // Down and idle, but perhaps still on the stack: freed in the next Accept, or at the end.
   std::vector<std::unique_ptr<ServerSession>> finished_;
   TaskScope tasks_;

@@ -99,7 +99,8 @@ ClientBounds SourceBounds(const ServerOptions& options, const LinkLimits& link,
 
 }  // namespace
 
-ServerLimits LimitsOf(const ServerOptions& options, const LinkLimits& link, DedupeTable& dedupe) {
+ServerLimits LimitsOf(const ServerOptions& options, const LinkLimits& link, DedupeTable& dedupe,
+                      EarlierAttempts& earlier_attempts) {
   const uint32_t calls = options.max_concurrent_calls;
   const ClientBounds client{
       .calls = options.max_calls_per_client != 0 ? options.max_calls_per_client : calls - calls / 2,
@@ -115,7 +116,8 @@ ServerLimits LimitsOf(const ServerOptions& options, const LinkLimits& link, Dedu
           .max_metadata_bytes = options.max_metadata_bytes,
           .interceptors = options.interceptors,
           .admission = options.admission,
-          .dedupe = &dedupe};
+          .dedupe = &dedupe,
+          .earlier_attempts = &earlier_attempts};
 }
 
 ServerState::ServerState(Shard& shard, const MethodTable& methods, const ServerLimits& limits)

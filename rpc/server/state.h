@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/server/admission.h"
@@ -25,6 +26,7 @@
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/executor/executor.h"
@@ -33,6 +35,21 @@
 namespace verbena::internal {
 
 class DedupeTable;
+
+// EarlierAttempts: ends attempts of calls that came over links which their clients have lost, on
+// whichever executor of a server they run.
+//
+// The server's, for all executors; on the thread of the executor whose call asks.
+class EarlierAttempts {
+ public:
+  // Closes the link that `attempt` came over, which must be one of `client`, gives the attempt up,
+  // and waits until nothing of it goes on. An unknown link, or one of another client, has no call
+  // left. Not OK if the caller's scope is cancelled.
+  virtual Task<absl::Status> End(const RuntimeId& client, EarlierAttempt attempt) = 0;
+
+ protected:
+  ~EarlierAttempts() = default;
+};
 
 // What a server allows on each executor, derived from its ServerOptions and the runtime's limits.
 struct ServerLimits {
@@ -47,9 +64,12 @@ struct ServerLimits {
   AdmissionOptions admission;
   // One for all executors, which it outlives; never null.
   DedupeTable* dedupe = nullptr;
+  // The same.
+  EarlierAttempts* earlier_attempts = nullptr;
 };
 
-ServerLimits LimitsOf(const ServerOptions& options, const LinkLimits& link, DedupeTable& dedupe);
+ServerLimits LimitsOf(const ServerOptions& options, const LinkLimits& link, DedupeTable& dedupe,
+                      EarlierAttempts& earlier_attempts);
 
 // The error that the caller of `method` gets whose handler returned an empty Task.
 [[gnu::cold, gnu::noinline]] absl::Status NoTask(const char* method);

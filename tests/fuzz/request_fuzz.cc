@@ -44,7 +44,9 @@ void Parse(const uint8_t* data, size_t size) {
                               size - kHeaderBytes);
   frame.body_bytes = static_cast<uint32_t>(body.size());
   IncomingRequest request;
-  if (!ParseRequest(frame, body.data(), {.max_body_bytes = max_body_bytes}, request).ok()) return;
+  const RequestRules rules{.max_body_bytes = max_body_bytes, .names_attempts = data[2] % 2 != 0};
+  if (!ParseRequest(frame, body.data(), rules, request).ok()) return;
+  VERBENA_CHECK(rules.names_attempts || request.context.earlier.empty()) << body.size();
   CheckRest(request.message, body);
   const bool is_plain =
       !request.has_context && !request.bulk.has_value() && request.streams == Streams::kNone;

@@ -14,16 +14,21 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
+#include "tests/rpc/call_event.h"
+#include "tests/rpc/link_breaker.h"
 #include "tests/rpc/payload_testing.verbena.pb.h"
+#include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/testing.verbena.pb.h"
 #include "tests/support/any_handler.h"
 #include "tests/support/moved_clock.h"
 #include "tests/support/watched.h"
+#include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
 #include "verbena/transport/base/status.h"
@@ -147,7 +152,9 @@ class FurtherAttemptTest : public RuntimePair {
   }
 
   void Start(int servers, ChannelOptions options = {}) {
-    server_runtime_ = StartRuntime();
+    RuntimeOptions server_runtime;
+    server_runtime.executors = executors_;
+    server_runtime_ = StartRuntime(std::move(server_runtime), breaker_.device());
     std::string target = "static:";
     for (int i = 0; i < servers; ++i) {
       Member& member = *members_.emplace_back(std::make_unique<Member>());
@@ -157,7 +164,7 @@ class FurtherAttemptTest : public RuntimePair {
     RuntimeOptions runtime{.clock = &clock_};
     runtime.limits.ping_interval = runtime.limits.connect_timeout = 1000h;
     runtime.limits.idle_timeout = Duration::zero();
-    client_runtime_ = StartRuntime(std::move(runtime));
+    client_runtime_ = StartRuntime(std::move(runtime), breaker_.device());
     options.balancing = Balancing::kRouteKey;
     options.service_config = {
         .methods = {{.name = "verbena.testing.Payloads",
@@ -239,7 +246,9 @@ class FurtherAttemptTest : public RuntimePair {
   }
   uint64_t retries() const { return channel_->retry_stats().retries; }
 
+  LinkBreaker breaker_;
   MovedClock clock_;
+  int executors_ = 1;  // of the servers
   std::vector<std::unique_ptr<Member>> members_;
 };
 
@@ -490,6 +499,136 @@ TEST_F(FurtherAttemptTest, TheNextAttemptBeginsWhenAWriteThatTheFirstHasLeftHasE
   (void)server_runtime_->BlockOn(end_writes());
   EXPECT_EQ(call.Join(), absl::OkStatus());
   EXPECT_EQ(only().begun, 2);
+}
+
+// The link of the first attempt is lost while its handler blocks a thread.
+class LostAttemptTest : public FurtherAttemptTest {
+ protected:
+  // The second attempt has come to the server when this returns.
+  JoinHandle<absl::Status> LoseFirst(Stall& stall, CallOptions options = {}) {
+    only().handler = [this, &stall](ServerContext&, int attempt) -> Task<absl::Status> {
+      if (attempt > 1) co_return absl::OkStatus();
+      breaker_.OfHandler(CallEvent::kHandlerBegins);
+      co_return co_await stall.Then(absl::OkStatus());
+    };
+    breaker_.Arm(CallEvent::kHandlerBegins);
+    options.wait_for_ready = true;
+    JoinHandle<absl::Status> call = Put(std::move(options));
+    AwaitStall(stall);
+    // The client notices when it sends something.
+    const testing::Testing::Stub stub(*channel_);
+    Eventually(
+        [&] {
+          (void)Run(ToTask(stub.Echo(testing::EchoRequest(), {})));
+          return retries() > 0;
+        },
+        "the loss of the link is seen");
+    AwaitArrival();
+    AwaitArrival();
+    EXPECT_EQ(only().begun, 1) << "another attempt runs beside the first";
+    return call;
+  }
+};
+
+TEST_F(LostAttemptTest, TheNextAttemptBeginsWhenTheHandlerOfALostLinkHasEnded) {
+  for (const int executors : {1, 2}) {
+    SCOPED_TRACE(executors);
+    executors_ = executors;
+    Start(1);
+    Stall stall;
+    JoinHandle<absl::Status> call = LoseFirst(stall);
+    stall.End();
+    EXPECT_EQ(call.Join(), absl::OkStatus());
+    EXPECT_EQ(only().begun, 2);
+    EXPECT_EQ(only().most_at_once, 1);
+    TearDown();
+  }
+}
+
+TEST_F(LostAttemptTest, ACallsDeadlineEndsTheServersWait) {
+  Start(1);
+  Stall stall;
+  JoinHandle<absl::Status> call = LoseFirst(stall, {.deadline = 10min});
+  Pass(10min);
+  const absl::Status status = call.Join();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
+  AwaitArrival();
+  EndStall(stall, only());
+  AwaitArrival();
+  EXPECT_EQ(only().begun, 1) << "an attempt that was given up while it waited has run";
+  EXPECT_EQ(Put().Join(), absl::OkStatus());
+}
+
+TEST_F(LostAttemptTest, AServerThatShutsDownRefusesTheAttemptThatWaits) {
+  Start(1);
+  Stall stall;
+  JoinHandle<absl::Status> call = LoseFirst(stall, {.deadline = 10min});
+  EXPECT_EQ(members_[0]->server->Shutdown(Duration::zero()).size(), 1u) << "the first handler";
+  Pass(10min);
+  const absl::Status status = call.Join();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
+  EXPECT_EQ(only().begun, 1);
+  EndStall(stall, only());
+}
+
+// Two rogues speak for clients.
+class NamedAttemptTest : public RuntimePair {
+ protected:
+  void SetUp() override {
+    server_runtime_ = StartRuntime({.device = RogueDevice()});
+    ServeWith(store_);
+    rogue_runtime_ = StartRuntime({.device = RogueDevice()});
+    store_.handler = [](ServerContext&, int attempt) -> Task<absl::Status> {
+      co_return attempt == 1 ? co_await SleepUntil(kNever) : absl::OkStatus();
+    };
+    first_ = std::make_unique<RoguePeer>(*rogue_runtime_);
+    first_->ConnectTo(server_->address());
+    first_->Send(EncodeSend(kCorrect, {Request(kPut, 3, 7)}));
+    (void)server_runtime_->BlockOn(store_.begun.Until(1));
+  }
+  void TearDown() override {
+    second_.reset();
+    first_.reset();
+    rogue_runtime_.reset();
+    StopAll();
+  }
+  // Sends a request that names the first rogue's, by a client with that id, and awaits its answer.
+  void Repeat(const RuntimeId& client) {
+    second_ = std::make_unique<RoguePeer>(*rogue_runtime_);
+    second_->runtime_id = client;
+    second_->ConnectTo(server_->address());
+    CallContext context;
+    context.earlier = {{.link = first_->server_identity(), .slot = 3, .generation = 7}};
+    std::string body(context.encoded_bytes(), '\0');
+    context.Encode(body.data());
+    RogueFrame request = Request(kPut, 0, 0, std::move(body));
+    request.header.flags = kFrameHasContext;
+    second_->Send(EncodeSend(kCorrect, {request}));
+    const std::vector<RogueFrame> frames = second_->Receive();
+    ASSERT_EQ(frames.front().header.kind, FrameKind::kResponse);
+    EXPECT_EQ(frames.front().header.status_code, 0);
+  }
+
+  static constexpr const char* kPut = "verbena.testing.Payloads/Put";
+  Store store_;
+  std::unique_ptr<Runtime> rogue_runtime_;
+  std::unique_ptr<RoguePeer> first_;
+  std::unique_ptr<RoguePeer> second_;
+};
+
+TEST_F(NamedAttemptTest, AClientEndsItsOwnAttempt) {
+  Repeat(first_->runtime_id);
+  EXPECT_TRUE(first_->IsDropped());
+  EXPECT_EQ(store_.ended, 2);
+  EXPECT_EQ(store_.most_at_once, 1);
+}
+
+TEST_F(NamedAttemptTest, AClientEndsNoAttemptOfAnotherOne) {
+  Repeat(RuntimeId::Random());
+  EXPECT_EQ(store_.ended, 1) << "the first one runs on";
+  EXPECT_EQ(store_.most_at_once, 2);
 }
 
 }  // namespace further_attempt_test

@@ -109,7 +109,9 @@ CallContext Everything() {
           .metadata = {{"tenant", "blue"}, {"token-bin", "\xff"}},
           .dedupe = DedupeName{.id = {.client = {9}, .number = 7},
                                .acknowledged_below = 5,
-                               .earlier = 0x8877665544332211}};
+                               .earlier = 0x8877665544332211},
+          .earlier = {{.link = 0x1234567890, .executor = 3, .slot = 65535, .generation = 9},
+                      {.link = 0x1234567891, .slot = 1}}};
 }
 
 std::string Encoded(const CallContext& context) {
@@ -140,7 +142,8 @@ TEST(ContextFormatTest, ABlockSurvivesItsEncoding) {
   EXPECT_EQ(read->metadata.size(), 2u);
   EXPECT_EQ(read->metadata.Get("token-bin"), "\xff");
   EXPECT_EQ(read->dedupe, sent.dedupe);
-  EXPECT_EQ(block.size(), 8 + 28 + 7 + 24 + 40 + (4 + 6 + 4) + (4 + 9 + 1));
+  EXPECT_EQ(read->earlier, sent.earlier);
+  EXPECT_EQ(block.size(), 8 + 28 + 7 + 24 + 40 + (8 + 2 * 16) + (4 + 6 + 4) + (4 + 9 + 1));
 }
 
 TEST(ContextFormatTest, EachBeginningOfABlockIsRefused) {
@@ -156,12 +159,16 @@ TEST(ContextFormatTest, MalformedBlocksAreRefused) {
   const std::string block = Encoded(Everything());
   const size_t state = 8 + 28;
   const size_t dedupe = state + 7 + 24;
-  const size_t entry = dedupe + 40;
+  const size_t earlier = dedupe + 40;
+  const size_t entry = earlier + 8 + 2 * 16;
   const std::vector<std::pair<const char*, std::string>> malformed = {
       {"no block", ""},
       {"too short for itself", WithByte(block, 0, 7)},
       {"huge", WithByte(block, 3, '\x7f')},
-      {"unknown flag", WithByte(block, 4, '\x1b')},
+      {"unknown flag", WithByte(block, 4, '\x3b')},
+      {"no earlier attempt", WithByte(block, earlier, 0)},
+      {"more earlier attempts than there may be", WithByte(block, earlier, 5)},
+      {"reserved of the earlier attempts", WithByte(block, earlier + 1, 1)},
       {"travels and has a trace", WithByte(block, 4, '\x05')},
       {"unknown priority", WithByte(block, 5, 3)},
       {"reserved", WithByte(block, 6, 1)},

@@ -220,6 +220,7 @@ Task<absl::Status> RoguePeer::Offer(std::string address, bool confirms) {
   std::vector<uint64_t> ids;
   for (const OfferedMethod& method : answer->methods) ids.push_back(method.id);
   RogueMethods::Set(std::move(ids));
+  server_identity_ = uint64_t{answer->qp_number} << 24 | answer->packet_sequence_number;
   absl::Status status = ConnectQp(*answer);
   if (!status.ok() || !confirms) co_return status;
   co_return co_await ConfirmReady(*stream_);

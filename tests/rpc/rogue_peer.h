@@ -93,6 +93,9 @@ class RoguePeer {
   // Accepts one link as a server. Call it while a client is connecting to `listener`.
   void AcceptFrom(MessageListener& listener) { EXPECT_EQ(Run(Answer(listener)), absl::OkStatus()); }
 
+  // Tells the server's end of the link from every other, once the rogue has connected as a client.
+  uint64_t server_identity() const { return server_identity_; }
+
   void Send(const std::string& bytes);
   // The same with an invalidation.
   void SendInvalidating(const std::string& bytes, uint32_t rkey);
@@ -137,6 +140,7 @@ class RoguePeer {
   Task<absl::Status> DropStream();
 
   Runtime& runtime_;
+  uint64_t server_identity_ = 0;
   const LinkLimits limits_;
   const std::unique_ptr<Device> device_;
   PdHandle pd_;

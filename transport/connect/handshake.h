@@ -53,9 +53,12 @@ inline constexpr uint64_t kFeatureInvalidation = 1u << 1;
 inline constexpr uint64_t kFeatureChecksum = 1u << 2;
 // The server grants landings for the payloads of requests to come.
 inline constexpr uint64_t kFeatureGrants = 1u << 3;
+// A request may name earlier attempts of its call, which the server ends first.
+inline constexpr uint64_t kFeatureEarlierAttempts = 1u << 4;
 // The features that this build knows.
-inline constexpr uint64_t kSupportedFeatures =
-    kFeatureRdmaCm | kFeatureInvalidation | kFeatureChecksum | kFeatureGrants;
+inline constexpr uint64_t kSupportedFeatures = kFeatureRdmaCm | kFeatureInvalidation |
+                                               kFeatureChecksum | kFeatureGrants |
+                                               kFeatureEarlierAttempts;
 
 // The versions and features that this side offers in a handshake.
 struct HandshakeOptions {

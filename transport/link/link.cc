@@ -73,6 +73,7 @@ void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const 
   peer_ = peer;
   methods_ = parameters.methods;
   incarnation_ = parameters.incarnation;
+  peer_executor_ = parameters.executor_index;
   liveness_.Begin(host_.executor().now());
   state_ = LinkState::kOpen;
   // A channel may be quiet for long, and its peer could not even say that it goes away.

@@ -297,6 +297,7 @@ class Link final : public LinkSender::Owner {
   bool reports_invalidation() const { return (features_ & kFeatureInvalidation) != 0; }
   bool checks_payloads() const { return (features_ & kFeatureChecksum) != 0; }
   bool has_grants() const { return (features_ & kFeatureGrants) != 0; }
+  bool names_attempts() const { return (features_ & kFeatureEarlierAttempts) != 0; }
 
   // Ends the link. OnLinkDown() is called before this returns; teardown goes on by itself. Does
   // nothing if the link has already ended.
@@ -318,6 +319,8 @@ class Link final : public LinkSender::Owner {
   const std::vector<OfferedMethod>& methods() const { return methods_; }
   // The server's incarnation, on its client's side; 0 if it told none.
   uint64_t incarnation() const { return incarnation_; }
+  // The peer's executor, by its number there; on its client's side.
+  uint32_t peer_executor() const { return peer_executor_; }
   Endpoint& endpoint() const { return host_.endpoint(); }
   // The device that it is on, and the protection domain of memory that it moves.
   Device& device() const { return host_.device(); }
@@ -412,6 +415,7 @@ class Link final : public LinkSender::Owner {
   uint64_t peer_identity_ = 0;
   std::vector<OfferedMethod> methods_;
   uint64_t incarnation_ = 0;
+  uint32_t peer_executor_ = 0;
   LinkSender sender_;
   Liveness liveness_;
 };

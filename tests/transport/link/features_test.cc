@@ -40,7 +40,8 @@ class FeaturesTest : public LinksFixture {
   static uint64_t FeaturesOf(const Link& link) {
     return (link.reports_invalidation() ? kFeatureInvalidation : 0) |
            (link.checks_payloads() ? kFeatureChecksum : 0) |
-           (link.has_grants() ? kFeatureGrants : 0);
+           (link.has_grants() ? kFeatureGrants : 0) |
+           (link.names_attempts() ? kFeatureEarlierAttempts : 0);
   }
 
   // Connects a client that says `features` in its Hello, by default its own. Sends frames both
@@ -69,11 +70,12 @@ class FeaturesTest : public LinksFixture {
 };
 
 TEST_F(FeaturesTest, ALinkToAnOlderPeerUsesOnlyWhatThatKnows) {
-  const uint64_t ours = kFeatureChecksum | kFeatureGrants |
+  const uint64_t ours = kFeatureChecksum | kFeatureGrants | kFeatureEarlierAttempts |
                         (device().capabilities().windows_checked ? kFeatureInvalidation : 0);
   EXPECT_EQ(Agreed({}), ours);
   EXPECT_EQ(Agreed(0), 0u);
-  for (const uint64_t bit : {kFeatureInvalidation, kFeatureChecksum, kFeatureGrants}) {
+  for (const uint64_t bit :
+       {kFeatureInvalidation, kFeatureChecksum, kFeatureGrants, kFeatureEarlierAttempts}) {
     EXPECT_EQ(Agreed(bit), bit & ours);
   }
 }

@@ -1,22 +1,13 @@
 #include "verbena/rpc/status.h"
 
-#include <chrono>
-#include <cstdint>
 #include <string>
 
 #include "absl/strings/cord.h"
-#include "absl/strings/numbers.h"
 #include "fmt/format.h"
 #include "verbena/rpc/call/status_codec.h"
-#include "verbena/transport/base/check.h"
+#include "verbena/transport/base/retry_after.h"
 
 namespace verbena {
-namespace {
-
-// Its value is a number of microseconds in decimal digits.
-constexpr char kRetryAfterUrl[] = "type.verbena/retry_after_us";
-
-}  // namespace
 
 Outcome OutcomeOf(const absl::Status& status) {
   if (status.ok()) return Outcome::kExecuted;
@@ -60,21 +51,12 @@ absl::Status Annotate(const absl::Status& status, std::string_view what) {
 }
 
 absl::Status WithRetryAfter(absl::Status status, Duration delay) {
-  VERBENA_CHECK(delay >= Duration::zero()) << delay.count() << " ns";
-  if (status.ok()) return status;
-  const std::string delay_us =
-      fmt::format("{}", std::chrono::ceil<std::chrono::microseconds>(delay).count());
-  status.SetPayload(kRetryAfterUrl, absl::Cord(delay_us));
+  internal::SetRetryAfter(status, delay);
   return status;
 }
 
 std::optional<Duration> RetryAfterOf(const absl::Status& status) {
-  const auto payload = status.GetPayload(kRetryAfterUrl);
-  uint64_t delay_us = 0;
-  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &delay_us)) {
-    return std::nullopt;
-  }
-  return internal::SaturatingCast(std::chrono::duration<uint64_t, std::micro>(delay_us));
+  return internal::ReadRetryAfter(status);
 }
 
 }  // namespace verbena

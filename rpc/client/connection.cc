@@ -16,6 +16,8 @@
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/random.h"
+#include "verbena/transport/base/retry_after.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
@@ -29,6 +31,13 @@ namespace {
 bool MayGoOverAnotherDevice(const absl::Status& failure) {
   return !absl::IsResourceExhausted(failure) && !absl::IsCancelled(failure) &&
          !absl::IsDeadlineExceeded(failure);
+}
+
+// When to come again, from the wait that a server has named. At random, so that those who were
+// refused together do not come together. A server may name any wait, so it has a least.
+Duration LaterThan(Duration wait) {
+  const Duration least = std::max(wait, Connection::kInitialBackoff);
+  return least + Duration(Random::Real().Below(static_cast<uint64_t>(least.count() / 5) + 1));
 }
 
 }  // namespace
@@ -77,7 +86,7 @@ Task<void> Connection::Attempt() {
   std::erase_if(retired_, [](const auto& session) { return session->down(); });
   attempt_.emplace((co_await CurrentContext()).cancel);
   try {
-    last_error_ = co_await TryConnect().In(&*attempt_);
+    last_error_ = co_await ConnectInTurn().In(&*attempt_);
   } catch (const std::exception& error) {
     last_error_ = absl::InternalError(
         fmt::format("connecting to {} failed with an exception: {}", target_, error.what()));
@@ -86,6 +95,7 @@ Task<void> Connection::Attempt() {
         absl::InternalError(fmt::format("connecting to {} failed with an exception", target_));
   }
   attempt_.reset();
+  put_off_ = absl::OkStatus();
   connecting_ = false;
   // A link that opens has yet to prove that it is of use: see Retire().
   if (!last_error_.ok()) PutOffNextAttempt();
@@ -122,7 +132,9 @@ Task<absl::StatusOr<ClientSession*>> Connection::Session(Deadline deadline, bool
     absl::Status waited = co_await WithDeadline(Ready(), deadline.when());
     if (waited.ok()) continue;
     if (absl::IsDeadlineExceeded(waited)) co_return TooLate();
-    if (!wait_for_ready || closed_ || shard_.closing() || !MayPass(waited)) co_return waited;
+    const bool patient =
+        wait_for_ready || (deadline.is_set() && ReadRetryAfter(waited).has_value());
+    if (!patient || closed_ || shard_.closing() || !MayPass(waited)) co_return waited;
     if (shard_.executor().now() >= deadline.when()) co_return TooLate();
     waited = co_await SleepUntil(std::min(next_attempt_, deadline.when()));
     if (absl::IsDeadlineExceeded(waited)) co_return TooLate();
@@ -132,11 +144,12 @@ Task<absl::StatusOr<ClientSession*>> Connection::Session(Deadline deadline, bool
 }
 
 absl::Status Connection::TooLate() const {
+  const absl::Status& last = put_off_.ok() ? last_error_ : put_off_;
   return absl::DeadlineExceededError(
-      last_error_.ok()
+      last.ok()
           ? fmt::format("the deadline passed before {} answered an attempt to connect", target_)
           : fmt::format("{} could not be reached before the deadline; the last error: {}", target_,
-                        std::string(last_error_.message())));
+                        std::string(last.message())));
 }
 
 bool Connection::RemoveUser() {
@@ -203,6 +216,20 @@ bool Connection::ended() const {
                      [](const auto& session) { return session->down(); });
 }
 
+Task<absl::Status> Connection::ConnectInTurn() {
+  const TimePoint latest =
+      SaturatingAdd(shard_.executor().now(), shard_.wanted_limits().connect_timeout);
+  for (;;) {
+    absl::Status tried = co_await TryConnect();
+    const std::optional<Duration> wait = ReadRetryAfter(tried);
+    if (!wait.has_value()) co_return tried;
+    const TimePoint again = SaturatingAdd(shard_.executor().now(), LaterThan(*wait));
+    if (again >= latest) co_return tried;
+    put_off_ = std::move(tried);
+    VERBENA_CO_RETURN_IF_ERROR(co_await SleepUntil(again));
+  }
+}
+
 Task<absl::Status> Connection::TryConnect() {
   // Before the attempt had begun.
   if (closed_) co_return Unused();
@@ -218,7 +245,8 @@ Task<absl::Status> Connection::TryConnect() {
     const absl::Status tried = co_await TryDevices(AddressAt(address), std::move(opened->stream));
     if (tried.ok()) co_return tried;
     if (closed_) co_return Unused();
-    if (shard_.closing()) co_return tried;
+    // The others lead to the same server, which has named a time.
+    if (shard_.closing() || ReadRetryAfter(tried).has_value()) co_return tried;
     failures[address] = Explained(address, tried);
     std::erase(left, address);
     // The others lead to the same server, which is as silent there. Should this one lead elsewhere,
@@ -407,7 +435,9 @@ void Connection::Retire() {
 
 void Connection::PutOffNextAttempt() {
   ++failures_;
-  next_attempt_ = SaturatingAdd(shard_.executor().now(), backoff_.Next());
+  Duration pause = backoff_.Next();
+  if (const auto wait = ReadRetryAfter(last_error_)) pause = std::max(pause, LaterThan(*wait));
+  next_attempt_ = SaturatingAdd(shard_.executor().now(), pause);
 }
 
 void Connection::CloseOldestDraining() {

@@ -54,6 +54,10 @@ class ConnectionListener {
 // in the same way. If it is silent for as long as connect_timeout, the attempt ends, and the next
 // one begins with the next address.
 //
+// A server that has too many handshakes under way may refuse one and name a time
+// (RESOURCE_EXHAUSTED with a retry_after). The attempt then comes again, later than asked by up to
+// a fifth, for connect_timeout; after that, calls that have a deadline wait on until it.
+//
 // The next call replaces a link that was lost. While the server cannot be reached, attempts back
 // off exponentially, and calls fail at once with the last error. A server that goes away gracefully
 // says so (GOAWAY): new calls then take a new link, and the old one closes when its last call has
@@ -95,7 +99,8 @@ class Connection final : private ClientSession::Listener {
 
   // Waits as Ready() does, and returns the session. DEADLINE_EXCEEDED if there is none before
   // `deadline`, which must be a time point or none, not a duration. With `wait_for_ready`, attempts
-  // that fail for a reason that may pass (MayPass) are made again until then.
+  // that fail for a reason that may pass (MayPass) are made again until then; without it, those
+  // that a server refused with a time, unless there is no deadline.
   Task<absl::StatusOr<ClientSession*>> Session(Deadline deadline, bool wait_for_ready = false);
   // Whether the reason why no link could be had may pass by itself.
   static bool MayPass(const absl::Status& failure) {
@@ -171,6 +176,9 @@ class Connection final : private ClientSession::Listener {
     std::unique_ptr<MessageStream> stream;
   };
   struct AddressRace;
+  // As TryConnect(), but if the server refuses and names a time, comes again then, for at most
+  // connect_timeout.
+  Task<absl::Status> ConnectInTurn();
   Task<absl::Status> TryConnect();
   // The first of `addresses` that answers, or nothing once none does. Each gets a head start over
   // the next. Puts the failures of those that do not answer into `failures`, by address.
@@ -218,6 +226,8 @@ class Connection final : private ClientSession::Listener {
   Event state_changed_;
   uint64_t revision_ = 1;
   absl::Status last_error_;
+  // Why the attempt that runs comes again later; otherwise OK.
+  absl::Status put_off_;
   Backoff backoff_;
   TimePoint next_attempt_{};
   uint32_t failures_ = 0;

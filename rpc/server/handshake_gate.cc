@@ -15,6 +15,8 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/retry_after.h"
+#include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
@@ -22,7 +24,20 @@
 namespace verbena::internal {
 namespace {
 
-enum class Phase { kSilent, kPending, kOpen, kEvicted };
+enum class Phase {
+  kSilent,
+  kPending,
+  kOpen,
+  kRefused,  // it gets the refusal, and is closed then
+  kEvicted
+};
+
+// An offer is young until then. A correct client says Ready long before, unless it is far away or
+// overloaded.
+constexpr Duration kYoungOffer = std::chrono::seconds(1);
+// Of a source whose first handshakes are under way. (start)
+constexpr Duration kFirstPace = std::chrono::milliseconds(10);
+constexpr Duration kLeastPace = std::chrono::milliseconds(1);
 
 struct Ticket;
 using TicketList = std::list<Ticket*>;  // oldest first
@@ -30,6 +45,9 @@ using TicketList = std::list<Ticket*>;  // oldest first
 struct Source {
   TicketList silent;
   TicketList pending;
+  // Mean time between two handshakes that end, while others wait.
+  Duration pace = kFirstPace;
+  TimePoint next_turn{};              // when the client that was refused last comes again
   uint32_t links = 0;                 // placed: pending and open
   std::vector<uint32_t> by_executor;  // of those
   uint32_t tickets = 0;
@@ -45,6 +63,7 @@ struct Ticket {
   bool names_source = true;
   RuntimeId client;
   TimePoint placed_at{};  // once it is pending
+  size_t ahead = 0;       // pending ones of its source at that time, itself included
   Phase phase = Phase::kSilent;
   TicketList::iterator place;    // in its source's queue, while silent or pending
   int index = -1;                // of its executor, once it is placed
@@ -67,9 +86,6 @@ uint32_t WithinDescriptors(uint32_t wanted, uint32_t part) {
 // to share, and the endpoint alone refuses.
 uint32_t ShareOfSource(uint32_t links) { return links < 4 ? kAll : links - links / 4; }
 
-// An offer is young until then. A correct client says Ready long before, unless it is far away or
-// overloaded.
-constexpr Duration kYoungOffer = std::chrono::seconds(1);
 // The part of a runtime's id that messages show: 4 bytes. Whoever knows all of it can claim it.
 constexpr size_t kPrintedDigits = 8;
 
@@ -147,6 +163,8 @@ class HandshakeGate::State {
     if (status.ok()) status = MakeRoom(ticket);
     if (!status.ok()) {
       ++stats_.refused;
+      Drop(ticket);
+      ticket.phase = Phase::kRefused;
       return status;
     }
     TicketList& pending = ticket.source->pending;
@@ -154,6 +172,7 @@ class HandshakeGate::State {
     ticket.phase = Phase::kPending;
     ticket.client = offer.runtime_id;
     ticket.placed_at = now();
+    ticket.ahead = pending.size();
     ++offers_;
     ticket.index = static_cast<int>(index);
     ++links_[index];
@@ -167,6 +186,7 @@ class HandshakeGate::State {
   void Open(Ticket& ticket) {
     std::lock_guard lock(mutex_);
     if (ticket.phase != Phase::kPending) return;
+    Measure(ticket);
     ticket.source->pending.erase(ticket.place);
     --offers_;
     --under_way_;
@@ -210,6 +230,7 @@ class HandshakeGate::State {
     return {ticket.source_name, client};
   }
 
+  // On the thread that runs the accept loop. Elsewhere the executor of the thread has the time.
   TimePoint now() const { return executors_.front()->now(); }
 
   absl::Status CheckClaim(const std::string& peer, const LinkParameters& offer) {
@@ -274,14 +295,33 @@ class HandshakeGate::State {
     // Otherwise clients of one source would close each other's offers without end, and none would
     // get in.
     if (&most == &source && now() - source.pending.front()->placed_at < kYoungOffer) {
-      return absl::ResourceExhaustedError(fmt::format(
+      absl::Status refusal = absl::ResourceExhaustedError(fmt::format(
           "{} has {} handshakes without Ready, all of which are young: try again later, "
           "or raise ServerOptions::handshakes.{} ({})",
           ticket.source_name, source.pending.size(), source_full ? "offers_per_source" : "offers",
           source_full ? limits_.offers_per_source : limits_.offers));
+      SetRetryAfter(refusal, NextTurn(source));
+      return refusal;
     }
     EvictFrom(most.pending, source_full ? "offers of one source" : "offers");
     return absl::OkStatus();
+  }
+
+  // A handshake has ended well. Those that were pending with it took as long together.
+  void Measure(const Ticket& ticket) {
+    const Duration took = ticket.executor->now() - ticket.placed_at;
+    const Duration each = std::max(took, Duration::zero()) / static_cast<int64_t>(ticket.ahead);
+    Duration& pace = ticket.source->pace;
+    pace += (each - pace) / 8;
+  }
+
+  // How long a client that is refused should wait. Clients get turns one after another, more slowly
+  // than handshakes ended lately, so that most of them find a place.
+  Duration NextTurn(Source& source) {
+    const Duration step = std::max<Duration>(source.pace * 3 / 2, kLeastPace);
+    const TimePoint latest = now() + kLongestComeAgain;
+    source.next_turn = std::min(std::max(source.next_turn, now()) + step, latest);
+    return source.next_turn - now();
   }
 
   size_t Choose(const Ticket& ticket, const LinkParameters& offer) {

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/retry_after.h"
 #include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
@@ -252,14 +255,29 @@ absl::Status ReadRefusal(const wire::Refusal& refusal) {
   const bool known = refusal.code() >= 1 && refusal.code() <= 16;
   const auto code =
       known ? static_cast<absl::StatusCode>(refusal.code()) : absl::StatusCode::kUnknown;
-  if (refusal.message().empty()) return absl::Status(code, "the peer gave no reason");
-  return absl::Status(code, Printable(refusal.message().substr(0, kMaxRefusalBytes)));
+  absl::Status why(code, refusal.message().empty()
+                             ? "the peer gave no reason"
+                             : Printable(refusal.message().substr(0, kMaxRefusalBytes)));
+  if (refusal.retry_after_ms() != 0) {
+    const std::chrono::milliseconds wait(refusal.retry_after_ms());
+    SetRetryAfter(why, std::min<Duration>(wait, kLongestComeAgain));
+  }
+  return why;
+}
+
+uint32_t RetryAfterMs(const absl::Status& why) {
+  const std::optional<Duration> wait = ReadRetryAfter(why);
+  if (!wait.has_value()) return 0;
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(std::min(*wait, kLongestComeAgain));
+  return static_cast<uint32_t>(std::max<int64_t>(ms.count(), 1));
 }
 
 // `status` with the peer in its message.
 absl::Status About(const MessageStream& stream, const char* what, const absl::Status& status) {
-  return absl::Status(status.code(),
-                      fmt::format("{} {}: {}", what, stream.peer(), std::string(status.message())));
+  absl::Status about(status.code(),
+                     fmt::format("{} {}: {}", what, stream.peer(), std::string(status.message())));
+  if (const auto wait = ReadRetryAfter(status)) SetRetryAfter(about, *wait);
+  return about;
 }
 
 // Whoever cancels knows why there is no link. Every other reason is logged here, because no
@@ -339,6 +357,7 @@ std::string EncodeRefusal(const absl::Status& why) {
   reply.set_magic(kMagic);
   reply.mutable_refused()->set_code(static_cast<uint32_t>(why.code()));
   reply.mutable_refused()->set_message(std::string(why.message()).substr(0, kMaxRefusalBytes));
+  reply.mutable_refused()->set_retry_after_ms(RetryAfterMs(why));
   return reply.SerializeAsString();
 }
 

@@ -20,11 +20,13 @@
 #ifndef VERBENA_TRANSPORT_CONNECT_HANDSHAKE_H_
 #define VERBENA_TRANSPORT_CONNECT_HANDSHAKE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/task.h"
@@ -70,6 +72,9 @@ struct HandshakeOptions {
   uint32_t executor_count = 1;
 };
 
+// The longest wait that a refusal asks for.
+inline constexpr Duration kLongestComeAgain = std::chrono::seconds(10);
+
 std::string EncodeHello(const LinkParameters& mine, const HandshakeOptions& options);
 // The client's parameters, with the version and features that both sides speak. INVALID_ARGUMENT,
 // or FAILED_PRECONDITION when no version is common.
@@ -79,9 +84,10 @@ absl::StatusOr<LinkParameters> ParseHello(const std::string& bytes,
 // `offer` is what ParseHello() returned. The acceptance keeps kFeatureRdmaCm of the offer only if
 // `mine.rdma_cm` has a port.
 std::string EncodeAcceptance(const LinkParameters& offer, const LinkParameters& mine);
-// `why` is an error.
+// `why` is an error. If it asks for a wait (transport/base/retry_after.h), so does the refusal: from
+// 1 ms to kLongestComeAgain.
 std::string EncodeRefusal(const absl::Status& why);
-// The server's parameters, or the Status that it refused with.
+// The server's parameters, or the Status that it refused with, which asks for the refusal's wait.
 absl::StatusOr<LinkParameters> ParseReply(const std::string& bytes,
                                           const HandshakeOptions& options);
 

@@ -3,7 +3,9 @@
 
 #include "verbena/transport/connect/handshake.h"
 
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -14,6 +16,8 @@
 #include "gtest/gtest.h"
 #include "tests/transport/connect/handshake_sides.h"
 #include "verbena/handshake.pb.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/retry_after.h"
 #include "verbena/transport/connect/peer.h"
 
 namespace verbena::internal {
@@ -396,6 +400,30 @@ TEST(HandshakeCodecTest, RefusalCarriesEveryCodeAndItsMessage) {
     const absl::Status why(static_cast<StatusCode>(code), "because");
     EXPECT_EQ(ParseReply(EncodeRefusal(why), {}).status(), why);
   }
+}
+
+TEST(HandshakeCodecTest, RefusalCarriesTheWaitThatItsStatusAsksForWithinBounds) {
+  using std::chrono::hours;
+  using std::chrono::microseconds;
+  using std::chrono::milliseconds;
+  absl::Status why = absl::ResourceExhaustedError("busy");
+  EXPECT_EQ(ReadRetryAfter(ParseReply(EncodeRefusal(why), {}).status()), std::nullopt);
+  for (const auto& [asked, told] :
+       std::vector<std::pair<Duration, Duration>>{{milliseconds(250), milliseconds(250)},
+                                                  {microseconds(250'001), milliseconds(251)},
+                                                  {Duration::zero(), milliseconds(1)},
+                                                  {hours(1), kLongestComeAgain}}) {
+    SetRetryAfter(why, asked);
+    const absl::Status status = ParseReply(EncodeRefusal(why), {}).status();
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(ReadRetryAfter(status), told) << asked.count();
+  }
+  wire::HelloReply hostile;
+  hostile.set_magic(kMagic);
+  hostile.mutable_refused()->set_code(8);
+  hostile.mutable_refused()->set_retry_after_ms(0xffffffff);
+  EXPECT_EQ(ReadRetryAfter(ParseReply(hostile.SerializeAsString(), {}).status()),
+            kLongestComeAgain);
 }
 
 TEST(HandshakeCodecTest, RefusalWithACodeThatNobodyKnowsIsStillARefusal) {

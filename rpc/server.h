@@ -48,7 +48,8 @@ enum class ClaimedAddress : uint8_t {
 // any other 0, Server::Start() returns INVALID_ARGUMENT and names the field. Over a bound of
 // handshakes, the server closes one of those under way (docs/peers.md says which). Over a bound of
 // links, it refuses the new link with RESOURCE_EXHAUSTED. Over offers_per_source, it refuses the
-// new offer in the same way while the source's oldest offer is younger than a second.
+// new offer in the same way while it has answered none of the source's offers for longer than a
+// second. That refusal has a retry_after, at most 10 s, and the client comes again by itself.
 struct HandshakeLimits {
   // Handshakes under way. Also never more than a quarter of the descriptors that the process may
   // have (RLIMIT_NOFILE).

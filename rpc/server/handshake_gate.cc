@@ -7,6 +7,7 @@
 #include <functional>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -32,8 +33,8 @@ enum class Phase {
   kEvicted
 };
 
-// An offer is young until then. A correct client says Ready long before, unless it is far away or
-// overloaded.
+// How long an offer is young after its answer. A correct client says Ready long before, unless it
+// is far away or overloaded.
 constexpr Duration kYoungOffer = std::chrono::seconds(1);
 // Of a source whose first handshakes are under way. (start)
 constexpr Duration kFirstPace = std::chrono::milliseconds(10);
@@ -44,7 +45,7 @@ using TicketList = std::list<Ticket*>;  // oldest first
 
 struct Source {
   TicketList silent;
-  TicketList pending;
+  TicketList pending;  // first those that were answered, the one that waits longest in front
   // Mean time between two handshakes that end, while others wait.
   Duration pace = kFirstPace;
   TimePoint next_turn{};              // when the client that was refused last comes again
@@ -64,6 +65,7 @@ struct Ticket {
   RuntimeId client;
   TimePoint placed_at{};  // once it is pending
   size_t ahead = 0;       // pending ones of its source at that time, itself included
+  std::optional<TimePoint> answered_at;
   Phase phase = Phase::kSilent;
   TicketList::iterator place;    // in its source's queue, while silent or pending
   int index = -1;                // of its executor, once it is placed
@@ -182,6 +184,18 @@ class HandshakeGate::State {
     return index;
   }
 
+  // The server answers its offer, and waits for its client from now on.
+  void Answer(Ticket& ticket) {
+    std::lock_guard lock(mutex_);
+    if (ticket.phase != Phase::kPending || ticket.answered_at.has_value()) return;
+    TicketList& pending = ticket.source->pending;
+    const auto behind_answered =
+        std::find_if(pending.begin(), pending.end(),
+                     [](const Ticket* each) { return !each->answered_at.has_value(); });
+    pending.splice(behind_answered, pending, ticket.place);
+    ticket.answered_at = ticket.executor->now();
+  }
+
   // Its Ready has come, or whatever it sent as its second message.
   void Open(Ticket& ticket) {
     std::lock_guard lock(mutex_);
@@ -294,7 +308,7 @@ class HandshakeGate::State {
         source_full ? source : Largest([](const Source& source) { return source.pending.size(); });
     // Otherwise clients of one source would close each other's offers without end, and none would
     // get in.
-    if (&most == &source && now() - source.pending.front()->placed_at < kYoungOffer) {
+    if (&most == &source && IsYoung(*source.pending.front())) {
       absl::Status refusal = absl::ResourceExhaustedError(fmt::format(
           "{} has {} handshakes without Ready, all of which are young: try again later, "
           "or raise ServerOptions::handshakes.{} ({})",
@@ -305,6 +319,11 @@ class HandshakeGate::State {
     }
     EvictFrom(most.pending, source_full ? "offers of one source" : "offers");
     return absl::OkStatus();
+  }
+
+  // The server itself may take long until it answers: that is no fault of the client.
+  bool IsYoung(const Ticket& pending) const {
+    return !pending.answered_at.has_value() || now() - *pending.answered_at < kYoungOffer;
   }
 
   // A handshake has ended well. Those that were pending with it took as long together.
@@ -430,6 +449,7 @@ class HandshakeGate::Stream final : public MessageStream {
   }
 
   VERBENA_CORO_WRAPPER Task<absl::Status> Send(std::string message) override {
+    state_->Answer(*ticket_);
     return stream_->Send(std::move(message));
   }
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::string>> Receive() override {

@@ -6,9 +6,11 @@
 // until its link ends. When too many are under way, the gate closes one of the source that has
 // most: the one that has waited longest. Silent ones of any source go first. So a source that
 // floods closes its own connections, and a client of another source gets in. Offers of one source
-// do not close each other within a second: if a source has its bound of offers, all of them young,
-// the gate refuses a new one. The gate wraps each stream. A stream counts until its link, once torn
-// down, destroys it.
+// do not close each other until a second after the server's answer. If a source has its bound of
+// offers, all of them young, the gate refuses a new one, and names a time at which its client
+// should come again. Each client that is refused gets a later turn than the one before. A refused
+// connection counts no more, and closes once the refusal is sent. The gate wraps each stream. A
+// stream counts until its link, once torn down, destroys it.
 //
 // Used by the accept loop; streams are destroyed on any executor's thread. Bounded by its limits,
 // and by the links of the endpoints.

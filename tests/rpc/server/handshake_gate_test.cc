@@ -5,7 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +19,9 @@
 #include "tests/support/manual_clock.h"
 #include "tests/transport/base/captured_log.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/random.h"
+#include "verbena/transport/base/retry_after.h"
+#include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
@@ -89,6 +95,24 @@ class HandshakeGateTest : public testing::Test {
     RunExecutors();
     return *connection.closed;
   }
+
+  // The server accepts its offer, and its client has to say Ready next.
+  void Answer(Connection& connection) {
+    TaskScope scope(*executors_[0]);
+    scope.Spawn(SendAcceptance(*connection.stream));
+    while (scope.size() > 0) executors_[0]->Poll();
+  }
+  static Task<void> SendAcceptance(MessageStream& stream) {
+    (void)co_await stream.Send("accepted");
+  }
+  // Its client says Ready, and it becomes a link.
+  void Open(Connection& connection) {
+    TaskScope scope(*executors_[0]);
+    scope.Spawn(ReceiveReady(*connection.stream));
+    while (scope.size() > 0) executors_[0]->Poll();
+  }
+  // Runs a Receive() to its end, which the fake's never waits for.
+  static Task<void> ReceiveReady(MessageStream& stream) { (void)co_await stream.Receive(); }
 
   void RunExecutors() {
     for (const auto& executor : executors_) {
@@ -168,6 +192,7 @@ TEST_F(HandshakeGateTest, OffersWithoutReadyCountAndTheOldestIsClosed) {
   for (int i = 0; i < 3; ++i) {
     pending.push_back(Connect("10.0.0.1"));
     ASSERT_TRUE(Place(pending.back()).ok());
+    Answer(pending.back());
     Advance(std::chrono::seconds(1));
   }
   EXPECT_TRUE(IsClosed(pending[0]));
@@ -180,9 +205,11 @@ TEST_F(HandshakeGateTest, YoungOffersOfASourceAreNotClosedForAnotherOfIt) {
   Start({.offers_per_source = 2});
   Connection first = Connect("10.0.0.1");
   ASSERT_TRUE(Place(first).ok());
+  Answer(first);
   Advance(std::chrono::milliseconds(999));
   Connection second = Connect("10.0.0.1");
   ASSERT_TRUE(Place(second).ok());
+  Answer(second);
   Connection newcomer = Connect("10.0.0.1");
   const absl::Status refused = Place(newcomer).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
@@ -206,8 +233,138 @@ TEST_F(HandshakeGateTest, AClosedConnectionIsNotPlaced) {
   EXPECT_TRUE(absl::IsCancelled(Place(closed).status()));
 }
 
-// Runs a Receive() to its end, which the fake's never waits for.
-Task<void> ReceiveReady(MessageStream& stream) { (void)co_await stream.Receive(); }
+// Many queue pairs may be under way before this one.
+TEST_F(HandshakeGateTest, AnOfferThatTheServerHasYetToAnswerIsNotClosed) {
+  Start({.offers_per_source = 2});
+  Connection slow = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(slow).ok());
+  Connection answered = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(answered).ok());
+  Advance(std::chrono::seconds(5));
+  Answer(answered);
+  Connection newcomer = Connect("10.0.0.1");
+  EXPECT_TRUE(absl::IsResourceExhausted(Place(newcomer).status()));
+  Advance(std::chrono::seconds(1));
+  Connection later = Connect("10.0.0.1");
+  EXPECT_TRUE(Place(later).ok());
+  EXPECT_TRUE(IsClosed(answered));
+  EXPECT_FALSE(IsClosed(slow));
+}
+
+TEST_F(HandshakeGateTest, ARefusalForOffersNamesATurnForEachClient) {
+  Start({.offers_per_source = 1, .links_per_client = 1});
+  Connection pending = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(pending).ok());
+  Duration last{};
+  for (int i = 0; i < 2000; ++i) {
+    Connection refused = Connect("10.0.0.1");
+    const std::optional<Duration> turn = ReadRetryAfter(Place(refused).status());
+    ASSERT_TRUE(turn.has_value()) << i;
+    EXPECT_GE(*turn, last) << i;
+    if (last < kLongestComeAgain) {
+      EXPECT_GT(*turn, last) << i;
+    }
+    last = *turn;
+  }
+  EXPECT_EQ(last, kLongestComeAgain);
+}
+
+// Its client would hear that the connection was closed, instead of when to come again.
+TEST_F(HandshakeGateTest, AConnectionThatIsBeingRefusedIsNotClosedForAnother) {
+  Start({.handshakes_per_source = 2, .offers_per_source = 1});
+  Connection pending = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(pending).ok());
+  Connection refused = Connect("10.0.0.1");
+  ASSERT_TRUE(absl::IsResourceExhausted(Place(refused).status()));
+  Connection newcomer = Connect("10.0.0.1");
+  EXPECT_FALSE(IsClosed(refused));
+  EXPECT_FALSE(IsClosed(pending));
+  EXPECT_EQ(gate_->stats().under_way, 2u);
+  refused.stream.reset();
+  EXPECT_EQ(gate_->stats().under_way, 2u);
+}
+
+TEST_F(HandshakeGateTest, ARefusalForLinksNamesNoTimeSinceOnlyTheClientCanMendIt) {
+  Start({.links_per_client = 1});
+  Connection open = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(open).ok());
+  Open(open);
+  Connection refused = Connect("10.0.0.1");
+  const absl::Status status = Place(refused).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(ReadRetryAfter(status), std::nullopt);
+}
+
+// Clients of one host that all come within 100 ms, and come again when they are told to, up to a
+// fifth later. The server answers one offer after another.
+class StormTest : public HandshakeGateTest {
+ protected:
+  struct Result {
+    int refusals = 0;
+    Duration time{};
+  };
+
+  Result Storm(int clients, Duration handshake) {
+    Start({});
+    const TimePoint begin = executors_[0]->now();
+    SeededRandom random(1);
+    std::multimap<TimePoint, int> arrivals;
+    for (int i = 0; i < clients; ++i) {
+      arrivals.emplace(begin + Duration(random.Below(100'000'000)), i);
+    }
+    std::deque<Connection> pending;
+    std::vector<Connection> links;
+    TimePoint done = begin;  // when the server has answered the first of `pending`
+    Result result;
+    while (links.size() < static_cast<size_t>(clients)) {
+      const bool next_is_done =
+          !pending.empty() && (arrivals.empty() || done <= arrivals.begin()->first);
+      const TimePoint next = next_is_done ? done : arrivals.begin()->first;
+      Advance(std::max(next - executors_[0]->now(), Duration::zero()));
+      if (next_is_done) {
+        Answer(pending.front());
+        Open(pending.front());
+        links.push_back(std::move(pending.front()));
+        pending.pop_front();
+        done = next + handshake;
+        continue;
+      }
+      const int client = arrivals.begin()->second;
+      arrivals.erase(arrivals.begin());
+      Connection connection = Connect("10.0.0.1");
+      const absl::Status placed = Place(connection, static_cast<uint8_t>(client)).status();
+      if (placed.ok()) {
+        if (pending.empty()) done = next + handshake;
+        pending.push_back(std::move(connection));
+        continue;
+      }
+      ++result.refusals;
+      const std::optional<Duration> wait = ReadRetryAfter(placed);
+      if (!wait.has_value()) break;
+      const auto fifth = static_cast<uint64_t>(wait->count() / 5);
+      arrivals.emplace(next + *wait + Duration(random.Below(fifth + 1)), client);
+    }
+    EXPECT_EQ(links.size(), static_cast<size_t>(clients));
+    EXPECT_EQ(gate_->stats().evicted_pending + gate_->stats().evicted_silent, 0u);
+    result.time = executors_[0]->now() - begin;
+    links.clear();
+    return result;
+  }
+};
+
+TEST_F(StormTest, EachClientIsRefusedLessThanOnceOnAverageHoweverLongAHandshakeTakes) {
+  for (const int clients : {240, 400}) {
+    for (const int ms : {2, 5, 10, 20}) {
+      SCOPED_TRACE(testing::Message() << clients << " clients, " << ms << " ms each");
+      const Duration handshake = std::chrono::milliseconds(ms);
+      const Result storm = Storm(clients, handshake);
+      EXPECT_LT(storm.refusals, clients);
+      // The server does not stand idle for long.
+      EXPECT_LT(storm.time,
+                clients * std::max<Duration>(handshake, std::chrono::milliseconds(10)) * 2);
+    }
+  }
+}
 
 TEST_F(HandshakeGateTest, OpenLinksAreBoundedPerClientAndPerSource) {
   Start({.links_per_client = 1, .links_per_source = 2});
@@ -299,6 +456,7 @@ TEST_F(HandshakeGateTest, ARefusalNamesTheFieldToRaiseAndItsValue) {
   Start({.offers_per_source = 1, .links_per_source = 2});
   Connection first = Connect("10.0.0.1");
   ASSERT_TRUE(Place(first).ok());
+  Answer(first);
   Connection young = Connect("10.0.0.1");
   const std::string offers(Place(young).status().message());
   EXPECT_NE(offers.find("raise ServerOptions::handshakes.offers_per_source (1)"), std::string::npos)

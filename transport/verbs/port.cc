@@ -1,6 +1,9 @@
 #include "verbena/transport/verbs/port.h"
 
+#include <ifaddrs.h>
 #include <net/if.h>
+#include <netpacket/packet.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -31,21 +34,6 @@ GidType TypeOf(uint32_t type) {
   }
 }
 
-// The kernel lists what belongs to other network namespaces without an interface.
-GidInfo ReadGid(const ibv_gid_entry& entry, PortLink link) {
-  GidInfo info;
-  info.index = static_cast<int>(entry.gid_index);
-  info.gid = entry.gid;
-  info.type = link == PortLink::kIwarp ? GidType::kIwarp : TypeOf(entry.gid_type);
-  char name[IF_NAMESIZE];
-  if (entry.ndev_ifindex != 0 && if_indextoname(entry.ndev_ifindex, name) != nullptr) {
-    info.netdev = name;
-  } else {
-    info.other_namespace = link == PortLink::kEthernet;
-  }
-  return info;
-}
-
 PortLink LinkOf(const ibv_context* context, const ibv_port_attr& port) {
   if (context->device->transport_type == IBV_TRANSPORT_IWARP) return PortLink::kIwarp;
   return port.link_layer == IBV_LINK_LAYER_ETHERNET ? PortLink::kEthernet : PortLink::kInfiniBand;
@@ -63,12 +51,13 @@ void AppendPorts(ibv_context* context, std::vector<PortInfo>& ports) {
                      .link = LinkOf(context, state),
                      .active = state.state == IBV_PORT_ACTIVE});
   }
+  const std::vector<IpAddress> here = GidsOfInterfaces();
   std::vector<ibv_gid_entry> entries(kMaxGids);
   const ssize_t count = ibv_query_gid_table(context, entries.data(), entries.size(), 0);
   for (ssize_t i = 0; i < count; ++i) {
     for (size_t at = first; at < ports.size(); ++at) {
       if (ports[at].port != entries[i].port_num) continue;
-      ports[at].gids.push_back(ReadGid(entries[i], ports[at].link));
+      ports[at].gids.push_back(ReadGid(entries[i], ports[at].link, here));
     }
   }
 }
@@ -243,6 +232,46 @@ std::vector<PortInfo> PortsOf(ibv_context* context) {
   std::vector<PortInfo> ports;
   AppendPorts(context, ports);
   return ports;
+}
+
+IpAddress DefaultGid(const std::array<uint8_t, 6>& hardware) {
+  const auto& h = hardware;
+  return {0xfe, 0x80, 0,    0,    0,    0,    0,   0, static_cast<uint8_t>(h[0] ^ 2),
+          h[1], h[2], 0xff, 0xfe, h[3], h[4], h[5]};
+}
+
+std::vector<IpAddress> GidsOfInterfaces() {
+  std::vector<IpAddress> gids = HostAddresses(/*reachable=*/false);
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return gids;
+  for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_PACKET) continue;
+    const auto& link = reinterpret_cast<const sockaddr_ll&>(*each->ifa_addr);
+    std::array<uint8_t, 6> hardware;
+    if ((each->ifa_flags & IFF_LOOPBACK) != 0 || link.sll_halen != sizeof(hardware)) continue;
+    std::memcpy(hardware.data(), link.sll_addr, sizeof(hardware));
+    gids.push_back(DefaultGid(hardware));
+  }
+  freeifaddrs(all);
+  return gids;
+}
+
+GidInfo ReadGid(const ibv_gid_entry& entry, PortLink link, const std::vector<IpAddress>& here) {
+  GidInfo info;
+  info.index = static_cast<int>(entry.gid_index);
+  info.gid = entry.gid;
+  info.type = link == PortLink::kIwarp ? GidType::kIwarp : TypeOf(entry.gid_type);
+  char name[IF_NAMESIZE];
+  if (entry.ndev_ifindex != 0 && if_indextoname(entry.ndev_ifindex, name) != nullptr) {
+    info.netdev = name;
+  }
+  if (link != PortLink::kEthernet) return info;
+  // Without a list of addresses the interface must do.
+  const bool has_address =
+      here.empty() || std::ranges::find(here, std::to_array(entry.gid.raw)) != here.end();
+  info.other_namespace = info.netdev.empty() || !has_address;
+  if (info.other_namespace) info.netdev.clear();
+  return info;
 }
 
 std::string FormatGid(const ibv_gid& gid) { return FormatIp(std::to_array(gid.raw)); }

@@ -7,19 +7,21 @@
 //   "eth0"         the port behind that network interface
 //   "10.0.0.1"     the port that has that address; IPv6 as well
 //
-// All but ListPorts() and PortsOf() are pure functions.
+// All but ListPorts(), PortsOf() and ReadGid() are pure functions.
 
 #ifndef VERBENA_TRANSPORT_VERBS_PORT_H_
 #define VERBENA_TRANSPORT_VERBS_PORT_H_
 
 #include <infiniband/verbs.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/socket.h"
 
 namespace verbena::internal {
 
@@ -58,6 +60,20 @@ std::vector<PortInfo> ListPorts();
 
 // Every port of the device of `context`, which is open. Opens nothing.
 std::vector<PortInfo> PortsOf(ibv_context* context);
+
+// The GID that a RoCE port has for an interface without any address: fe80::/64, and the hardware
+// address as an EUI-64.
+IpAddress DefaultGid(const std::array<uint8_t, 6>& hardware);
+
+// The GIDs that the interfaces of this network namespace may give a RoCE port: their addresses, and
+// the default GIDs of their hardware. Empty if the kernel does not tell.
+std::vector<IpAddress> GidsOfInterfaces();
+
+// A GID of a port, as the kernel lists it. On RoCE it belongs to another network namespace unless
+// its interface exists here and it is among `here`, the GidsOfInterfaces(). The interface's index
+// alone proves nothing: the kernel tells the index that it has in its own namespace, and another
+// interface may have the same here. If `here` is empty, the index must do.
+GidInfo ReadGid(const ibv_gid_entry& entry, PortLink link, const std::vector<IpAddress>& here);
 
 // "::ffff:10.0.0.1" as "10.0.0.1", others as IPv6 addresses.
 std::string FormatGid(const ibv_gid& gid);

@@ -486,6 +486,11 @@ std::string DeviceAttempts::NameOf(size_t device) const {
 void DeviceAttempts::AddFailure(size_t i, const absl::Status& why) {
   VERBENA_CHECK(i == failures_.size()) << "device " << i << " of " << order_.size();
   failures_.push_back(why);
+  const bool shared_memory = shard_.kinds()[order_[i]] == LinkKind::kSoft;
+  if (!shared_memory || !(absl::IsPermissionDenied(why) || absl::IsFailedPrecondition(why))) return;
+  for (size_t device = 0; device < shard_.kinds().size(); ++device) {
+    if (std::ranges::find(order_, device) == order_.end()) order_.push_back(device);
+  }
 }
 
 absl::Status DeviceAttempts::Failure(const std::string& address) const {

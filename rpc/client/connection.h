@@ -277,7 +277,8 @@ class DeviceAttempts {
 
   // The devices to try, by index in the shard.
   const std::vector<size_t>& order() const { return order_; }
-  // Device order()[i] does not reach the peer.
+  // Device order()[i] does not reach the peer. If that is shared memory, and the two processes will
+  // never share it (they are of two users, or one has none), the devices in reserve join the order.
   void AddFailure(size_t i, const absl::Status& why);
   // Why no device reaches `address`, after a failure of each. With a single device, its own error.
   absl::Status Failure(const std::string& address) const;

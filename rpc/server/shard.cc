@@ -90,7 +90,7 @@ Task<absl::Status> ServerShard::AcceptAs(uint64_t number, std::unique_ptr<Messag
 // On the device of the kind that the client offers.
 Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> stream,
                                               LinkParameters offer, ServerSession& session) {
-  absl::StatusOr<Endpoint*> endpoint = co_await shard_.AwaitEndpointFor(offer.kind, *stream);
+  absl::StatusOr<Endpoint*> endpoint = co_await shard_.AwaitEndpointFor(offer.kind);
   if (endpoint.ok()) {
     [[maybe_unused]] const auto use = (*endpoint)->Use();
     co_return co_await (*endpoint)->Accept(std::move(stream), std::move(offer), session,

@@ -48,18 +48,9 @@ bool Shard::MayConnectOver(size_t device, const MessageStream& stream) const {
   return !devices_[device]->in_reserve() || IsBeyondLoopback(stream.peer());
 }
 
-Task<absl::StatusOr<Endpoint*>> Shard::AwaitEndpointFor(LinkKind kind,
-                                                        const MessageStream& stream) {
+Task<absl::StatusOr<Endpoint*>> Shard::AwaitEndpointFor(LinkKind kind) {
   const size_t index = std::find(kinds_.begin(), kinds_.end(), kind) - kinds_.begin();
-  if (index < kinds_.size() && MayConnectOver(index, stream)) {
-    co_return co_await AwaitEndpointOn(index);
-  }
-  if (index < kinds_.size()) {
-    co_return absl::FailedPreconditionError(fmt::format(
-        "{} ({}) is kept in reserve: \"auto\" opens it for connections beyond loopback alone, and "
-        "{} is none; name the device (soft:tcp, soft:PORT) on both sides",
-        devices_[index]->name(), LinkKindName(kind), stream.peer()));
-  }
+  if (index < kinds_.size()) co_return co_await AwaitEndpointOn(index);
   std::vector<std::string> names;
   names.reserve(devices_.size());
   for (const std::unique_ptr<ShardDevice>& device : devices_) {

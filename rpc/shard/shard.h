@@ -99,11 +99,12 @@ class Shard {
     VERBENA_CHECK(device < devices_.size()) << device << " of " << devices_.size() << " devices";
     return devices_[device]->AwaitEndpoint();
   }
-  // The endpoint on the device of that kind, for the peer of `stream`; FAILED_PRECONDITION if there
-  // is no such device, or the peer may not use it.
-  Task<absl::StatusOr<Endpoint*>> AwaitEndpointFor(LinkKind kind, const MessageStream& stream);
-  // False for a device in reserve if the bootstrap's connection goes over loopback, or tells no
-  // address: a process opens no port by itself for links that stay on its host.
+  // The endpoint on the device of that kind, for a peer that asks for it. A device in reserve is
+  // opened. FAILED_PRECONDITION if there is no such device.
+  Task<absl::StatusOr<Endpoint*>> AwaitEndpointFor(LinkKind kind);
+  // Whether a client may try that device. False for one in reserve if the bootstrap's connection
+  // goes over loopback, or tells no address: a process opens no port by itself for links that stay
+  // on its host, unless they cannot go through shared memory (DeviceAttempts::AddFailure).
   bool MayConnectOver(size_t device, const MessageStream& stream) const;
   // The device of that name; "": the only one that is not in reserve. INVALID_ARGUMENT names the
   // devices that exist.

@@ -1,12 +1,13 @@
 // A connection whose sides leave the device open ("auto") takes one that both have, and shared
 // memory on one host. Sides without a common device are told what each has. "auto" opens TCP only
-// when a connection beyond loopback needs it.
+// when a connection needs it: over loopback only if the two share no memory.
 
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "tests/rpc/testing_service.h"
+#include <memory>
 #include "verbena/rpc/shard/open_device.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
@@ -15,7 +16,9 @@
 namespace verbena::internal {
 namespace auto_device_test {
 
+#include "verbena/transport/connect/bootstrap.h"
 class AutoDeviceTest : public RpcTest {
+#include "verbena/transport/connect/tcp_bootstrap.h"
  protected:
   // The environment's choice counts for "auto" alone, and these tests are not about it.
   void SetUp() override {
@@ -83,12 +86,38 @@ TEST_F(AutoDeviceTest, NoPortIsOpenedIfSharedMemoryServes) {
   EXPECT_EQ(server_runtime_->device_names().back(), kTcpDeviceName);
 }
 
-TEST_F(AutoDeviceTest, AConnectionOverLoopbackOpensNoPort) {
+TEST_F(AutoDeviceTest, AServerOpensTcpForAClientOfItsHostThatAsksForIt) {
   Start("auto", "soft:tcp");
-  const absl::Status status = Run(EchoOnce(1, "hello"));
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  EXPECT_NE(std::string(status.message()).find("kept in reserve"), std::string::npos) << status;
-  EXPECT_TRUE(TcpInReserve(*server_runtime_));
+  EXPECT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
+  EXPECT_FALSE(TcpInReserve(*server_runtime_));
+}
+
+TEST_F(AutoDeviceTest, AClientOpensTcpForAServerOfItsHostThatHasNoSharedMemory) {
+  Start("soft:tcp", "auto");
+  ASSERT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
+  EXPECT_EQ(InUse(), std::vector<std::string>{kTcpDeviceName});
+  EXPECT_NE(PassedOver("soft0").find("only tcp0 (tcp)"), std::string::npos) << PassedOver("soft0");
+}
+
+// Takes connections of a bootstrap, and closes each at once.
+Task<void> HangUp(MessageListener& listener) {
+  while ((co_await listener.Accept()).ok()) {
+  }
+}
+
+TEST_F(AutoDeviceTest, AServerThatHangsUpOverLoopbackOpensNoPortOfItsClient) {
+  const std::unique_ptr<TcpBootstrap> bootstrap = TcpBootstrap::Create().value();
+  const std::unique_ptr<MessageListener> listener = bootstrap->Listen("127.0.0.1:0").value();
+  server_runtime_ = StartRuntime({.device = "soft"});
+  server_runtime_->Spawn(HangUp(*listener));
+  client_runtime_ = StartRuntime({.device = "auto"});
+  {
+    Channel channel(*client_runtime_, listener->address());
+    const absl::Status status = Run(channel.Connect());
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  }
+  EXPECT_TRUE(TcpInReserve(*client_runtime_));
+  server_runtime_.reset();
 }
 
 TEST_F(AutoDeviceTest, ADeviceThatTheServerLacksIsRefusedWithTheWayToChooseOne) {

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -52,6 +53,21 @@ TEST_F(TwoUsersTest, MemoryIsNotSharedAndTheStatusSaysWhatReachesTheOtherUser) {
   EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted) << status;
   EXPECT_NE(status.message().find("belongs to user"), std::string::npos) << status;
   EXPECT_NE(status.message().find("VERBENA_DEVICE=soft:tcp for both"), std::string::npos) << status;
+}
+
+TEST_F(TwoUsersTest, WithoutANamedDeviceTheyTalkOverTcp) {
+  if (!MayBecomeNobody()) GTEST_SKIP() << "this user cannot become another one";
+  const char* const before = std::getenv("VERBENA_DEVICE");
+  const std::string device = before == nullptr ? "" : before;
+  unsetenv("VERBENA_DEVICE");
+  StartOn("auto");
+  EXPECT_EQ(Run(EchoOnce(1, "root's")), absl::OkStatus());
+  for (const DeviceStats& each : client_runtime_->device_stats(0)) {
+    if (each.endpoint.links > 0) {
+      EXPECT_NE(each.kind, "soft");
+    }
+  }
+  if (before != nullptr) setenv("VERBENA_DEVICE", device.c_str(), 1);
 }
 
 TEST_F(TwoUsersTest, TheyTalkOverTcp) {

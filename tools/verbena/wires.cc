@@ -65,8 +65,7 @@ std::string DescribeWires(const SharingFacts& facts) {
   Say(fmt::format("both of user {} and in network namespace{}: shared memory", facts.user,
                   NetworkOf(facts)),
       out);
-  Say("of two users: TCP, if both name it (VERBENA_DEVICE=soft:tcp), because memory is shared "
-      "within one user alone",
+  Say("of two users: TCP, because memory is shared within one user alone",
       out);
   Say("in two network namespaces: TCP, because one does not find the other's device by its name",
       out);

@@ -88,8 +88,8 @@ struct RuntimeOptions {
   // "rdma:NAME": an RDMA device by its name (as ibv_devices lists them, "mlx5_0:2" for its port 2),
   // interface ("eth0") or address ("10.0.0.1"). "auto": what the environment variable
   // VERBENA_DEVICE says. If that is not set: shared memory, the first active RDMA port of each kind
-  // (InfiniBand, RoCE, iWARP), and TCP in reserve. A port that cannot be opened is left out, and
-  // logged. Each connection takes the first device that reaches its peer: shared memory on one
+  // (InfiniBand, RoCE, iWARP), and TCP in reserve; TCP in the place of shared memory if the process
+  // may not share any. A port that cannot be opened is left out, and logged. Each connection takes the first device that reaches its peer: shared memory on one
   // host, otherwise RDMA, otherwise TCP, which opens its port only then (docs/devices.md).
   std::string device = "auto";
   // How queue pairs of RDMA devices are connected. "exchange": by the numbers in the handshake.

@@ -7,7 +7,8 @@
 //   "auto", ""    what the environment variable VERBENA_DEVICE says; without it the software device
 //                 and the first active port of each kind (InfiniBand, RoCE, iWARP); a port that
 //                 cannot be opened is left out. The software device over TCP is kept in reserve:
-//                 the runtime opens it when a link needs it
+//                 the runtime opens it when a link needs it. If the process may not share memory,
+//                 TCP is opened in place of the software device, and the log says why
 //
 // Any other word is taken for the NAME of an RDMA device.
 

@@ -158,6 +158,7 @@ absl::Status RuntimeCore::OpenNamedDevices() {
   VERBENA_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> opened,
                            internal::OpenDevices(options_.device));
   const bool automatic = IsAutomatic(options_.device);
+  bool has_tcp = false;
   for (std::unique_ptr<Device>& device : opened) {
     const bool last = keepers_.empty() && &device == &opened.back();
     const std::string name = device->name();
@@ -165,11 +166,12 @@ absl::Status RuntimeCore::OpenNamedDevices() {
     const DeviceKeeper::Options options = KeeperOptions(device->kind());
     const absl::Status kept = Keep(
         DeviceKeeper::Create(std::move(device), [again] { return OpenDevice(again); }, options));
+    has_tcp |= kept.ok() && name == kTcpDeviceName;
     if (kept.ok()) continue;
     if (last || !automatic || absl::IsInvalidArgument(kept)) return kept;
     Log(LogLevel::kWarning, fmt::format("{} is not used: {}", name, kept.ToString()));
   }
-  return automatic ? KeepTcpInReserve() : absl::OkStatus();
+  return automatic && !has_tcp ? KeepTcpInReserve() : absl::OkStatus();
 }
 
 absl::Status RuntimeCore::KeepTcpInReserve() {

@@ -2,23 +2,28 @@
 // memory on one host. Sides without a common device are told what each has. "auto" opens TCP only
 // when a connection needs it: over loopback only if the two share no memory.
 
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/rpc/testing_service.h"
-#include <memory>
+#include "tests/support/forbidden_call.h"
 #include "verbena/rpc/shard/open_device.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/rdma_cm.h"
+#include "verbena/transport/connect/tcp_bootstrap.h"
 
 namespace verbena::internal {
 namespace auto_device_test {
 
-#include "verbena/transport/connect/bootstrap.h"
 class AutoDeviceTest : public RpcTest {
-#include "verbena/transport/connect/tcp_bootstrap.h"
  protected:
   // The environment's choice counts for "auto" alone, and these tests are not about it.
   void SetUp() override {
@@ -118,6 +123,17 @@ TEST_F(AutoDeviceTest, AServerThatHangsUpOverLoopbackOpensNoPortOfItsClient) {
   }
   EXPECT_TRUE(TcpInReserve(*client_runtime_));
   server_runtime_.reset();
+}
+
+// As in a container whose seccomp profile forbids memfds.
+TEST_F(AutoDeviceTest, AProcessThatMayNotShareMemoryStartsWithTcp) {
+  WithForbidden(SYS_memfd_create, EPERM, [] {
+    const std::unique_ptr<Runtime> runtime = StartRuntime({.device = "auto"});
+    const std::vector<std::string>& names = runtime->device_names();
+    EXPECT_EQ(names.back(), kTcpDeviceName);
+    EXPECT_EQ(std::count(names.begin(), names.end(), kTcpDeviceName), 1);
+    EXPECT_FALSE(TcpInReserve(*runtime));
+  });
 }
 
 TEST_F(AutoDeviceTest, ADeviceThatTheServerLacksIsRefusedWithTheWayToChooseOne) {

@@ -81,8 +81,6 @@ struct ProcessPair {
 
   bool HasOneNetwork() const { return !HasOwnNetwork(server) && !HasOwnNetwork(client); }
   bool MayShareMemory() const { return server.may_share_memory && client.may_share_memory; }
-  // Processes that find out by themselves that they cannot share memory need not name TCP.
-  const char* device() const { return MayShareMemory() ? "auto" : "soft:tcp"; }
   const char* wire() const { return HasOneNetwork() && MayShareMemory() ? "soft" : "tcp"; }
   // Returns the address at which the client finds a server that listens at `address`.
   std::string AddressFor(const std::string& address) const {
@@ -158,7 +156,7 @@ Task<absl::Status> Exchange(Channel& channel) {
 [[noreturn]] void RunClient(const ProcessPair& pair, const std::string& address, int out) noexcept {
   std::string line = "the kernel refuses";
   if (Enter(pair.client, pair.client_cable)) {
-    auto runtime = Runtime::Start({.device = pair.device()});
+    auto runtime = Runtime::Start({});
     line = runtime.status().ToString();
     if (runtime.ok()) {
       Channel channel(**runtime, address);
@@ -179,7 +177,7 @@ std::string WireBetween(const ProcessPair& pair) {
       pair.HasOneNetwork() ? "127.0.0.1:0" : "0.0.0.0:0",
       [&pair](PayloadService&, RuntimeOptions& options, internal::TestDevice&) {
         if (!Enter(pair.server, pair.server_cable)) _exit(1);
-        options.device = pair.device();
+        options.device = "auto";
       });
   if (process.address().empty()) return "the server did not start";
   const std::string address = pair.AddressFor(process.address());

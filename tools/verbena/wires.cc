@@ -57,8 +57,8 @@ std::string DescribeWires(const SharingFacts& facts) {
                                                      ? fmt::format("{}", *facts.ptrace_scope)
                                                      : "none (no Yama)");
   if (!facts.memory.ok()) {
-    Say("where this process runs, none shares memory: name soft:tcp on both sides "
-        "(VERBENA_DEVICE=soft:tcp), and allow memfd_create and F_ADD_SEALS for more",
+    Say("where this process runs, none shares memory, and TCP takes its place: allow memfd_create "
+        "and F_ADD_SEALS for more",
         out);
     return out;
   }

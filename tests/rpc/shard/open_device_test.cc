@@ -1,6 +1,6 @@
 // A named device is opened or refused, never replaced by another. Only "auto" reads VERBENA_DEVICE.
 // Without that variable, "auto" gives the soft device, and also the host's RDMA device if there is
-// one. The soft device over TCP is opened only by its name.
+// one. The soft device over TCP is opened by its name, and by "auto" if memory cannot be shared.
 
 #include "verbena/rpc/shard/open_device.h"
 
@@ -20,12 +20,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/forbidden_call.h"
+#include "tests/transport/base/captured_log.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
 namespace open_device_test {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -67,9 +69,18 @@ TEST_F(OpenDeviceTest, TheSoftDeviceOverTcpListensWhereItsNameSays) {
 }
 
 // As in a container whose seccomp profile forbids memfds, or their seals.
-TEST_F(OpenDeviceTest, WithoutMemoryToShareThereIsTcpAndTheErrorSaysSo) {
+TEST_F(OpenDeviceTest, WithoutMemoryToShareThereIsTcpAndALogLineOrTheErrorSaysSo) {
   const auto expect_tcp_alone = [] {
-    const absl::Status refused = OpenDevices("auto").status();
+    CapturedLog log;
+    auto automatic = OpenDevices("auto");
+    ASSERT_TRUE(automatic.ok()) << automatic.status();
+    EXPECT_EQ(automatic->back()->name(), kTcpDeviceName);
+    EXPECT_TRUE(static_cast<SoftDevice&>(*automatic->back()).tcp());
+    std::vector<std::string> lines = log.Take();
+    std::erase_if(lines, [](const std::string& line) { return line.find("memfd") == line.npos; });
+    EXPECT_THAT(lines, ElementsAre(HasSubstr("shares no memory")));
+
+    const absl::Status refused = OpenDevices("soft").status();
     EXPECT_THAT(std::string(refused.message()),
                 AllOf(HasSubstr("memfd"), HasSubstr("VERBENA_DEVICE=soft:tcp")));
     auto devices = OpenDevices("soft:tcp:127.0.0.1:0");

@@ -41,7 +41,7 @@ TEST(WiresTest, WithoutMemoryToShareThereIsTcpAlone) {
   facts.memory = absl::PermissionDeniedError("memfd_create: not permitted");
   const std::string text = DescribeWires(facts);
   EXPECT_THAT(text, HasSubstr("memory to share   no (memfd_create: not permitted)"));
-  EXPECT_THAT(text, HasSubstr("name soft:tcp on both sides"));
+  EXPECT_THAT(text, HasSubstr("TCP takes its place"));
   EXPECT_THAT(text, Not(HasSubstr(": shared memory")));
 }
 

@@ -1,6 +1,7 @@
 #include "verbena/transport/device/verbs_status.h"
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "fmt/format.h"
@@ -98,6 +99,7 @@ std::string WordsOfWc(ibv_wc_status status, const std::string& peer) {
 }  // namespace
 
 absl::Status ErrnoStatus(int error, const std::string& what) {
+  error = std::abs(error);
   // Both are null for a number that the C library does not know.
   const char* name = strerrorname_np(error);
   const char* description = strerrordesc_np(error);

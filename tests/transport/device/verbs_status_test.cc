@@ -174,5 +174,11 @@ TEST(ErrnoStatusTest, AnErrnoThatTheLibraryDoesNotKnowIsAnErrorAllTheSame) {
   EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("ibv_x"), HasSubstr("9999")));
 }
 
+TEST(ErrnoStatusTest, AProvidersNegativeErrnoIsReadAsItsErrno) {
+  for (const int error : {ENOMEM, EINVAL, ENOTCONN}) {
+    EXPECT_EQ(ErrnoStatus(-error, "ibv_post_send"), ErrnoStatus(error, "ibv_post_send"));
+  }
+}
+
 }  // namespace verbs_status_test
 }  // namespace verbena::internal

@@ -114,22 +114,28 @@ ibv_qp_init_attr RcQp(const TestBed& bench, ibv_srq* srq, uint32_t send_sges,
 }
 
 // Makes the least RC queue pair. Some devices have ports, GIDs and datagrams, but no RC (EFA,
-// usNIC): their providers say EOPNOTSUPP or EINVAL. Other errors may pass, so they stay as they
-// are.
+// usNIC): their providers say EOPNOTSUPP, or EINVAL. EINVAL may also be about the queue pair's
+// sizes. It is about RC if the device makes a queue pair of datagrams with the same sizes. Other
+// errors may pass, so they stay as they are.
 absl::Status CheckReliable(Device& device, const TestBed& bench) {
   ibv_qp_init_attr attributes = RcQp(bench, nullptr, 1, 0);
+// Whether the device makes such a queue pair.
+absl::Status Makes(Device& device, const TestBed& bench, ibv_qp_init_attr attributes) {
   absl::StatusOr<ibv_qp*> qp = device.CreateQp(bench.pd.get(), attributes);
-  if (qp.ok()) {
-    QpHandle(device, *qp).Reset();
-    return absl::OkStatus();
-  }
-  if (!absl::IsUnimplemented(qp.status()) && !absl::IsInvalidArgument(qp.status())) {
-    return qp.status();
-  }
+  if (qp.ok()) QpHandle(device, *qp).Reset();
+  return qp.status();
+}
+
+  const absl::Status made = Makes(device, bench, attributes);
+  if (made.ok()) return made;
+  attributes.qp_type = IBV_QPT_UD;
+  const bool no_rc = absl::IsUnimplemented(made) ||
+                     (absl::IsInvalidArgument(made) && Makes(device, bench, attributes).ok());
+  if (!no_rc) return made;
   return absl::UnimplementedError(fmt::format(
       "{} has no reliable connections (RC queue pairs), which links are made of; use another RDMA "
       "device, or soft:tcp: {}",
-      device.name(), std::string(qp.status().message())));
+      device.name(), std::string(made.message())));
 }
 
 // Providers refuse what they cannot inline, or grant less of it (i40iw: 48), and round up what they

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include <vector>
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
@@ -18,6 +19,7 @@
 #include "tests/transport/device/delegating_device.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/options.h"
+#include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/soft_device.h"
 #include "verbena/transport/verbs/rdma_device.h"
 
@@ -27,6 +29,7 @@ namespace probe_test {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+using ::testing::Not;
 std::unique_ptr<SoftDevice> MakeDevice(const std::string& name, const SoftProfile& profile) {
   return SoftDevice::Create({.name = name, .engine_thread = false, .profile = profile}).value();
 }
@@ -77,6 +80,41 @@ TEST(ProbeTest, ADeviceWithoutReliableConnectionsIsRefusedInWords) {
 }
 
 // Makes each queue pair, and grants it 48 inline bytes at most.
+// Answers EINVAL to queue pairs of the given types.
+class PickyDevice final : public DelegatingDevice {
+ public:
+  PickyDevice(Device& device, std::vector<ibv_qp_type> refused)
+      : DelegatingDevice(device), refused_(std::move(refused)) {}
+  absl::StatusOr<ibv_qp*> CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes) override {
+    if (std::ranges::find(refused_, attributes.qp_type) != refused_.end()) {
+      return ErrnoStatus(EINVAL, "ibv_create_qp");
+    }
+    attributes.qp_type = IBV_QPT_RC;  // all that the software device makes
+    return DelegatingDevice::CreateQp(pd, attributes);
+  }
+
+ private:
+  const std::vector<ibv_qp_type> refused_;
+};
+
+// As usNIC: EINVAL to RC, and datagrams.
+TEST(ProbeTest, ADeviceThatMakesQueuePairsOfDatagramsAloneHasNoReliableConnections) {
+  const std::unique_ptr<SoftDevice> soft = MakeDevice("usnic_0", {});
+  PickyDevice device(*soft, {IBV_QPT_RC});
+  const absl::Status refused = ProbeCapabilities(device).status();
+  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("has no reliable connections"));
+}
+
+TEST(ProbeTest, AnInvalidArgumentThatAllQueuePairsHaveIsNotCalledALackOfReliableConnections) {
+  const std::unique_ptr<SoftDevice> soft = MakeDevice("tiny_0", {});
+  PickyDevice device(*soft, {IBV_QPT_RC, IBV_QPT_UD});
+  const absl::Status refused = ProbeCapabilities(device).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("EINVAL"), Not(HasSubstr("reliable"))));
+}
+
 class StingyDevice final : public DelegatingDevice {
  public:
   using DelegatingDevice::DelegatingDevice;

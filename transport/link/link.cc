@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -22,15 +24,21 @@ uint64_t IdentityOf(uint32_t qpn, uint32_t psn) { return uint64_t{qpn} << 24 | p
 
 }  // namespace
 
-Task<void> LinkQp::MoveToError(ControlPool& control, Device& device) {
+Task<absl::Status> LinkQp::MoveToError(ControlPool& control, Device& device,
+                                       std::optional<uint64_t> marker) {
   stream_.Close();
   ibv_qp* const qp = qp_.get();
   // Until the queue pair is in ERR, the peer may use up receives of the endpoint: so this goes
   // ahead of others' destructions.
-  absl::Status status = co_await control.Finish(
-      ControlKind::kToError, qp, [&device, qp] { return MoveQpToError(device, qp); });
+  absl::Status status =
+      co_await control.Finish(ControlKind::kToError, qp, [&device, qp, marker]() -> absl::Status {
+        absl::Status moved = MoveQpToError(device, qp);
+        if (!moved.ok() || !marker.has_value()) return moved;
+        return PostDrainMarker(qp, *marker);
+      });
   if (!status.ok()) Log(LogLevel::kWarning, status.ToString());
   co_await stream_.AwaitUnread();
+  co_return status;
 }
 
 Task<absl::Status> LinkQp::AwaitDrained(TimePoint limit) {
@@ -326,14 +334,18 @@ void Link::Close(const absl::Status& reason) {
 // Each wait is bounded: some devices never flush, or never send the event.
 Task<void> Link::Drain(TurnPacer& pacer) {
   DeviceContext& context = host_.context();
-  co_await qp_.MoveToError(context.control(), context.device());
-  (void)co_await pacer.Pass();
-  const TimePoint limit = SaturatingAdd(host_.executor().now(), host_.limits().teardown_timeout);
   LinkSendQueue& sends = sender_.queue();
   // A device that completes no marker in ERR (siw) flushed the posted WRs when the queue pair moved
   // there; destroying the queue pair ends the rest.
+  std::optional<uint64_t> marker;
   if (sends.slots().in_flight() > 0 && context.device().capabilities().flushes_in_error) {
-    sends.PostDrainMarker();
+    marker = sends.ReserveDrainMarker();
+  }
+  const absl::Status moved = co_await qp_.MoveToError(context.control(), context.device(), marker);
+  if (!moved.ok() && marker.has_value()) sends.ForgetDrainMarker();
+  (void)co_await pacer.Pass();
+  const TimePoint limit = SaturatingAdd(host_.executor().now(), host_.limits().teardown_timeout);
+  if (marker.has_value() && sends.slots().in_flight() > 0) {
     absl::Status drained = co_await qp_.AwaitDrained(limit);
     if (!drained.ok()) {
       static thread_local ThrottledLog log({.lines = 1, .interval = std::chrono::seconds(10)});

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -197,8 +198,10 @@ class LinkQp {
 
   // --- teardown
 
-  // Moves the queue pair to ERR, and waits until nobody reads the bootstrap connection.
-  Task<void> MoveToError(ControlPool& control, Device& device);
+  // Moves the queue pair to ERR, posts the drain marker of that wr_id there, and waits until nobody
+  // reads the bootstrap connection. Not OK: the marker was not posted.
+  Task<absl::Status> MoveToError(ControlPool& control, Device& device,
+                                 std::optional<uint64_t> marker);
   // The last posted WR has completed.
   void OnDrained() { drained_.Set(); }
   Task<absl::Status> AwaitDrained(TimePoint limit);

@@ -10,6 +10,7 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/device/verbs_status.h"
 
 namespace verbena::internal {
 namespace {
@@ -239,6 +240,17 @@ absl::Status MoveQpToError(Device& device, ibv_qp* qp) {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_ERR;
   return device.ModifyQp(qp, attributes, IBV_QP_STATE);
+}
+
+absl::Status PostDrainMarker(ibv_qp* qp, uint64_t wr_id) {
+  ibv_send_wr marker = {};
+  marker.wr_id = wr_id;
+  marker.opcode = IBV_WR_SEND;
+  marker.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* refused = nullptr;
+  const int error = ibv_post_send(qp, &marker, &refused);
+  if (error == 0) return absl::OkStatus();
+  return ErrnoStatus(error, fmt::format("draining QPN {:#x}", qp->qp_num));
 }
 
 }  // namespace verbena::internal

@@ -96,6 +96,11 @@ std::string DescribePathMtu(const PortAddress& local, uint32_t peer_mtu_bytes);
 
 absl::Status MoveQpToError(Device& device, ibv_qp* qp);
 
+// Call once the queue pair is in ERR. Posts a SEND of no bytes, whose flush proves that all WRs
+// before it have ended. On a control thread: some providers make a system call, or a command of the
+// firmware, of a post in ERR (hns, irdma).
+absl::Status PostDrainMarker(ibv_qp* qp, uint64_t wr_id);
+
 }  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_QP_H_

@@ -2,10 +2,7 @@
 
 #include <utility>
 
-#include "fmt/format.h"
-#include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
-#include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/link/limits.h"
 
 namespace verbena::internal {
@@ -66,18 +63,10 @@ void LinkSendQueue::DropPending() {
   pending_.Clear(/*kept=*/false);
 }
 
-void LinkSendQueue::PostDrainMarker() {
-  ibv_send_wr marker = {};
-  marker.wr_id = slots_.IdOf(slots_.posted()).Pack();
-  marker.opcode = IBV_WR_SEND;
-  marker.send_flags = IBV_SEND_SIGNALED;
-  ibv_send_wr* refused = nullptr;
-  if (const int error = ibv_post_send(qp_, &marker, &refused); error != 0) {
-    Log(LogLevel::kWarning,
-        ErrnoStatus(error, fmt::format("draining QPN {:#x}", qp_->qp_num)).ToString());
-    return;
-  }
+uint64_t LinkSendQueue::ReserveDrainMarker() {
+  const uint64_t marker = slots_.IdOf(slots_.posted()).Pack();
   slots_.Advance(1);
+  return marker;
 }
 
 void LinkSendQueue::ReleaseAll() {

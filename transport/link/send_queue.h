@@ -219,7 +219,7 @@ class SendSlots {
   // The WR at `position` holds `buffer` until it has ended; SendBuffers::kNone if it was copied.
   void Hold(uint32_t position, uint32_t buffer) { At(position) = buffer; }
 
-  // `count` more WRs were posted.
+  // `count` more WRs were posted; -1u takes the last one back.
   void Advance(uint32_t count) { posted_ += count; }
 
   // Counts a SEND that is about to be posted. True if it must be signalled. `holds`: it holds a
@@ -535,9 +535,11 @@ class LinkSendQueue {
     released = count;
     return is_posted;
   }
-  // Call once the queue pair is in ERR. Posts a WR whose flush proves that all before it have
-  // ended.
-  void PostDrainMarker();
+  // Counts one more WR as posted: the drain marker, whose flush proves that all before it have
+  // ended. Returns its wr_id. Nothing is posted afterwards but the marker itself.
+  uint64_t ReserveDrainMarker();
+  // The marker was not posted after all.
+  void ForgetDrainMarker() { slots_.Advance(-1u); }
   // The queue pair is gone: gives back the buffers of what was posted.
   void ReleaseAll();
 

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -165,6 +167,46 @@ TEST_F(ControlVerbsTest, NoControlVerbRunsOnTheExecutorsThread) {
   EXPECT_EQ(held().calls(Verb::kDestroy), 8);
   EXPECT_GE(held().calls(Verb::kDeallocWindow), 3 * 40);
   EXPECT_EQ(held().calls(Verb::kDeallocWindow), held().calls(Verb::kAllocWindow));
+}
+
+// Counts posts to send queues in ERR. One exists at a time.
+class PostsInError {
+ public:
+  explicit PostsInError(Device& device) : device_(device) {
+    executor_ = std::this_thread::get_id();
+    here_ = elsewhere_ = 0;
+    post_ = device.context()->ops.post_send;
+    device.context()->ops.post_send = [](ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
+      if (qp->state == IBV_QPS_ERR)
+        ++(std::this_thread::get_id() == executor_ ? here_ : elsewhere_);
+      return post_(qp, request, bad);
+    };
+  }
+  PostsInError(const PostsInError&) = delete;
+  PostsInError& operator=(const PostsInError&) = delete;
+  ~PostsInError() { device_.context()->ops.post_send = post_; }
+
+  int here() const { return here_; }
+  int elsewhere() const { return elsewhere_; }
+
+ private:
+  inline static std::thread::id executor_;
+  inline static std::atomic<int> here_, elsewhere_;
+  inline static int (*post_)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
+  Device& device_;
+};
+
+// On some devices each costs a command of the firmware.
+TEST_F(ControlVerbsTest, NothingIsPostedInErrOnTheExecutorsThread) {
+  StartStrict();
+  Flood flood(5, 32, 0);
+  flood.Run(*survivor_);
+  PollUntil([&] { return survivor_server_.received() == 5; });
+  const PostsInError posts(held());
+  survivor_->Close(absl::CancelledError("the test ends it"));
+  PollUntil([&] { return client().stats().links + server().stats().links == 0; });
+  EXPECT_EQ(posts.here(), 0);
+  EXPECT_GT(posts.elsewhere(), 0);
 }
 
 TEST_F(ControlVerbsTest, AHandshakeWhoseTimeIsOverCostsNoControlVerb) {

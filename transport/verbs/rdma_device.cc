@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -81,6 +82,10 @@ std::string ReadProcStatus() {
 // How often a probe looks for what a device may never do. It counts looks, not time: a thread that
 // stands still for 100 ms would miss a time limit, and find an able device unable.
 constexpr int kLooks = 100;
+// The wr_ids of a probe's receive, and of its SEND in ERR. Keys, of 32 bits, name its other
+// requests.
+constexpr uint64_t kReceive = uint64_t{1} << 32;
+constexpr uint64_t kMarker = kReceive + 1;
 constexpr int kLookMilliseconds = 1;
 
 // The PD and CQ that every probe needs.
@@ -113,12 +118,6 @@ ibv_qp_init_attr RcQp(const TestBed& bench, ibv_srq* srq, uint32_t send_sges,
   return attributes;
 }
 
-// Makes the least RC queue pair. Some devices have ports, GIDs and datagrams, but no RC (EFA,
-// usNIC): their providers say EOPNOTSUPP, or EINVAL. EINVAL may also be about the queue pair's
-// sizes. It is about RC if the device makes a queue pair of datagrams with the same sizes. Other
-// errors may pass, so they stay as they are.
-absl::Status CheckReliable(Device& device, const TestBed& bench) {
-  ibv_qp_init_attr attributes = RcQp(bench, nullptr, 1, 0);
 // Whether the device makes such a queue pair.
 absl::Status Makes(Device& device, const TestBed& bench, ibv_qp_init_attr attributes) {
   absl::StatusOr<ibv_qp*> qp = device.CreateQp(bench.pd.get(), attributes);
@@ -126,6 +125,12 @@ absl::Status Makes(Device& device, const TestBed& bench, ibv_qp_init_attr attrib
   return qp.status();
 }
 
+// Makes the least RC queue pair. Some devices have ports, GIDs and datagrams, but no RC (EFA,
+// usNIC): their providers say EOPNOTSUPP, or EINVAL. EINVAL may also be about the queue pair's
+// sizes. It is about RC if the device makes a queue pair of datagrams with the same sizes. Other
+// errors may pass, so they stay as they are.
+absl::Status CheckReliable(Device& device, const TestBed& bench) {
+  ibv_qp_init_attr attributes = RcQp(bench, nullptr, 1, 0);
   const absl::Status made = Makes(device, bench, attributes);
   if (made.ok()) return made;
   attributes.qp_type = IBV_QPT_UD;
@@ -185,23 +190,93 @@ bool AwaitLastWqe(Device& device) {
   return false;
 }
 
-// A QP in ERR, with a receive queue of its own if `srq` is null; none when the device has no such
-// transition. It was never in RTR, because it has no peer. A device that raises LAST_WQE only for
-// QPs that were is taken for one that does not: its links end without waiting for the event, and
-// receives may be in doubt (transport/link/receives.h).
-QpHandle MakeQpInError(Device& device, const TestBed& bench, ibv_srq* srq) {
+// The queue pairs of one probe, on its CQ.
+struct TestQps {
+  QpHandle qp;
+  // At the other end of `qp`, both in RTS. None if the device connects no queue pairs by their
+  // numbers (iWARP), or not to themselves, or its port is down: `qp` is in INIT then.
+  QpHandle peer;
+};
+
+bool ToInit(Device& device, ibv_qp* qp) {
+  ibv_qp_attr change{};
+  change.qp_state = IBV_QPS_INIT;
+  change.port_num = device.default_port().port;
+  change.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  constexpr int kInit = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+  return device.ModifyQp(qp, change, kInit).ok();
+}
+
+// From INIT to RTS, connected to `peer` of the same port.
+absl::Status Connect(Device& device, ibv_qp* qp, const ibv_qp* peer) {
+  const DevicePort port = device.default_port();
+  VERBENA_ASSIGN_OR_RETURN(const ibv_port_attr attributes, device.QueryPort(port.port));
+  if (attributes.state != IBV_PORT_ACTIVE) return absl::UnavailableError("the port is down");
+  ibv_qp_attr change{};
+  change.qp_state = IBV_QPS_RTR;
+  change.path_mtu = attributes.active_mtu;
+  change.dest_qp_num = peer->qp_num;
+  change.max_dest_rd_atomic = 1;
+  change.min_rnr_timer = 12;  // 0.64 ms
+  change.ah_attr.port_num = port.port;
+  change.ah_attr.dlid = attributes.lid;
+  change.ah_attr.is_global = 1;
+  VERBENA_ASSIGN_OR_RETURN(change.ah_attr.grh.dgid, device.QueryGid(port.port, port.gid_index));
+  change.ah_attr.grh.sgid_index = port.gid_index;
+  change.ah_attr.grh.hop_limit = 64;
+  VERBENA_RETURN_IF_ERROR(device.ModifyQp(qp, change,
+                                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+                                              IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+  VERBENA_RETURN_IF_ERROR(device.AwaitPeer(qp));
+  change.qp_state = IBV_QPS_RTS;
+  change.timeout = 10;  // 4 ms
+  change.retry_cnt = 7;
+  change.rnr_retry = 7;
+  change.max_rd_atomic = 1;
+  return device.ModifyQp(qp, change,
+                         IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                             IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+QpHandle MakeQp(Device& device, const TestBed& bench, ibv_srq* srq) {
   ibv_qp_init_attr attributes = RcQp(bench, srq, 1, 0);
   absl::StatusOr<ibv_qp*> qp = device.CreateQp(bench.pd.get(), attributes);
   if (!qp.ok()) return {};
   QpHandle owner(device, *qp);
+  return ToInit(device, *qp) ? std::move(owner) : QpHandle();
+}
+
+// With a receive queue of their own if `srq` is null. No `qp` if the device makes none.
+TestQps MakeQps(Device& device, const TestBed& bench, ibv_srq* srq) {
+  TestQps made{.qp = MakeQp(device, bench, srq), .peer = MakeQp(device, bench, nullptr)};
+  const bool iwarp = device.context()->device->transport_type == IBV_TRANSPORT_IWARP;
+  if (!made.qp || !made.peer || iwarp || !Connect(device, made.peer.get(), made.qp.get()).ok()) {
+    made.peer.Reset();
+    return made;
+  }
+  if (Connect(device, made.qp.get(), made.peer.get()).ok()) return made;
+  // Whatever state it is in: one that never had a peer comes in its place.
+  return {.qp = MakeQp(device, bench, srq), .peer = {}};
+}
+
+bool ToError(Device& device, ibv_qp* qp) {
   ibv_qp_attr change{};
-  change.qp_state = IBV_QPS_INIT;
-  change.port_num = 1;
-  constexpr int kInit = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-  if (!device.ModifyQp(*qp, change, kInit).ok()) return {};
   change.qp_state = IBV_QPS_ERR;
-  if (!device.ModifyQp(*qp, change, IBV_QP_STATE).ok()) return {};
-  return owner;
+  return device.ModifyQp(qp, change, IBV_QP_STATE).ok();
+}
+
+// True when a completion of `wr_id` came within kLooks looks, and is a success. Others that come
+// meanwhile are dropped.
+bool Succeeds(const TestBed& bench, uint64_t wr_id) {
+  ibv_wc completion{};
+  for (int look = 0; look < kLooks; ++look) {
+    while (ibv_poll_cq(bench.cq.get(), 1, &completion) > 0) {
+      if (completion.wr_id == wr_id) return completion.status == IBV_WC_SUCCESS;
+    }
+    poll(nullptr, 0, kLookMilliseconds);
+  }
+  return false;
 }
 
 // True when the provider takes the request. What becomes of it is another question.
@@ -211,14 +286,17 @@ bool Takes(ibv_qp* qp, ibv_send_wr& request) {
   return ibv_post_send(qp, &request, &refused) == 0;
 }
 
-// True when a SEND of no bytes came back within kLooks looks.
-bool ProbeErrorFlush(const TestBed& bench, ibv_qp* qp) {
+// True when a SEND of no bytes came back within kLooks looks, however it ended.
+bool ProbeErrorFlush(const TestBed& bench, ibv_qp* in_error) {
   ibv_send_wr send{};
+  send.wr_id = kMarker;
   send.opcode = IBV_WR_SEND;
-  if (!Takes(qp, send)) return false;
+  if (!Takes(in_error, send)) return false;
   ibv_wc completion{};
   for (int look = 0; look < kLooks; ++look) {
-    if (ibv_poll_cq(bench.cq.get(), 1, &completion) != 0) return true;
+    while (ibv_poll_cq(bench.cq.get(), 1, &completion) > 0) {
+      if (completion.wr_id == kMarker) return true;
+    }
     poll(nullptr, 0, kLookMilliseconds);
   }
   return false;
@@ -232,45 +310,106 @@ bool HasType2Windows(const ibv_device_attr& attributes) {
   return attributes.max_mw > 0 && (attributes.device_cap_flags & kType2) != 0;
 }
 
-// True when the provider takes what a lease of `region` posts: here, and by the peer at its end.
-bool TakesWindowRequests(ibv_qp* qp, ibv_mw* window, ibv_mr* region) {
+// What a lease of `region` by `window` posts: here, and by the peer at its end.
+ibv_send_wr BindOf(ibv_mw* window, ibv_mr* region, uint32_t key) {
   ibv_send_wr bind{};
+  bind.wr_id = key;
   bind.opcode = IBV_WR_BIND_MW;
   bind.bind_mw.mw = window;
-  bind.bind_mw.rkey = ibv_inc_rkey(window->rkey);
+  bind.bind_mw.rkey = key;
   bind.bind_mw.bind_info = {.mr = region,
                             .addr = reinterpret_cast<uint64_t>(region->addr),
                             .length = region->length,
                             .mw_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
-  ibv_send_wr invalidate{};
-  invalidate.opcode = IBV_WR_LOCAL_INV;
-  invalidate.invalidate_rkey = bind.bind_mw.rkey;
-  ibv_send_wr send{};
-  send.opcode = IBV_WR_SEND_WITH_INV;
-  send.invalidate_rkey = bind.bind_mw.rkey;
-  return Takes(qp, bind) && Takes(qp, invalidate) && Takes(qp, send);
+  return bind;
 }
 
-// Whether windows can be made, and their requests posted: there may be providers that allocate
-// windows and refuse to bind or invalidate them, and a refused post ends its link. Nothing is
-// bound, because the QP is in ERR. A provider that takes no request there (bnxt_re in some
-// versions), or has no such QP, is believed.
-bool ProbeWindows(Device& device, const TestBed& bench, ibv_qp* in_error) {
-  constexpr size_t kBytes = 4096;
-  absl::StatusOr<std::byte*> memory = MapPages(kBytes);
-  if (!memory.ok()) return false;
-  const absl::Cleanup unmap = [&] { UnmapPages(*memory, kBytes); };
-  absl::StatusOr<ibv_mr*> mr =
-      device.RegMr(bench.pd.get(), *memory, kBytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
-  if (!mr.ok()) return false;
-  const MrHandle region(device, *mr);
-  absl::StatusOr<ibv_mw*> mw = device.AllocMw(bench.pd.get());
-  if (!mw.ok()) return false;
-  const MwHandle window(device, *mw);
-  ibv_send_wr send{};
-  send.opcode = IBV_WR_SEND;
-  if (in_error == nullptr || !Takes(in_error, send)) return true;
-  return TakesWindowRequests(in_error, window.get(), region.get());
+ibv_send_wr EndOf(uint32_t key, ibv_wr_opcode opcode) {
+  ibv_send_wr end{};
+  end.wr_id = key;
+  end.opcode = opcode;
+  end.invalidate_rkey = key;
+  return end;
+}
+
+// Leases `region` twice between two QPs in RTS: once the lease ends here, once by the peer's SEND.
+bool LeasesTwice(const TestQps& qps, const TestBed& bench, ibv_srq* srq, ibv_mw* window,
+                 ibv_mr* region) {
+  const uint32_t first = ibv_inc_rkey(window->rkey);
+  const uint32_t second = ibv_inc_rkey(first);
+  ibv_send_wr bind = BindOf(window, region, first);
+  ibv_send_wr end = EndOf(first, IBV_WR_LOCAL_INV);
+  if (!Takes(qps.qp.get(), bind) || !Succeeds(bench, first)) return false;
+  if (!Takes(qps.qp.get(), end) || !Succeeds(bench, first)) return false;
+  ibv_recv_wr receive{};
+  receive.wr_id = kReceive;
+  ibv_recv_wr* refused = nullptr;
+  const int error = srq != nullptr ? ibv_post_srq_recv(srq, &receive, &refused)
+                                   : ibv_post_recv(qps.qp.get(), &receive, &refused);
+  bind = BindOf(window, region, second);
+  end = EndOf(second, IBV_WR_SEND_WITH_INV);
+  return error == 0 && Takes(qps.qp.get(), bind) && Succeeds(bench, second) &&
+         Takes(qps.peer.get(), end) && Succeeds(bench, kReceive);
+}
+
+// True when the provider takes the same requests on a QP in ERR, where none is carried out.
+bool TakesLease(ibv_qp* in_error, ibv_mw* window, ibv_mr* region) {
+  const uint32_t key = ibv_inc_rkey(window->rkey);
+  ibv_send_wr bind = BindOf(window, region, key);
+  ibv_send_wr end = EndOf(key, IBV_WR_LOCAL_INV);
+  ibv_send_wr send = EndOf(key, IBV_WR_SEND_WITH_INV);
+  return Takes(in_error, bind) && Takes(in_error, end) && Takes(in_error, send);
+}
+
+// A window, and memory that it may open.
+struct TestWindow {
+  static constexpr size_t kBytes = 4096;
+
+  explicit TestWindow(Device& device, ibv_pd* pd) {
+    absl::StatusOr<std::byte*> mapped = MapPages(kBytes);
+    if (!mapped.ok()) return;
+    memory = *mapped;
+    absl::StatusOr<ibv_mr*> mr =
+        device.RegMr(pd, memory, kBytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+    if (!mr.ok()) return;
+    region = MrHandle(device, *mr);
+    absl::StatusOr<ibv_mw*> mw = device.AllocMw(pd);
+    if (mw.ok()) window = MwHandle(device, *mw);
+  }
+  TestWindow(const TestWindow&) = delete;
+  TestWindow& operator=(const TestWindow&) = delete;
+  ~TestWindow() {
+    window.Reset();
+    region.Reset();
+    if (memory != nullptr) UnmapPages(memory, kBytes);
+  }
+
+  std::byte* memory = nullptr;
+  MrHandle region;
+  MwHandle window;  // none: the device has no windows
+};
+
+// What becomes of queue pairs in ERR, and of memory windows, on two that are connected to each
+// other as those of a link are. Some providers take windows' requests in RTS alone, or allocate
+// windows and refuse to bind them (mana), and some raise LAST_WQE only for a queue pair that had a
+// peer. On one that has none, "no" may be wrong: its links then end without waiting for the event,
+// receives may be in doubt (transport/link/receives.h), and leases are of regions.
+void ProbeQps(Device& device, const TestBed& bench, ibv_srq* srq, DeviceCapabilities& found) {
+  const TestQps qps = MakeQps(device, bench, srq);
+  if (!qps.qp) return;
+  // Destroyed first: the other way round takes rxe 6.1 a minute.
+  std::optional<TestWindow> memory;
+  if (HasType2Windows(device.attributes())) memory.emplace(device, bench.pd.get());
+  const bool has_window = memory.has_value() && memory->window;
+  if (has_window && qps.peer) {
+    found.memory_windows = LeasesTwice(qps, bench, srq, memory->window.get(), memory->region.get());
+  }
+  if (!ToError(device, qps.qp.get())) return;
+  found.last_wqe_event = srq != nullptr && AwaitLastWqe(device);
+  found.flushes_in_error = ProbeErrorFlush(bench, qps.qp.get());
+  if (has_window && !qps.peer) {
+    found.memory_windows = TakesLease(qps.qp.get(), memory->window.get(), memory->region.get());
+  }
 }
 
 DevicePort PortOf(const PortChoice& choice) {
@@ -572,11 +711,7 @@ absl::StatusOr<DeviceCapabilities> ProbeCapabilities(Device& device) {
   SrqHandle srq = MakeSrq(device, bench);
   found.srq = static_cast<bool>(srq);
   found.srq_limit_event = srq && !iwarp && ProbeSrqLimit(device, srq.get());
-  const QpHandle qp = MakeQpInError(device, bench, srq.get());
-  found.last_wqe_event = srq && qp && AwaitLastWqe(device);
-  found.flushes_in_error = qp && ProbeErrorFlush(bench, qp.get());
-  found.memory_windows =
-      HasType2Windows(device.attributes()) && ProbeWindows(device, bench, qp.get());
+  ProbeQps(device, bench, srq.get(), found);
   found.windows_checked = found.memory_windows && device.attributes().vendor_id != kRxeVendorId;
   return found;
 }

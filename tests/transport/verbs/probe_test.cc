@@ -8,18 +8,19 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
-
 #include <vector>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/device/delegating_device.h"
 #include "verbena/transport/device/device.h"
-#include "verbena/transport/soft/options.h"
 #include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/soft/options.h"
 #include "verbena/transport/soft/soft_device.h"
 #include "verbena/transport/verbs/rdma_device.h"
 
@@ -28,8 +29,8 @@ namespace probe_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
 using ::testing::Not;
+
 std::unique_ptr<SoftDevice> MakeDevice(const std::string& name, const SoftProfile& profile) {
   return SoftDevice::Create({.name = name, .engine_thread = false, .profile = profile}).value();
 }
@@ -79,7 +80,6 @@ TEST(ProbeTest, ADeviceWithoutReliableConnectionsIsRefusedInWords) {
                     HasSubstr("use another RDMA device, or soft:tcp"), HasSubstr("EOPNOTSUPP")));
 }
 
-// Makes each queue pair, and grants it 48 inline bytes at most.
 // Answers EINVAL to queue pairs of the given types.
 class PickyDevice final : public DelegatingDevice {
  public:
@@ -115,6 +115,7 @@ TEST(ProbeTest, AnInvalidArgumentThatAllQueuePairsHaveIsNotCalledALackOfReliable
               AllOf(HasSubstr("EINVAL"), Not(HasSubstr("reliable"))));
 }
 
+// Makes each queue pair, and grants it 48 inline bytes at most.
 class StingyDevice final : public DelegatingDevice {
  public:
   using DelegatingDevice::DelegatingDevice;
@@ -159,8 +160,8 @@ TEST(ProbeTest, WindowsAreThereOnlyIfTheirRequestsAreTaken) {
   }
 }
 
-// As bnxt_re: it refuses every post in ERR, which says nothing about windows.
-TEST(ProbeTest, ADeviceThatTakesNothingInErrorIsBelievedToHaveWindows) {
+// It refuses every post in ERR, which says nothing about windows.
+TEST(ProbeTest, ADeviceThatTakesNothingInErrorShowsItsWindowsBefore) {
   const std::unique_ptr<SoftDevice> device = MakeDevice("bnxt_re0", {});
   const PostsAnswered posts(*device, [](const ibv_qp& qp, const ibv_send_wr&) {
     return qp.state == IBV_QPS_ERR ? std::optional<int>(EINVAL) : std::nullopt;
@@ -169,6 +170,71 @@ TEST(ProbeTest, ADeviceThatTakesNothingInErrorIsBelievedToHaveWindows) {
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_TRUE(found->memory_windows);
   EXPECT_FALSE(found->flushes_in_error);
+}
+
+// As mana: it allocates windows, takes no post outside RTS, and no request of windows.
+TEST(ProbeTest, ADeviceThatAllocatesWindowsAndNeverBindsThemHasNone) {
+  const std::unique_ptr<SoftDevice> device = MakeDevice("mana_0", {});
+  const PostsAnswered posts(*device, [](const ibv_qp& qp, const ibv_send_wr& request) {
+    const bool taken = qp.state == IBV_QPS_RTS && request.opcode == IBV_WR_SEND;
+    return taken ? std::nullopt : std::optional<int>(EINVAL);
+  });
+  const absl::StatusOr<DeviceCapabilities> found = ProbeCapabilities(*device);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_FALSE(found->memory_windows);
+  EXPECT_FALSE(found->windows_checked);
+  EXPECT_FALSE(found->flushes_in_error);
+}
+
+// Tells only those queue pairs that had a peer that their last receive is done.
+class PeersOnlyDevice final : public DelegatingDevice {
+ public:
+  using DelegatingDevice::DelegatingDevice;
+  absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) override {
+    if (attributes.qp_state == IBV_QPS_RTS) had_peer_.insert(qp);
+    return DelegatingDevice::ModifyQp(qp, attributes, mask);
+  }
+  absl::StatusOr<ibv_async_event> GetAsyncEvent() override {
+    absl::StatusOr<ibv_async_event> event = DelegatingDevice::GetAsyncEvent();
+    if (event.ok() && !had_peer_.contains(event->element.qp))
+      event->event_type = IBV_EVENT_COMM_EST;
+    return event;
+  }
+
+ private:
+  std::set<const ibv_qp*> had_peer_;
+};
+
+// As some firmware of mlx5.
+TEST(ProbeTest, TheLastReceiveIsAwaitedOnAQueuePairThatHadAPeer) {
+  const std::unique_ptr<SoftDevice> soft = MakeDevice("mlx5_0", {});
+  PeersOnlyDevice device(*soft);
+  const absl::StatusOr<DeviceCapabilities> found = ProbeCapabilities(device);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(found->last_wqe_event);
+}
+
+// Connects no queue pair by numbers, as an iWARP device does not.
+class UnconnectedDevice final : public DelegatingDevice {
+ public:
+  using DelegatingDevice::DelegatingDevice;
+  absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) override {
+    if (attributes.qp_state == IBV_QPS_RTR) return ErrnoStatus(EINVAL, "ibv_modify_qp");
+    return DelegatingDevice::ModifyQp(qp, attributes, mask);
+  }
+};
+
+TEST(ProbeTest, WithoutAPeerWindowsAreThereIfTheirRequestsAreTakenInError) {
+  const std::unique_ptr<SoftDevice> soft = MakeDevice("iwarp_0", {});
+  UnconnectedDevice device(*soft);
+  absl::StatusOr<DeviceCapabilities> found = ProbeCapabilities(device);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(found->memory_windows && found->last_wqe_event && found->flushes_in_error);
+  const PostsAnswered posts(
+      *soft, [](const ibv_qp&, const ibv_send_wr&) { return std::optional<int>(EINVAL); });
+  found = ProbeCapabilities(device);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_FALSE(found->memory_windows);
 }
 
 }  // namespace probe_test

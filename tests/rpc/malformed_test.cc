@@ -51,7 +51,7 @@ std::vector<Violation> ViolationsOfAClient() {
   returning.credits_returned = 1;
   SendHeader reserve_seen = kCorrect;
   reserve_seen.reserve_seen = 5;
-  RogueFrame long_ping{.header = {.kind = FrameKind::kPing}, .body = "x"};
+  const RogueFrame long_recall{.header = {.kind = FrameKind::kRecall}, .body = "x"};
   std::vector<Violation> all = {
       {"RandomBytes", {std::string(100, '\xa5')}},
       {"EmptySend", {std::string()}},
@@ -93,7 +93,7 @@ std::vector<Violation> ViolationsOfAClient() {
       {"CreditsReturnedThatWereNotLent", {EncodeSend(returning, {})}},
       {"ReserveSeenThatWasNotSent", {EncodeSend(reserve_seen, {})}},
       {"ResponseToAServer", {EncodeSend(kCorrect, {Response(0, 0)})}},
-      {"PingWithABody", {EncodeSend(kCorrect, {long_ping})}},
+      {"RecallWithABody", {EncodeSend(kCorrect, {long_recall})}},
       {"CallRunningAlready",
        {EncodeSend(kCorrect, {Request("verbena.testing.Testing/Wait", 3, 7),
                               Request("verbena.testing.Testing/Wait", 3, 7)})}},

@@ -57,10 +57,12 @@ inline constexpr uint64_t kFeatureChecksum = 1u << 2;
 inline constexpr uint64_t kFeatureGrants = 1u << 3;
 // A request may name earlier attempts of its call, which the server ends first.
 inline constexpr uint64_t kFeatureEarlierAttempts = 1u << 4;
+// PING and PONG may have a body, which only fills the packet.
+inline constexpr uint64_t kFeaturePaddedPing = 1u << 5;
 // The features that this build knows.
 inline constexpr uint64_t kSupportedFeatures = kFeatureRdmaCm | kFeatureInvalidation |
                                                kFeatureChecksum | kFeatureGrants |
-                                               kFeatureEarlierAttempts;
+                                               kFeatureEarlierAttempts | kFeaturePaddedPing;
 
 // The versions and features that this side offers in a handshake.
 struct HandshakeOptions {

@@ -22,6 +22,7 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/link/ids.h"
+#include "verbena/transport/link/proof.h"
 
 namespace verbena::internal {
 namespace {
@@ -446,19 +447,23 @@ void Endpoint::OnQpEvent(Link& link, ibv_event_type type) {
     link.qp().OnLastWqe();
     return;
   }
-  link.Close(absl::UnavailableError(
+  link.Break(absl::UnavailableError(
       fmt::format("{} on QPN {:#x}, peer {}", ibv_event_type_str(type), link.qpn(), link.peer())));
 }
 
 Task<absl::StatusOr<Link*>> Endpoint::Connect(std::unique_ptr<MessageStream> stream,
-                                              LinkListener& listener, ExecutorWish wish) {
+                                              LinkListener& listener, ExecutorWish wish,
+                                              Duration proof_time) {
   const TimePoint deadline = SaturatingAdd(executor().now(), limits().connect_timeout);
   VERBENA_CO_ASSIGN_OR_RETURN(Link * created,
                               co_await WithDeadline(NewLink(listener, *stream), deadline));
   LinkHandshake handshake(*this, links_, gate_, identity_, created->key(), std::move(stream));
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link, co_await WithDeadline(handshake.Offer(wish), deadline));
   Watch(*link, handshake.TakeStream());
-  co_return link;
+  if (links_.slot(link->key()).address.kind == LinkKind::kSoft) co_return link;
+  LinkProof proof(*this, links_, link->key());
+  const TimePoint limit = SaturatingAdd(executor().now(), proof_time);
+  co_return co_await proof.Await(std::min(limit, deadline));
 }
 
 Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stream,

@@ -192,8 +192,10 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
   ~Endpoint() override;
 
   // The client's side: offers a link over `stream`. `wish` asks for an executor of the peer's.
+  // Except over shared memory, the link first proves that it carries SENDs (proof.h), within
+  // `proof_time` and LinkLimits::connect_timeout. UNAVAILABLE: it does not.
   Task<absl::StatusOr<Link*>> Connect(std::unique_ptr<MessageStream> stream, LinkListener& listener,
-                                      ExecutorWish wish);
+                                      ExecutorWish wish, Duration proof_time = Duration::max());
   // The server's side, after the offer was read (it may have been read on another executor).
   // `methods` are the server's, at most kMaxMethods, borrowed until the Task ends; `incarnation` is
   // the server's, or 0.

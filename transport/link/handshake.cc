@@ -1,5 +1,6 @@
 #include "verbena/transport/link/handshake.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -238,7 +239,8 @@ Task<absl::Status> LinkHandshake::ConnectManaged(std::shared_ptr<QpConnection> c
 void LinkHandshake::MarkOpen(Link& link, const LinkParameters& peer, const std::string& name,
                              FirstSend first_send) {
   const uint32_t max_reads = ReadsStarted(context().device(), peer.max_reads);
-  link.MarkOpen(peer, max_reads, name, first_send);
+  const uint32_t packet_bytes = std::min(128u << address().path_mtu, peer.mtu_bytes);
+  link.MarkOpen(peer, max_reads, packet_bytes, name, first_send);
   if (const std::string mtu = DescribePathMtu(address(), peer.mtu_bytes); !mtu.empty()) {
     Log(LogLevel::kInfo, fmt::format("link with {} (QPN {:#x}): {}", name, link.qpn(), mtu));
   }

@@ -191,6 +191,11 @@ inline constexpr uint32_t kMaxWindow = 1u << 15;
 // expected of it. Each of these checks sends it a PING; the next one closes the link.
 inline constexpr uint32_t kMaxSilentChecks = 6;
 
+// How long a new link may take for the round trips by which it proves itself, if another device may
+// reach the peer, too. A device sends a lost packet again after 67 ms by default
+// (RdmaOptions::timeout), and TCP a lost Ready after some 200 ms. (start)
+inline constexpr Duration kProofTime = std::chrono::seconds(1);
+
 // Liveness checks, two each ping_interval, for which a peer may leave a recall unanswered.
 inline constexpr uint32_t kMaxUnansweredRecalls = 4;
 // The same for a recall that has not left because the peer issues no credit: an honest peer may be

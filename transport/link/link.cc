@@ -69,14 +69,17 @@ Link::Link(LinkHost& host, LinkKey key, QpHandle qp, LinkListener& listener, Pee
 
 void Link::SetIdentity(uint32_t psn) { identity_ = IdentityOf(qpn(), psn); }
 
-void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
-                    FirstSend first_send) {
+void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, uint32_t packet_bytes,
+                    const std::string& peer, FirstSend first_send) {
   VERBENA_CHECK(state_ == LinkState::kConnecting) << "a link with " << peer << ", state " << state_;
-  sender_.Open(parameters.initial_credits,
-               std::min(parameters.eager_bytes, host_.limits().eager_bytes), first_send);
+  sender_.Open({.initial_credits = parameters.initial_credits,
+                .send_bytes = std::min(parameters.eager_bytes, host_.limits().eager_bytes),
+                .padded_pings = (parameters.features & kFeaturePaddedPing) != 0},
+               first_send);
   sender_.transfers().set_max_reads(max_reads);
   sender_.transfers().set_fences_reads(qp_.is_iwarp());
   features_ = parameters.features;
+  packet_bytes_ = packet_bytes;
   peer_identity_ = IdentityOf(parameters.qp_number, parameters.packet_sequence_number);
   peer_ = peer;
   methods_ = parameters.methods;
@@ -87,6 +90,13 @@ void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const 
   // A channel may be quiet for long, and its peer could not even say that it goes away.
   if (first_send == FirstSend::kOurs) Ping();
   host_.OnLinkOpened();
+}
+
+uint32_t Link::packet_padding() const {
+  constexpr size_t kHeaders = sizeof(SendHeader) + sizeof(FrameHeader);
+  return packet_bytes_ > kHeaders
+             ? std::min(static_cast<uint32_t>(packet_bytes_ - kHeaders), sender_.padding_limit())
+             : 0;
 }
 
 void Link::AddWindows(WindowBatch windows) {
@@ -227,10 +237,14 @@ bool Link::CheckLiveness(TimePoint now) {
   const bool heard = CheckHeard(now);
   absl::Status status = sender_.leases().CheckGrace(now);
   if (status.ok()) status = sender_.CheckRecall();
-  if (status.ok()) status = CheckAcknowledged();
-  if (status.ok()) status = CheckTransfers();
   if (!status.ok()) {
     Close(status);
+    return false;
+  }
+  status = CheckAcknowledged();
+  if (status.ok()) status = CheckTransfers();
+  if (!status.ok()) {
+    Break(status);
     return false;
   }
   if (leases().work_due()) sender_.ScheduleFlush();
@@ -246,7 +260,7 @@ bool Link::CheckLiveness(TimePoint now) {
   }
   if (ping_is_held_up()) return true;
   if (liveness_.CountSilent()) {
-    Close(absl::UnavailableError(fmt::format(
+    Break(absl::UnavailableError(fmt::format(
         "{} has not answered a PING for {} ms (process stopped, or host unreachable)", peer(),
         std::chrono::duration_cast<std::chrono::milliseconds>(liveness_.Silence(now)).count())));
     return false;
@@ -324,7 +338,7 @@ void Link::Close(const absl::Status& reason) {
   const bool was_open = open();
   state_ = LinkState::kDraining;
   RecallableLink::Unlink();
-  sender_.Close();
+  sender_.Close(reason);
   if (was_open) listener().OnLinkDown(*this, reason);
   WatchedLink::Unlink();
   host_.StartTeardown(*this, reason);

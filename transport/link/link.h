@@ -334,8 +334,15 @@ class Link final : public LinkSender::Owner {
   uint32_t receives_held() const { return sender_.issued().outstanding() + kReserveCredits; }
   // Whether SENDs can leave, now or as soon as there is room. Only on a link that is open().
   bool may_send() const { return sender_.may_send(); }
-  // Asks the peer to say something. Only while open().
-  void Ping() { sender_.Ping(); }
+  // Asks the peer to say something, as long as `padding`. Only while open().
+  void Ping(uint32_t padding = 0) { sender_.Ping(padding); }
+  // `waiter` hears of each PONG until it is destroyed, or the link is lost. Only while open().
+  void AwaitPongs(PongWaiter& waiter) { sender_.AwaitPongs(waiter); }
+  // The padding with which a PING fills a packet of the path, or the longest SEND if that is
+  // shorter; 0 if the peer takes none. Valid once open().
+  uint32_t packet_padding() const;
+  // The largest packet of the path, in bytes.
+  uint32_t packet_bytes() const { return packet_bytes_; }
   // Whether a PING is held up here because other links hold all send buffers. If so, the peer's
   // silence is not its fault.
   bool ping_is_held_up() const { return sender_.ping_is_held_up(); }
@@ -345,8 +352,9 @@ class Link final : public LinkSender::Owner {
   LinkQp& qp() { return qp_; }
   const LinkQp& qp() const { return qp_; }
   void SetIdentity(uint32_t psn);
-  void MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
-                FirstSend first_send);
+  // `packet_bytes` is what both sides' paths take.
+  void MarkOpen(const LinkParameters& parameters, uint32_t max_reads, uint32_t packet_bytes,
+                const std::string& peer, FirstSend first_send);
   // The queue pair of a link that was opened with kAfterReady has reached RTS.
   void AllowSends() { sender_.AllowSends(); }
   // Memory windows that were allocated for this link, at first or because RefillWindows() asked.
@@ -414,6 +422,7 @@ class Link final : public LinkSender::Owner {
   // The terms of the link: both ends know them since the handshake, and they stay while it is open.
   std::string peer_;       // by the name that its bootstrap connection has
   uint64_t features_ = 0;  // that both have
+  uint32_t packet_bytes_ = 0;
   uint64_t identity_ = 0;
   uint64_t peer_identity_ = 0;
   std::vector<OfferedMethod> methods_;

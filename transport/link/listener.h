@@ -1,8 +1,8 @@
 // Listeners of a link: a LinkListener hears of its frames and its end, a SendWaiter and a
-// LeaseWaiter of room for what could not go at once.
+// LeaseWaiter of room for what could not go at once, a PongWaiter of answers to PINGs.
 //
-// RPC implements the first two, one_sided_awaits.h the third. The link calls them on the thread of
-// the link's executor.
+// RPC implements the first two, one_sided_awaits.h the third, proof.h the fourth. The link calls
+// them on the thread of the link's executor.
 
 #ifndef VERBENA_TRANSPORT_LINK_LISTENER_H_
 #define VERBENA_TRANSPORT_LINK_LISTENER_H_
@@ -67,6 +67,17 @@ class LeaseWaiter : public IntrusiveNode<LeaseWaiter> {
   virtual void OnLinkLost() = 0;
 
   uint32_t leases_wanted = 0;
+};
+
+// PongWaiter: waits for the answers to PINGs. Belongs to its owner, which may destroy it at any
+// time: that takes it off its queue.
+class PongWaiter : public IntrusiveNode<PongWaiter> {
+ public:
+  virtual ~PongWaiter() = default;
+  // A PONG with so many bytes of padding has come. The waiter stays in the queue.
+  virtual void OnPong(uint32_t padding) = 0;
+  // The waiter is off the queue.
+  virtual void OnLinkLost(const absl::Status& reason) = 0;
 };
 
 }  // namespace verbena::internal

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -37,9 +38,10 @@ LinkSender::LinkSender(Owner& owner, LinkHost& host, ibv_qp* qp, LinkKey key, Pe
                   .words = host.supplies().atomic_scratch().Of(key.slot)}),
       leases_(host.device(), host.pd(), host.limits().leases) {}
 
-void LinkSender::Open(uint32_t initial_credits, uint32_t send_bytes, FirstSend first_send) {
-  credits_ = SendCredits(initial_credits);
-  queue_.set_send_bytes(send_bytes);
+void LinkSender::Open(const Terms& terms, FirstSend first_send) {
+  credits_ = SendCredits(terms.initial_credits);
+  queue_.set_send_bytes(terms.send_bytes);
+  padded_pings_ = terms.padded_pings;
   state_ = State::kFree;
   if (first_send == FirstSend::kAfterReady) state_ = State::kUntilReady;
   if (first_send == FirstSend::kPeers) state_ = State::kUntilHeard;
@@ -58,7 +60,7 @@ void LinkSender::AllowSends() {
   }
 }
 
-void LinkSender::Close() {
+void LinkSender::Close(const absl::Status& reason) {
   state_ = State::kClosed;
   RoomWaiter::Unlink();
   writers_.Clear();
@@ -67,6 +69,7 @@ void LinkSender::Close() {
   while (!lease_waiters_.empty()) {
     lease_waiters_.ServeFirst([](LeaseWaiter& first) { first.OnLinkLost(); });
   }
+  while (PongWaiter* waiter = pong_waiters_.PopFront()) waiter->OnLinkLost(reason);
   leases_.Lose();
 }
 
@@ -188,12 +191,21 @@ void LinkSender::GrowPeersWindow() {
 }
 
 absl::Status LinkSender::OnControlFrame(const FrameHeader& frame) {
-  if (frame.body_bytes != 0) {
+  const uint32_t limit = frame.kind == FrameKind::kRecall ? 0 : padding_limit();
+  if (frame.body_bytes > limit) {
     return absl::InvalidArgumentError(
-        fmt::format("the peer sent a control frame with {} bytes", frame.body_bytes));
+        fmt::format("the peer sent a control frame of kind {} with {} bytes, at most {}",
+                    static_cast<int>(frame.kind), frame.body_bytes, limit));
   }
   ++control_.count;
-  if (frame.kind == FrameKind::kPing) control_.pong = true;
+  if (frame.kind == FrameKind::kPing) {
+    control_.pong = true;
+    control_.pong_padding = std::max(control_.pong_padding, frame.body_bytes);
+  }
+  if (PongWaiter* waiter = pong_waiters_.Front();
+      frame.kind == FrameKind::kPong && waiter != nullptr) {
+    waiter->OnPong(frame.body_bytes);
+  }
   // An answer must travel now, since the credits count as free only when it has.
   if (frame.kind == FrameKind::kRecall && credits_.GiveBackWithin(frame.argument) != 0) {
     control_.answer = true;
@@ -229,7 +241,10 @@ void LinkSender::OnFailedReceive(const ibv_wc& completion) {
 
 void LinkSender::EndLink(const ibv_wc& completion) {
   LogFailure(completion);
-  owner_.Close(EndOfConnection(completion, owner_.peer()));
+  const absl::Status reason = EndOfConnection(completion, owner_.peer());
+  // So ends a peer that closes its queue pair, too.
+  if (IsOrdinaryEnd(completion.status, host_.device().kind())) return owner_.Close(reason);
+  owner_.Break(reason);
 }
 
 void LinkSender::LogFailure(const ibv_wc& completion) {
@@ -277,19 +292,27 @@ absl::Status LinkSender::CheckRecall() {
 // Control frames pass frames that wait, and those that find no room stay due: they come before
 // frames that wait when there is room, and the next turn in which something arrives tries again.
 void LinkSender::AppendDue() {
-  if (control_.pong) AppendControl(PongFrame());
-  if (control_.ping) AppendControl(PingFrame());
-  if (control_.recall) AppendControl(RecallFrame(issued_.recall_limit()));
+  if (control_.pong) AppendControl(PongFrame(), control_.pong_padding);
+  if (control_.ping) AppendControl(PingFrame(), control_.ping_padding);
+  if (control_.recall) AppendControl(RecallFrame(issued_.recall_limit()), /*padding=*/0);
 }
 
-void LinkSender::AppendControl(const FrameHeader& header) {
-  const bool joins = !queue_.empty() &&
-                     (queue_.last().use == SendUse::kControl || queue_.Fits(0, /*invalidated=*/0));
-  if (!joins && !OpenSend() && !OpenSend(SendUse::kControl)) return;
-  Place(header, 0, /*invalidated=*/0);
+void LinkSender::AppendControl(const FrameHeader& header, uint32_t padding) {
+  // A SEND of control frames alone may be in a spare buffer, which must leave inline.
+  const bool is_short = padding == 0;
+  const bool joins = !queue_.empty() && ((is_short && queue_.last().use == SendUse::kControl) ||
+                                         queue_.Fits(padding, /*invalidated=*/0));
+  if (!joins && !OpenSend() && !(is_short && OpenSend(SendUse::kControl))) return;
+  std::memset(Place(header, padding, /*invalidated=*/0), 0, padding);
   ++control_.count;
-  if (header.kind == FrameKind::kPong) control_.pong = false;
-  if (header.kind == FrameKind::kPing) control_.ping = false;
+  if (header.kind == FrameKind::kPong) {
+    control_.pong = false;
+    control_.pong_padding = 0;
+  }
+  if (header.kind == FrameKind::kPing) {
+    control_.ping = false;
+    control_.ping_padding = 0;
+  }
   if (header.kind == FrameKind::kRecall) {
     control_.recall = false;
     ++stats_.recalls;
@@ -432,7 +455,7 @@ bool LinkSender::Ring(WrChain& ready) {
 }
 
 void LinkSender::PostFailed(int error) {
-  owner_.Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", owner_.peer())));
+  owner_.Break(ErrnoStatus(error, fmt::format("ibv_post_send to {}", owner_.peer())));
 }
 
 void LinkSender::WakeLeaseWaiters() {

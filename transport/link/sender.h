@@ -72,6 +72,13 @@ class LinkSender final : private FlushHook, private RoomWaiter {
     virtual const std::string& peer() const = 0;
     // The link is lost for `reason`. Calls LinkSender::Close().
     virtual void Close(const absl::Status& reason) = 0;
+    // Close() for a fault of the device, or of the path behind it.
+    void Break(const absl::Status& reason) {
+      broken_ = broken_ || state() == LinkState::kOpen;
+      Close(reason);
+    }
+    // Whether Break() has ended the link.
+    bool broken() const { return broken_; }
     // Has a control thread allocate memory windows, if there are too few for `wanted` leases.
     virtual void RefillWindows(uint32_t wanted) = 0;
     // Since Close() all that was posted has ended.
@@ -84,18 +91,24 @@ class LinkSender final : private FlushHook, private RoomWaiter {
    private:
     Link& link_;
     LinkListener& listener_;
+    bool broken_ = false;
   };
 
   // Posts to `qp`, for `owner`. `source` is that of the peer. Not open yet.
   LinkSender(Owner& owner, LinkHost& host, ibv_qp* qp, LinkKey key, PeerSource& source);
 
-  // The terms of the handshake: `initial_credits` to begin with, SENDs of `send_bytes` at most.
-  void Open(uint32_t initial_credits, uint32_t send_bytes, FirstSend first_send);
+  // The terms of the handshake.
+  struct Terms {
+    uint32_t initial_credits;  // to begin with
+    uint32_t send_bytes;       // of a SEND, at most
+    bool padded_pings;         // PINGs and PONGs may have a body
+  };
+  void Open(const Terms& terms, FirstSend first_send);
   // The queue pair of a link that was opened with kAfterReady has reached RTS.
   void AllowSends();
   // The link is lost: nothing is sent any more. Drops the frames that wait, and tells those that
-  // wait for leases. Posted WRs keep their slots and buffers until they have ended.
-  void Close();
+  // wait for leases or for a PONG. Posted WRs keep their slots and buffers until they have ended.
+  void Close(const absl::Status& reason);
   // The queue pair is gone: transfers fail, and the buffers of posted WRs are free.
   void Release();
 
@@ -149,10 +162,18 @@ class LinkSender final : private FlushHook, private RoomWaiter {
 
   // --- control frames
 
-  // Asks the peer to say something. Only while the link is open.
-  void Ping() {
+  // Asks the peer to say something, as long as `padding`, which is at most padding_limit(). Only
+  // while the link is open.
+  void Ping(uint32_t padding = 0) {
     control_.ping = true;
+    control_.ping_padding = std::max(control_.ping_padding, padding);
     ScheduleFlush();
+  }
+  // `waiter` hears of each PONG until it is destroyed, or the link is lost.
+  void AwaitPongs(PongWaiter& waiter) { pong_waiters_.PushBack(waiter); }
+  // The longest body of a PING or PONG on this link.
+  uint32_t padding_limit() const {
+    return padded_pings_ ? static_cast<uint32_t>(max_body_bytes()) : 0;
   }
   // Whether a PING is held up here because other links hold all send buffers.
   bool ping_is_held_up() const { return control_.ping && OthersHoldBuffers(); }
@@ -221,7 +242,7 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   bool OthersHoldBuffers() const { return lacks_room_ && queue_.held() == 0 && SlotsLeft(); }
   // The control frames that are due, as far as there is room.
   void AppendDue();
-  [[gnu::cold, gnu::noinline]] void AppendControl(const FrameHeader& header);
+  [[gnu::cold, gnu::noinline]] void AppendControl(const FrameHeader& header, uint32_t padding);
 
   // Sending while the turn goes on.
   uint32_t EarlyFrames() const;
@@ -272,7 +293,9 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   LeaseTable leases_;
   WaiterQueue<LeaseWaiter> lease_waiters_;
   WaiterQueue<SendWaiter> writers_;
+  IntrusiveList<PongWaiter> pong_waiters_;
   ControlFrames control_;
+  bool padded_pings_ = false;
   State state_ = State::kClosed;
   bool flush_scheduled_ = false;
   bool flushing_ = false;    // WRs may have a position and not be posted yet

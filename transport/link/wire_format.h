@@ -319,6 +319,9 @@ struct ControlFrames {
   bool recall = false;
   // The answer to a RECALL: a SEND, whatever it carries.
   bool answer = false;
+  // The bodies of the PONG and of the PING that are due.
+  uint32_t pong_padding = 0;
+  uint32_t ping_padding = 0;
   // PING, PONG and RECALL that have travelled, in both directions.
   uint64_t count = 0;
 

@@ -41,7 +41,8 @@ class FeaturesTest : public LinksFixture {
     return (link.reports_invalidation() ? kFeatureInvalidation : 0) |
            (link.checks_payloads() ? kFeatureChecksum : 0) |
            (link.has_grants() ? kFeatureGrants : 0) |
-           (link.names_attempts() ? kFeatureEarlierAttempts : 0);
+           (link.names_attempts() ? kFeatureEarlierAttempts : 0) |
+           (link.packet_padding() != 0 ? kFeaturePaddedPing : 0);
   }
 
   // Connects a client that says `features` in its Hello, by default its own. Sends frames both
@@ -71,11 +72,12 @@ class FeaturesTest : public LinksFixture {
 
 TEST_F(FeaturesTest, ALinkToAnOlderPeerUsesOnlyWhatThatKnows) {
   const uint64_t ours = kFeatureChecksum | kFeatureGrants | kFeatureEarlierAttempts |
+                        kFeaturePaddedPing |
                         (device().capabilities().windows_checked ? kFeatureInvalidation : 0);
   EXPECT_EQ(Agreed({}), ours);
   EXPECT_EQ(Agreed(0), 0u);
-  for (const uint64_t bit :
-       {kFeatureInvalidation, kFeatureChecksum, kFeatureGrants, kFeatureEarlierAttempts}) {
+  for (const uint64_t bit : {kFeatureInvalidation, kFeatureChecksum, kFeatureGrants,
+                             kFeatureEarlierAttempts, kFeaturePaddedPing}) {
     EXPECT_EQ(Agreed(bit), bit & ours);
   }
 }

@@ -171,7 +171,7 @@ Task<void> LinksFixture::ConnectOne(LinkListener& listener, absl::StatusOr<Link*
   absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await bootstrap_.Connect("server");
   EXPECT_TRUE(stream.ok()) << stream.status();
   if (!stream.ok()) co_return;
-  link = co_await client_->Connect(WrapClientStream(*std::move(stream)), listener, {});
+  link = co_await client_->Connect(WrapClientStream(*std::move(stream)), listener, {}, proof_time);
 }
 
 Task<void> LinksFixture::ConnectAndTell(LinkListener& listener,

@@ -114,6 +114,9 @@ class LinksFixture : public testing::Test {
   Task<absl::StatusOr<Link*>> ConnectBoth(LinkListener& client_listener,
                                           LinkListener& server_listener);
 
+  // What the client's endpoint gives a new link to prove itself.
+  Duration proof_time = Duration::max();
+
   // The server's end of the last link, or its failure: INTERNAL if its handshake threw.
   const std::optional<absl::StatusOr<Link*>>& accepted() const { return accepted_; }
 

@@ -348,8 +348,8 @@ Task<absl::Status> Connection::TryDevices(const std::string& address,
     if (i > 0) {
       VERBENA_CO_ASSIGN_OR_RETURN(stream, co_await OpenStream(address));
     }
-    const absl::Status status =
-        co_await ConnectOver(order[i], order.size() == 1, std::exchange(stream, nullptr));
+    const absl::Status status = co_await ConnectOver(
+        order[i], order.size() == 1, attempts.ProofTime(i), std::exchange(stream, nullptr));
     if (status.ok()) attempts.NoteChoice(i, address);
     if (status.ok() || !MayGoOverAnotherDevice(status)) co_return status;
     attempts.AddFailure(i, status);
@@ -364,7 +364,7 @@ VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connec
       SaturatingAdd(shard_.executor().now(), shard_.wanted_limits().connect_timeout));
 }
 
-Task<absl::Status> Connection::ConnectOver(size_t device, bool only,
+Task<absl::Status> Connection::ConnectOver(size_t device, bool only, Duration proof_time,
                                            std::unique_ptr<MessageStream> stream) {
   absl::StatusOr<Endpoint*> endpoint = co_await shard_.AwaitEndpointOn(device);
   if (!endpoint.ok()) {
@@ -377,8 +377,8 @@ Task<absl::Status> Connection::ConnectOver(size_t device, bool only,
   auto session =
       std::make_unique<ClientSession>(static_cast<ClientSession::Listener&>(*this), stream_share_);
   session->set_landing_quota(landing_quota_);
-  VERBENA_CO_ASSIGN_OR_RETURN(Link * link,
-                              co_await (*endpoint)->Connect(std::move(stream), *session, wish_));
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      Link * link, co_await (*endpoint)->Connect(std::move(stream), *session, wish_, proof_time));
   session->Attach(*link);
   current_ = std::move(session);
   current_->set_tally(tally_.get());
@@ -481,6 +481,10 @@ DeviceAttempts::DeviceAttempts(Shard& shard, const MessageStream& stream)
 
 std::string DeviceAttempts::NameOf(size_t device) const {
   return LinkKindName(shard_.kinds()[device]);
+}
+
+Duration DeviceAttempts::ProofTime(size_t i) const {
+  return ProofTimeOf(i, order_, shard_.kinds(), same_host_);
 }
 
 void DeviceAttempts::AddFailure(size_t i, const absl::Status& why) {

@@ -31,6 +31,7 @@
 #include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/limits.h"
 
 namespace verbena::internal {
 
@@ -195,8 +196,9 @@ class Connection final : private ClientSession::Listener {
   }
   Task<absl::Status> TryDevices(const std::string& address, std::unique_ptr<MessageStream> stream);
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> OpenStream(const std::string& address);
-  // `only`: no other device may reach the peer.
-  Task<absl::Status> ConnectOver(size_t device, bool only, std::unique_ptr<MessageStream> stream);
+  // `only`: no other device may reach the peer. A new link has `proof_time` to prove itself.
+  Task<absl::Status> ConnectOver(size_t device, bool only, Duration proof_time,
+                                 std::unique_ptr<MessageStream> stream);
   void OnSessionDown(ClientSession& session, const absl::Status& reason) override;
   void OnSessionDraining(ClientSession& session) override;
   void OnSessionIdle(ClientSession& session) override;
@@ -277,6 +279,8 @@ class DeviceAttempts {
 
   // The devices to try, by index in the shard.
   const std::vector<size_t>& order() const { return order_; }
+  // How long a link over order()[i] may take to prove itself, by ProofTimeOf().
+  Duration ProofTime(size_t i) const;
   // Device order()[i] does not reach the peer. If that is shared memory, and the two processes will
   // never share it (they are of two users, or one has none), the devices in reserve join the order.
   void AddFailure(size_t i, const absl::Status& why);
@@ -313,6 +317,17 @@ inline std::vector<size_t> ConnectOrder(const std::vector<LinkKind>& kinds, bool
     }
   }
   return order;
+}
+
+// How long a link over the `i`-th of `order` may take to prove itself: kProofTime if a later one
+// may reach the peer, too, otherwise as long as the attempt. `order` has indices into `kinds`.
+inline Duration ProofTimeOf(size_t i, const std::vector<size_t>& order,
+                            const std::vector<LinkKind>& kinds, bool same_host) {
+  for (size_t next = i + 1; next < order.size(); ++next) {
+    // Shared memory reaches no other host.
+    if (same_host || kinds[order[next]] != LinkKind::kSoft) return kProofTime;
+  }
+  return Duration::max();
 }
 
 // TriedServers: the servers that a call has had attempts on, so that the next attempt goes

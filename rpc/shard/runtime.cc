@@ -143,8 +143,11 @@ absl::Status RuntimeCore::OpenParts() {
 
 absl::Status RuntimeCore::OpenDevices() {
   if (test_device_.use != nullptr) {
-    Device& device = *test_device_.use;
-    return Keep(DeviceKeeper::Create(device, KeeperOptions(device.kind())));
+    for (Device* device : {test_device_.use, test_device_.also_use}) {
+      if (device == nullptr) continue;
+      VERBENA_RETURN_IF_ERROR(Keep(DeviceKeeper::Create(*device, KeeperOptions(device->kind()))));
+    }
+    return absl::OkStatus();
   }
   if (test_device_.open != nullptr) {
     VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, test_device_.open());

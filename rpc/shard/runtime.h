@@ -36,12 +36,14 @@
 
 namespace verbena::internal {
 
-// The only device of a runtime that tests and benchmarks start; at most one of the two.
+// The devices of a runtime that tests and benchmarks start; `open` or the others.
 struct TestDevice {
-  // Opens it, in Start() and after each failure on a separate thread.
+  // Opens its only one, in Start() and after each failure on a separate thread.
   DeviceKeeper::Open open = {};
   // Not owned; must outlive the runtime, and is not opened again.
   Device* use = nullptr;
+  // One of another kind, beside `use`; the same holds for it.
+  Device* also_use = nullptr;
 };
 
 class RuntimeCore final : private ExecutorDriver {

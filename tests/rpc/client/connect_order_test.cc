@@ -33,5 +33,14 @@ TEST(ConnectOrderTest, AnOnlyDeviceIsTriedWhereverThePeerIs) {
   EXPECT_EQ(ConnectOrder({LinkKind::kRoce}, true), (Order{0}));
 }
 
+TEST(ConnectOrderTest, TheProofIsShortOnlyIfAnotherDeviceIsLeft) {
+  const Order there = ConnectOrder(kTcpAmong, false);
+  EXPECT_EQ(ProofTimeOf(0, there, kTcpAmong, false), kProofTime);
+  EXPECT_EQ(ProofTimeOf(1, there, kTcpAmong, false), Duration::max()) << "soft is of no use there";
+  const Order here = ConnectOrder(kTcpAmong, true);
+  EXPECT_EQ(ProofTimeOf(1, here, kTcpAmong, true), kProofTime);
+  EXPECT_EQ(ProofTimeOf(2, here, kTcpAmong, true), Duration::max());
+}
+
 }  // namespace connect_order_test
 }  // namespace verbena::internal

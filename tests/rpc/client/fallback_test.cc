@@ -1,0 +1,154 @@
+// A client with several devices goes over the next one if links over the first open and carry
+// nothing: in the same attempt to connect, so that no call fails.
+
+#include <gtest/gtest.h>
+#include <infiniband/verbs.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tests/rpc/testing_service.h"
+#include "tests/transport/device/delegating_device.h"
+#include "tests/transport/link/black_hole.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/shard/runtime.h"
+#include "verbena/rpc/testing/fake_clock.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/soft/soft_device.h"
+
+namespace verbena::internal {
+namespace fallback_test {
+
+// A soft device that says that it is a NIC on Ethernet.
+class RoceLikeDevice final : public DelegatingDevice {
+ public:
+  explicit RoceLikeDevice(Device& device) : DelegatingDevice(device) {
+    told_kind = DeviceKind::kRdma;
+  }
+  absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port) override {
+    absl::StatusOr<ibv_port_attr> attributes = DelegatingDevice::QueryPort(port);
+    if (attributes.ok()) attributes->link_layer = IBV_LINK_LAYER_ETHERNET;
+    return attributes;
+  }
+};
+
+// One side's devices: over the first a BlackHole may lie, the second one is TCP.
+struct Devices {
+  explicit Devices(const std::string& side)
+      : below(*SoftDevice::Create({.name = side + "-roce"})),
+        roce(*below),
+        tcp(*SoftDevice::Create({.name = side + "-tcp",
+                                 .shared_memory = false,
+                                 .tcp = TcpWireOptions{.address = "127.0.0.1"}})) {}
+
+  std::unique_ptr<SoftDevice> below;
+  RoceLikeDevice roce;
+  std::unique_ptr<SoftDevice> tcp;
+};
+
+class FallbackTest : public RpcTest {
+ protected:
+  static constexpr Duration kMoment = std::chrono::milliseconds(1);
+
+  FallbackTest() : hole_(*near_.below->context()) {}
+  ~FallbackTest() override {
+    hole_.Close();
+    clock_.Run();
+    stub_.reset();
+    StopAll();
+  }
+
+  void Start(bool server_has_tcp = true) {
+    server_runtime_ = StartRuntime(
+        {}, {.use = &far_.roce, .also_use = server_has_tcp ? far_.tcp.get() : nullptr});
+    Serve();
+    client_runtime_ =
+        StartRuntime({.clock = &clock_}, {.use = &near_.roce, .also_use = near_.tcp.get()});
+    channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
+    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+  }
+
+  // Makes a call, of which a PING is lost first. Lets the time for the proof pass then.
+  absl::Status CallIntoTheHole() {
+    const uint64_t before = hole_.swallowed();
+    JoinHandle<absl::Status> call = client_runtime_->Spawn(EchoOnce(1, "hello"));
+    while (hole_.swallowed() == before) std::this_thread::yield();
+    clock_.Advance(*client_runtime_, kProofTime);
+    return call.Join();
+  }
+
+  // Lets the client's time pass, `step` by step, until `done`.
+  void PassUntil(Duration step, const std::function<bool()>& done) {
+    const TimePoint limit = Clock::Real().Now() + std::chrono::minutes(1);
+    while (!done()) {
+      ASSERT_LT(Clock::Real().Now(), limit) << "never came true";
+      clock_.Advance(*client_runtime_, step);
+      std::this_thread::yield();
+    }
+  }
+
+  // The devices that the client's links go over.
+  std::vector<std::string> InUse() {
+    std::vector<std::string> names;
+    for (const DeviceStats& each : client_runtime_->device_stats(0)) {
+      if (each.endpoint.links > 0) names.push_back(each.device);
+    }
+    return names;
+  }
+
+  std::string PassedOver(const std::string& name) {
+    for (const DeviceStats& each : client_runtime_->device_stats(0)) {
+      if (each.device == name) return each.passed_over;
+    }
+    return "";
+  }
+
+  Devices near_{"near"};
+  Devices far_{"far"};
+  BlackHole hole_;
+  testing::FakeClock clock_;
+};
+
+TEST_F(FallbackTest, TheFirstDeviceIsTakenIfItCarriesWhatItIsGiven) {
+  Start();
+  EXPECT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
+  EXPECT_EQ(InUse(), std::vector<std::string>{"near-roce"});
+}
+
+TEST_F(FallbackTest, ACallGoesOverTheNextDeviceInTheSameAttempt) {
+  Start();
+  hole_.SwallowOver(0);
+  EXPECT_EQ(CallIntoTheHole(), absl::OkStatus());
+  PassUntil(kMoment, [this] { return InUse() == std::vector<std::string>{"near-tcp"}; });
+  EXPECT_NE(PassedOver("near-roce").find("carried nothing"), std::string::npos)
+      << PassedOver("near-roce");
+}
+
+TEST_F(FallbackTest, AnMtuThatShrankIsNamed) {
+  Start();
+  hole_.SwallowOver(1500);
+  EXPECT_EQ(CallIntoTheHole(), absl::OkStatus());
+  EXPECT_NE(PassedOver("near-roce").find("smaller MTU"), std::string::npos)
+      << PassedOver("near-roce");
+}
+
+TEST_F(FallbackTest, NoDeviceIsBlamedIfNoneProvesItself) {
+  Start(/*server_has_tcp=*/false);
+  hole_.SwallowOver(0);
+  const absl::Status failed = CallIntoTheHole();
+  EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable) << failed;
+  EXPECT_EQ(OutcomeOf(failed), Outcome::kNotExecuted);
+  EXPECT_NE(failed.message().find("RoCE v2: a link to"), std::string::npos) << failed;
+  EXPECT_NE(failed.message().find("tcp: "), std::string::npos) << failed;
+  EXPECT_EQ(PassedOver("near-roce"), "");
+}
+
+}  // namespace fallback_test
+}  // namespace verbena::internal

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "verbena/rpc/client/device_scores.h"
 #include "verbena/rpc/resolver.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
@@ -242,7 +243,7 @@ Task<absl::Status> Connection::TryConnect() {
     std::erase_if(left, [&failures](size_t address) { return !failures[address].ok(); });
     if (!opened.has_value()) break;
     const size_t address = opened->address;
-    const absl::Status tried = co_await TryDevices(AddressAt(address), std::move(opened->stream));
+    const absl::Status tried = co_await TryDevices(address, std::move(opened->stream));
     if (tried.ok()) co_return tried;
     if (closed_) co_return Unused();
     // The others lead to the same server, which has named a time.
@@ -339,22 +340,22 @@ absl::Status Connection::TogetherOf(const std::vector<absl::Status>& failures) {
   return absl::Status(unavailable ? absl::StatusCode::kUnavailable : code, all);
 }
 
-Task<absl::Status> Connection::TryDevices(const std::string& address,
-                                          std::unique_ptr<MessageStream> stream) {
-  DeviceAttempts attempts(shard_, *stream);
+Task<absl::Status> Connection::TryDevices(size_t address, std::unique_ptr<MessageStream> stream) {
+  DeviceAttempts attempts(shard_, *stream, AddressAt(address));
   const std::vector<size_t>& order = attempts.order();
   for (size_t i = 0; i < order.size(); ++i) {
     // A stream serves one attempt.
     if (i > 0) {
-      VERBENA_CO_ASSIGN_OR_RETURN(stream, co_await OpenStream(address));
+      VERBENA_CO_ASSIGN_OR_RETURN(stream, co_await OpenStream(AddressAt(address)));
     }
-    const absl::Status status = co_await ConnectOver(
-        order[i], order.size() == 1, attempts.ProofTime(i), std::exchange(stream, nullptr));
-    if (status.ok()) attempts.NoteChoice(i, address);
+    const absl::Status status =
+        co_await ConnectOver({.address = address, .device = order[i]}, order.size() == 1,
+                             attempts.ProofTime(i), std::exchange(stream, nullptr));
+    if (status.ok()) attempts.NoteChoice(i);
     if (status.ok() || !MayGoOverAnotherDevice(status)) co_return status;
     attempts.AddFailure(i, status);
   }
-  co_return attempts.Failure(address);
+  co_return attempts.Failure();
 }
 
 VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connection::OpenStream(
@@ -364,9 +365,9 @@ VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connec
       SaturatingAdd(shard_.executor().now(), shard_.wanted_limits().connect_timeout));
 }
 
-Task<absl::Status> Connection::ConnectOver(size_t device, bool only, Duration proof_time,
+Task<absl::Status> Connection::ConnectOver(Way way, bool only, Duration proof_time,
                                            std::unique_ptr<MessageStream> stream) {
-  absl::StatusOr<Endpoint*> endpoint = co_await shard_.AwaitEndpointOn(device);
+  absl::StatusOr<Endpoint*> endpoint = co_await shard_.AwaitEndpointOn(way.device);
   if (!endpoint.ok()) {
     // Another device may have what this one lacks, RESOURCE_EXHAUSTED or not.
     const absl::Status& why = endpoint.status();
@@ -383,6 +384,7 @@ Task<absl::Status> Connection::ConnectOver(size_t device, bool only, Duration pr
   current_ = std::move(session);
   current_->set_tally(tally_.get());
   opened_ = shard_.executor().now();
+  way_ = way;
   Log(LogLevel::kInfo, fmt::format("connected to {} over {} (QPN {:#x})", target_,
                                    (*endpoint)->device_name(), link->qpn()));
   TellListeners();
@@ -392,6 +394,7 @@ Task<absl::Status> Connection::ConnectOver(size_t device, bool only, Duration pr
 void Connection::OnSessionDown(ClientSession& session, const absl::Status& reason) {
   late_responses_ += session.stats().late_responses;
   if (current_.get() != &session) return;
+  if (session.broken() && !session.answered()) NoteBroken(reason);
   if (!WasOfUse() && ++useless_links_ > 1) {
     last_error_ = absl::UnavailableError(
         fmt::format("{} loses each link before it answers a call, {} by now, the last one by: {}",
@@ -399,6 +402,18 @@ void Connection::OnSessionDown(ClientSession& session, const absl::Status& reaso
     PutOffNextAttempt();
   }
   Retire();
+}
+
+// Shared memory proves nothing when it opens, and has no path that could break.
+void Connection::NoteBroken(const absl::Status& reason) {
+  if (shard_.kinds()[way_.device] == LinkKind::kSoft) return;
+  DeviceScores& scores = DeviceScores::Of(shard_);
+  const std::string& address = AddressAt(way_.address);
+  if (!scores.NoteLoss(address, way_.device, reason, shard_.executor().now())) return;
+  Log(LogLevel::kWarning,
+      fmt::format("links to {} go over {} only if no other device reaches it: {}", address,
+                  shard_.devices()[way_.device]->name(),
+                  scores.WhyPassedOver(address, way_.device)));
 }
 
 void Connection::OnSessionDraining(ClientSession& session) {
@@ -472,11 +487,20 @@ absl::Status NotOnAnExecutor() {
                      Outcome::kNotExecuted);
 }
 
-DeviceAttempts::DeviceAttempts(Shard& shard, const MessageStream& stream)
+DeviceAttempts::DeviceAttempts(Shard& shard, const MessageStream& stream,
+                               const std::string& address)
     : shard_(shard),
+      address_(address),
       same_host_(stream.same_host()),
       order_(ConnectOrder(shard.kinds(), stream.same_host())) {
   std::erase_if(order_, [&](size_t device) { return !shard.MayConnectOver(device, stream); });
+  std::vector<size_t> last;
+  for (const size_t device : order_) {
+    if (!DeviceScores::Of(shard).WhyPassedOver(address, device).empty()) last.push_back(device);
+  }
+  std::erase_if(order_,
+                [&last](size_t device) { return std::ranges::find(last, device) != last.end(); });
+  order_.insert(order_.end(), last.begin(), last.end());
 }
 
 std::string DeviceAttempts::NameOf(size_t device) const {
@@ -497,8 +521,8 @@ void DeviceAttempts::AddFailure(size_t i, const absl::Status& why) {
   }
 }
 
-absl::Status DeviceAttempts::Failure(const std::string& address) const {
-  VERBENA_CHECK(!failures_.empty()) << address;
+absl::Status DeviceAttempts::Failure() const {
+  VERBENA_CHECK(!failures_.empty()) << address_;
   if (order_.size() == 1) return failures_.front();
   std::string all;
   for (size_t i = 0; i < failures_.size(); ++i) {
@@ -508,23 +532,28 @@ absl::Status DeviceAttempts::Failure(const std::string& address) const {
   // A device that is down may be back soon, so its UNAVAILABLE outweighs the errors of the others.
   const bool unavailable = std::ranges::any_of(failures_, absl::IsUnavailable);
   return absl::Status(unavailable ? absl::StatusCode::kUnavailable : failures_.back().code(),
-                      fmt::format("no device reaches {}: {}", address, all));
+                      fmt::format("no device reaches {}: {}", address_, all));
 }
 
-void DeviceAttempts::NoteChoice(size_t i, const std::string& target) const {
+std::string DeviceAttempts::WhyNot(size_t other, size_t chosen) const {
+  if (other < chosen) return std::string(failures_[other].message());
+  const std::string why = DeviceScores::Of(shard_).WhyPassedOver(address_, order_[other]);
+  return why.empty() ? fmt::format("{} comes before it", NameOf(order_[chosen])) : why;
+}
+
+void DeviceAttempts::NoteChoice(size_t i) const {
   const std::string chosen = NameOf(order_[i]);
   std::string passed_over;
   for (size_t other = 0; other < order_.size(); ++other) {
     if (other == i) continue;
-    const std::string why = other < i ? std::string(failures_[other].message())
-                                      : fmt::format("{} comes before it", chosen);
-    shard_.devices()[order_[other]]->NotePassedOver(fmt::format("{}: {}", target, why));
+    const std::string why = WhyNot(other, i);
+    shard_.devices()[order_[other]]->NotePassedOver(fmt::format("{}: {}", address_, why));
     passed_over += fmt::format("; {} is not used: {}", NameOf(order_[other]), why);
   }
   ShardDevice& device = *shard_.devices()[order_[i]];
   if (!device.NoteFirstLink()) return;
   Log(LogLevel::kInfo,
-      fmt::format("{} carries its first link over {}, to {}, {}{}", device.name(), chosen, target,
+      fmt::format("{} carries its first link over {}, to {}, {}{}", device.name(), chosen, address_,
                   same_host_ ? "on this host" : "on another host", passed_over));
 }
 

@@ -49,7 +49,8 @@ class ConnectionListener {
 // Connection: one executor's way to one executor of a server, through links that come and go.
 //
 // The first call connects, over the first of the runtime's devices on which both sides reach each
-// other (DeviceAttempts). A server with several addresses is reached at the first that answers:
+// other (DeviceAttempts). A device that keeps losing its links to this server comes last
+// (DeviceScores). A server with several addresses is reached at the first that answers:
 // each is tried 250 ms after the one before, or as soon as that one has failed, and they share one
 // connect_timeout. If the handshake with the one that answered fails, the others are tried again,
 // in the same way. If it is silent for as long as connect_timeout, the attempt ends, and the next
@@ -194,11 +195,18 @@ class Connection final : private ClientSession::Listener {
   const std::string& AddressAt(size_t address) const {
     return address == 0 ? target_ : others_[address - 1];
   }
-  Task<absl::Status> TryDevices(const std::string& address, std::unique_ptr<MessageStream> stream);
+  // What a link goes over.
+  struct Way {
+    size_t address = 0;
+    size_t device = 0;  // by its index in the shard
+  };
+  Task<absl::Status> TryDevices(size_t address, std::unique_ptr<MessageStream> stream);
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> OpenStream(const std::string& address);
   // `only`: no other device may reach the peer. A new link has `proof_time` to prove itself.
-  Task<absl::Status> ConnectOver(size_t device, bool only, Duration proof_time,
+  Task<absl::Status> ConnectOver(Way way, bool only, Duration proof_time,
                                  std::unique_ptr<MessageStream> stream);
+  // The device of the current link has lost it for `reason`.
+  void NoteBroken(const absl::Status& reason);
   void OnSessionDown(ClientSession& session, const absl::Status& reason) override;
   void OnSessionDraining(ClientSession& session) override;
   void OnSessionIdle(ClientSession& session) override;
@@ -212,6 +220,7 @@ class Connection final : private ClientSession::Listener {
   std::unique_ptr<CallTally> tally_;  // null: calls are not counted
   std::unique_ptr<ClientSession> current_;
   TimePoint opened_{};  // the current link
+  Way way_;             // that it goes over
   // Draining, or down but perhaps still on the stack of a call: freed at the next attempt.
   std::vector<std::unique_ptr<ClientSession>> retired_;
   const std::vector<std::string> others_;
@@ -266,7 +275,7 @@ class ConnectionUse {
 [[gnu::cold]] absl::Status NotOnAnExecutor();
 
 // DeviceAttempts: the devices that one attempt to connect may go over, in order, and how the tried
-// ones have failed.
+// ones have failed. Those that DeviceScores passes over come last.
 //
 // The log says which device was taken and why, once for each device of a runtime.
 // DeviceStats::passed_over says why the others were not.
@@ -274,8 +283,8 @@ class ConnectionUse {
 // A local of the attempt's coroutine, on its executor's thread.
 class DeviceAttempts {
  public:
-  // `stream` is the bootstrap connection to the peer.
-  DeviceAttempts(Shard& shard, const MessageStream& stream);
+  // `stream` is the bootstrap connection to the peer, at `address`, which outlives this object.
+  DeviceAttempts(Shard& shard, const MessageStream& stream, const std::string& address);
 
   // The devices to try, by index in the shard.
   const std::vector<size_t>& order() const { return order_; }
@@ -284,15 +293,19 @@ class DeviceAttempts {
   // Device order()[i] does not reach the peer. If that is shared memory, and the two processes will
   // never share it (they are of two users, or one has none), the devices in reserve join the order.
   void AddFailure(size_t i, const absl::Status& why);
-  // Why no device reaches `address`, after a failure of each. With a single device, its own error.
-  absl::Status Failure(const std::string& address) const;
-  // The link to `target` goes over device order()[i].
-  void NoteChoice(size_t i, const std::string& target) const;
+  // Why no device reaches the address, after a failure of each. With a single device, its own
+  // error.
+  absl::Status Failure() const;
+  // The link goes over device order()[i].
+  void NoteChoice(size_t i) const;
 
  private:
   std::string NameOf(size_t device) const;
+  // Why the link over order()[chosen] does not go over order()[other].
+  std::string WhyNot(size_t other, size_t chosen) const;
 
   Shard& shard_;
+  const std::string& address_;
   const bool same_host_;
   std::vector<size_t> order_;
   std::vector<absl::Status> failures_;  // of the first in order_

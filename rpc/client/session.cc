@@ -275,6 +275,7 @@ void ClientSession::OnLinkDown(Link& link, const absl::Status& reason) {
       fmt::format("the link to {} was lost: {}", link.peer(), std::string(reason.message()))));
   // One for all: a server that restarts is not the worse for it.
   if (tally_ != nullptr && in_flight_ > 0) tally_->OnFailure();
+  broken_ = link.broken();
   link_ = nullptr;
   SendWaiter::Unlink();
   cancelled_slots_.clear();

@@ -195,6 +195,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
   bool idle() const;
   // True once a call over it has had a response, or a stream a frame from the server.
   bool answered() const { return answered_; }
+  // Whether a fault of the device, or of the path behind it, has ended the link.
+  bool broken() const { return broken_; }
   // For calls: the response was what the protocol allows.
   void NoteAnswered() { answered_ = true; }
 
@@ -283,6 +285,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   bool draining_ = false;
   bool reaches_memory_ = false;
   bool answered_ = false;
+  bool broken_ = false;
   uint32_t in_flight_ = 0;
   uint32_t settling_ = 0;  // calls
   std::vector<Slot> slots_;

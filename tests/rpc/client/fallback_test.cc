@@ -18,6 +18,7 @@
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/link/black_hole.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/client/device_scores.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/link/limits.h"
@@ -148,6 +149,27 @@ TEST_F(FallbackTest, NoDeviceIsBlamedIfNoneProvesItself) {
   EXPECT_NE(failed.message().find("RoCE v2: a link to"), std::string::npos) << failed;
   EXPECT_NE(failed.message().find("tcp: "), std::string::npos) << failed;
   EXPECT_EQ(PassedOver("near-roce"), "");
+}
+
+// A path that lets each link prove itself, and then carries nothing.
+TEST_F(FallbackTest, ADeviceThatLosesEachLinkBeforeAnAnswerComesLast) {
+  Start();
+  for (size_t i = 0; i < DeviceScores::kLosses; ++i) {
+    hole_.Close();
+    PassUntil(kMoment, [this] { return Run(channel_->Connect()).ok(); });
+    EXPECT_EQ(InUse(), std::vector<std::string>{"near-roce"});
+    hole_.SwallowOver(0);
+    JoinHandle<absl::Status> call = client_runtime_->Spawn(EchoOnce(1, "lost"));
+    PassUntil(std::chrono::milliseconds(100), [this] { return InUse().empty(); });
+    const absl::Status lost = call.Join();
+    EXPECT_NE(lost.message().find("has not answered a PING"), std::string::npos) << lost;
+  }
+  hole_.Close();
+  PassUntil(kMoment, [this] { return Run(channel_->Connect()).ok(); });
+  EXPECT_EQ(InUse(), std::vector<std::string>{"near-tcp"});
+  EXPECT_NE(PassedOver("near-roce").find("has lost 3 links"), std::string::npos)
+      << PassedOver("near-roce");
+  EXPECT_EQ(Run(EchoOnce(2, "hello")), absl::OkStatus());
 }
 
 }  // namespace fallback_test

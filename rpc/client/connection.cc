@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
 #include "verbena/rpc/client/device_scores.h"
 #include "verbena/rpc/resolver.h"
@@ -169,6 +170,7 @@ void Connection::Close() {
 
 void Connection::CancelAttempt() {
   if (attempt_.has_value()) attempt_->Request();
+  if (return_.has_value()) return_->Request();
 }
 
 absl::Status Connection::Unused() const {
@@ -212,7 +214,8 @@ uint32_t Connection::calls_in_flight() const {
 }
 
 bool Connection::ended() const {
-  return closed_ && !connecting_ && uses_ == 0 && (current_ == nullptr || current_->down()) &&
+  return closed_ && !connecting_ && !returning_ && uses_ == 0 &&
+         (current_ == nullptr || current_->down()) &&
          std::all_of(retired_.begin(), retired_.end(),
                      [](const auto& session) { return session->down(); });
 }
@@ -348,12 +351,16 @@ Task<absl::Status> Connection::TryDevices(size_t address, std::unique_ptr<Messag
     if (i > 0) {
       VERBENA_CO_ASSIGN_OR_RETURN(stream, co_await OpenStream(AddressAt(address)));
     }
-    const absl::Status status =
-        co_await ConnectOver({.address = address, .device = order[i]}, order.size() == 1,
-                             attempts.ProofTime(i), std::exchange(stream, nullptr));
-    if (status.ok()) attempts.NoteChoice(i);
-    if (status.ok() || !MayGoOverAnotherDevice(status)) co_return status;
-    attempts.AddFailure(i, status);
+    const Way way{.address = address, .device = order[i], .first = attempts.first()};
+    absl::StatusOr<std::unique_ptr<ClientSession>> opened = co_await OpenLink(
+        way, order.size() == 1, attempts.ProofTime(i), std::exchange(stream, nullptr));
+    if (opened.ok()) {
+      attempts.NoteChoice(i);
+      Take(*std::move(opened), way);
+      co_return absl::OkStatus();
+    }
+    if (!MayGoOverAnotherDevice(opened.status())) co_return opened.status();
+    attempts.AddFailure(i, opened.status());
   }
   co_return attempts.Failure();
 }
@@ -365,8 +372,8 @@ VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connec
       SaturatingAdd(shard_.executor().now(), shard_.wanted_limits().connect_timeout));
 }
 
-Task<absl::Status> Connection::ConnectOver(Way way, bool only, Duration proof_time,
-                                           std::unique_ptr<MessageStream> stream) {
+Task<absl::StatusOr<std::unique_ptr<ClientSession>>> Connection::OpenLink(
+    Way way, bool only, Duration proof_time, std::unique_ptr<MessageStream> stream) {
   absl::StatusOr<Endpoint*> endpoint = co_await shard_.AwaitEndpointOn(way.device);
   if (!endpoint.ok()) {
     // Another device may have what this one lacks, RESOURCE_EXHAUSTED or not.
@@ -381,13 +388,74 @@ Task<absl::Status> Connection::ConnectOver(Way way, bool only, Duration proof_ti
   VERBENA_CO_ASSIGN_OR_RETURN(
       Link * link, co_await (*endpoint)->Connect(std::move(stream), *session, wish_, proof_time));
   session->Attach(*link);
+  Log(LogLevel::kInfo, fmt::format("connected to {} over {} (QPN {:#x})", target_,
+                                   (*endpoint)->device_name(), link->qpn()));
+  co_return session;
+}
+
+void Connection::Take(std::unique_ptr<ClientSession> session, Way way) {
+  ClientSession* const former = current_.get();
+  if (former != nullptr) retired_.push_back(std::move(current_));
   current_ = std::move(session);
   current_->set_tally(tally_.get());
   opened_ = shard_.executor().now();
   way_ = way;
-  Log(LogLevel::kInfo, fmt::format("connected to {} over {} (QPN {:#x})", target_,
-                                   (*endpoint)->device_name(), link->qpn()));
   TellListeners();
+  if (former != nullptr && !former->down()) former->Drain();
+  if (!temporary() || returning_ || closed_) return;
+  returning_ = true;
+  static thread_local ThrottledLog log({.lines = 4, .interval = std::chrono::seconds(10)});
+  log.Write(LogLevel::kWarning, opened_,
+            fmt::format("the link to {} goes over {} for a time, since {} is passed over; that one "
+                        "is tried beside it from time to time",
+                        target_, DeviceName(way.device), DeviceName(way.first)));
+  shard_.tasks().Spawn(ReturnToFirst());
+}
+
+std::string Connection::DeviceName(size_t device) const { return shard_.devices()[device]->name(); }
+
+Task<void> Connection::ReturnToFirst() {
+  return_.emplace((co_await CurrentContext()).cancel);
+  const absl::Cleanup end = [this] {
+    return_.reset();
+    returning_ = false;
+  };
+  co_await TryFirstAgain().In(&*return_);
+}
+
+// Ends once the current link goes over the first device, or is lost: the next attempt to connect
+// begins with the first device, or makes a link that starts this again.
+Task<void> Connection::TryFirstAgain() {
+  while (!closed_ && temporary()) {
+    const bool prompt = ++returns_tried_ < kPromptReturns;
+    if (!(co_await Sleep(return_backoff_.Next())).ok()) co_return;
+    if (prompt) return_backoff_.Reset();
+    if (closed_ || !temporary()) co_return;
+    std::erase_if(retired_, [](const auto& session) { return session->down(); });
+    const absl::Status tried = co_await TryFirst();
+    if (tried.ok() || shard_.closing()) co_return;
+    Log(LogLevel::kInfo,
+        fmt::format("{} is still passed over on the way to {}: {}", DeviceName(way_.first), target_,
+                    std::string(tried.message())));
+  }
+}
+
+Task<absl::Status> Connection::TryFirst() {
+  const Way way{.address = way_.address, .device = way_.first, .first = way_.first};
+  const std::string& address = AddressAt(way.address);
+  VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<MessageStream> stream, co_await OpenStream(address));
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      std::unique_ptr<ClientSession> session,
+      co_await OpenLink(way, /*only=*/false, kProofTime, std::move(stream)));
+  if (closed_ || shard_.closing()) {
+    session->CloseLink(absl::CancelledError("no channel uses the link any more"));
+    co_return Unused();
+  }
+  DeviceScores::Of(shard_).NoteReturn(address, way.device, shard_.executor().now());
+  shard_.devices()[way.device]->NotePassedOver("");
+  Log(LogLevel::kInfo,
+      fmt::format("new calls to {} go over {} again", target_, DeviceName(way.device)));
+  Take(std::move(session), way);
   co_return absl::OkStatus();
 }
 
@@ -412,8 +480,7 @@ void Connection::NoteBroken(const absl::Status& reason) {
   if (!scores.NoteLoss(address, way_.device, reason, shard_.executor().now())) return;
   Log(LogLevel::kWarning,
       fmt::format("links to {} go over {} only if no other device reaches it: {}", address,
-                  shard_.devices()[way_.device]->name(),
-                  scores.WhyPassedOver(address, way_.device)));
+                  DeviceName(way_.device), scores.WhyPassedOver(address, way_.device)));
 }
 
 void Connection::OnSessionDraining(ClientSession& session) {
@@ -439,6 +506,10 @@ bool Connection::WasOfUse() const {
 }
 
 void Connection::Retire() {
+  if (!temporary() && shard_.executor().now() - opened_ >= DeviceScores::kWithin) {
+    return_backoff_.Reset();
+    returns_tried_ = 0;
+  }
   if (WasOfUse()) {
     backoff_.Reset();
     useless_links_ = 0;
@@ -472,8 +543,10 @@ void Connection::CloseOldestDraining() {
 
 void Connection::OnSessionIdle(ClientSession& session) {
   VERBENA_CHECK(!session.down()) << target_;
-  session.CloseLink(closed_ ? absl::CancelledError("no channel uses the link any more")
-                            : absl::UnavailableError("the server is shutting down"));
+  session.CloseLink(
+      closed_ ? absl::CancelledError("no channel uses the link any more")
+              : absl::UnavailableError("the link has drained: the server is shutting down, or "
+                                       "new calls go over another device"));
 }
 
 uint64_t Connection::late_responses() const {
@@ -494,6 +567,7 @@ DeviceAttempts::DeviceAttempts(Shard& shard, const MessageStream& stream,
       same_host_(stream.same_host()),
       order_(ConnectOrder(shard.kinds(), stream.same_host())) {
   std::erase_if(order_, [&](size_t device) { return !shard.MayConnectOver(device, stream); });
+  if (!order_.empty()) first_ = order_.front();
   std::vector<size_t> last;
   for (const size_t device : order_) {
     if (!DeviceScores::Of(shard).WhyPassedOver(address, device).empty()) last.push_back(device);

@@ -60,6 +60,10 @@ class ConnectionListener {
 // (RESOURCE_EXHAUSTED with a retry_after). The attempt then comes again, later than asked by up to
 // a fifth, for connect_timeout; after that, calls that have a deadline wait on until it.
 //
+// A link over another device than the first is temporary: after a pause the connection makes one
+// over the first device beside it. Once that one has proven itself, new calls take it, and the
+// other one closes when its last call has ended.
+//
 // The next call replaces a link that was lost. While the server cannot be reached, attempts back
 // off exponentially, and calls fail at once with the last error. A server that goes away gracefully
 // says so (GOAWAY): new calls then take a new link, and the old one closes when its last call has
@@ -77,6 +81,11 @@ class Connection final : private ClientSession::Listener {
   static constexpr Duration kInitialBackoff = std::chrono::milliseconds(10);
   // A link that lasted so long was of use, though nothing was answered over it.
   static constexpr Duration kLastingLink = std::chrono::seconds(2);
+  // How long after a link over another device the first device is tried beside it: for so many
+  // tries the shortest pause, then each twice the one before, up to the longest.
+  static constexpr Duration kFirstReturn = std::chrono::seconds(10);
+  static constexpr Duration kLongestReturn = std::chrono::minutes(5);
+  static constexpr uint32_t kPromptReturns = 6;
   // Links that drain at once. One more closes the oldest of them.
   static constexpr size_t kMaxDraining = 8;
 
@@ -199,12 +208,23 @@ class Connection final : private ClientSession::Listener {
   struct Way {
     size_t address = 0;
     size_t device = 0;  // by its index in the shard
+    size_t first = 0;   // the device that comes first, whether it was passed over or not
   };
   Task<absl::Status> TryDevices(size_t address, std::unique_ptr<MessageStream> stream);
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> OpenStream(const std::string& address);
-  // `only`: no other device may reach the peer. A new link has `proof_time` to prove itself.
-  Task<absl::Status> ConnectOver(Way way, bool only, Duration proof_time,
-                                 std::unique_ptr<MessageStream> stream);
+  // A link over `way`, which has proven itself within `proof_time`. `only`: no other device may
+  // reach the peer.
+  Task<absl::StatusOr<std::unique_ptr<ClientSession>>> OpenLink(
+      Way way, bool only, Duration proof_time, std::unique_ptr<MessageStream> stream);
+  // New calls take `session` from now on. The link that they took until now drains.
+  void Take(std::unique_ptr<ClientSession> session, Way way);
+  // While the current link goes over another device than the first: tries that one beside it.
+  Task<void> ReturnToFirst();
+  Task<void> TryFirstAgain();
+  Task<absl::Status> TryFirst();
+  // The current link goes over another device than the first of its order.
+  bool temporary() const { return current_ != nullptr && way_.device != way_.first; }
+  std::string DeviceName(size_t device) const;
   // The device of the current link has lost it for `reason`.
   void NoteBroken(const absl::Status& reason);
   void OnSessionDown(ClientSession& session, const absl::Status& reason) override;
@@ -233,6 +253,11 @@ class Connection final : private ClientSession::Listener {
   bool connecting_ = false;
   // The scope of the attempt while one runs. The connection outlives the attempt.
   std::optional<CancelScope> attempt_;
+  // The same for the search of a way back to the first device.
+  bool returning_ = false;
+  std::optional<CancelScope> return_;
+  Backoff return_backoff_{kFirstReturn, kLongestReturn};
+  uint32_t returns_tried_ = 0;
   Event attempt_ended_;
   Event state_changed_;
   uint64_t revision_ = 1;
@@ -286,6 +311,8 @@ class DeviceAttempts {
   // `stream` is the bootstrap connection to the peer, at `address`, which outlives this object.
   DeviceAttempts(Shard& shard, const MessageStream& stream, const std::string& address);
 
+  // The device that comes first, whether it is passed over or not. Precondition: there is one.
+  size_t first() const { return first_; }
   // The devices to try, by index in the shard.
   const std::vector<size_t>& order() const { return order_; }
   // How long a link over order()[i] may take to prove itself, by ProofTimeOf().
@@ -308,6 +335,7 @@ class DeviceAttempts {
   const std::string& address_;
   const bool same_host_;
   std::vector<size_t> order_;
+  size_t first_ = 0;
   std::vector<absl::Status> failures_;  // of the first in order_
 };
 

@@ -18,6 +18,7 @@
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/link/black_hole.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/device_scores.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/testing/fake_clock.h"
@@ -57,6 +58,7 @@ struct Devices {
 class FallbackTest : public RpcTest {
  protected:
   static constexpr Duration kMoment = std::chrono::milliseconds(1);
+  static constexpr Duration kStep = std::chrono::milliseconds(100);
 
   FallbackTest() : hole_(*near_.below->context()) {}
   ~FallbackTest() override {
@@ -66,12 +68,14 @@ class FallbackTest : public RpcTest {
     StopAll();
   }
 
-  void Start(bool server_has_tcp = true) {
+  void Start(bool server_has_tcp = true, Duration ping_interval = LinkLimits().ping_interval) {
+    RuntimeOptions options{.clock = &clock_};
+    options.limits.ping_interval = ping_interval;
     server_runtime_ = StartRuntime(
         {}, {.use = &far_.roce, .also_use = server_has_tcp ? far_.tcp.get() : nullptr});
     Serve();
     client_runtime_ =
-        StartRuntime({.clock = &clock_}, {.use = &near_.roce, .also_use = near_.tcp.get()});
+        StartRuntime(std::move(options), {.use = &near_.roce, .also_use = near_.tcp.get()});
     channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
     stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
   }
@@ -102,6 +106,22 @@ class FallbackTest : public RpcTest {
       if (each.endpoint.links > 0) names.push_back(each.device);
     }
     return names;
+  }
+
+  Task<absl::Status> Linger() { co_return (co_await stub_->Linger(testing::Empty())).status(); }
+
+  // Most of the time until the first device is tried again.
+  void PassThePause() { clock_.Advance(*client_runtime_, Connection::kFirstReturn * 3 / 4); }
+
+  // Makes a call, so that the server has a turn of its own while the client's time passes.
+  bool Serves() { return Run(EchoOnce(1, "hello")).ok(); }
+
+  // SENDs of the client over that device.
+  uint64_t SendsOver(const std::string& name) {
+    for (const DeviceStats& each : client_runtime_->device_stats(0)) {
+      if (each.device == name) return each.endpoint.traffic.sends;
+    }
+    return 0;
   }
 
   std::string PassedOver(const std::string& name) {
@@ -170,6 +190,43 @@ TEST_F(FallbackTest, ADeviceThatLosesEachLinkBeforeAnAnswerComesLast) {
   EXPECT_NE(PassedOver("near-roce").find("has lost 3 links"), std::string::npos)
       << PassedOver("near-roce");
   EXPECT_EQ(Run(EchoOnce(2, "hello")), absl::OkStatus());
+}
+
+TEST_F(FallbackTest, NewCallsGoBackToTheFirstDeviceAndThoseUnderWayEndWhereTheyAre) {
+  Start(/*server_has_tcp=*/true, std::chrono::minutes(30));
+  hole_.SwallowOver(0);
+  EXPECT_EQ(CallIntoTheHole(), absl::OkStatus());
+  PassUntil(kMoment, [this] { return InUse() == std::vector<std::string>{"near-tcp"}; });
+  JoinHandle<absl::Status> lingers = client_runtime_->Spawn(Linger());
+  EXPECT_EQ(Run(service_.lingering.Until(1)), absl::OkStatus());
+  // The device is tried in vain once, and stays passed over.
+  const uint64_t swallowed = hole_.swallowed();
+  PassThePause();
+  PassUntil(kStep, [&] { return Serves() && hole_.swallowed() > swallowed; });
+  PassUntil(kStep, [this] { return Serves() && InUse() == std::vector<std::string>{"near-tcp"}; });
+  hole_.Close();
+  const std::vector<std::string> both = {"near-roce", "near-tcp"};
+  PassThePause();
+  PassUntil(kStep, [&] { return Serves() && InUse() == both; });
+  PassUntil(kMoment, [this] { return Serves() && PassedOver("near-roce").empty(); });
+  const uint64_t before = SendsOver("near-roce");
+  EXPECT_EQ(Run(EchoOnce(3, "back")), absl::OkStatus());
+  EXPECT_GT(SendsOver("near-roce"), before);
+  service_.let_go = true;
+  EXPECT_EQ(lingers.Join(), absl::OkStatus()) << "it ends over the link that it began on";
+  PassUntil(kMoment, [this] { return InUse() == std::vector<std::string>{"near-roce"}; });
+}
+
+TEST_F(FallbackTest, AChannelThatEndsDuringTheSearchLeavesNoLink) {
+  Start();
+  hole_.SwallowOver(0);
+  EXPECT_EQ(CallIntoTheHole(), absl::OkStatus());
+  const uint64_t swallowed = hole_.swallowed();
+  PassThePause();
+  PassUntil(kStep, [&] { return Serves() && hole_.swallowed() > swallowed; });
+  stub_.reset();
+  channel_.reset();
+  PassUntil(kMoment, [this] { return InUse().empty(); });
 }
 
 }  // namespace fallback_test

@@ -134,12 +134,13 @@ struct MemoryOptions {
 //
 // An embedding program that has an event loop asks for no threads, and drives executor(i) itself
 // (Executor::Poll, Arm and fd; examples/host_loop). Then one thread at a time uses the runtime, and
-// counts as the thread of all its executors. examples/host_loop/README.md names the threads that
-// remain.
+// counts as the thread of all its executors: BlockOn(), Server::Shutdown() and destructors drive
+// all of them. examples/host_loop/README.md names the threads that remain.
 //
 //   precondition                                          how it is checked      test
 //   its servers are destroyed before it                   a check aborts         runtime_test
 //   ~Runtime and BlockOn() on no executor's thread        a check aborts         runtime_test
+//   without threads, one thread at a time drives it       a check aborts         host_driven_test
 //   an executor's index is in [0, executors())            a check aborts         runtime_test
 //   Spawn() of a call that owns its messages              does not compile       lifetimes
 //   options are in range                                  INVALID_ARGUMENT       runtime_test

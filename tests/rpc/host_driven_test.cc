@@ -4,11 +4,13 @@
 #include <poll.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/payload_service.h"
 #include "verbena/rpc/runtime.h"
@@ -56,6 +58,8 @@ class HostDrivenRuntimeTest : public PayloadFixture {
   static RuntimeOptions HostDriven(int executors) {
     return {.executors = executors, .threads = false};
   }
+
+  static Task<void> Nothing() { co_return; }
 
   // A payload there and another one back.
   Task<absl::Status> Swap(size_t bytes) {
@@ -177,6 +181,28 @@ TEST_F(HostDrivenRuntimeTest, TheHostReadsStatisticsOfEveryExecutor) {
   for (int executor = 0; executor < 2; ++executor) {
     EXPECT_EQ(server_runtime_->endpoint_stats(executor).links, 0u);
   }
+}
+
+using HostDrivenRuntimeDeathTest = HostDrivenRuntimeTest;
+
+TEST_F(HostDrivenRuntimeDeathTest, AThreadBesideThoseThatRunTheExecutorsIsRefusedInWords) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto beside_runners = [this](const std::function<void()>& call) {
+    StartServer(HostDriven(2));
+    std::vector<std::thread> runners;
+    for (int i = 0; i < 2; ++i) {
+      Executor& executor = server_runtime_->executor(i);
+      absl::Notification runs;
+      executor.PostFunction([&runs] { runs.Notify(); });
+      runners.emplace_back([&executor] { executor.Run(); });
+      runs.WaitForNotification();
+    }
+    call();
+  };
+  EXPECT_DEATH(beside_runners([this] { server_runtime_->BlockOn(Nothing()); }),
+               "Poll\\(\\) of verbena-[01], which another thread drives");
+  EXPECT_DEATH(beside_runners([this] { (void)server_->Shutdown(Duration::zero()); }),
+               "Poll\\(\\) of verbena-[01], which another thread drives");
 }
 
 }  // namespace host_driven_test

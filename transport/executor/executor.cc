@@ -139,8 +139,8 @@ class Executor::Impl {
   int work_since_clock = 0;
   // The host sleeps on fd().
   bool armed = false;
-  // Inside Run(), or inside one Poll().
-  bool running = false;
+  // Inside Run(), or inside one Poll() or Arm(). Taken by the thread that drives the executor.
+  std::atomic<bool> running{false};
   // The executor is being destroyed: nothing starts any more.
   bool closing = false;
 
@@ -161,6 +161,30 @@ class Executor::Impl {
   internal::StopItem stop;
   internal::IntrusiveList<internal::RootTask> roots;
   std::unique_ptr<internal::ExecutorService> file_service;
+};
+
+// Executor::Drive: makes this thread the executor's while it lives: for Run(), one Poll() or one
+// Arm(). Aborts if the executor is driven already, and says by whom.
+class Executor::Drive {
+ public:
+  Drive(Executor& executor, const char* call) : impl_(*executor.impl_) {
+    if (impl_.running.exchange(true, std::memory_order_acquire)) [[unlikely]]
+      Refuse(executor, call);
+  }
+  Drive(const Drive&) = delete;
+  Drive& operator=(const Drive&) = delete;
+  ~Drive() { impl_.running.store(false, std::memory_order_release); }
+
+ private:
+  [[gnu::cold, gnu::noinline]] static void Refuse(const Executor& executor, const char* call) {
+    const std::string& name = executor.options().name;
+    VERBENA_CHECK(Scheduler::Current() != &executor) << call << " inside the loop of " << name;
+    VERBENA_CHECK(false) << call << " of " << name << ", which another thread drives: one thread "
+                         << "at a time may do so, also in BlockOn(), Server::Shutdown() and "
+                         << "destructors. Stop() what the other thread runs, and join it, first";
+  }
+
+  Impl& impl_;
 };
 
 namespace {
@@ -256,11 +280,10 @@ void Executor::AbandonTasks() {
 
 void Executor::Run() {
   Impl& impl = *impl_;
-  VERBENA_CHECK(!impl.running) << "Run() inside the loop of " << impl.options.name;
+  const Drive drive(*this, "Run()");
   Disarm();
   internal::CpuPin pin(impl.options.cpu);
   CurrentScope current(*this);
-  impl.running = true;
   while (!impl.stop.reached) {
     if (Turn()) {
       impl.spin.Reset();
@@ -268,7 +291,6 @@ void Executor::Run() {
       Idle();
     }
   }
-  impl.running = false;
   ForgetNow();
   impl.stop.reached = false;
   impl.stop.sent.store(false, std::memory_order_release);
@@ -280,9 +302,8 @@ void Executor::Stop() {
 
 bool Executor::Poll() {
   Impl& impl = *impl_;
-  VERBENA_CHECK(!impl.running) << "Poll() inside the loop of " << impl.options.name;
+  const Drive drive(*this, "Poll()");
   CurrentScope current(*this);
-  impl.running = true;
   if (impl.armed) {
     Disarm();
     impl.waiter->Dispatch();
@@ -290,7 +311,6 @@ bool Executor::Poll() {
   // A host, or a simulator, polls when a timer is due: it is not to be late by turns.
   impl.work_since_clock = kWorkPerClockRead;
   const bool worked = Turn();
-  impl.running = false;
   // The host must see the current time between turns.
   ForgetNow();
   return worked;
@@ -298,7 +318,7 @@ bool Executor::Poll() {
 
 bool Executor::Arm() {
   Impl& impl = *impl_;
-  VERBENA_CHECK(!impl.running) << "Arm() inside the loop of " << impl.options.name;
+  const Drive drive(*this, "Arm()");
   CurrentScope current(*this);
   Disarm();
   // First, since a reading of the clock may tell of a lag, and whoever hears of that queues a hook.

@@ -63,6 +63,7 @@ namespace verbena {
 //
 //   precondition                                      how it is checked   test
 //   Run(), Poll() and Arm() not inside its own loop   a check aborts      host_driven_test
+//   one thread at a time drives it                    a check aborts      host_driven_test
 //   not destroyed inside its own loop                 a check aborts      host_driven_test
 //   used on its thread, but for posting               not checked
 class VERBENA_EXPORT Executor final : public Scheduler {
@@ -138,6 +139,7 @@ class VERBENA_EXPORT Executor final : public Scheduler {
 
  private:
   class Impl;
+  class Drive;
   friend class internal::RootTask;
 
   explicit Executor(std::unique_ptr<Impl> impl);

@@ -1,12 +1,15 @@
 // An executor that its host drives makes fd() readable when it has something to do, and lets the
-// host arm, run and poll it in any order. Polling or destroying it inside its own loop aborts.
+// host arm, run and poll it in any order. Polling or destroying it inside its own loop aborts, and
+// so does a second thread that drives it.
 
 #include <poll.h>
 
 #include <chrono>
 #include <memory>
+#include <thread>
 #include <utility>
 
+#include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 #include "tests/support/manual_clock.h"
 #include "tests/transport/executor/test_support.h"
@@ -145,6 +148,26 @@ TEST_F(HostDrivenDeathTest, PollingAnExecutorInsideItsOwnLoopAborts) {
   EXPECT_DEATH(inside([](Executor& executor) { executor.Run(); }), "Run\\(\\) inside the loop of");
   EXPECT_DEATH(inside([](Executor& executor) { (void)executor.Arm(); }),
                "Arm\\(\\) inside the loop of");
+}
+
+TEST_F(HostDrivenDeathTest, DrivingAnExecutorThatAnotherThreadRunsAborts) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto beside = [](void (*call)(Executor&)) {
+    auto executor = Create();
+    absl::Notification runs;
+    executor->PostFunction([&runs] { runs.Notify(); });
+    std::thread other([&executor] { executor->Run(); });
+    runs.WaitForNotification();
+    call(*executor);
+    executor->Stop();
+    other.join();
+  };
+  ASSERT_DEATH(beside([](Executor& executor) { executor.Poll(); }),
+               "Poll\\(\\) of .*, which another thread drives");
+  EXPECT_DEATH(beside([](Executor& executor) { executor.Run(); }),
+               "Run\\(\\) of .*, which another thread drives");
+  EXPECT_DEATH(beside([](Executor& executor) { (void)executor.Arm(); }),
+               "Arm\\(\\) of .*, which another thread drives");
 }
 
 TEST_F(HostDrivenDeathTest, DestroyingAnExecutorInsideItsOwnLoopAborts) {

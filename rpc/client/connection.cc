@@ -237,6 +237,7 @@ Task<absl::Status> Connection::ConnectInTurn() {
 Task<absl::Status> Connection::TryConnect() {
   // Before the attempt had begun.
   if (closed_) co_return Unused();
+  const TimePoint begun = shard_.executor().now();
   const size_t count = 1 + others_.size();
   std::vector<size_t> left(count);
   for (size_t i = 0; i < count; ++i) left[i] = (first_address_ + i) % count;
@@ -251,7 +252,7 @@ Task<absl::Status> Connection::TryConnect() {
     if (closed_) co_return Unused();
     // The others lead to the same server, which has named a time.
     if (shard_.closing() || ReadRetryAfter(tried).has_value()) co_return tried;
-    failures[address] = Explained(address, tried);
+    failures[address] = Explained(address, tried, begun);
     std::erase(left, address);
     // The others lead to the same server, which is as silent there. Should this one lead elsewhere,
     // the next attempt prefers another one.
@@ -264,15 +265,19 @@ Task<absl::Status> Connection::TryConnect() {
 }
 
 // The attempt's own time is no deadline of those who wait for it: the next attempt may do better.
-absl::Status Connection::Explained(size_t address, absl::Status failure) const {
+absl::Status Connection::Explained(size_t address, absl::Status failure, TimePoint begun) const {
+  using Seconds = std::chrono::duration<double>;
   if (!absl::IsDeadlineExceeded(failure)) return failure;
-  const Duration timeout = shard_.wanted_limits().connect_timeout;
-  return absl::UnavailableError(
-      fmt::format("no answer from {} within connect_timeout ({:g} s){}", AddressAt(address),
-                  std::chrono::duration<double>(timeout).count(),
-                  failure == CancelStatus(failure.code())
-                      ? ""
-                      : fmt::format(": {}", std::string(failure.message()))));
+  if (failure == CancelStatus(failure.code())) {
+    return absl::UnavailableError(fmt::format(
+        "no answer from {} within connect_timeout ({:g} s): its process is stopped, a handler that "
+        "blocks holds its executor, or its host cannot be reached",
+        AddressAt(address), Seconds(shard_.wanted_limits().connect_timeout).count()));
+  }
+  // The peer has given up, or whoever reaches it.
+  return absl::UnavailableError(fmt::format(
+      "no link with {} after {:.1f} s: {}", AddressAt(address),
+      Seconds(shard_.executor().now() - begun).count(), std::string(failure.message())));
 }
 
 // The addresses that are being tried, for one OpenAny(), in whose frame it lies.
@@ -321,7 +326,7 @@ Task<std::optional<Connection::OpenedAddress>> Connection::OpenInTurn(AddressRac
   // Another one has won. This one has not failed, and may be tried again.
   const bool lost = race.addresses.size() > 1 && (co_await CurrentContext()).cancel->requested();
   if (lost) co_return std::nullopt;
-  race.failures[address] = Explained(address, stream.status());
+  race.failures[address] = Explained(address, stream.status(), race.begun);
   if (place + 1 < race.addresses.size()) race.turns[place + 1].Set();
   // The first to return ends the race: that is the last one to fail.
   if (++race.failed < race.addresses.size()) (void)co_await SleepUntil(kNever);

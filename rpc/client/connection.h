@@ -198,7 +198,7 @@ class Connection final : private ClientSession::Listener {
   // One of them, the `place`-th.
   Task<std::optional<OpenedAddress>> OpenInTurn(AddressRace& race, size_t place);
   // The failure of an address as calls hear of it.
-  absl::Status Explained(size_t address, absl::Status failure) const;
+  absl::Status Explained(size_t address, absl::Status failure, TimePoint begun) const;
   // Returns the failure of an attempt, of which some addresses have failed.
   static absl::Status TogetherOf(const std::vector<absl::Status>& failures);
   const std::string& AddressAt(size_t address) const {

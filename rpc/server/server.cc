@@ -298,7 +298,7 @@ class Server::Impl final : private internal::EarlierAttempts {
   Task<void> PlaceOffer(std::unique_ptr<MessageStream> stream) {
     absl::StatusOr<internal::LinkParameters> offer = co_await WithDeadline(
         internal::ReceiveOffer(*stream, {.executor_count = internal::kMaxExecutors}),
-        kOfferTimeout);
+        SaturatingAdd(runtime_.shard(0).executor().FreshNow(), kOfferTimeout));
     if (!offer.ok()) {
       ++handshakes_failed_;
       co_return;

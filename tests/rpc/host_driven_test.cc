@@ -1,11 +1,17 @@
 // A Runtime without threads serves calls and payloads in its host's loop. Every wait of the host
 // drives it, and shutdown ends the calls in flight.
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -13,6 +19,7 @@
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/payload_service.h"
+#include "tests/support/moved_clock.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/transport/executor/executor.h"
 
@@ -181,6 +188,54 @@ TEST_F(HostDrivenRuntimeTest, TheHostReadsStatisticsOfEveryExecutor) {
   for (int executor = 0; executor < 2; ++executor) {
     EXPECT_EQ(server_runtime_->endpoint_stats(executor).links, 0u);
   }
+}
+
+class HeldExecutorTest : public HostDrivenRuntimeTest {
+ protected:
+  HeldExecutorTest() { clock_.Stop(); }
+  ~HeldExecutorTest() override { StopAll(); }
+
+  // A connection to the server on which nothing is sent.
+  int Connect() const {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const std::string& where = server_->address();
+    address.sin_port = htons(std::stoi(where.substr(where.rfind(':') + 1)));
+    EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    return fd;
+  }
+  static void AwaitWork(Executor& executor) {
+    while (executor.Poll() || !executor.Arm()) {
+    }
+    pollfd descriptor = {.fd = executor.fd(), .events = POLLIN, .revents = 0};
+    poll(&descriptor, 1, -1);
+  }
+
+  MovedClock clock_;
+};
+
+// Its time counts from its beginning, and not from that of the turn.
+TEST_F(HeldExecutorTest, AHandshakeThatBeginsInALongTurnHasItsWholeTime) {
+  RuntimeOptions options = HostDriven(1);
+  options.clock = &clock_;
+  StartServer(std::move(options));
+  Executor& executor = server_runtime_->executor(0);
+  while (executor.Poll()) {
+  }
+  const int fd = Connect();
+  AwaitWork(executor);
+  // As a handler does that blocks. The acceptor goes on behind it, in the same turn.
+  executor.PostFunction([&] {
+    (void)executor.now();
+    clock_.Advance(std::chrono::seconds(12));
+  });
+  for (int turn = 0; turn < 10; ++turn) (void)executor.Poll();
+  EXPECT_EQ(server_->stats().handshakes_failed, 0u);
+  clock_.Advance(std::chrono::seconds(10));
+  while (server_->stats().handshakes_failed == 0) (void)executor.Poll();
+  close(fd);
 }
 
 using HostDrivenRuntimeDeathTest = HostDrivenRuntimeTest;

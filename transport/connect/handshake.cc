@@ -16,6 +16,7 @@
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/retry_after.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/cancel.h"
 
 namespace verbena::internal {
 namespace {
@@ -284,8 +285,11 @@ absl::Status About(const MessageStream& stream, const char* what, const absl::St
 // application waits for the handshake of a server.
 void LogNoLink(const MessageStream& stream, const absl::Status& why) {
   if (absl::IsCancelled(why)) return;
-  HandshakeLog().Write(LogLevel::kWarning, Clock::Real().Now(),
-                       fmt::format("no link with {}: {}", stream.peer(), why.ToString()));
+  const bool ran_out = why == CancelStatus(absl::StatusCode::kDeadlineExceeded);
+  HandshakeLog().Write(
+      LogLevel::kWarning, Clock::Real().Now(),
+      fmt::format("no link with {}: {}", stream.peer(),
+                  ran_out ? "the time of the handshake has passed" : why.ToString()));
 }
 
 }  // namespace

@@ -95,6 +95,12 @@ class VERBENA_EXPORT Executor final : public Scheduler {
 
   // --- For Verbena's own transport, down to SetFileService(): users call none of these.
 
+  // now(), read anew: for what begins by itself, as a handshake does. Its time must not run out in
+  // a turn that a handler has held for long.
+  TimePoint FreshNow() {
+    ForgetNow();
+    return now();
+  }
   // Creates a CQ of at least `entries` on `device` which every turn polls, and hands its
   // completions to `listener`. Both must outlive it. Its owner gives it back with RemoveCq() once
   // its QPs and SRQ are destroyed. `comp_vector` is the device's vector whose events wake the

@@ -454,7 +454,7 @@ void Endpoint::OnQpEvent(Link& link, ibv_event_type type) {
 Task<absl::StatusOr<Link*>> Endpoint::Connect(std::unique_ptr<MessageStream> stream,
                                               LinkListener& listener, ExecutorWish wish,
                                               Duration proof_time) {
-  const TimePoint deadline = SaturatingAdd(executor().now(), limits().connect_timeout);
+  const TimePoint deadline = SaturatingAdd(executor().FreshNow(), limits().connect_timeout);
   VERBENA_CO_ASSIGN_OR_RETURN(Link * created,
                               co_await WithDeadline(NewLink(listener, *stream), deadline));
   LinkHandshake handshake(*this, links_, gate_, identity_, created->key(), std::move(stream));
@@ -470,7 +470,7 @@ Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stre
                                              LinkParameters offer, LinkListener& listener,
                                              std::span<const OfferedMethod> methods,
                                              uint64_t incarnation) {
-  const TimePoint deadline = SaturatingAdd(executor().now(), limits().connect_timeout);
+  const TimePoint deadline = SaturatingAdd(executor().FreshNow(), limits().connect_timeout);
   absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(listener, *stream), deadline);
   if (!created.ok()) {
     absl::Status refused = co_await WithDeadline(RefuseOffer(*stream, created.status()), deadline);

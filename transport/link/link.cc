@@ -261,7 +261,9 @@ bool Link::CheckLiveness(TimePoint now) {
   if (ping_is_held_up()) return true;
   if (liveness_.CountSilent()) {
     Break(absl::UnavailableError(fmt::format(
-        "{} has not answered a PING for {} ms (process stopped, or host unreachable)", peer(),
+        "{} has not answered a PING for {} ms (process stopped, its executor held by a handler "
+        "that blocks, or host unreachable)",
+        peer(),
         std::chrono::duration_cast<std::chrono::milliseconds>(liveness_.Silence(now)).count())));
     return false;
   }

@@ -18,6 +18,7 @@
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/testing/fake_clock.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
@@ -63,10 +64,15 @@ class OutageTest : public RuntimePair {
   }
 
   std::atomic<bool> waits_{false};
+  std::atomic<bool> gives_up_{false};
   LocalNetwork network_;
   // Reaches nobody, and knows that at once, or waits.
   ScriptedBootstrap bootstrap_{network_, [this](const std::string& target) -> Task<absl::Status> {
                                  if (waits_) co_return co_await SleepUntil(kNever);
+                                 if (gives_up_) {
+                                   VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(seconds(4)));
+                                   co_return absl::DeadlineExceededError("too busy");
+                                 }
                                  co_return absl::UnavailableError(target + " refuses");
                                }};
   testing::FakeClock clock_;
@@ -115,6 +121,18 @@ TEST_F(OutageTest, AServerThatDoesNotAnswerIsUnavailable) {
               std::string::npos)
         << status;
   }
+}
+
+TEST_F(OutageTest, AnAttemptThatThePeerGivesUpSaysHowLongItTook) {
+  gives_up_ = true;
+  channel_ = std::make_unique<Channel>(*client_runtime_, "a:1");
+  stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+  JoinHandle<absl::Status> call = client_runtime_->Spawn(Echo({.deadline = seconds(25)}));
+  clock_.Advance(*client_runtime_, seconds(4));
+  const absl::Status status = call.Join();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("no link with a:1 after 4.0 s: too busy"), std::string::npos)
+      << status;
 }
 
 TEST_F(OutageTest, ADeadlineThatPassesWhileTheCallConnectsSaysWhere) {

@@ -481,7 +481,7 @@ void Admission::Flush() {
   const uint64_t turn = executor_.stats().turns;
   if (turn != last_turn_) {
     last_turn_ = turn;
-    if (std::exchange(lags_, false)) executor_.PollOn();
+    if (std::exchange(lags_, false) && !executor_.PollOn()) lags_ = true;
     queue_->RunTurn();
   }
   Wake();

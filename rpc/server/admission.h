@@ -136,16 +136,19 @@ class QueuedCall : public AgingCall, public IntrusiveNode<QueuedCall> {
 
 class SourceFlow;
 
-// One client's calls of one class that wait, in the order of their arrival.
+// One client's calls of one class that wait, in the order of their arrival. In a CallBacklog all
+// classes are one, the normal one.
 class CallFlow : public IntrusiveNode<CallFlow> {
  private:
   friend class AdmissionQueue;
+  friend class CallBacklog;
   friend class ClientQueue;
 
   IntrusiveList<QueuedCall> calls_;
   uint32_t size_ = 0;
   uint32_t ready_ = 0;  // as many of them as count in source_: all, if the client may run one
   SourceFlow* source_ = nullptr;
+  uint32_t newest_in_a_row_ = 0;  // starts, by a CallBacklog
 };
 
 // One turn in a class. All clients of a bounded source share one; each client of an unbounded
@@ -153,6 +156,7 @@ class CallFlow : public IntrusiveNode<CallFlow> {
 class SourceFlow : public IntrusiveNode<SourceFlow> {
  private:
   friend class AdmissionQueue;
+  friend class CallBacklog;
 
   IntrusiveList<CallFlow> flows_;  // whose clients may run a call
   uint32_t flow_count_ = 0;
@@ -180,8 +184,8 @@ class SourceQueue {
   std::array<SourceFlow, kCallClasses> flows_;  // unless it is unbounded
 };
 
-// The share that one client has of an AdmissionQueue. A part of its ServerClient, and outlives its
-// calls.
+// The share that one client has of an AdmissionQueue, or its turn in a CallBacklog. A part of its
+// ServerClient, and outlives its calls.
 class ClientQueue {
  public:
   explicit ClientQueue(SourceQueue& source) : source_(source) {
@@ -196,6 +200,7 @@ class ClientQueue {
  private:
   friend class Admission;
   friend class AdmissionQueue;
+  friend class CallBacklog;
 
   SourceQueue& source_;
   std::array<SourceFlow, kCallClasses> alone_;  // if the source is unbounded

@@ -1,16 +1,11 @@
 #include "verbena/rpc/server/backlog.h"
 
-#include <bit>
-
 #include "verbena/transport/base/check.h"
 
 namespace verbena::internal {
 
 CallBacklog::CallBacklog(Executor& executor, bool is_always_asked)
-    : executor_(executor),
-      clock_(executor.options().clock != nullptr ? *executor.options().clock : Clock::Real()),
-      is_always_asked_(is_always_asked),
-      may_hold_(is_always_asked) {}
+    : executor_(executor), is_always_asked_(is_always_asked), may_hold_(is_always_asked) {}
 
 CallBacklog::~CallBacklog() { VERBENA_CHECK(waiting_ == 0) << waiting_ << " calls wait"; }
 
@@ -28,20 +23,31 @@ void CallBacklog::OnLag() {
   executor_.FlushLater(*this, FlushPriority::kSends);
 }
 
-void CallBacklog::Push(QueuedCall& call) {
+CallFlow& CallBacklog::FlowOf(const QueuedCall& call) {
+  return call.client_->flows_[static_cast<size_t>(CallClass::kNormal)];
+}
+
+void CallBacklog::Push(QueuedCall& call, ClientQueue& client) {
   VERBENA_CHECK(holds_ && !call.waits_) << waiting_ << " calls wait";
   call.waits_ = true;
-  newest_first_.PushFront(call);
-  oldest_first_.PushBack(call);
+  call.client_ = &client;
+  CallFlow& flow = FlowOf(call);
+  flow.calls_.PushBack(call);
+  if (!flow.linked()) flow.source_->flows_.PushBack(flow);
+  if (!flow.source_->linked()) turns_.PushBack(*flow.source_);
   ++waiting_;
 }
 
 void CallBacklog::Remove(QueuedCall& call) {
   VERBENA_CHECK(call.waits_ && waiting_ > 0) << waiting_ << " calls wait";
   call.waits_ = false;
-  call.AgingCall::Unlink();
   call.IntrusiveNode<QueuedCall>::Unlink();
   --waiting_;
+  CallFlow& flow = FlowOf(call);
+  if (!flow.calls_.empty()) return;
+  flow.newest_in_a_row_ = 0;
+  flow.Unlink();
+  if (flow.source_->flows_.empty()) flow.source_->Unlink();
 }
 
 // A hook that queues itself is called again in the same turn. If the executor has lagged again
@@ -50,9 +56,9 @@ void CallBacklog::Flush() {
   const uint64_t turn = executor_.stats().turns;
   if (turn != last_turn_) {
     last_turn_ = turn;
-    executor_.PollOn();
+    const bool has_read_all = executor_.PollOn();
     StartSome();
-    if (waiting_ == 0 && !FlushHook::linked()) {
+    if (has_read_all && waiting_ == 0 && !FlushHook::linked()) {
       SetHolds(false);
       return;
     }
@@ -60,34 +66,36 @@ void CallBacklog::Flush() {
   executor_.FlushLater(*this, FlushPriority::kSends);
 }
 
-// The clock is read after 1, 2, 4, 8, 16 starts: short handlers are not to pay for one reading
-// each.
 void CallBacklog::StartSome() {
   const bool in_order = waiting_ <= kMaxStartsPerTurn;
-  const TimePoint begin = clock_.Now();
-  for (uint32_t started = 1; started <= kMaxStartsPerTurn; ++started) {
+  const TimePoint begin = executor_.now();
+  for (uint32_t started = 0; started < kMaxStartsPerTurn; ++started) {
     QueuedCall* call = Next(in_order);
     if (call == nullptr) return;
     Remove(*call);
     call->RunQueued();
-    if (std::has_single_bit(started) && clock_.Now() - begin >= kTurnSlice) return;
+    if (executor_.FreshNow() - begin >= kTurnSlice) return;
   }
 }
 
 QueuedCall* CallBacklog::Next(bool in_order) {
-  if (in_order || newest_in_a_row_ >= kNewestInARow) {
-    newest_in_a_row_ = 0;
-    return static_cast<QueuedCall*>(oldest_first_.Front());
+  SourceFlow* const source = turns_.PopFront();
+  if (source == nullptr) return nullptr;
+  turns_.PushBack(*source);
+  CallFlow& flow = *source->flows_.PopFront();
+  source->flows_.PushBack(flow);
+  if (in_order || flow.newest_in_a_row_ >= kNewestInARow) {
+    flow.newest_in_a_row_ = 0;
+    return flow.calls_.Front();
   }
-  ++newest_in_a_row_;
-  return newest_first_.Front();
+  ++flow.newest_in_a_row_;
+  return flow.calls_.Back();
 }
 
 void CallBacklog::RefuseAll(RefusalReason reason) {
-  while (AgingCall* oldest = oldest_first_.Front()) {
-    auto& call = static_cast<QueuedCall&>(*oldest);
-    Remove(call);
-    call.RefuseQueued(reason);
+  while (QueuedCall* call = Next(/*in_order=*/true)) {
+    Remove(*call);
+    call->RefuseQueued(reason);
   }
 }
 

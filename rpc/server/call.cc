@@ -199,7 +199,7 @@ bool ServerCall::Hold() {
   const bool waits = state.backlog().holds();
   if (admission == nullptr && waits) state.NoteHeld();
   if (admission != nullptr && !waits) state.NoteStarted();
-  if (waits) state.backlog().Push(*this);
+  if (waits) state.backlog().Push(*this, parts_.link->client().queue());
   return waits;
 }
 

@@ -25,6 +25,7 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
 
 constexpr char kEcho[] = "verbena.testing.Testing/Echo";
 
@@ -69,6 +70,11 @@ class LaggingServerTest : public RuntimePair {
  protected:
   // The server's executor stands still when this returns.
   void Start(ServerOptions options) {
+    Serve(std::move(options));
+    Stall();
+  }
+  // Serves, and connects the rogue.
+  void Serve(ServerOptions options) {
     LinkLimits limits;
     limits.max_links = 16;
     limits.initial_credits = 64;
@@ -77,13 +83,16 @@ class LaggingServerTest : public RuntimePair {
     client_runtime_ = StartRuntime();
     rogue_ = std::make_unique<RoguePeer>(*client_runtime_);
     rogue_->ConnectTo(server_->address());
+  }
+  void Stall() {
     SendRequests(0, 0);
     service_.stands_still.acquire();
   }
   ~LaggingServerTest() override { rogue_.reset(); }
 
+  void SendRequests(uint64_t from, uint64_t to) { SendRequests(*rogue_, from, to); }
   // In one SEND, each with a deadline. The slot of a call is its number.
-  void SendRequests(uint64_t from, uint64_t to) {
+  static void SendRequests(RoguePeer& peer, uint64_t from, uint64_t to) {
     std::vector<RogueFrame> frames;
     for (uint64_t number = from; number <= to; ++number) {
       verbena::testing::EchoRequest request;
@@ -92,7 +101,7 @@ class LaggingServerTest : public RuntimePair {
           Request(kEcho, static_cast<uint32_t>(number), 1, request.SerializeAsString()));
       frames.back().header.set_deadline(3'600'000'000);
     }
-    rogue_->Send(EncodeSend(kCorrect, frames));
+    peer.Send(EncodeSend(kCorrect, frames));
   }
   void SendCancels(uint64_t from, uint64_t to) {
     std::vector<RogueFrame> frames;
@@ -138,6 +147,22 @@ TEST_F(LaggingServerTest, ReadsAllThatHasComeBeforeItStartsAny) {
   SendCancels(1, 40);
   GoOn(40, 1);
   EXPECT_THAT(service_.order(), ElementsAre(0));
+}
+
+// The calls of the one with many came last, and are the newest.
+TEST_F(LaggingServerTest, AClientWithManyCallsHoldsUpNoOther) {
+  service_.stall = seconds(3);
+  Serve({});
+  RoguePeer other(*client_runtime_);
+  other.ConnectTo(server_->address());
+  Stall();
+  SendRequests(other, 101, 102);
+  SendRequests(1, 100);
+  GoOn(0, 103);
+  const Numbers order = service_.order();
+  ASSERT_EQ(order.size(), 103u);
+  EXPECT_THAT(Numbers(order.begin() + 1, order.begin() + 5),
+              UnorderedElementsAre(99, 100, 101, 102));
 }
 
 // One SEND brings all of them, and each takes a millisecond.

@@ -98,6 +98,7 @@ class IntrusiveList {
   }
 
   T* Front() { return empty() ? nullptr : static_cast<T*>(head_.next_); }
+  T* Back() { return empty() ? nullptr : static_cast<T*>(head_.previous_); }
 
   T* PopFront() {
     if (empty()) return nullptr;

@@ -148,8 +148,8 @@ int CompletionQueues::Drain(ibv_cq* cq) {
   return completions;
 }
 
-int CompletionQueues::PollOn() {
-  int completions = 0;
+CompletionQueues::PolledOn CompletionQueues::PollOn() {
+  PolledOn all;
   // By index: a listener may add or remove other CQs.
   for (size_t i = 0; i < polled_.size(); ++i) {
     const Polled polled = polled_[i];
@@ -160,9 +160,10 @@ int CompletionQueues::PollOn() {
       if (count == 0) break;
       of_queue += count;
     }
-    completions += of_queue;
+    all.completions += of_queue;
+    all.emptied &= of_queue < entries;
   }
-  return completions;
+  return all;
 }
 
 bool CompletionQueues::Arm() {

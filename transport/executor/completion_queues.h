@@ -53,8 +53,12 @@ class CompletionQueues {
   int Drain(ibv_cq* cq);
 
   // Polls each CQ until it is empty, or has handed over as many completions as it has entries: a
-  // listener posts receives meanwhile, and its peers may use them. Returns how many there were.
-  int PollOn();
+  // listener posts receives meanwhile, and its peers may use them.
+  struct PolledOn {
+    int completions = 0;
+    bool emptied = true;  // each of them
+  };
+  PolledOn PollOn();
 
   // Arms every CQ that is not armed. False when a CQ cannot be (logged): sleeping is not safe.
   bool Arm();

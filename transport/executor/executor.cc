@@ -478,13 +478,15 @@ void Executor::CheckLag() {
   if (impl_->lag.OnLook(now(), impl_->clock.Now())) ForgetNow();
 }
 
-void Executor::PollOn() {
+bool Executor::PollOn() {
   ForgetNow();
-  impl_->stats.completions += impl_->queues.PollOn();
-  impl_->lag.OnPolledOn();
+  const internal::CompletionQueues::PolledOn polled = impl_->queues.PollOn();
+  impl_->stats.completions += polled.completions;
+  if (polled.emptied) impl_->lag.OnPolledOn();
   // The polls took their time: what follows reads the clock anew, and the next turn its timers.
   ForgetNow();
   impl_->work_since_clock = kWorkPerClockRead;
+  return polled.emptied;
 }
 
 void Executor::FlushLater(internal::FlushHook& hook, internal::FlushPriority priority) {

@@ -117,9 +117,10 @@ class VERBENA_EXPORT Executor final : public Scheduler {
   // For work of which one turn may have much. Looks at the clock; if the turn has lasted so long
   // that the executor lags, now() is read anew.
   void CheckLag();
-  // Polls every CQ until it is empty, at most as many completions of each as it has entries. now()
-  // is read anew. For a FlushHook; not inside a completion listener.
-  void PollOn();
+  // Polls every CQ until it is empty, at most as many completions of each as it has entries: so all
+  // that had come when it began. False if a CQ gave as many, so that more may have come meanwhile.
+  // now() is read anew. For a FlushHook; not inside a completion listener.
+  bool PollOn();
 
   // Calls hook.Flush() once at the end of this turn. Does nothing when it is queued already.
   using FlushPriority = internal::FlushPriority;

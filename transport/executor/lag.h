@@ -58,7 +58,7 @@ class Lag {
   [[gnu::cold, gnu::noinline]] void OnFullPoll();
   // The turn has lasted from `begin` to `now`. True if that is too long.
   [[gnu::cold, gnu::noinline]] bool OnLook(TimePoint begin, TimePoint now);
-  // The queues were polled until they were empty, or had given all that fits them.
+  // The queues were polled until they were empty.
   void OnPolledOn() { full_turn_ = 0; }
 
  private:

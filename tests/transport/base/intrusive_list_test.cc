@@ -29,9 +29,11 @@ TEST(IntrusiveListTest, KeepsTheOrderOfInsertion) {
   list.PushBack(b);
   list.PushBack(c);
   EXPECT_EQ(list.Front(), &a);
+  EXPECT_EQ(list.Back(), &c);
   EXPECT_EQ(Drain(list), (std::vector{1, 2, 3}));
   EXPECT_TRUE(list.empty());
   EXPECT_EQ(list.Front(), nullptr);
+  EXPECT_EQ(list.Back(), nullptr);
 }
 
 TEST(IntrusiveListTest, UnlinkedMemberLeavesItsNeighboursLinked) {

@@ -198,9 +198,11 @@ TEST_F(LagTest, AListenerThatHasLeftHearsNothing) {
 }
 
 TEST_F(LagTest, PollingOnTakesAllThatIsThere) {
-  Hook hook([this] { executor_->PollOn(); });
+  bool emptied = false;
+  Hook hook([&] { emptied = executor_->PollOn(); });
   executor_->FlushLater(hook, FlushPriority::kSends);
   PollFor(100);
+  EXPECT_TRUE(emptied);
   EXPECT_THAT(noted_.batches, ElementsAre(32, 32, 32, 4));
   EXPECT_EQ(executor_->stats().completions, 100u);
 }
@@ -215,10 +217,12 @@ TEST_F(LagTest, PollingOnEndsThoughEachCompletionBringsAnother) {
     for (int i = 0; i < count; ++i) device_.Push(cq, 1);
   };
   device_.Push(cq, 1);
-  Hook hook([this] { executor_->PollOn(); });
+  bool emptied = true;
+  Hook hook([&] { emptied = executor_->PollOn(); });
   executor_->FlushLater(hook, FlushPriority::kSends);
   EXPECT_TRUE(executor_->Poll());
   EXPECT_EQ(polled, 1 + 64) << "in the turn, and as many as the queue has entries";
+  EXPECT_FALSE(emptied);
   calls.then = [](int) {};
   executor_->DrainCq(cq);
   EXPECT_TRUE(executor_->RemoveCq(cq).ok());

@@ -230,6 +230,14 @@ bool ControlSocket::PeerHasEnded(size_t messages) {
   return pid_fd_ && poll(&ended, 1, 0) == 1;
 }
 
+bool ControlSocket::PeerIsGone() const {
+  // poll() passes over a descriptor of -1.
+  pollfd ends[] = {{.fd = pid_fd_.get(), .events = POLLIN, .revents = 0},
+                   {.fd = fd_.get(), .events = POLLRDHUP, .revents = 0}};
+  if (poll(ends, 2, 0) <= 0) return false;
+  return ends[0].revents != 0 || (ends[1].revents & (POLLRDHUP | POLLHUP)) != 0;
+}
+
 absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Create(
     std::string device, const DeviceAddress& address) {
   VERBENA_ASSIGN_OR_RETURN(UniqueFd fd, ControlSocket::Listen(address));

@@ -111,6 +111,9 @@ class ControlSocket {
   // Drops what the peer still says, at most `messages` of it. True once it has ended, too, or its
   // process has.
   bool PeerHasEnded(size_t messages);
+  // True once the peer or its process has ended, as the kernel says. What it said before may be
+  // unread.
+  bool PeerIsGone() const;
 
  private:
   struct Outgoing {

@@ -405,12 +405,25 @@ absl::Status SharedWire::EndPredecessor(Connection& connection, int controls) {
   if (fstat(controls, &file) != 0) return ErrnoStatus(errno, "fstat of a soft device's memory");
   connection.controls_inode = file.st_ino;
   for (auto& each : connections_) {
-    if (!each->over && each->peer != nullptr && each->address == connection.address &&
-        each->controls_inode != connection.controls_inode) {
-      End(*each, absl::AbortedError("another process has its address now"));
+    if (each->over || each->peer == nullptr || each->address != connection.address) continue;
+    const bool is_same_process = each->socket->pid() == connection.socket->pid();
+    if (is_same_process && each->controls_inode == connection.controls_inode) continue;
+    if (!MayFollow(connection, *each)) {
+      return absl::PermissionDeniedError(
+          fmt::format("it claims the address {} of process {}, which has not ended: give each "
+                      "soft device an address of its own",
+                      AddressText(each->address), each->socket->pid()));
     }
+    End(*each, absl::AbortedError("another process has its address now"));
   }
   return absl::OkStatus();
+}
+
+bool SharedWire::MayFollow(const Connection& connection, const Connection& other) {
+  // A process that our PID namespace does not show is not known to be the same.
+  const pid_t pid = connection.socket->pid();
+  const bool is_same_process = pid != 0 && pid == other.socket->pid();
+  return connection.outbound || is_same_process || other.socket->PeerIsGone();
 }
 
 absl::Status SharedWire::HandleResolved(Connection& connection, const ControlMessage& message) {

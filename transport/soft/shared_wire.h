@@ -10,6 +10,10 @@
 // waits for the peer's. Until that comes the peer, which may be stopped, may go on with a copy that
 // it has begun, or begin one.
 //
+// A process that connects to us claims an address. The claim of an address that another process, or
+// another device, has with us counts only if the kernel confirms it (MayFollow). Otherwise that
+// process is refused, and nobody's lanes end.
+//
 // Nobody proves the name that he listens under, and any process may choose which name we are to
 // reach. So the wire never waits for a peer that does not accept: it tries a few times more, while
 // the engine does its other work. A peer that accepts and then says nothing, as a process that was
@@ -90,7 +94,7 @@ class SharedWire final : public Engine::Wire {
     bool closed = false;  // and the other side has ended it, too
     bool told_of_arenas = false;
     TimePoint deadline = kNever;         // of its HELLO
-    ino_t controls_inode = 0;            // of its HELLO: tells its device from an earlier one
+    ino_t controls_inode = 0;            // of its HELLO: tells devices of one process apart
     std::vector<ConnectRequest> unsent;  // wait for its HELLO
     Questions questions;                 // wait for kResolved
   };
@@ -129,8 +133,12 @@ class SharedWire final : public Engine::Wire {
   absl::Status HandleHello(Connection& connection, ControlSocket::Received received);
   // A process that was restarted may have the address of the one before, whose end was not read
   // yet. `connection` has just named its address, and `controls` is the memory of its CQs'
-  // controls.
+  // controls. PERMISSION_DENIED if the address is another device's, which may well be there.
   absl::Status EndPredecessor(Connection& connection, int controls);
+  // Whether the kernel says that `other`, of another device under the same address, is out of date:
+  // we have connected to the one that listens under the address, `other` has ended, or both are of
+  // one process, which lets go of a device before it makes another one under its address.
+  static bool MayFollow(const Connection& connection, const Connection& other);
   absl::Status HandleLane(Connection& connection, ControlSocket::Received received);
   absl::Status SendHello(Connection& connection);
   absl::Status SendResolve(Connection& connection, const ConnectRequest& request);

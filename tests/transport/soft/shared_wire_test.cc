@@ -112,6 +112,21 @@ class SharedWireTest : public testing::Test {
     return socket;
   }
 
+  // In a child: greets the device as `peer`, and keeps the connection until the test signals.
+  void GreetFrom(Side& side, RawSharedPeer& peer) {
+    const auto socket = ControlSocket::Connect(state_.address()).value();
+    peer.SayHello(*socket);
+    side.Signal();
+    side.Await();
+  }
+  // In the test: the device hears that greeting.
+  void HearFrom(Child& child) {
+    child.side().Await();
+    Serve();
+    Serve();
+    ASSERT_NE(host_.peer, nullptr);
+  }
+
   ManualClock clock_;
   Engine engine_{clock_, /*threaded=*/true, std::chrono::milliseconds(5)};  // its doorbell alone
   SoftState state_{{.name = "soft9", .clock = &clock_, .profile = SoftProfile()},
@@ -280,6 +295,90 @@ TEST_F(SharedWireTest, ARestartedProcessIsNotTakenForTheOneBefore) {
   EXPECT_EQ(host_.lost_before_peer, 1);
   EXPECT_TRUE(absl::IsAborted(before->Receive().status()));
   EXPECT_EQ(socket->Receive().value().message.kind, ControlMessage::kHello);
+}
+
+// The kernel tells of its end before the wire reads it: its successor's greeting comes first.
+TEST_F(SharedWireTest, AProcessThatHasEndedLeavesItsAddress) {
+  Child child([this](Side& side) { GreetFrom(side, peer_); });
+  HearFrom(child);
+  RawSharedPeer restarted(state_.address());
+  const auto socket = ControlSocket::Connect(state_.address()).value();
+  restarted.SayHello(*socket);
+  Serve();
+  child.Kill();
+  Serve();
+  EXPECT_EQ(host_.peers_lost, 1);
+  EXPECT_EQ(host_.lost_before_peer, 1);
+  EXPECT_EQ(socket->Receive().value().message.kind, ControlMessage::kHello);
+}
+
+TEST_F(SharedWireTest, ADeviceThatHasEndedLeavesItsAddress) {
+  Child child([this](Side& side) {
+    GreetFrom(side, peer_);
+    side.Signal();  // its connection is closed, and the process goes on
+    side.Await();
+  });
+  HearFrom(child);
+  RawSharedPeer successor(state_.address());
+  const auto socket = ControlSocket::Connect(state_.address()).value();
+  successor.SayHello(*socket);
+  Serve();
+  Side side = child.side();
+  side.Signal();
+  side.Await();
+  Serve();
+  EXPECT_EQ(host_.peers_lost, 1);
+  EXPECT_EQ(host_.lost_before_peer, 1);
+  side.Signal();
+  child.Join();
+}
+
+// Whether it shows memory of its own, or that of the process whose address it claims.
+TEST_F(SharedWireTest, AProcessThatLivesKeepsItsAddress) {
+  Child child([this](Side& side) {
+    side.Await();
+    const auto own = ControlSocket::Connect(state_.address()).value();
+    RawSharedPeer(state_.address()).SayHello(*own);
+    const auto others = ControlSocket::Connect(state_.address()).value();
+    peer_.SayHello(*others);
+    side.Signal();
+    side.Await();
+    for (ControlSocket* socket : {own.get(), others.get()}) {
+      EXPECT_EQ(socket->Receive().value().message.kind, ControlMessage::kHello);
+      EXPECT_TRUE(absl::IsAborted(socket->Receive().status()));
+    }
+  });
+  const auto socket = Greet();
+  const std::shared_ptr<Peer> peer = host_.peer;
+  Side side = child.side();
+  side.Signal();
+  side.Await();
+  Serve();
+  Serve();
+  EXPECT_EQ(host_.peers_lost, 0);
+  EXPECT_EQ(host_.peer, peer);
+  EXPECT_TRUE(absl::IsUnavailable(socket->Receive().status())) << "the connection goes on";
+  side.Signal();
+  child.Join();
+}
+
+// The one that only claims it came first.
+TEST_F(SharedWireTest, TheProcessThatListensUnderAnAddressHasIt) {
+  Child child([this](Side& side) {
+    RawSharedPeer claimant(state_.address());
+    GreetFrom(side, claimant);
+  });
+  HearFrom(child);
+  Listen();
+  wire_.Connect({.qpn = 1, .address = peer_.address()});
+  const auto socket = Accept();
+  peer_.SayHello(*socket);
+  Serve();
+  EXPECT_EQ(host_.peers_lost, 1);
+  EXPECT_EQ(host_.lost_before_peer, 1);
+  EXPECT_TRUE(host_.failed.empty());
+  child.side().Signal();
+  child.Join();
 }
 
 TEST_F(SharedWireTest, ASecondConnectionOfOneProcessEndsNone) {

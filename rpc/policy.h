@@ -114,11 +114,17 @@ struct HedgingPolicy {
 // call that ends well, and a stream that has found its link, give token_ratio back. While there are
 // max_tokens / 2 or fewer, no call has a further attempt. Calls of methods without a policy do not
 // count.
+//
+// So at most max_tokens / 2 failures that servers answer with are followed by further attempts, and
+// then one for each 1 / token_ratio calls that end well and streams that find a link. As many lost
+// links are, however many calls each of them had: what those add is bounded by max_attempts alone.
+// If servers crash or stand still again and again, while calls between end well, the servers that
+// are left may work up to max_attempts times as much.
 struct RetryBudget {
   // 0 to 1000; 0 is no bound.
   double max_tokens = 100;
-  // 0.001 to 1000, of which three decimals count: with 0.1, a lasting overload makes servers work
-  // at most a tenth more.
+  // 0.001 to 1000, of which three decimals count: with 0.1, a lasting overload that servers refuse
+  // makes them work at most a tenth more.
   double token_ratio = 0.1;
 };
 

@@ -93,7 +93,9 @@ class CombinedOutcome {
 // The tokens are gRPC's: a failure that may pass takes one, success gives a part of one back, and
 // there are further attempts only while more than half of them are left. A lost link is one
 // failure, however many calls it had: those calls say nothing of the servers that get their next
-// attempts. Used on its executor's thread; AddTo() reads the counts from any thread.
+// attempts. So the account bounds how many lost links have further attempts, and max_attempts how
+// many attempts their calls have. Used on its executor's thread; AddTo() reads the counts from any
+// thread.
 class RetryAccount {
  public:
   enum class Count : uint8_t { kCalls, kRetries, kHedges, kRefusedByBudget, kRefusedAsUnsafe };

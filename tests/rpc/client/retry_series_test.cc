@@ -176,6 +176,21 @@ TEST_F(RetrySeriesTest, CallsOfALostLinkTakeOneTokenTogether) {
   EXPECT_FALSE(may_follow(Unavailable(Outcome::kNotExecuted)));
 }
 
+// As when servers crash again and again: what many lost links add has an end, too.
+TEST_F(RetrySeriesTest, ManyLostLinksUseTheBudgetUp) {
+  RetryAccount account{RetryBudget{.max_tokens = 6}};
+  int further = 0;
+  for (int link = 1; link <= 10; ++link) {
+    for (int call = 0; call < 100; ++call) {
+      RetrySeries series(policy_, kReads, account, random_);
+      further += series.After({.status = LostWithLink(link), .now = kNow}).has_value() ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(further, 200) << "of two links; the third leaves half of the tokens";
+  for (int call = 0; call < 31; ++call) account.OnSuccess();
+  EXPECT_TRUE(account.MayTakeMore()) << "calls that end well give tokens back";
+}
+
 // The account knows the last 16 links that were lost.
 TEST_F(RetrySeriesTest, ALinkThatWasLostLongAgoTakesAnotherToken) {
   RetryAccount account{RetryBudget{.max_tokens = 36}};

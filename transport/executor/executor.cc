@@ -332,7 +332,7 @@ bool Executor::Arm() {
 void Executor::Disarm() {
   if (!std::exchange(impl_->armed, false)) return;
   impl_->inbox->EndSleep();
-  impl_->lag.OnIdle();
+  impl_->lag.OnSleep();
 }
 
 bool Executor::SetHostAlarm() {
@@ -405,8 +405,9 @@ size_t Executor::DrainInbox() {
 }
 
 TimePoint Executor::ReadClock() const {
-  const TimePoint time = impl_->clock.Now();
-  impl_->lag.OnReading(time);
+  Impl& impl = *impl_;
+  const TimePoint time = impl.clock.Now();
+  impl.lag.OnReading(time);
   return time;
 }
 
@@ -445,7 +446,7 @@ void Executor::Sleep() {
   if (timeout > Duration::zero()) {
     ++impl.stats.sleeps;
     impl.waiter->Wait(timeout);
-    impl.lag.OnIdle();
+    impl.lag.OnSleep();
   }
   impl.inbox->EndSleep();
   impl.spin.Reset();

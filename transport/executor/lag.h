@@ -46,14 +46,18 @@ class Lag {
 
   // The clock was read.
   void OnReading(TimePoint time) {
-    const bool is_late = !idle_ && time - last_reading_ > kMost;
-    idle_ = false;
-    last_reading_ = time;
+    const bool is_late = time > late_behind_;
+    late_behind_ = time + kMost;
     if (is_late) [[unlikely]]
       Tell();
   }
-  // A turn found nothing to do, or a sleep has ended.
-  void OnIdle() { idle_ = true; }
+  // A turn found nothing to do.
+  void OnIdle() { late_behind_ = kNever; }
+  // A sleep has ended. A host may sleep behind a turn that was not idle.
+  void OnSleep() {
+    OnIdle();
+    full_turn_ = 0;
+  }
   // A poll has filled its array, whose completions have not been handled.
   [[gnu::cold, gnu::noinline]] void OnFullPoll();
   // The turn has lasted from `begin` to `now`. True if that is too long.
@@ -66,8 +70,9 @@ class Lag {
 
   Clock& clock_;
   const uint64_t& turns_;
-  TimePoint last_reading_{};
-  bool idle_ = true;        // since the last reading
+  // A reading beyond this tells of a lag: kMost behind the last one, if the executor was not idle
+  // since.
+  TimePoint late_behind_ = kNever;
   uint64_t full_turn_ = 0;  // the last turn with a full poll; 0: none
   TimePoint full_since_{};  // when the first of these turns in a row polled
   IntrusiveList<LagListener> listeners_;

@@ -16,7 +16,8 @@ constexpr uint32_t kWindowAccess =
 // The work requests' threads are the only writers, one at a time.
 void Count(std::atomic<uint32_t>& counter, int change) {
   const uint32_t before = counter.load(kRelaxed);
-  VERBENA_CHECK(change >= 0 || before != 0) << "a window is unbound twice";
+  // Only in debug builds: each bind and each invalidation comes here.
+  VERBENA_DCHECK(change >= 0 || before != 0) << "a window is unbound twice";
   counter.store(before + static_cast<uint32_t>(change), kRelaxed);
 }
 
@@ -42,13 +43,15 @@ std::optional<uint32_t> MemoryTable::TakeKey() {
 std::optional<uint32_t> MemoryTable::Register(uint32_t pd, const MemoryLocation& location,
                                               uint64_t bytes, uint32_t access) {
   const std::optional<uint32_t> key = TakeKey();
-  if (key.has_value()) Publish(*key, pd, location, bytes, access);
+  if (!key.has_value()) return std::nullopt;
+  VERBENA_CHECK(*key >> 8 != 0 && *key >> 8 < kMaxMemoryKeys) << "key " << *key;
+  Publish(*key, pd, location, bytes, access);
   return key;
 }
 
 void MemoryTable::Publish(uint32_t key, uint32_t scope, const MemoryLocation& location,
                           uint64_t bytes, uint32_t access) {
-  VERBENA_CHECK(key >> 8 != 0 && key >> 8 < kMaxMemoryKeys) << "key " << key;
+  VERBENA_DCHECK(key >> 8 != 0 && key >> 8 < kMaxMemoryKeys) << "key " << key;
   MemoryEntry& entry = entries_[key >> 8];
   entry.scope.store(scope, std::memory_order_relaxed);
   entry.access.store(access, std::memory_order_relaxed);

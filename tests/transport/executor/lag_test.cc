@@ -118,7 +118,16 @@ TEST_F(LagTest, ASleepIsNoLag) {
   EXPECT_EQ(told_.times, 0);
 }
 
-// A host that arms without an idle turn: its reading of the clock may be the one that tells.
+// A host that arms without an idle turn.
+TEST_F(LagTest, ASleepBetweenTwoFullPollsIsNoLag) {
+  PollFor(32);
+  ASSERT_TRUE(executor_->Arm());
+  clock_.Advance(hours(1));
+  PollFor(32);
+  EXPECT_EQ(told_.times, 0);
+}
+
+// Its reading of the clock may be the one that tells.
 TEST_F(LagTest, AHookThatWasQueuedOnALagKeepsAHostFromSleeping) {
   class Queues final : public LagListener {
    public:

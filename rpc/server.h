@@ -250,7 +250,7 @@ struct ServerStats {
   uint64_t refused = 0;             // not started: unknown method, overload, shutting down
   ServerRefusals refusals;          // for overload
   size_t queued = 0;                // calls that wait for their turn now
-  uint64_t given_up = 0;            // that waited for it, and ended before their handlers began
+  uint64_t given_up = 0;            // ended as they waited: cancelled, late, or their link was lost
   uint64_t memory_refused = 0;      // waits for memory that a bound of client or source ended
   uint64_t handshakes_failed = 0;   // no Hello in time, a wrong one, or refused by a bound
   uint64_t handshakes_evicted = 0;  // closed to make room for others

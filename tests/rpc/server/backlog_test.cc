@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <utility>
@@ -15,13 +16,16 @@
 #include "gtest/gtest.h"
 #include "tests/support/manual_clock.h"
 #include "tests/transport/executor/fake_device.h"
+#include "verbena/rpc/server.h"
 #include "verbena/rpc/server/admission.h"
+#include "verbena/rpc/server/method_table.h"
 #include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
 namespace backlog_test {
 
+using std::chrono::hours;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -38,6 +42,21 @@ Numbers Range(uint64_t from, uint64_t to, uint64_t step = 1) {
   for (uint64_t number = from; number <= to; number += step) numbers.push_back(number);
   return numbers;
 }
+
+// Of a CQ that gets a completion for each one that is handled: a server whose clients send on for
+// each receive that it posts.
+class Refilled final : public CompletionListener {
+ public:
+  explicit Refilled(FakeDevice& device) : device_(device) {}
+  void OnCompletions(const ibv_wc*, int count) override {
+    for (int i = 0; i < count && goes_on; ++i) device_.Push(cq, 1);
+  }
+  ibv_cq* cq = nullptr;
+  bool goes_on = true;
+
+ private:
+  FakeDevice& device_;
+};
 
 class BacklogTest : public ::testing::Test, private CompletionListener {
  protected:
@@ -226,21 +245,8 @@ TEST_F(BacklogTest, AClientWhoseCallsHaveAllEndedHasNoTurn) {
   EXPECT_THAT(Turn(), ElementsAre(kStranger + 3, 3, kSibling + 3));
 }
 
-// As a server whose clients send on for each receive that it posts. What lies behind the last
-// completion may end a call that lies before it.
+// What lies behind the last completion may end a call that lies before it.
 TEST_F(BacklogTest, CallsWaitAsLongAsTheQueuesGiveMoreThanTheyHold) {
-  class Refilled final : public internal::CompletionListener {
-   public:
-    explicit Refilled(FakeDevice& device) : device_(device) {}
-    void OnCompletions(const ibv_wc*, int count) override {
-      for (int i = 0; i < count && goes_on; ++i) device_.Push(cq, 1);
-    }
-    ibv_cq* cq = nullptr;
-    bool goes_on = true;
-
-   private:
-    FakeDevice& device_;
-  };
   Refilled refilled(device_);
   refilled.cq = *executor_->AddCq(device_, 64, refilled);
   device_.Push(refilled.cq, 1);
@@ -308,6 +314,83 @@ TEST_F(BacklogTest, RefusesAllThatWait) {
   EXPECT_EQ(refused_.size(), 38u);
   EXPECT_THAT(Turn(), IsEmpty());
   EXPECT_FALSE(backlog_.holds());
+}
+
+// The queue of a server with max_running, which lets its calls wait there.
+class AdmissionLagTest : public ::testing::Test, private CompletionListener {
+ protected:
+  AdmissionLagTest() {
+    cq_ = *executor_->AddCq(device_, 1024, *this);
+    refilled_.cq = *executor_->AddCq(device_, 64, refilled_);
+    admission_.Watch();
+  }
+  ~AdmissionLagTest() override {
+    admission_.RefuseAll(RefusalReason::kShuttingDown);
+    for (Call& call : calls_) admission_.Release(call, 0);
+    admission_.Stop();
+    for (ibv_cq* cq : {cq_, refilled_.cq}) EXPECT_TRUE(executor_->RemoveCq(cq).ok());
+  }
+
+  static constexpr uint64_t kRequest = 1;
+  static constexpr uint64_t kCancel = 2;  // of the latest request
+  static constexpr uint64_t kOther = 3;
+
+  ManualClock clock_;
+  FakeDevice device_;
+  std::unique_ptr<Executor> executor_ =
+      *Executor::Create({.waiter = WaiterKind::kEpoll, .clock = &clock_});
+  Refilled refilled_{device_};
+  ibv_cq* cq_ = nullptr;
+  int started_ = 0;
+
+ private:
+  class Call final : public QueuedCall {
+   public:
+    explicit Call(AdmissionLagTest& test) : test_(test) {}
+    void RunQueued() override { ++test_.started_; }
+    void RefuseQueued(RefusalReason) override {}
+
+   private:
+    AdmissionLagTest& test_;
+  };
+
+  void OnCompletions(const ibv_wc* completions, int count) override {
+    (void)executor_->now();
+    for (int i = 0; i < count; ++i) {
+      if (completions[i].wr_id == kRequest) {
+        Call& call = calls_.emplace_back(*this);
+        admission_.Count(call, 0, CallClass::kNormal, 0, client_);
+        admission_.Enqueue(call);
+      } else if (completions[i].wr_id == kCancel && calls_.back().waits()) {
+        admission_.Leave(calls_.back());
+      }
+    }
+  }
+
+  const MethodTable methods_;
+  Admission admission_{*executor_, methods_,
+                       AdmissionOptions{.max_running = 64, .max_queue_age = hours(1)}};
+  SourceQueue source_;
+  ClientQueue client_{source_};
+  std::deque<Call> calls_;
+};
+
+TEST_F(AdmissionLagTest, AQueuePollsOnUntilItHasReadAll) {
+  executor_->PostFunction([this] {
+    (void)executor_->now();
+    clock_.Advance(seconds(1));
+  });
+  EXPECT_TRUE(executor_->Poll());
+  device_.Push(refilled_.cq, kOther);
+  for (int i = 0; i < 2; ++i) device_.Push(cq_, kRequest);
+  EXPECT_TRUE(executor_->Poll());
+  EXPECT_EQ(started_, 1) << "one in a turn, since handlers may take long";
+  refilled_.goes_on = false;
+  // More than one poll takes.
+  for (int i = 0; i < 40; ++i) device_.Push(cq_, kOther);
+  device_.Push(cq_, kCancel);
+  EXPECT_TRUE(executor_->Poll());
+  EXPECT_EQ(started_, 1) << "the CANCEL of the second lay in the queue";
 }
 
 }  // namespace backlog_test

@@ -147,8 +147,8 @@ struct AdmissionOptions {
 struct ServerOptions {
   // Host and port; port 0 takes a free one.
   std::string address = "127.0.0.1:0";
-  // Calls that run at once on one executor, 16384 by default; more are refused with
-  // RESOURCE_EXHAUSTED. 0 refuses all.
+  // Calls that run, or wait for their turn, at once on one executor, 16384 by default; more are
+  // refused with RESOURCE_EXHAUSTED. 0 refuses all. The two bounds below count the same calls.
   uint32_t max_concurrent_calls = 16384;
   // Calls of one client that run at once on one executor, over all its links to it. 0, the default:
   // half of max_concurrent_calls, rounded up.

@@ -42,7 +42,7 @@ struct ControlMessage {
   // The revision of all that two processes share: these messages, and the layout of lanes, tables,
   // CQ controls and arenas. A change of any takes the next number, and
   // tests/repository/wire_test.py notices.
-  static constexpr uint8_t kRevision = 54;
+  static constexpr uint8_t kRevision = 55;
   static constexpr uint32_t kMagic = 0x56736f00;  // "Vso", and the revision in the low byte
 
   uint32_t magic = kMagic | kRevision;  // the first field in every revision

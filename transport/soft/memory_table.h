@@ -47,7 +47,7 @@ constexpr uint32_t WindowScope(uint32_t qpn) { return qpn | uint32_t{1} << 31; }
 // The place of a range of registered memory.
 struct MemoryLocation {
   uint64_t address = 0;  // in the process that registered it
-  uint32_t arena = 0;    // 0: in none
+  uint32_t arena = 0;    // the number of the arena that it lies in; 0: in none
   uint64_t arena_offset = 0;
 };
 

@@ -522,9 +522,7 @@ absl::Status SoftObjects::FreeShared(std::byte* memory) {
     }
   }
   arenas_.Remove(memory);
-  // In this order: a peer that hears of the number's next owner has let go of this arena.
   connector_->WithdrawArena(arena->id);
-  arenas_.Recycle(arena->id);
   return absl::OkStatus();
 }
 

@@ -5,9 +5,11 @@
 #include <sys/uio.h>
 
 #include <cerrno>
+#include <limits>
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/soft/user_memory.h"
 
@@ -28,14 +30,13 @@ bool Peer::CanReach(const MemoryLocation& where, uint64_t bytes) const {
 std::byte* Peer::Map(const MemoryLocation& where, uint64_t bytes) const {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   if (parts_.in_process) return reinterpret_cast<std::byte*>(where.address);
-  if (where.arena == 0 || where.arena >= kMaxArenas) return nullptr;
-  const MappedArena& arena = arenas_[where.arena];
+  const ArenaPlace& arena = arenas_[where.arena % kMaxArenas];
   std::byte* data = arena.data.load(std::memory_order_acquire);
+  // The table is ahead of what the peer says of its arenas: another one may have been there.
+  if (data == nullptr || arena.id.load(std::memory_order_relaxed) != where.arena) return nullptr;
   const uint64_t size = arena.bytes.load(std::memory_order_relaxed);
   // The table is the peer's own: what it says is bounded by what we mapped.
-  if (data == nullptr || where.arena_offset > size || bytes > size - where.arena_offset) {
-    return nullptr;
-  }
+  if (where.arena_offset > size || bytes > size - where.arena_offset) return nullptr;
   return data + where.arena_offset;
 }
 
@@ -64,22 +65,28 @@ bool Peer::CopyByKernel(bool write, void* local, const MemoryLocation& where, ui
 }
 
 absl::Status Peer::AddArena(uint32_t id, SharedRegion region) {
-  if (id == 0 || id >= kMaxArenas) {
-    return absl::InvalidArgumentError("a soft device announced an arena of impossible number");
+  if (id % kMaxArenas == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("a soft device announced an arena of the impossible number {}", id));
   }
-  MappedArena& arena = arenas_[id];
-  // Heard of already, on another connection.
-  if (arena.data.load(std::memory_order_relaxed) != nullptr) return absl::OkStatus();
+  ArenaPlace& arena = arenas_[id % kMaxArenas];
+  if (id <= arena.newest) return absl::OkStatus();
+  VERBENA_CHECK(arena.data.load(std::memory_order_relaxed) == nullptr)
+      << "arena " << id << " comes where arena " << arena.newest << " is mapped";
+  arena.newest = id;
   arena.region = std::move(region);
+  arena.id.store(id, std::memory_order_relaxed);
   arena.bytes.store(arena.region.size(), std::memory_order_relaxed);
   arena.data.store(arena.region.data(), std::memory_order_release);
   return absl::OkStatus();
 }
 
 SharedRegion Peer::WithdrawArena(uint32_t id) {
-  if (id == 0 || id >= kMaxArenas) return {};
-  arenas_[id].data.store(nullptr, std::memory_order_seq_cst);
-  return std::move(arenas_[id].region);
+  ArenaPlace& arena = arenas_[id % kMaxArenas];
+  if (id < arena.newest) return {};
+  arena.newest = id;
+  arena.data.store(nullptr, std::memory_order_seq_cst);
+  return std::move(arena.region);
 }
 
 bool Peer::ProcessEnded() const {
@@ -113,12 +120,9 @@ std::shared_ptr<const SharedArena> Arenas::Remove(const std::byte* memory) {
   if (found == by_address_.end()) return nullptr;
   std::shared_ptr<const SharedArena> arena = std::move(found->second);
   by_address_.erase(found);
+  constexpr uint32_t kLast = std::numeric_limits<uint32_t>::max() - kMaxArenas;
+  if (arena->id <= kLast) free_ids_.push_back(arena->id + kMaxArenas);
   return arena;
-}
-
-void Arenas::Recycle(uint32_t id) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  free_ids_.push_back(id);
 }
 
 std::shared_ptr<const SharedArena> Arenas::Find(uint64_t address, uint64_t bytes) {

@@ -71,7 +71,9 @@ struct Doorbell {
 };
 
 inline constexpr uint32_t kMaxCompletionQueues = 1 << 10;
-// Shared arenas of one device. Few and large: one number each, from 1.
+// Shared arenas of one device at a time. Few and large. The number of an arena, modulo kMaxArenas,
+// is its place, from 1. No two arenas of a device have the same number, and of two in one place the
+// later one has the greater.
 inline constexpr uint32_t kMaxArenas = 64;
 
 // A CQ's control block, which its owner and its peers read and write.
@@ -151,10 +153,15 @@ class Peer {
   // either, once the kernel has refused the peer, and always if the peer's process is not known.
   bool CopyByKernel(bool write, void* local, const MemoryLocation& where, uint64_t bytes);
 
-  // The peer has announced an arena. Engine only.
+  // The peer says so on each of its connections, of which we read one later than the other: what
+  // it says of an arena may come after the arena's end, or after the next one of its place. Engine
+  // only.
+  //
+  // The peer has announced an arena. Does nothing if that was heard of already. Precondition: the
+  // arenas before it in its place are withdrawn, and nobody uses them any more.
   absl::Status AddArena(uint32_t id, SharedRegion region);
-  // The peer has withdrawn an arena: nobody starts to use it from here on. Destroy the result once
-  // nobody uses it any more.
+  // The peer has withdrawn arena `id`, and all before it in its place: nobody starts to use them
+  // from here on. Destroy the result once nobody uses it any more.
   SharedRegion WithdrawArena(uint32_t id);
 
   // True once its process is no more; always false for a peer in ours, and for one whose process is
@@ -167,10 +174,14 @@ class Peer {
   bool gone() const { return gone_.load(std::memory_order_acquire) || ProcessEnded(); }
 
  private:
-  // An arena of the peer's, once this process has mapped it.
-  struct MappedArena {
+  // A place for arenas of the peer's, and the one that this process has mapped.
+  struct ArenaPlace {
     std::atomic<std::byte*> data{nullptr};
+    // Of the arena at `data`. They change while that is null, and nobody uses the arena before.
+    std::atomic<uint32_t> id{0};
     std::atomic<uint64_t> bytes{0};
+    // The engine's: the greatest number that the peer has announced or withdrawn.
+    uint32_t newest = 0;
     SharedRegion region;
   };
 
@@ -178,7 +189,7 @@ class Peer {
   TargetView target_;
   std::atomic<bool> kernel_refuses_{false};
   std::atomic<bool> gone_{false};
-  MappedArena arenas_[kMaxArenas];
+  ArenaPlace arenas_[kMaxArenas];
 };
 
 // Memory that the device has allocated, and that peers of other processes may map by its number.
@@ -190,8 +201,9 @@ struct SharedArena {
 // Arenas: memory of a device that its peers can map, so that their one-sided operations are copies
 // by the initiator alone.
 //
-// Each arena is one sealed memfd. Few and large: at most kMaxArenas - 1 at a time. Any thread. The
-// memory lives until it is freed here and no peer that was told of it maps it any more.
+// Each arena is one sealed memfd. Few and large: at most kMaxArenas - 1 at a time. A place whose
+// numbers are used up, after 67 million arenas, gets no further one. Any thread. The memory lives
+// until it is freed here and no peer that was told of it maps it any more.
 class Arenas {
  public:
   // If it is not `shared`, no other process maps an arena. Then one that the kernel does not give
@@ -199,10 +211,8 @@ class Arenas {
   explicit Arenas(bool shared);
 
   absl::StatusOr<std::shared_ptr<const SharedArena>> Allocate(size_t bytes);
-  // Removes the arena that starts at `memory`; null when there is none. No other arena gets its
-  // number before Recycle().
+  // Removes the arena that starts at `memory`; null when there is none.
   std::shared_ptr<const SharedArena> Remove(const std::byte* memory);
-  void Recycle(uint32_t id);
 
   // The arena that holds all of [address, address + bytes); null when none does.
   std::shared_ptr<const SharedArena> Find(uint64_t address, uint64_t bytes);
@@ -212,7 +222,7 @@ class Arenas {
   const bool shared_;
   std::mutex mutex_;
   std::map<uint64_t, std::shared_ptr<const SharedArena>> by_address_;
-  std::deque<uint32_t> free_ids_;
+  std::deque<uint32_t> free_ids_;  // the number that each free place gets next, oldest first
 };
 
 }  // namespace verbena::internal::soft

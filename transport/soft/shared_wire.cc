@@ -349,6 +349,10 @@ absl::Status SharedWire::Handle(Connection& connection, ControlSocket::Received 
           SharedRegion region,
           SharedRegion::Map(received.descriptors[0].Release(), message.arena_bytes,
                             SharedRegion::Access::kReadWrite));
+      // The peer has freed those before it, which its other connection may say later.
+      if (message.arena > kMaxArenas) {
+        host_.ReleaseArena(*connection.peer, message.arena - kMaxArenas);
+      }
       return connection.peer->AddArena(message.arena, std::move(region));
     }
     case ControlMessage::kArenaGone:

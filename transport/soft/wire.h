@@ -68,7 +68,8 @@ class WireHost {
   virtual std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> peer) = 0;
   // The peer's process or device is no more.
   virtual void LosePeer(const Peer& peer) = 0;
-  // The peer freed an arena: lets go of it once nobody here uses it.
+  // The peer freed an arena, and those before it in its place: lets go of them once nobody here
+  // uses them.
   virtual void ReleaseArena(Peer& peer, uint32_t id) = 0;
   // The arenas that peers may map.
   virtual std::vector<std::shared_ptr<const SharedArena>> SharedArenas() = 0;

@@ -1,6 +1,6 @@
 // Waking a peer's engine costs one system call for many messages. A process that is stopped in the
 // middle of a wake-up delays the messages of no other. Only a device of our own process is taken
-// for one, whatever the kernel says of the others' process ids.
+// for one, whatever the kernel says of the others' process ids. Each arena has a number of its own.
 
 #include "verbena/transport/soft/peer.h"
 
@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -107,6 +108,28 @@ TEST(PeerMemoryTest, PeerWhoseProcessIsNotHeldIsReachedInItsArenasAlone) {
   EXPECT_TRUE(peer.CanReach(inside, 8));
   EXPECT_EQ(peer.Map(inside, 9), nullptr);
   EXPECT_FALSE(peer.CanReach(inside, 9));
+}
+
+TEST(PeerMemoryDeathTest, AnArenaIsNotPutWhereAnotherOneIsMapped) {
+  Peer peer(PeerParts{});
+  ASSERT_TRUE(peer.AddArena(3, SharedRegion::Create("peer_test", 4096).value()).ok());
+  SharedRegion next = SharedRegion::Create("peer_test", 4096).value();
+  EXPECT_DEATH((void)peer.AddArena(3 + kMaxArenas, std::move(next)),
+               "arena 67 comes where arena 3 is mapped");
+}
+
+TEST(ArenasTest, NoTwoHaveTheSameNumberAndLaterOnesOfAPlaceHaveGreaterOnes) {
+  Arenas arenas(/*shared=*/true);
+  std::set<uint32_t> seen;
+  uint32_t last[kMaxArenas] = {};
+  for (uint32_t i = 0; i < 3 * kMaxArenas; ++i) {
+    const std::shared_ptr<const SharedArena> arena = arenas.Allocate(4096).value();
+    EXPECT_TRUE(seen.insert(arena->id).second) << arena->id;
+    const uint32_t place = arena->id % kMaxArenas;
+    EXPECT_NE(place, 0u);
+    EXPECT_LT(std::exchange(last[place], arena->id), arena->id);
+    EXPECT_EQ(arenas.Remove(arena->region.data()), arena);
+  }
 }
 
 TEST(PeerMemoryTest, MemoryThatIsNotMappedThereIsNoReasonToGiveUpThePeer) {

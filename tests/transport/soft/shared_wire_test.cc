@@ -1,5 +1,6 @@
 // The shared-memory wire, turn by turn: a peer that does not accept holds up nobody, and is tried a
-// few times more. A peer that says much is heard a little at a time, and to the end.
+// few times more. A peer that says much is heard a little at a time, and to the end. Of a peer's
+// two connections one may be read later than the other.
 
 #include "verbena/transport/soft/shared_wire.h"
 
@@ -30,6 +31,7 @@
 #include "verbena/transport/soft/options.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/questions.h"
+#include "verbena/transport/soft/shared_memory.h"
 #include "verbena/transport/soft/state.h"
 #include "verbena/transport/soft/wire.h"
 
@@ -66,16 +68,24 @@ class CountingHost final : public WireHost {
   void SweepLanes() override {}
   std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> added) override {
     lost_before_peer = peers_lost;
-    return peer = added;
+    if (peer_ended) peer = added;
+    peer_ended = false;
+    return peer;
   }
-  void LosePeer(const Peer&) override { ++peers_lost; }
-  void ReleaseArena(Peer&, uint32_t) override {}
+  void LosePeer(const Peer&) override {
+    ++peers_lost;
+    peer_ended = true;
+  }
+  void ReleaseArena(Peer& owner, uint32_t id) override {
+    const SharedRegion unused = owner.WithdrawArena(id);
+  }
   std::vector<std::shared_ptr<const SharedArena>> SharedArenas() override { return {}; }
 
   int lanes_removed = 0;
   int peers_lost = 0;
   int lost_before_peer = 0;          // peers_lost when the latest was added
-  std::shared_ptr<Peer> peer;        // the latest
+  std::shared_ptr<Peer> peer;        // the latest, of all its connections
+  bool peer_ended = true;            // there is none, or it was lost
   std::vector<uint32_t> failed;      // QPs whose target is not reached
   std::vector<absl::Status> by_tcp;  // why: of each request that shared memory does not serve
 };
@@ -385,6 +395,94 @@ TEST_F(SharedWireTest, ASecondConnectionOfOneProcessEndsNone) {
   const auto first = Greet();
   const auto second = Greet();
   EXPECT_EQ(host_.peers_lost, 0);
+}
+
+// What the peer says of its arenas comes over each of its connections. The device reads one later
+// than the other.
+class ArenasOfAPeerTest : public SharedWireTest {
+ protected:
+  ArenasOfAPeerTest() {
+    for (size_t i = 0; i < 3; ++i) memory_[i].data()[0] = std::byte{static_cast<uint8_t>(i)};
+  }
+
+  // Of its place, the arena before has the number less kMaxArenas.
+  static uint32_t IdOf(uint32_t generation) { return 1 + generation * kMaxArenas; }
+  void Announce(ControlSocket& socket, uint32_t generation) {
+    const SharedRegion& memory = memory_[generation];
+    ASSERT_TRUE(socket
+                    .Send({.kind = ControlMessage::kArena,
+                           .arena = IdOf(generation),
+                           .arena_bytes = memory.size()},
+                          {memory.fd()})
+                    .ok());
+    Serve();
+  }
+  void Withdraw(ControlSocket& socket, uint32_t generation) {
+    ASSERT_TRUE(socket.Send({.kind = ControlMessage::kArenaGone, .arena = IdOf(generation)}).ok());
+    Serve();
+  }
+  // Of which arena memory a copy to that one reaches; nothing if it is not mapped.
+  std::optional<int> Reached(uint32_t generation) {
+    const std::byte* found = host_.peer->Map({.arena = IdOf(generation)}, 1);
+    if (found == nullptr) return std::nullopt;
+    return static_cast<int>(*found);
+  }
+
+  const SharedRegion memory_[3] = {SharedRegion::Create("raw-arena", 4096).value(),
+                                   SharedRegion::Create("raw-arena", 4096).value(),
+                                   SharedRegion::Create("raw-arena", 4096).value()};
+};
+
+TEST_F(ArenasOfAPeerTest, LateWordOfAnArenaThatIsGoneMapsNothing) {
+  const auto first = Greet();
+  const auto second = Greet();
+  Announce(*first, 0);
+  EXPECT_EQ(Reached(0), 0);
+  Withdraw(*first, 0);
+  Announce(*second, 0);
+  EXPECT_EQ(Reached(0), std::nullopt);
+  Announce(*first, 1);
+  EXPECT_EQ(Reached(1), 1);
+  EXPECT_EQ(Reached(0), std::nullopt);
+  EXPECT_EQ(host_.peers_lost, 0);
+}
+
+TEST_F(ArenasOfAPeerTest, LateEndOfAnArenaLeavesTheNextOfItsPlace) {
+  const auto first = Greet();
+  const auto second = Greet();
+  Announce(*first, 0);
+  Announce(*second, 0);
+  Withdraw(*first, 0);
+  Announce(*first, 1);
+  Withdraw(*second, 0);
+  EXPECT_EQ(Reached(1), 1);
+}
+
+TEST_F(ArenasOfAPeerTest, ANewerArenaReplacesOneWhoseEndWasNotReadYet) {
+  const auto first = Greet();
+  const auto second = Greet();
+  Announce(*first, 0);
+  Announce(*second, 2);
+  EXPECT_EQ(Reached(2), 2);
+  EXPECT_EQ(Reached(0), std::nullopt);
+  Withdraw(*first, 0);
+  Announce(*first, 1);
+  Withdraw(*first, 1);
+  EXPECT_EQ(Reached(2), 2);
+  EXPECT_EQ(Reached(1), std::nullopt);
+  EXPECT_EQ(host_.peers_lost, 0);
+}
+
+TEST_F(ArenasOfAPeerTest, AnArenaWithoutAPlaceEndsThePeer) {
+  const auto socket = Greet();
+  ASSERT_TRUE(socket
+                  ->Send({.kind = ControlMessage::kArena,
+                          .arena = 2 * kMaxArenas,
+                          .arena_bytes = memory_[0].size()},
+                         {memory_[0].fd()})
+                  .ok());
+  Serve();
+  EXPECT_EQ(host_.peers_lost, 1);
 }
 
 TEST_F(SharedWireTest, WhenNoMoreCanBeWatchedAPeerIsRefusedInWords) {

@@ -51,15 +51,25 @@ inline bool ForbidCommand(unsigned call, unsigned command, unsigned error) {
   return InstallFilter(program);
 }
 
-// Runs `body` on a thread of its own, since a filter stays for a thread's life. Skips the test if
-// no filter can be installed.
-inline void WithForbidden(unsigned call, unsigned error, const std::function<void()>& body) {
+// Runs `body` on a thread of its own once `forbid` has succeeded there, since a filter stays for a
+// thread's life. Skips the test if no filter can be installed.
+inline void OnFilteredThread(const std::function<bool()>& forbid,
+                             const std::function<void()>& body) {
   bool forbidden = false;
   std::thread([&] {
-    forbidden = Forbid(call, error);
+    forbidden = forbid();
     if (forbidden) body();
   }).join();
   if (!forbidden) GTEST_SKIP() << "no seccomp filter can be installed here";
+}
+
+inline void WithForbidden(unsigned call, unsigned error, const std::function<void()>& body) {
+  OnFilteredThread([&] { return Forbid(call, error); }, body);
+}
+
+inline void WithForbiddenCommand(unsigned call, unsigned command, unsigned error,
+                                 const std::function<void()>& body) {
+  OnFilteredThread([&] { return ForbidCommand(call, command, error); }, body);
 }
 
 }  // namespace verbena

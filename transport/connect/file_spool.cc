@@ -101,7 +101,10 @@ absl::StatusOr<std::optional<std::string>> Consume(const std::string& path) {
     size += static_cast<size_t>(count);
   }
   ::close(fd);
-  ::unlink(path.c_str());
+  // The writer takes one that stays for one that nobody has read.
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT && status.ok()) {
+    status = FileError("remove", path);
+  }
   if (status.ok()) status = CheckBootstrapMessage(size);
   VERBENA_RETURN_IF_ERROR(status);
   bytes.resize(size);
@@ -146,10 +149,9 @@ void FileLock::Release() {
 
 bool FileLock::IsHeld(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd < 0) return false;
+  if (fd < 0) return errno == EMFILE || errno == ENFILE || errno == ENOMEM;
   struct flock lock = WriteLock();
-  bool held = false;
-  held = ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  const bool held = ::fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
   ::close(fd);
   return held;
 }

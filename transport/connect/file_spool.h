@@ -39,7 +39,8 @@ class VERBENA_EXPORT FileLock {
 
   void Release();
 
-  // False also when there is no such file.
+  // False also when there is no such file. True if the system has no descriptor or memory left to
+  // look: whoever may hold it is not taken for dead.
   static bool IsHeld(const std::string& path);
 
  private:

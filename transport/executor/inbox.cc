@@ -61,8 +61,11 @@ void Inbox::Push(InboxItem& item) {
   // The inbox may be gone from here on, unless a write is owed to it.
   if (older != kAsleep) return;
   const uint64_t one = 1;
-  while (write(event_fd, &one, sizeof(one)) < 0 && errno == EINTR) {
-  }
+  ssize_t written = -1;
+  do {
+    written = write(event_fd, &one, sizeof(one));
+  } while (written < 0 && errno == EINTR);
+  VERBENA_CHECK(written == sizeof(one)) << "an executor is not woken: errno " << errno;
 }
 
 InboxItem* Inbox::Pop() {

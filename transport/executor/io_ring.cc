@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 
@@ -53,7 +54,7 @@ IoRing::~IoRing() {
 io_uring_sqe* IoRing::NextSqe() {
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
   while (sqe == nullptr) {
-    io_uring_submit(&ring_);
+    CheckEntered(io_uring_submit(&ring_));
     sqe = io_uring_get_sqe(&ring_);
   }
   return sqe;
@@ -62,9 +63,15 @@ io_uring_sqe* IoRing::NextSqe() {
 void IoRing::SubmitAndWait(Duration timeout) {
   __kernel_timespec limit = ToKernelTimespec(timeout);
   io_uring_cqe* first = nullptr;
-  // A failure is a timeout or a signal: either way, what has completed is looked at.
-  io_uring_submit_and_wait_timeout(&ring_, &first, 1, timeout < Duration::zero() ? nullptr : &limit,
-                                   nullptr);
+  // What has completed is looked at after a failure that passes, too.
+  CheckEntered(io_uring_submit_and_wait_timeout(
+      &ring_, &first, 1, timeout < Duration::zero() ? nullptr : &limit, nullptr));
+}
+
+void IoRing::CheckEntered(int result) {
+  VERBENA_CHECK(result >= 0 || result == -ETIME || result == -EINTR || result == -EAGAIN ||
+                result == -EBUSY || result == -ENOMEM)
+      << "io_uring_enter: errno " << -result;
 }
 
 int IoRing::Reap() {

@@ -83,7 +83,7 @@ class IoRing {
 
   // Hands the collected requests to the kernel. Costs nothing if there are none.
   void Submit() {
-    if (io_uring_sq_ready(&ring_) > 0) io_uring_submit(&ring_);
+    if (io_uring_sq_ready(&ring_) > 0) CheckEntered(io_uring_submit(&ring_));
   }
   // Submits, and sleeps until a request is complete or `timeout` (none if negative) has passed.
   void SubmitAndWait(Duration timeout);
@@ -105,6 +105,9 @@ class IoRing {
   absl::Status Open();
   // 0, or an errno.
   int Initialize(unsigned flags);
+  // `result` is that of io_uring_enter, as liburing returns it. A timeout, a signal, and what the
+  // kernel lacks at the moment pass. After any other failure nothing would ever complete.
+  static void CheckEntered(int result);
 
   RingListener& listener_;
   io_uring ring_ = {};

@@ -108,6 +108,7 @@ void EpollWaiter::Wait(Duration timeout) {
   if (count < 0) {
     count = epoll_wait(epoll_fd_, events.data(), kEventsPerWait, ToMilliseconds(timeout));
   }
+  VERBENA_CHECK(count >= 0 || errno == EINTR) << "epoll_wait: errno " << errno;
   for (int i = 0; i < count; ++i) static_cast<ReadableListener*>(events[i].data.ptr)->OnReadable();
 }
 

@@ -2,11 +2,13 @@
 
 #include <pthread.h>
 
+#include <cerrno>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/options.h"
@@ -119,19 +121,25 @@ std::shared_ptr<SoftFabric> SoftFabric::FindLocal(const DeviceAddress& address) 
 
 // SoftFabric: peers.
 
-std::shared_ptr<Peer> SoftFabric::PeerOf(SoftFabric& other) {
-  {
-    std::lock_guard<std::mutex> lock(peers_mutex_);
-    auto found = peers_.find(other.state_.address());
-    if (found != peers_.end()) return found->second;
+std::shared_ptr<Peer> SoftFabric::FindPeer(const DeviceAddress& address) {
+  std::lock_guard<std::mutex> lock(peers_mutex_);
+  auto found = peers_.find(address);
+  return found == peers_.end() ? nullptr : found->second;
+}
+
+absl::StatusOr<std::shared_ptr<Peer>> SoftFabric::PeerOf(SoftFabric& other) {
+  if (auto known = FindPeer(other.state_.address()); known != nullptr) return known;
+  UniqueFd doorbell(other.state_.engine().DuplicateDoorbell());
+  // Without it nobody could wake the engine of `other`.
+  if (!doorbell && other.state_.engine().doorbell_fd() >= 0) {
+    return ErrnoStatus(errno, "another descriptor of a soft device's doorbell");
   }
-  return AddPeer(std::make_shared<Peer>(
-      PeerParts{.address = other.state_.address(),
-                .controls = other.state_.share()->control(),
-                .tables = &other.state_.tables(),
-                .doorbell = UniqueFd(other.state_.engine().DuplicateDoorbell()),
-                .keep_alive = other.state_.share(),
-                .in_process = true}));
+  return AddPeer(std::make_shared<Peer>(PeerParts{.address = other.state_.address(),
+                                                  .controls = other.state_.share()->control(),
+                                                  .tables = &other.state_.tables(),
+                                                  .doorbell = std::move(doorbell),
+                                                  .keep_alive = other.state_.share(),
+                                                  .in_process = true}));
 }
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved into the map.
@@ -141,13 +149,8 @@ std::shared_ptr<Peer> SoftFabric::AddPeer(std::shared_ptr<Peer> peer) {
 }
 
 void SoftFabric::LoseDevice(const DeviceAddress& address) {
-  std::shared_ptr<Peer> peer;
-  {
-    std::lock_guard<std::mutex> lock(peers_mutex_);
-    auto found = peers_.find(address);
-    if (found == peers_.end()) return;
-    peer = found->second;
-  }
+  const std::shared_ptr<Peer> peer = FindPeer(address);
+  if (peer == nullptr) return;
   peer->SetGone();
   LosePeer(*peer);
 }
@@ -208,14 +211,20 @@ void SoftFabric::Connect(const ConnectRequest& request) {
     state_.engine().Wake();
     return;
   }
+  const absl::StatusOr<std::shared_ptr<Peer>> peer = PeerOf(*target);
+  const absl::StatusOr<std::shared_ptr<Peer>> self = target->PeerOf(*this);
+  if (!peer.ok() || !self.ok()) {
+    FinishConnect(request, nullptr, 0);
+    request.NotFound(peer.ok() ? self.status() : peer.status());
+    return;
+  }
   const std::optional<uint64_t> receive_cq = target->ReceiveCqOf(request.remote_qpn);
-  std::shared_ptr<Peer> peer = receive_cq.has_value() ? PeerOf(*target) : nullptr;
-  NewLane lane = FinishConnect(request, peer, receive_cq.value_or(0));
+  NewLane lane =
+      FinishConnect(request, receive_cq.has_value() ? *peer : nullptr, receive_cq.value_or(0));
   request.Found();
   if (lane.memory == nullptr) return;
-  if (!target->AcceptLane(target->PeerOf(*this), lane.send_cq_index, *receive_cq, lane.id,
-                          lane.memory)) {
-    FailLane(*peer, lane.id);
+  if (!target->AcceptLane(*self, lane.send_cq_index, *receive_cq, lane.id, lane.memory)) {
+    FailLane(**peer, lane.id);
   }
 }
 
@@ -366,7 +375,8 @@ void SoftFabric::CloseLanes(CompletionQueue& cq) {
     const DeviceAddress& address = lane->peer().address();
     std::shared_ptr<SoftFabric> target = FindLocal(address);
     if (target != nullptr) {
-      target->RemoveLane(*target->PeerOf(*this), lane->id());
+      const std::shared_ptr<Peer> self = target->FindPeer(state_.address());
+      if (self != nullptr) target->RemoveLane(*self, lane->id());
     } else if (wire_ != nullptr) {
       wire_->CloseLane(address, lane->id());
       state_.engine().Wake();

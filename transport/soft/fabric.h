@@ -96,7 +96,10 @@ class SoftFabric final : public WireHost, public SoftObjects::Connector {
   }
   // The device of this process at `address`, if it is reached within the process.
   std::shared_ptr<SoftFabric> FindLocal(const DeviceAddress& address);
-  std::shared_ptr<Peer> PeerOf(SoftFabric& other);
+  // Null if that device is no peer yet, or was lost.
+  std::shared_ptr<Peer> FindPeer(const DeviceAddress& address);
+  // RESOURCE_EXHAUSTED: the process has no descriptor left for its doorbell.
+  absl::StatusOr<std::shared_ptr<Peer>> PeerOf(SoftFabric& other);
   // The device of this process at `address` is no more.
   void LoseDevice(const DeviceAddress& address);
   // Both under the mutex of the objects.

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/lane.h"
@@ -263,11 +264,16 @@ void SharedWire::Unwatch(const Connection& connection) {
   }
 }
 
+void SharedWire::Change(int fd, uint32_t events, Connection* connection) {
+  epoll_event event{.events = events, .data = {.ptr = connection}};
+  const int failed = epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+  VERBENA_CHECK(failed == 0) << "descriptor " << fd << ", errno " << errno;
+}
+
 void SharedWire::Watch(Connection& connection) {
   if (connection.over) return;
   const uint32_t writable = connection.socket->has_waiting() ? uint32_t{EPOLLOUT} : 0;
-  epoll_event event{.events = EPOLLIN | writable, .data = {.ptr = &connection}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket->fd(), &event);
+  Change(connection.socket->fd(), EPOLLIN | writable, &connection);
 }
 
 void SharedWire::AcceptSome(TimePoint now) {
@@ -278,9 +284,7 @@ void SharedWire::AcceptSome(TimePoint now) {
     absl::Status status = SendHello(**connection);
     if (!status.ok()) End(**connection, status);
   }
-  epoll_event event{.events = listener_->retry() == kNever ? uint32_t{EPOLLIN} : 0,
-                    .data = {.ptr = nullptr}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_->fd(), &event);
+  Change(listener_->fd(), listener_->retry() == kNever ? uint32_t{EPOLLIN} : 0, nullptr);
 }
 
 void SharedWire::Read(Connection& connection) {
@@ -381,6 +385,10 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
       share->tables, SharedRegion::Map(received.descriptors[1].Release(), sizeof(DeviceTables),
                                        SharedRegion::Access::kReadOnly));
   const int pid_fd = connection.socket->pid_fd();
+  UniqueFd process(pid_fd < 0 ? -1 : fcntl(pid_fd, F_DUPFD_CLOEXEC, 0));
+  if (pid_fd >= 0 && !process) {
+    return ErrnoStatus(errno, "another descriptor of a soft device's process");
+  }
   connection.peer = host_.AddPeer(std::make_shared<Peer>(
       PeerParts{.address = connection.address,
                 .controls = reinterpret_cast<CqControl*>(share->controls.data()),
@@ -388,7 +396,7 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
                 .doorbell = std::move(received.descriptors[2]),
                 .keep_alive = share,
                 .pid = connection.socket->pid(),
-                .pid_fd = UniqueFd(pid_fd < 0 ? -1 : fcntl(pid_fd, F_DUPFD_CLOEXEC, 0)),
+                .pid_fd = std::move(process),
                 .least_by_kernel = state_.options().least_kernel_copy_bytes}));
   // Before its QPs are connected, so that the first one-sided operation finds them mapped.
   connection.told_of_arenas = true;
@@ -522,8 +530,7 @@ void SharedWire::EndSending(Connection& connection, const absl::Status& reason) 
     request.NotFound(reason);
   }
   connection.unsent.clear();
-  epoll_event event{.events = EPOLLIN, .data = {.ptr = &connection}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket->fd(), &event);
+  Change(connection.socket->fd(), EPOLLIN, &connection);
   AwaitEnd(connection);
 }
 

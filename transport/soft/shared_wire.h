@@ -125,6 +125,8 @@ class SharedWire final : public Engine::Wire {
   Connection* Dial(const ConnectRequest& request, TimePoint until);
   // RESOURCE_EXHAUSTED if the kernel watches no more descriptors.
   absl::StatusOr<Connection*> Add(std::unique_ptr<ControlSocket> socket);
+  // Changes which events of a descriptor that is watched concern `connection`; null: the listener.
+  void Change(int fd, uint32_t events, Connection* connection);
   void Watch(Connection& connection);
   void Unwatch(const Connection& connection);
   void AcceptSome(TimePoint now);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/device/verbs_status.h"
@@ -581,7 +582,8 @@ void LanePairs::WatchWritable(LanePair& pair, bool writable) {
   pair.watches_writable_ = writable;
   const uint32_t out = writable ? uint32_t{EPOLLOUT} : 0;
   epoll_event event{.events = EPOLLIN | out, .data = {.ptr = &pair}};
-  epoll_ctl(pair.epoll_fd_, EPOLL_CTL_MOD, pair.fd(), &event);
+  const int failed = epoll_ctl(pair.epoll_fd_, EPOLL_CTL_MOD, pair.fd(), &event);
+  VERBENA_CHECK(failed == 0) << "errno " << errno;
 }
 
 }  // namespace verbena::internal::soft

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
@@ -272,8 +273,7 @@ void TcpWire::AcceptSome() {
       End(connection, status);
     }
   }
-  epoll_event event{.events = accept_again_ == kNever ? uint32_t{EPOLLIN} : 0, .data = {.u64 = 0}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.socket.get(), &event);
+  ChangeWatch(listener_.socket.get(), accept_again_ == kNever ? uint32_t{EPOLLIN} : 0, 0);
 }
 
 void TcpWire::MakeRoomForSilent(const IpAddress& newcomer) {
@@ -314,8 +314,13 @@ void TcpWire::Watch(TcpWireConnection& connection, bool writable) {
   if (connection.over) return;
   connection.watches_writable = writable;
   const uint32_t out = writable ? uint32_t{EPOLLOUT} : 0;
-  epoll_event event{.events = EPOLLIN | out, .data = {.u64 = connection.id}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), &event);
+  ChangeWatch(connection.socket.get(), EPOLLIN | out, connection.id);
+}
+
+void TcpWire::ChangeWatch(int fd, uint32_t events, uint64_t id) {
+  epoll_event event{.events = events, .data = {.u64 = id}};
+  const int failed = epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+  VERBENA_CHECK(failed == 0) << "descriptor " << fd << ", errno " << errno;
 }
 
 void TcpWire::OnReady(TcpWireConnection& connection) {

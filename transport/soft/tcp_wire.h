@@ -212,6 +212,8 @@ class TcpWire final : public Engine::Wire {
   // RESOURCE_EXHAUSTED if the kernel watches no more descriptors.
   absl::Status BeginWatching(TcpWireConnection& connection, uint32_t events);
   void Watch(TcpWireConnection& connection, bool writable);
+  // Changes which events of a descriptor that is watched concern connection `id`; 0: the listener.
+  void ChangeWatch(int fd, uint32_t events, uint64_t id);
   absl::Status OnGreeting(TcpWireConnection& connection, const TcpGreeting& greeting);
   absl::Status OnAnswer(TcpWireConnection& connection, const TcpGreeting& greeting);
   absl::Status Refuse(TcpWireConnection& connection, TcpGreeting::Kind kind,

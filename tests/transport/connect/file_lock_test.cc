@@ -1,16 +1,19 @@
 // A file's lock has one holder at a time, is seen by those who look, and is never refused because
-// somebody looks.
+// somebody looks. Who cannot look takes it for held.
 
 #include "verbena/transport/connect/file_spool.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
 #include <atomic>
+#include <cerrno>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "tests/support/forbidden_call.h"
 
 namespace verbena::internal {
 namespace file_lock_test {
@@ -48,6 +51,14 @@ TEST(FileLockTest, WhoeverLooksIsInNobodysWay) {
   stops = true;
   looker.join();
   EXPECT_EQ(refused, 0);
+}
+
+TEST(FileLockTest, WithoutADescriptorToLookItCountsAsHeld) {
+  const std::string path = NewPath("starved");
+  const absl::StatusOr<FileLock> lock = FileLock::Take(path);
+  ASSERT_TRUE(lock.ok()) << lock.status();
+  WithForbidden(SYS_openat, EMFILE, [&] { EXPECT_TRUE(FileLock::IsHeld(path)); });
+  WithForbidden(SYS_openat, EACCES, [&] { EXPECT_FALSE(FileLock::IsHeld(path)); });
 }
 
 }  // namespace file_lock_test

@@ -7,9 +7,11 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -17,6 +19,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "tests/support/forbidden_call.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/file_bootstrap.h"
 
@@ -115,6 +118,26 @@ TEST_F(FileSpoolTest, AMessageThatIsTooLongIsRefusedWithoutReadingItAll) {
   FileSpool server = *FileSpool::Adopt(connection);
   Put(connection + "/client.0", 10 * kMaxBootstrapMessageBytes);
   EXPECT_EQ(server.Read().status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(FileSpoolTest, AMessageThatCannotBeRemovedIsAnError) {
+  FileSpool client = *FileSpool::Create(listener_);
+  FileSpool server = *FileSpool::Adopt(OnlyConnection());
+  ASSERT_TRUE(client.Write("stays").ok());
+  WithForbidden(SYS_unlink, EPERM, [&] {
+    const absl::Status status = server.Read().status();
+    EXPECT_NE(status.message().find("remove "), std::string::npos) << status;
+  });
+}
+
+TEST_F(FileSpoolTest, WithoutDescriptorsAPeerIsNotTakenForDead) {
+  FileSpool client = *FileSpool::Create(listener_);
+  FileSpool server = *FileSpool::Adopt(OnlyConnection());
+  WithForbidden(SYS_openat, EMFILE, [&] {
+    EXPECT_EQ(client.Write("unwritten").code(), absl::StatusCode::kResourceExhausted);
+  });
+  ASSERT_TRUE(client.Write("written").ok());
+  EXPECT_EQ(*server.Read(), "written");
 }
 
 TEST_F(FileSpoolTest, AMessageThatIsBeingWrittenIsNotSeen) {

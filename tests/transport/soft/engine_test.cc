@@ -1,12 +1,18 @@
 // Devices with their engines running and several threads lose no wake-up, and go on while nobody
 // polls. A lost wake-up would end in the time limit of AwaitByEvents.
 
+#include <fcntl.h>
+#include <sys/syscall.h>
+
 #include <atomic>
+#include <cerrno>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "gtest/gtest.h"
+#include "tests/support/forbidden_call.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/test_wire.h"
 #include "tests/transport/soft/two_processes.h"
@@ -29,6 +35,19 @@ class EngineTest : public testing::Test {
   std::unique_ptr<QpEnd> a_;
   std::unique_ptr<QpEnd> b_;
 };
+
+TEST_F(EngineTest, WithoutADescriptorForItsDoorbellADeviceIsNotReachedAndNobodyWaits) {
+  VERBENA_SKIP_OVER_TCP("there is no doorbell");
+  device_a_ = SoftDevice::Create({.name = "a"}).value();
+  device_b_ = SoftDevice::Create({.name = "b"}).value();
+  a_ = std::make_unique<QpEnd>(*device_a_, QpEndOptions{.with_channel = true});
+  b_ = std::make_unique<QpEnd>(*device_b_, QpEndOptions{.with_channel = true});
+  WithForbiddenCommand(SYS_fcntl, F_DUPFD_CLOEXEC, EMFILE, [this] { Connect(*a_, *b_); });
+  if (IsSkipped()) return;
+  EXPECT_EQ(device_a_->AwaitPeer(a_->qp()).code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_EQ(a_->SendText(0, "anybody?"), 0);
+  EXPECT_EQ(AwaitByEvents(*a_).status, IBV_WC_RETRY_EXC_ERR);
+}
 
 void PingPong(QpEnd& endpoint, bool starts, int rounds, bool signalled) {
   const unsigned flags = signalled ? IBV_SEND_SIGNALED : 0;

@@ -4,6 +4,8 @@
 
 #include "verbena/transport/soft/shared_wire.h"
 
+#include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -488,7 +490,7 @@ TEST_F(ArenasOfAPeerTest, AnArenaWithoutAPlaceEndsThePeer) {
 TEST_F(SharedWireTest, WhenNoMoreCanBeWatchedAPeerIsRefusedInWords) {
   Listen();
   auto stranger = ControlSocket::Connect(state_.address()).value();
-  WithForbidden(SYS_epoll_ctl, ENOSPC, [this] {
+  WithForbiddenCommand(SYS_epoll_ctl, EPOLL_CTL_ADD, ENOSPC, [this] {
     wire_.Connect({.qpn = 1, .address = peer_.address()});
     Serve();
   });
@@ -497,6 +499,19 @@ TEST_F(SharedWireTest, WhenNoMoreCanBeWatchedAPeerIsRefusedInWords) {
   EXPECT_NE(host_.by_tcp[0].message().find("max_user_watches"), std::string::npos)
       << host_.by_tcp[0];
   EXPECT_FALSE(absl::IsUnavailable(stranger->Receive().status()));
+}
+
+TEST_F(SharedWireTest, WithoutADescriptorForItsProcessAPeerIsRefusedInWords) {
+  Listen();
+  wire_.Connect({.qpn = 1, .address = peer_.address()});
+  const auto socket = Accept();
+  if (socket->pid_fd() < 0) GTEST_SKIP() << "this kernel has no descriptors of processes";
+  peer_.SayHello(*socket);
+  WithForbiddenCommand(SYS_fcntl, F_DUPFD_CLOEXEC, EMFILE, [this] { Serve(); });
+  if (IsSkipped()) return;
+  EXPECT_EQ(host_.peer, nullptr);
+  ASSERT_EQ(host_.by_tcp.size(), 1u);
+  EXPECT_TRUE(absl::IsResourceExhausted(host_.by_tcp[0])) << host_.by_tcp[0];
 }
 
 constexpr size_t kAtOnce = Engine::Wire::kMessagesAtOnce;

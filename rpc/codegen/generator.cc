@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "verbena/rpc/codegen/check.h"
+#include "verbena/rpc/codegen/must.h"
 #include "verbena/rpc/codegen/names.h"
 #include "verbena/rpc/codegen/protobuf.h"
 #include "verbena/rpc/codegen/writers.h"
@@ -17,6 +18,7 @@ void WriteFile(const FileDescriptor& file, const Parameters& parameters, const c
   std::unique_ptr<ZeroCopyOutputStream> stream(context.Open(BaseName(file) + suffix));
   Printer printer(stream.get(), '$');
   write(file, parameters, printer);
+  Must(!printer.failed(), "a file could not be written: " + BaseName(file) + suffix);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "absl/strings/ascii.h"
 #include "fmt/format.h"
+#include "verbena/rpc/codegen/must.h"
 #include "verbena/rpc/codegen/protobuf.h"
 
 namespace verbena::codegen {
@@ -172,6 +173,7 @@ std::string ReplyOf(const MethodDescriptor& method) {
 }
 
 std::string StreamType(const MethodDescriptor& method, const char* suffix) {
+  Must(IsStreaming(method), FullNameOf(method) + " is no stream");
   if (!method.client_streaming()) {
     return fmt::format("::verbena::ClientReader{}<{}>", suffix, ReplyOf(method));
   }
@@ -210,6 +212,8 @@ void PrintComment(const std::string& comment, Printer& printer) {
   // Line by line, since the printer indents only what it sees begin a line.
   for (size_t begin = 0; begin < comment.size();) {
     size_t end = comment.find('\n', begin);
+    Must(end != std::string::npos && comment.compare(begin, 2, "//") == 0,
+         "what is printed as a comment is none");
     printer.Print("$line$\n", "line", comment.substr(begin, end - begin));
     begin = end + 1;
   }
@@ -237,7 +241,10 @@ std::string CppNamespace(const FileDescriptor& file) {
   probe.set_package(PackageOf(file));
   probe.add_message_type()->set_name("M");
   DescriptorPool pool;
-  std::string type = CppType(*pool.BuildFile(probe)->message_type(0));
+  const FileDescriptor* const built = pool.BuildFile(probe);
+  Must(built != nullptr, "protobuf takes no file of package " + PackageOf(file));
+  std::string type = CppType(*built->message_type(0));
+  Must(type.starts_with("::") && type.ends_with("::M"), "protobuf's name of a class is " + type);
   return type.substr(2, type.size() - std::string_view("::::M").size());
 }
 
@@ -311,6 +318,7 @@ bool HasStreams(const FileDescriptor& file) {
 }
 
 const char* StreamsName(const MethodDescriptor& method) {
+  Must(IsStreaming(method), FullNameOf(method) + " is no stream");
   if (!method.client_streaming()) return "kServer";
   return method.server_streaming() ? "kBoth" : "kClient";
 }

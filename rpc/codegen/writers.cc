@@ -4,6 +4,8 @@
 #include <string>
 
 #include "fmt/format.h"
+#include "verbena/rpc/codegen/check.h"
+#include "verbena/rpc/codegen/must.h"
 #include "verbena/rpc/codegen/names.h"
 #include "verbena/rpc/codegen/protobuf.h"
 #include "verbena/rpc/version.h"
@@ -13,6 +15,11 @@ namespace verbena::codegen {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
+
+void MustHaveNoProblem(const FileDescriptor& file, const Parameters& parameters) {
+  const std::string problems = ProblemsOf(file, parameters);
+  Must(problems.empty(), "code is asked for in spite of " + problems);
+}
 
 void WriteStubMethod(const MethodDescriptor& method, Printer& printer) {
   Variables vars = {
@@ -436,6 +443,7 @@ void WriteMock(const ServiceDescriptor& service, Printer& printer) {
 }  // namespace
 
 void WriteHeader(const FileDescriptor& file, const Parameters& parameters, Printer& printer) {
+  MustHaveNoProblem(file, parameters);
   Variables vars = {
       {"file", NameOf(file)},
       {"guard", GuardName(file)},
@@ -474,6 +482,7 @@ void WriteHeader(const FileDescriptor& file, const Parameters& parameters, Print
 }
 
 void WriteSource(const FileDescriptor& file, const Parameters& parameters, Printer& printer) {
+  MustHaveNoProblem(file, parameters);
   Variables vars = {
       {"file", NameOf(file)},
       {"base", BaseName(file)},
@@ -580,6 +589,7 @@ void WriteStubAdapterMethods(const ServiceDescriptor& service, Printer& printer)
 }
 
 void WriteMocks(const FileDescriptor& file, const Parameters& parameters, Printer& printer) {
+  MustHaveNoProblem(file, parameters);
   Variables vars = {
       {"file", NameOf(file)},
       {"guard", GuardName(file) + "_MOCK"},

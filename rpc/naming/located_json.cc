@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
@@ -41,6 +42,7 @@ class Builder {
     Append(part);
     key_ = std::exchange(text_, {});
     key_place_ = token_;
+    VERBENA_CHECK(!open_.empty()) << "a key outside of an object";
     const std::vector<LocatedJson>& members = open_.back()->items;
     if (members.size() == LocatedJson::kMaxMembers) {
       return Refuse(fmt::format("an object has more than {} keys", LocatedJson::kMaxMembers),
@@ -110,6 +112,7 @@ class Builder {
     return true;
   }
   bool Close() {
+    VERBENA_CHECK(!open_.empty()) << "the end of a value that has not begun";
     open_.pop_back();
     return true;
   }

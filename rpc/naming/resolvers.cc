@@ -20,6 +20,7 @@
 #include "verbena/rpc/naming/registrar.h"
 #include "verbena/rpc/naming/resolved_text.h"
 #include "verbena/rpc/naming/target.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/process.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
@@ -179,13 +180,18 @@ absl::StatusOr<std::shared_ptr<Resolver>> MakeResolver(Target target) {
     VERBENA_ASSIGN_OR_RETURN(const Directory* directory, Directory::Etcd());
     return directory->MakeResolver(std::move(*etcd));
   }
+  VERBENA_CHECK(!std::holds_alternative<PlainTarget>(target)) << "one server needs no resolver";
   if (auto* fixed = std::get_if<StaticTarget>(&target)) {
+    VERBENA_CHECK(!fixed->servers.empty() && fixed->servers.size() <= Resolver::kMaxServers)
+        << fixed->servers.size() << " servers";
     return std::make_shared<StaticResolver>(std::move(fixed->servers));
   }
   if (auto* dns = std::get_if<DnsTarget>(&target)) {
     return std::make_shared<DnsResolver>(std::move(*dns));
   }
-  return std::make_shared<FileResolver>(std::move(std::get<FileTarget>(target).path));
+  std::string& path = std::get<FileTarget>(target).path;
+  VERBENA_CHECK(path.starts_with('/')) << path;
+  return std::make_shared<FileResolver>(std::move(path));
 }
 
 Task<absl::StatusOr<std::vector<ResolvedServer>>> StaticResolver::Next() {

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <utility>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/preload/cm_connect.h"
 #include "verbena/transport/preload/cm_id.h"
@@ -406,7 +407,10 @@ int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** result) {
       if (event == nullptr) continue;
       CmId::Guarded& held = event->held->guarded();
       ++held.unacknowledged;
-      if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) --held.waiting_requests;
+      if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+        VERBENA_CHECK(held.waiting_requests > 0) << held.waiting_requests << " requests wait";
+        --held.waiting_requests;
+      }
     }
     if (event->connects_queue_pair) FinishConnecting(*event);
     *result = event.release();
@@ -418,7 +422,9 @@ int rdma_ack_cm_event(rdma_cm_event* visible) {
   if (visible == nullptr) return CmFail(EINVAL);
   const std::unique_ptr<CmIdEvent> event(static_cast<CmIdEvent*>(visible));
   const std::scoped_lock lock(CmLoop::Instance().mutex());
-  --event->held->guarded().unacknowledged;
+  CmId::Guarded& held = event->held->guarded();
+  VERBENA_CHECK(held.unacknowledged > 0) << "an event is acknowledged twice";
+  --held.unacknowledged;
   Acknowledged().notify_all();
   return 0;
 }

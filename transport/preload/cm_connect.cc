@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/preload/cm_id.h"
 
 namespace verbena::internal::preload {
@@ -261,6 +262,7 @@ ibv_qp* MakeQp(const CmId& id, ibv_qp_init_attr_ex& init) {
 
 void CmId::SendReady() {
   if (guarded_.state != CmState::kReplied) return;
+  VERBENA_CHECK(guarded_.stream != nullptr) << "an id that was answered has no connection";
   CmMessage message;
   message.kind = CmKind::kReady;
   guarded_.stream->Send(message);

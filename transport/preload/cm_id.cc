@@ -127,6 +127,8 @@ void CmId::Lose(rdma_cm_event_type type, int status) {
 
 void CmId::OnStreamConnected() {
   StoreSocketAddresses(guarded_.stream->fd(), route.addr);
+  VERBENA_CHECK(guarded_.state == CmState::kConnecting && guarded_.unsent_request.has_value())
+      << "an id connects in state " << guarded_.state;
   guarded_.stream->Send(*guarded_.unsent_request);
   guarded_.unsent_request.reset();
 }
@@ -272,7 +274,8 @@ void CmIdChannel::Post(std::unique_ptr<CmIdEvent> event) {
   events_.push_back(std::move(event));
   const uint64_t one = 1;
   // Its limit is 2^64 - 2 events.
-  [[maybe_unused]] const ssize_t written = write(fd, &one, sizeof(one));
+  const ssize_t written = write(fd, &one, sizeof(one));
+  VERBENA_CHECK(written == sizeof(one)) << "errno " << errno;
 }
 
 std::unique_ptr<CmIdEvent> CmIdChannel::Pop() {
@@ -344,7 +347,7 @@ CmDevices::CmDevices() {
 }
 
 void CmDevices::Bind(rdma_cm_id& id) const {
-  VERBENA_CHECK(!devices_.empty());
+  VERBENA_CHECK(!devices_.empty()) << "an id is bound, and there is no device";
   id.verbs = devices_.front().verbs;
   id.pd = devices_.front().pd;
   id.port_num = kPort;
@@ -352,7 +355,7 @@ void CmDevices::Bind(rdma_cm_id& id) const {
 
 const CmDevices::Device& CmDevices::Of(const rdma_cm_id& id) const {
   const auto found = std::ranges::find(devices_, id.verbs, &Device::verbs);
-  VERBENA_CHECK(found != devices_.end());
+  VERBENA_CHECK(found != devices_.end()) << "an id that was not bound";
   return *found;
 }
 

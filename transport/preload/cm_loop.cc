@@ -52,7 +52,7 @@ CmLoop& CmLoop::Instance() {
 }
 
 uint64_t CmLoop::Watch(int fd, uint32_t events, CmReadyListener& listener) {
-  VERBENA_CHECK(epoll_ >= 0);
+  VERBENA_CHECK(epoll_ >= 0) << "nothing is watched before the loop has started";
   const uint64_t watch = last_watch_ + 1;
   epoll_event event{.events = events, .data = {.u64 = watch}};
   if (fd >= 0 && epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) return 0;
@@ -61,22 +61,27 @@ uint64_t CmLoop::Watch(int fd, uint32_t events, CmReadyListener& listener) {
   return watch;
 }
 
+CmLoop::Watched& CmLoop::Of(uint64_t watch) {
+  const auto found = watched_.find(watch);
+  VERBENA_CHECK(found != watched_.end()) << "watch " << watch << " is none of " << watched_.size();
+  return found->second;
+}
+
 void CmLoop::Change(uint64_t watch, uint32_t events) {
   epoll_event event{.events = events, .data = {.u64 = watch}};
-  VERBENA_CHECK(epoll_ctl(epoll_, EPOLL_CTL_MOD, watched_.at(watch).fd, &event) == 0)
-      << "errno " << errno;
+  VERBENA_CHECK(epoll_ctl(epoll_, EPOLL_CTL_MOD, Of(watch).fd, &event) == 0) << "errno " << errno;
 }
 
 void CmLoop::SetDeadline(uint64_t watch, Clock::duration after) {
   ClearDeadline(watch);
-  Watched& watched = watched_.at(watch);
+  Watched& watched = Of(watch);
   watched.deadline = Clock::now() + after;
   deadlines_.emplace(watched.deadline, watch);
   Wake();
 }
 
 void CmLoop::ClearDeadline(uint64_t watch) {
-  Watched& watched = watched_.at(watch);
+  Watched& watched = Of(watch);
   if (watched.deadline == kNoDeadline) return;
   deadlines_.erase({watched.deadline, watch});
   watched.deadline = kNoDeadline;
@@ -84,9 +89,9 @@ void CmLoop::ClearDeadline(uint64_t watch) {
 
 void CmLoop::Forget(uint64_t watch) {
   ClearDeadline(watch);
-  const auto found = watched_.find(watch);
-  if (found->second.fd >= 0) epoll_ctl(epoll_, EPOLL_CTL_DEL, found->second.fd, nullptr);
-  watched_.erase(found);
+  const int fd = Of(watch).fd;
+  if (fd >= 0) epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
+  watched_.erase(watch);
 }
 
 int CmLoop::Start() {
@@ -130,7 +135,7 @@ void CmLoop::CallLate() {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const uint64_t watch = deadlines_.begin()->second;
     ClearDeadline(watch);
-    watched_.at(watch).listener->OnDeadline();
+    Of(watch).listener->OnDeadline();
   }
 }
 
@@ -273,6 +278,7 @@ void CmStream::OnDeadline() {
 
 // Takes one message at most: its owner may destroy the stream, and epoll reports what is left.
 void CmStream::Read() {
+  VERBENA_CHECK(received_ < incoming_.size()) << received_ << " bytes of a message";
   const ssize_t got =
       recv(socket_.get(), &incoming_[received_], incoming_.size() - received_, MSG_DONTWAIT);
   if (got < 0 && WouldBlock(errno)) return;
@@ -325,6 +331,7 @@ void CmAcceptor::OnReady(uint32_t /*events*/) {
   const std::optional<TcpSource> source = TcpSource::Of(accepted->fd.get());
   if (!source.has_value()) return;
   MakeRoomFor(source->address);
+  VERBENA_CHECK(silent_.size() < kMostSilent) << silent_.size() << " connections are silent";
   const uint64_t id = ++last_id_;
   sources_.Add(id, source->address);
   silent_.try_emplace(id, *this, id, std::move(accepted->fd));

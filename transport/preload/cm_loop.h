@@ -78,6 +78,8 @@ class CmLoop {
   };
 
   CmLoop() = default;
+  // Precondition: not forgotten.
+  Watched& Of(uint64_t watch);
   void Run();
   // Milliseconds until the next deadline, rounded up; -1 if there is none.
   int TimeLeft();

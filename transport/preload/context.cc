@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/process.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/verbs_status.h"
@@ -275,12 +276,14 @@ int PreloadedDevices::IndexOf(const ibv_device* device) const {
 }
 
 __be64 PreloadedDevices::GuidOf(int index) {
+  VERBENA_CHECK(index >= 0 && index < kMaxDevices) << index;
   static const uint32_t host = HostNumber();
   constexpr uint64_t kLocallyAssigned = 0x0276'6200'0000'0000;  // "vb"
   return htobe64(kLocallyAssigned | uint64_t{host} << 8 | static_cast<uint64_t>(index));
 }
 
 absl::StatusOr<std::shared_ptr<ProcessDevice>> ProcessDevice::Open(int index, const char* name) {
+  VERBENA_CHECK(index >= 0 && index < PreloadedDevices::Get().size()) << index;
   // Programs may unmap memory that is registered.
   soft::GuardUserMemory();
   std::lock_guard<std::mutex> lock(AllKnown().mutex);
@@ -392,10 +395,15 @@ Context::~Context() {
   pthread_mutex_destroy(&verbs_.context.mutex);
 }
 
-Context* Context::From(const ibv_context* visible) { return Alive<Context>(visible); }
+Context* Context::From(const ibv_context* visible) {
+  auto* const context = Alive<Context>(visible);
+  VERBENA_CHECK(context != nullptr) << "an object outlives its context";
+  return context;
+}
 
 void Context::Close(Context* context) {
   const bool gone = context->DestroyObjects();
+  Registry::Get().OrphanObjectsOf(context);
   Registry::Get().EndDestroying(context->visible(), /*destroyed=*/true);
   if (gone) {
     delete context;

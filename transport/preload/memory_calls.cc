@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <memory>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/preload/context.h"
 
@@ -149,8 +150,12 @@ absl::Status DestroyDomain(VisibleDomain& domain) {
   if (domain.original == nullptr) {
     return Context::From(domain.context)->device().DeallocPd(domain.inner);
   }
-  --domain.original->users;
-  if (domain.thread != nullptr) --domain.thread->users;
+  int left = --domain.original->users;
+  VERBENA_CHECK(left >= 0) << "a domain has " << left << " parents";
+  if (domain.thread != nullptr) {
+    left = --domain.thread->users;
+    VERBENA_CHECK(left >= 0) << "a thread domain has " << left << " users";
+  }
   return absl::OkStatus();
 }
 

@@ -1,5 +1,7 @@
 #include "verbena/transport/preload/objects.h"
 
+#include "verbena/transport/base/check.h"
+
 namespace verbena::internal::preload {
 
 // Never destroyed: threads of the program may still use it while the process ends.
@@ -10,19 +12,25 @@ Registry& Registry::Get() {
 
 void Registry::Add(Kind kind, const void* handle, void* object, Context* owner) {
   std::lock_guard<std::mutex> lock(mutex_);
-  entries_[handle] = {.kind = kind, .object = object, .owner = owner, .being_destroyed = false};
+  const bool is_new =
+      entries_.try_emplace(handle, Entry{.kind = kind, .object = object, .owner = owner}).second;
+  VERBENA_CHECK(is_new) << "an object is registered where one is alive: " << handle;
 }
 
 void* Registry::Find(Kind kind, const void* handle) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = entries_.find(handle);
-  return found != entries_.end() && found->second.kind == kind ? found->second.object : nullptr;
+  if (found == entries_.end() || found->second.kind != kind || found->second.orphaned) {
+    return nullptr;
+  }
+  return found->second.object;
 }
 
 void* Registry::BeginDestroying(Kind kind, const void* handle) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = entries_.find(handle);
-  if (found == entries_.end() || found->second.kind != kind || found->second.being_destroyed) {
+  if (found == entries_.end() || found->second.kind != kind || found->second.orphaned ||
+      found->second.being_destroyed) {
     return nullptr;
   }
   found->second.being_destroyed = true;
@@ -31,11 +39,19 @@ void* Registry::BeginDestroying(Kind kind, const void* handle) {
 
 void Registry::EndDestroying(const void* handle, bool destroyed) {
   std::lock_guard<std::mutex> lock(mutex_);
+  auto found = entries_.find(handle);
+  VERBENA_CHECK(found != entries_.end() && found->second.being_destroyed)
+      << "nobody destroys " << handle;
   if (destroyed) {
-    entries_.erase(handle);
+    entries_.erase(found);
   } else {
-    entries_[handle].being_destroyed = false;
+    found->second.being_destroyed = false;
   }
+}
+
+void Registry::OrphanObjectsOf(const Context* owner) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [_, entry] : entries_) entry.orphaned |= entry.owner == owner;
 }
 
 std::vector<const void*> Registry::HandlesOf(const Context* owner, Kind kind) {

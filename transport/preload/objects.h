@@ -108,13 +108,16 @@ class Registry {
  public:
   static Registry& Get();
 
-  // `handle`: the pointer that the program has. `object`: what stands behind it.
+  // `handle`: the pointer that the program has, which no other object alive has. `object`: what
+  // stands behind it.
   void Add(Kind kind, const void* handle, void* object, Context* owner);
   // Null unless `handle` is an object of that kind that is alive.
   void* Find(Kind kind, const void* handle);
   // Finds an object for the one caller that destroys it. Nobody else may until EndDestroying().
   void* BeginDestroying(Kind kind, const void* handle);
   void EndDestroying(const void* handle, bool destroyed);
+  // The context ends before its objects. They stay where they are, alive for nobody.
+  void OrphanObjectsOf(const Context* owner);
   std::vector<const void*> HandlesOf(const Context* owner, Kind kind);
 
  private:
@@ -122,7 +125,8 @@ class Registry {
     Kind kind;
     void* object;
     Context* owner;
-    bool being_destroyed;
+    bool being_destroyed = false;
+    bool orphaned = false;
   };
 
   std::mutex mutex_;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/preload/context.h"
 
@@ -235,6 +236,9 @@ void Abort(ibv_qp_ex* handle) {
 ibv_send_wr* Chain(PostBuilder& builder) {
   for (size_t i = 0; i < builder.works.size(); ++i) {
     PostBuilder::Work& work = builder.works[i];
+    VERBENA_DCHECK(work.first_sge <= builder.sges.size() &&
+                   static_cast<size_t>(work.wr.num_sge) <= builder.sges.size() - work.first_sge)
+        << work.first_sge << " and " << work.wr.num_sge << " of " << builder.sges.size();
     work.wr.next = i + 1 < builder.works.size() ? &builder.works[i + 1].wr : nullptr;
     work.wr.sg_list = builder.sges.data() + work.first_sge;
     if ((work.wr.send_flags & IBV_SEND_INLINE) != 0 && work.wr.num_sge == 1) {

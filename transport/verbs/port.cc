@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 
@@ -54,6 +55,7 @@ void AppendPorts(ibv_context* context, std::vector<PortInfo>& ports) {
   const std::vector<IpAddress> here = GidsOfInterfaces();
   std::vector<ibv_gid_entry> entries(kMaxGids);
   const ssize_t count = ibv_query_gid_table(context, entries.data(), entries.size(), 0);
+  VERBENA_CHECK(count <= kMaxGids) << count << " GIDs";
   for (ssize_t i = 0; i < count; ++i) {
     for (size_t at = first; at < ports.size(); ++at) {
       if (ports[at].port != entries[i].port_num) continue;
@@ -326,7 +328,10 @@ absl::StatusOr<GidInfo> ChooseGid(const PortInfo& port, const GidWish& wish) {
       best = &gid;
     }
   }
-  if (best != nullptr) return *best;
+  if (best != nullptr) {
+    VERBENA_CHECK(best->index >= 0 && best->index <= kMaxGidIndex) << best->index;
+    return *best;
+  }
   if (elsewhere != nullptr) {
     return absl::FailedPreconditionError(fmt::format(
         "{} port {}: GID {} ({}) belongs to an interface of another network namespace; move that "

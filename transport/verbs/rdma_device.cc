@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
@@ -413,6 +414,8 @@ void ProbeQps(Device& device, const TestBed& bench, ibv_srq* srq, DeviceCapabili
 }
 
 DevicePort PortOf(const PortChoice& choice) {
+  for (const int index : choice.alike) VERBENA_CHECK(index >= 0 && index <= UINT8_MAX) << index;
+  VERBENA_CHECK(choice.gid_index >= 0 && choice.gid_index <= UINT8_MAX) << choice.gid_index;
   return {.port = choice.port,
           .gid_index = static_cast<uint8_t>(choice.gid_index),
           .roce_v1 = choice.roce_v1,
@@ -612,7 +615,8 @@ absl::StatusOr<ibv_qp*> RdmaDevice::CreateQp(ibv_pd* pd, ibv_qp_init_attr& attri
   }
   std::lock_guard lock(qps_mutex_);
   const QpIdentity identity{++last_identity_};
-  qps_[qp] = identity;
+  const bool is_new = qps_.try_emplace(qp, identity).second;
+  VERBENA_CHECK(is_new) << name_ << " makes a queue pair where another one is";
   existing_.insert(identity);
   return qp;
 }
@@ -638,11 +642,14 @@ absl::Status RdmaDevice::DestroyQp(ibv_qp* qp) {
   {
     // The lock is not held while ibv_destroy_qp waits for this QP's events to be acknowledged.
     std::lock_guard lock(qps_mutex_);
-    identity = qps_[qp];
-    qps_.erase(qp);
+    const auto found = qps_.find(qp);
+    VERBENA_CHECK(found != qps_.end()) << "a queue pair that is not one of " << name_;
+    identity = found->second;
+    qps_.erase(found);
   }
   absl::Status status = Check(ibv_destroy_qp(qp), fmt::format("ibv_destroy_qp(qpn={:#x})", qpn));
   std::lock_guard lock(qps_mutex_);
+  VERBENA_CHECK(existing_.contains(identity)) << "a queue pair of " << name_ << " ends twice";
   if (status.ok()) {
     existing_.erase(identity);
   } else {
@@ -671,6 +678,7 @@ absl::StatusOr<ibv_async_event> RdmaDevice::GetAsyncEvent() {
 }
 
 int ErrorOfResult(int result, int errno_value) {
+  VERBENA_CHECK(result != 0) << "a call that succeeded has no error";
   if (result > 0) return result;
   if (result < -1) return -result;
   return errno_value > 0 ? errno_value : EIO;
@@ -678,6 +686,7 @@ int ErrorOfResult(int result, int errno_value) {
 
 absl::Status RegistrationStatus(int error, const std::string& what, size_t bytes,
                                 rlim_t memlock_limit, uint64_t pinned_bytes) {
+  VERBENA_CHECK(error > 0) << error;
   if (error != ENOMEM || memlock_limit == RLIM_INFINITY) return ErrnoStatus(error, what);
   return ErrnoStatus(
       error, fmt::format("{}: RLIMIT_MEMLOCK is {} bytes, {} are pinned already, and at least {} "
@@ -693,6 +702,8 @@ uint64_t PinnedBytes(const std::string& proc_status) {
 }
 
 absl::StatusOr<DeviceCapabilities> ProbeCapabilities(Device& device) {
+  VERBENA_CHECK((fcntl(device.async_fd(), F_GETFL) & O_NONBLOCK) != 0)
+      << "a read of events would wait: descriptor " << device.async_fd();
   // iWARP has no immediates, no RNR NAK (a SEND without a receive ends the connection), and its
   // writes complete when TCP has the bytes, before the target has seen the key.
   const bool iwarp = device.context()->device->transport_type == IBV_TRANSPORT_IWARP;

@@ -2,7 +2,10 @@
 
 #include <signal.h>
 
+#include <cerrno>
+
 #include "fmt/format.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 
 namespace verbena::internal {
@@ -25,7 +28,8 @@ void IgnoreSiwSigpipe(const Device& device) {
   if (sigaction(SIGPIPE, nullptr, &current) != 0 || current.sa_handler != SIG_DFL) return;
   struct sigaction ignore = {};
   ignore.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &ignore, nullptr);
+  const int failed = sigaction(SIGPIPE, &ignore, nullptr);
+  VERBENA_CHECK(failed == 0) << "errno " << errno;
   Log(LogLevel::kInfo,
       fmt::format("{} sends SIGPIPE to who posts to a peer that is gone: it is ignored from now on",
                   device.name()));

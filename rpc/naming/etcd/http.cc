@@ -30,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "fmt/format.h"
 #include "verbena/rpc/etcd.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/random.h"
@@ -327,7 +328,10 @@ void HttpCall::Start() {
     self->asked_ = self->endpoints_->first();
     self->Attempt();
   });
-  if (!posted) answers_->Push({.text = "its thread has ended"});
+  if (posted) return;
+  EtcdAnswer none{.text = "its thread has ended"};
+  untaken_ += none.text.size();
+  answers_->Push(std::move(none));
 }
 
 void HttpCall::Close() {
@@ -492,6 +496,7 @@ void HttpCall::AttemptFailed(const std::string& why) {
   last_error_ = why;
   LeaveWay();
   CloseStream();
+  VERBENA_CHECK(tried_ < endpoints_->size()) << tried_ << " of " << endpoints_->size();
   if (++tried_ == endpoints_->size()) return Fail(last_error_);
   asked_ = (asked_ + 1) % endpoints_->size();
   Attempt();
@@ -506,6 +511,7 @@ void HttpCall::Fail(std::string why) {
 }
 
 void HttpCall::End() {
+  VERBENA_CHECK(!ended_) << "a call of etcd ends twice";
   ended_ = true;
   ++attempt_;
   timer_.cancel();

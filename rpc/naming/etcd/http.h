@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/etcd.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/socket.h"
@@ -105,10 +106,15 @@ class EtcdEndpoints {
         timeout_(timeout),
         answer_bytes_(answer_bytes),
         lookups_(lookups),
-        tls_(std::move(tls)) {}
+        tls_(std::move(tls)) {
+    VERBENA_CHECK(!hosts_.empty()) << "an etcd without a member";
+  }
 
   size_t size() const { return hosts_.size(); }
-  const HostPort& host(size_t index) const { return hosts_[index]; }
+  const HostPort& host(size_t index) const {
+    VERBENA_CHECK(index < size()) << "member " << index << " of " << size();
+    return hosts_[index];
+  }
   Duration timeout() const { return timeout_; }
   // The most bytes of an answer, and of each line of a watch.
   size_t answer_bytes() const { return answer_bytes_; }
@@ -125,7 +131,10 @@ class EtcdEndpoints {
   }
 
   size_t first() const { return first_.load(std::memory_order_relaxed); }
-  void Prefer(size_t index) { first_.store(index, std::memory_order_relaxed); }
+  void Prefer(size_t index) {
+    VERBENA_CHECK(index < size()) << "member " << index << " of " << size();
+    first_.store(index, std::memory_order_relaxed);
+  }
   // Unless another one is preferred by now.
   void Avoid(size_t index) {
     first_.compare_exchange_strong(index, (index + 1) % size(), std::memory_order_relaxed);
@@ -157,7 +166,10 @@ class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> 
   // For any thread.
   void Start();
   void Close();
-  void Took(size_t bytes) { untaken_ -= bytes; }
+  void Took(size_t bytes) {
+    const size_t before = untaken_.fetch_sub(bytes);
+    VERBENA_CHECK(before >= bytes) << bytes << " bytes are taken of " << before;
+  }
   void Avoid() { endpoints_->Avoid(asked_); }
   Mailbox<EtcdAnswer>& answers() { return *answers_; }
 

@@ -124,6 +124,12 @@ class DnsResolverTest : public ::testing::Test {
   DnsResolver resolver_{{.name = "storage.local", .port = 4000}, names_.lookups()};
 };
 
+TEST(MakeResolverDeathTest, ATargetThatNoParserGivesAborts) {
+  EXPECT_DEATH((void)MakeResolver(PlainTarget{}), "one server needs no resolver");
+  EXPECT_DEATH((void)MakeResolver(StaticTarget{}), "0 servers");
+  EXPECT_DEATH((void)MakeResolver(FileTarget{.path = "servers.list"}), "servers.list");
+}
+
 TEST_F(DnsResolverTest, MakesAServerOfEachAddress) {
   EXPECT_EQ(ServersOf({"10.0.0.8", "10.0.0.7", "10.0.0.8"}),
             (Strings{"10.0.0.7:4000", "10.0.0.8:4000"}));

@@ -1,6 +1,7 @@
 // Nothing lands through a queue pair after the call that ends it has returned: the call waits for
 // the copy that the peer is in the middle of. Memory cannot be deregistered under a peer that is
-// frozen there, not even once its queue pair and its CQ are gone.
+// frozen there, not even once its queue pair and its CQ are gone. What a closed context leaves with
+// such a peer is nobody's any more.
 
 #include <infiniband/verbs.h>
 #include <sched.h>
@@ -124,6 +125,22 @@ TEST_F(LateCopiesTest, AFrozenPeerKeepsTheMemoryRegistered) {
   end_->cq = nullptr;
   EXPECT_EQ(ibv_dereg_mr(end_->mr), EBUSY);
   peer_->EndCopy();
+}
+
+TEST_F(LateCopiesTest, ARegionThatAClosedContextLeavesToAFrozenPeerIsNoObjectAnyMore) {
+  ibv_mr* const left = end_->mr;
+  ibv_pd* const domain = end_->pd;
+  end_->qp = nullptr;
+  end_->cq = nullptr;
+  end_->channel = nullptr;
+  end_->mr = nullptr;
+  end_->pd = nullptr;
+  EXPECT_EQ(ibv_close_device(context_), 0);
+  EXPECT_EQ(ibv_dereg_mr(left), EINVAL);
+  EXPECT_EQ(ibv_dealloc_pd(domain), EINVAL);
+  peer_->EndCopy();
+  context_ = OpenDevice(0);
+  ASSERT_NE(context_, nullptr);
 }
 
 }  // namespace late_copies_test

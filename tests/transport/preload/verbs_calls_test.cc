@@ -20,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/forbidden_call.h"
 #include "tests/transport/preload/verbs_end.h"
+#include "verbena/transport/preload/objects.h"
 
 namespace verbena::internal::preload {
 namespace verbs_calls_test {
@@ -178,6 +179,18 @@ TEST(CloseTest, AContextIsClosedOnce) {
   EXPECT_EQ(ibv_close_device(context), 0);
   EXPECT_EQ(ibv_close_device(context), -1);
   EXPECT_EQ(errno, EINVAL);
+}
+
+TEST(RegistryDeathTest, AnObjectIsRegisteredOnceAndDestroyedByWhoeverBegan) {
+  int object = 0;
+  Registry& registry = Registry::Get();
+  registry.Add(Kind::kDomain, &object, &object, nullptr);
+  EXPECT_DEATH(registry.Add(Kind::kRegion, &object, &object, nullptr),
+               "an object is registered where one is alive");
+  EXPECT_DEATH(registry.EndDestroying(&object, true), "nobody destroys");
+  EXPECT_NE(registry.BeginDestroying(Kind::kDomain, &object), nullptr);
+  registry.EndDestroying(&object, true);
+  EXPECT_EQ(registry.Find(Kind::kDomain, &object), nullptr);
 }
 
 TEST(CloseTest, AContextTakesItsObjectsAlong) {

@@ -167,6 +167,14 @@ TEST_F(RdmaDeviceCallsTest, APortIsReadAnewWithoutOpeningADevice) {
   EXPECT_EQ(g_openings, openings);
 }
 
+using RdmaDeviceCallsDeathTest = RdmaDeviceCallsTest;
+
+TEST_F(RdmaDeviceCallsDeathTest, AQueuePairOfNobodyIsNeitherKnownNorDestroyed) {
+  ibv_qp stranger{};
+  EXPECT_DEATH((void)device_->IdentityOf(&stranger), "a queue pair that is not one of fake1");
+  EXPECT_DEATH((void)device_->DestroyQp(&stranger), "a queue pair that is not one of fake1");
+}
+
 TEST_F(RdmaDeviceCallsTest, ACompletionQueueHasTheVectorThatItsOwnerNames) {
   const CqHandle first(*device_, *device_->CreateCq(16, nullptr, nullptr));
   EXPECT_EQ(g_comp_vector, 0);

@@ -5,6 +5,7 @@
 
 #include <signal.h>
 
+#include <cerrno>
 #include <memory>
 #include <set>
 #include <string>
@@ -52,6 +53,11 @@ TEST(RdmaDeviceTest, EveryListedDeviceThatOpensReportsItself) {
     EXPECT_FALSE((*device)->QueryPort(255).ok());
     EXPECT_EQ((*device)->GetAsyncEvent().status().code(), absl::StatusCode::kUnavailable);
   }
+}
+
+TEST(VerbsErrorDeathTest, ACallThatSucceededHasNoError) {
+  EXPECT_EQ(ErrorOfResult(-1, EAGAIN), EAGAIN);
+  EXPECT_DEATH((void)ErrorOfResult(0, EAGAIN), "a call that succeeded has no error");
 }
 
 // Restores what SIGPIPE does.

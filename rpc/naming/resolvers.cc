@@ -1,6 +1,7 @@
 #include "verbena/rpc/naming/resolvers.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -27,7 +28,6 @@
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/mailbox.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/executor/blocking.h"
 
 namespace verbena::internal {
 namespace {
@@ -77,28 +77,30 @@ struct FoundHosts {
   std::string why = {};
 };
 
-absl::Status ErrorOf(const std::string& path, int error) {
+FileContent ErrorOf(const std::string& path, int error) {
   const std::string text = fmt::format("the list of servers {}", path);
-  return absl::ErrnoToStatus(error, text);
+  const absl::Status why = absl::ErrnoToStatus(error, text);
+  return {.code = why.code(), .why = std::string(why.message())};
 }
 
 // Blocks.
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
+FileContent ReadFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return ErrorOf(path, errno);
   absl::Cleanup closer = [fd] { close(fd); };
-  std::string content;
+  FileContent content;
   char chunk[4096];
   for (;;) {
     const ssize_t got = read(fd, chunk, sizeof chunk);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return ErrorOf(path, errno);
     if (got == 0) return content;
-    content.append(chunk, static_cast<size_t>(got));
-    if (content.size() > FileResolver::kMaxBytes) {
-      return absl::InvalidArgumentError(
-          fmt::format("{} has more than {} bytes, the most that a list of servers may have", path,
-                      FileResolver::kMaxBytes));
+    content.bytes.append(chunk, static_cast<size_t>(got));
+    if (content.bytes.size() > FileResolver::kMaxBytes) {
+      return {
+          .code = absl::StatusCode::kInvalidArgument,
+          .why = fmt::format("{} has more than {} bytes, the most that a list of servers may have",
+                             path, FileResolver::kMaxBytes)};
     }
   }
 }
@@ -262,10 +264,18 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> DnsResolver::Look() {
   co_return servers;
 }
 
+FileReads& FileReads::System() {
+  static FileReads* reads = new FileReads(&ReadFile);
+  // A child of fork() has a copy whose threads are not there, so it begins with none.
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { reads = new FileReads(&ReadFile); });
+  return *reads;
+}
+
 Task<absl::StatusOr<std::vector<ResolvedServer>>> FileResolver::Next() {
   for (;;) {
     VERBENA_CO_RETURN_IF_ERROR(co_await look_.Due());
-    absl::StatusOr<std::string> content = co_await RunBlocking([this] { return ReadFile(path_); });
+    absl::StatusOr<std::string> content = co_await Read();
     if (!content.ok()) {
       // The next content is reported even if it equals the last.
       read_ = false;
@@ -276,6 +286,15 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> FileResolver::Next() {
     content_ = *std::move(content);
     co_return ParseServerList(path_, content_);
   }
+}
+
+Task<absl::StatusOr<std::string>> FileResolver::Read() {
+  // Shared with the read, which may last longer than this Task.
+  const auto read = std::make_shared<Mailbox<FileContent>>();
+  reads_.Start(path_, [read](const FileContent& content) { read->Push(content); });
+  VERBENA_CO_ASSIGN_OR_RETURN(FileContent content, co_await read->Pop());
+  VERBENA_CO_RETURN_IF_ERROR(content.status());
+  co_return std::move(content.bytes);
 }
 
 absl::StatusOr<std::vector<ResolvedServer>> ParseServerList(std::string_view path,

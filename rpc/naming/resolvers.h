@@ -1,8 +1,9 @@
 // Resolvers of targets: fixed sets, names of DNS, and files; and, through a Directory
 // (registrar.h), the servers of etcd.
 //
-// Each serves one channel (resolver.h). No executor blocks: files are read on threads of
-// RunBlocking, and names are looked up on threads that nobody waits for (NameLookups).
+// Each serves one channel (resolver.h). No executor blocks, and none waits for the threads of
+// RunBlocking(), which the program may keep busy for long: names are looked up and files are read
+// on threads that nobody waits for (Lookups).
 
 #ifndef VERBENA_RPC_NAMING_RESOLVERS_H_
 #define VERBENA_RPC_NAMING_RESOLVERS_H_
@@ -21,6 +22,7 @@
 #include "verbena/rpc/resolver.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/export.h"
+#include "verbena/transport/base/lookups.h"
 #include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/coro/sync.h"
@@ -94,9 +96,30 @@ class VERBENA_EXPORT DnsResolver final : public Resolver {
   PeriodicLook look_{kPeriod, kPeriod};
 };
 
+// What a file has. Plain values, since they cross threads.
+struct FileContent {
+  std::string bytes = {};  // if it is OK
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::string why = {};  // if it is not
+
+  absl::Status status() const { return absl::Status(code, why); }
+};
+
+// FileReads: Lookups whose keys are paths of files.
+class VERBENA_EXPORT FileReads final : public Lookups<FileContent> {
+ public:
+  // For tests: in another way than the system's.
+  explicit FileReads(LookUp read) : Lookups("verbena-files", std::move(read)) {}
+
+  // The process's own, for files of at most FileResolver::kMaxBytes. Never destroyed.
+  static FileReads& System();
+};
+
 class VERBENA_EXPORT FileResolver final : public Resolver {
  public:
-  explicit FileResolver(std::string path) : path_(std::move(path)) {}
+  // `reads` outlives it.
+  explicit FileResolver(std::string path, FileReads& reads = FileReads::System())
+      : path_(std::move(path)), reads_(reads) {}
   // Returns only what differs from the set before.
   Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() override;
 
@@ -104,7 +127,10 @@ class VERBENA_EXPORT FileResolver final : public Resolver {
   static constexpr size_t kMaxBytes = size_t{1} << 20;
 
  private:
+  Task<absl::StatusOr<std::string>> Read();
+
   const std::string path_;
+  FileReads& reads_;
   std::string content_;  // of the last good set, or of the last error
   bool read_ = false;
   PeriodicLook look_{kPeriod, kPeriod};

@@ -27,7 +27,7 @@ _CPP = {
         # Parts of Verbena that have threads of their own.
         r"\bRuntime::Start\(", r"\bExecutorThread\b", r"\bBlockingPool\b", r"\bRunBlocking\(",
         r"\bInProcess(?:Server)?\b", r"\bDeviceContext::Create\(",
-        r"\bControlPool\b", r"\bDeviceKeeper\b", r"\b(?:Tcp|File)Bootstrap\b", r"\bNameLookups\b",
+        r"\bControlPool\b", r"\bDeviceKeeper\b", r"\b(?:Tcp|File)Bootstrap\b", r"\b(?:NameLookups|FileReads)\b",
         r"\bEtcdClient::Start\(", r"\bGroupCommit\b", r'"verbena/transport/file/file\.h"',
         r"\bCmLoop\b", r"\brdma_create_event_channel\(", r"\bibv_get_device_list\(",
         # Fixtures that start some.

@@ -1,5 +1,7 @@
 #include "verbena/rpc/naming/etcd/client.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -27,11 +29,14 @@ using internal::EtcdAnswer;
 using internal::EtcdExchange;
 
 // The thread that reads small files and large answers for all clients. The threads of RunBlocking()
-// may be busy for long with what servers do for their clients, and a lease that waited for them
-// would end. Never destroyed.
+// may be busy for long with what servers do for their clients. A lease that waited for them would
+// end, and a channel would find no servers. Never destroyed.
 BlockingPool& Reader() {
-  static BlockingPool& reader = *new BlockingPool(1);
-  return reader;
+  static BlockingPool* reader = new BlockingPool(1);
+  // A child of fork() has a copy whose thread is not there, so it begins with none.
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { reader = new BlockingPool(1); });
+  return *reader;
 }
 
 template <typename Read>
@@ -202,6 +207,10 @@ std::unique_ptr<EtcdClient> EtcdCore::MakeClient(std::unique_ptr<EtcdWire> wire,
                                                  const EtcdOptions& options) {
   return std::unique_ptr<EtcdClient>(
       new EtcdClient(std::make_unique<EtcdCore>(std::move(wire), options)));
+}
+
+Task<absl::StatusOr<std::unique_ptr<EtcdClient>>> EtcdCore::StartClient(EtcdOptions options) {
+  co_return co_await ReadElsewhere([&options] { return EtcdClient::Start(options); });
 }
 
 EtcdCore::EtcdCore(std::unique_ptr<EtcdWire> wire, const EtcdOptions& options)

@@ -25,6 +25,9 @@ class EtcdCore {
   static std::unique_ptr<EtcdClient> MakeClient(std::unique_ptr<EtcdWire> wire,
                                                 const EtcdOptions& options = {});
 
+  // EtcdClient::Start() on another thread, since it reads files. None of RunBlocking().
+  static Task<absl::StatusOr<std::unique_ptr<EtcdClient>>> StartClient(EtcdOptions options);
+
   EtcdCore(std::unique_ptr<EtcdWire> wire, const EtcdOptions& options);
 
   // Sends a request, after a login if one is needed.

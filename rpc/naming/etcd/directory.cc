@@ -8,6 +8,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/etcd.h"
+#include "verbena/rpc/naming/etcd/client.h"
 #include "verbena/rpc/naming/etcd/messages.h"
 #include "verbena/rpc/naming/registrar.h"
 #include "verbena/rpc/naming/resolved_text.h"
@@ -17,7 +18,6 @@
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/executor/blocking.h"
 
 namespace verbena::internal {
 namespace {
@@ -134,9 +134,7 @@ Task<bool> EtcdRegistrar::Pause(const absl::Status& failure) {
 
 Task<absl::Status> EtcdRegistrar::Register() {
   if (client_ == nullptr) {
-    // Reads files of certificates.
-    VERBENA_CO_ASSIGN_OR_RETURN(
-        client_, co_await RunBlocking([this] { return EtcdClient::Start(options_); }));
+    VERBENA_CO_ASSIGN_OR_RETURN(client_, co_await EtcdCore::StartClient(options_));
   }
   // A lease whose key could not be put is used again. If etcd has ended it, the next one is new.
   if (lease_ == 0) {
@@ -260,9 +258,7 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> EtcdResolver::Next() {
 
 Task<absl::Status> EtcdResolver::StartClient() {
   if (client_ != nullptr) co_return absl::OkStatus();
-  // Reads files of certificates.
-  VERBENA_CO_ASSIGN_OR_RETURN(client_,
-                              co_await RunBlocking([this] { return EtcdClient::Start(options_); }));
+  VERBENA_CO_ASSIGN_OR_RETURN(client_, co_await EtcdCore::StartClient(options_));
   co_return absl::OkStatus();
 }
 

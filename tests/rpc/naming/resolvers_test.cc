@@ -16,8 +16,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tests/support/in_a_child.h"
 #include "tests/support/manual_scheduler.h"
 #include "tests/transport/connect/waiting_scheduler.h"
+#include "tests/transport/executor/taken_threads.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/random.h"
@@ -368,6 +370,75 @@ TEST_F(FileResolverTest, SaysThatTheFileIsNotThere) {
 TEST_F(FileResolverTest, RefusesAFileThatIsTooLong) {
   Write(std::string(FileResolver::kMaxBytes + 1, '#'));
   EXPECT_TRUE(absl::IsInvalidArgument(Next().status()));
+}
+
+TEST_F(FileResolverTest, WaitsForNoThreadOfRunBlocking) {
+  Write("a:1\n");
+  EXPECT_EQ(AddressesOf(Next()), std::vector<std::string>{"a:1"});
+  const TakenThreads taken(scheduler_);
+  Write("b:1\n");
+  EXPECT_EQ(AddressesOf(Next()), std::vector<std::string>{"b:1"});
+}
+
+TEST_F(FileResolverTest, ReadsInAChildOfFork) {
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+  GTEST_SKIP() << "ThreadSanitizer starts no threads in a child of a process with threads";
+#endif
+#endif
+  // The parent has a thread that reads files, and the child none.
+  Write("a:1\n");
+  EXPECT_TRUE(Next().ok());
+  EXPECT_TRUE(SucceedsInAChild([this] {
+    WaitingScheduler scheduler(WaitingScheduler::Time::kStanding);
+    FileResolver resolver(path_);
+    return Asking(resolver, scheduler).Take().ok();
+  }));
+}
+
+// Files of which one is on a disk that answers once the test says so.
+struct SlowFiles {
+  std::shared_ptr<SlowNames::Shared> shared = std::make_shared<SlowNames::Shared>();
+  FileReads reads{[shared = shared](const std::string& path) {
+    if (path == "/slow") {
+      ++shared->asked;
+      shared->asked.notify_all();
+      shared->answers.wait(false);
+    }
+    return FileContent{.bytes = "a:1\n"};
+  }};
+
+  void Answer() const {
+    shared->answers = true;
+    shared->answers.notify_all();
+  }
+};
+
+TEST(SlowFilesTest, AFileThatHangsDelaysNoOther) {
+  WaitingScheduler scheduler(WaitingScheduler::Time::kStanding);
+  SlowFiles files;
+  FileResolver slow("/slow", files.reads);
+  FileResolver quick("/quick", files.reads);
+  Asking hangs(slow, scheduler);
+  files.shared->asked.wait(0);
+  EXPECT_TRUE(Asking(quick, scheduler).Take().ok());
+  EXPECT_FALSE(hangs.done());
+  files.Answer();
+  EXPECT_TRUE(hangs.Take().ok());
+}
+
+TEST(SlowFilesTest, NobodyWaitsForAReadThatHangs) {
+  WaitingScheduler scheduler(WaitingScheduler::Time::kStanding);
+  SlowFiles files;
+  {
+    FileResolver resolver("/slow", files.reads);
+    Asking cancelled(resolver, scheduler);
+    files.shared->asked.wait(0);
+    cancelled.Cancel();
+    EXPECT_TRUE(absl::IsCancelled(cancelled.Take().status()));
+    const Asking destroyed(resolver, scheduler);
+  }
+  files.Answer();
 }
 
 }  // namespace

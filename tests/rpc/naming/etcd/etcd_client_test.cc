@@ -7,27 +7,28 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
-#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "tests/rpc/naming/etcd/fake_etcd.h"
 #include "tests/support/forbidden_call.h"
+#include "tests/support/in_a_child.h"
 #include "tests/support/manual_scheduler.h"
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "tests/transport/coro/started.h"
+#include "tests/transport/executor/taken_threads.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/rpc/naming/etcd/client.h"
+#include "verbena/rpc/naming/etcd/directory.h"
 #include "verbena/rpc/naming/etcd/http.h"
 #include "verbena/rpc/status.h"
-#include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/executor/blocking.h"
+#include "verbena/transport/coro/cancel.h"
 
 namespace verbena::internal {
 namespace etcd_client_test {
@@ -152,33 +153,15 @@ TEST_F(EtcdLoginTest, AWrongPasswordIsToldAndNotRepeated) {
   EXPECT_EQ(etcd_.Count("/v3/kv/range"), 0);
 }
 
-// Takes all threads of RunBlocking(), as slow disks do.
-class AllThreads {
- public:
-  explicit AllThreads(Scheduler& scheduler) {
-    for (int i = 0; i < kDefaultBlockingThreads; ++i) {
-      taken_.push_back(
-          std::make_unique<Started<void>>(scheduler, RunBlocking([this] { free_.wait(); })));
-    }
-  }
-  ~AllThreads() { free_.count_down(); }
-  AllThreads(const AllThreads&) = delete;
-  AllThreads& operator=(const AllThreads&) = delete;
-
- private:
-  std::latch free_{1};
-  std::vector<std::unique_ptr<Started<void>>> taken_;
-};
-
 TEST_F(EtcdLoginTest, ALoginWaitsForNoThreadOfRunBlocking) {
-  const AllThreads taken(scheduler_);
+  const TakenThreads taken(scheduler_);
   EXPECT_EQ(Get(), absl::OkStatus());
   EXPECT_EQ(etcd_.logins, 1);
 }
 
 TEST_F(EtcdLoginTest, ALargeAnswerWaitsForNoThreadOfRunBlocking) {
   EXPECT_EQ(Get(), absl::OkStatus());
-  const AllThreads taken(scheduler_);
+  const TakenThreads taken(scheduler_);
   etcd_.Put("a", std::string(70'000, 'x'));
   EXPECT_EQ(Get(), absl::OkStatus());
 }
@@ -209,9 +192,52 @@ TEST(EtcdFilesTest, CertificatesWaitForNoThreadOfRunBlocking) {
   etcd.gone = true;
   std::atomic<int> times_read = 0;
   const auto client = EtcdCore::MakeClient(std::make_unique<WireWithFiles>(etcd, times_read));
-  const AllThreads taken(scheduler);
+  const TakenThreads taken(scheduler);
   EXPECT_TRUE(absl::IsUnavailable(scheduler.Run(client->Get("a")).status()));
   EXPECT_EQ(times_read, 1);
+}
+
+// A client of these fails as soon as it reads its password, and asks no etcd.
+EtcdOptions WithoutPassword() {
+  return {.endpoints = {"127.0.0.1:1"}, .user = "me", .password_file = "/there/is/none"};
+}
+
+TEST(EtcdFilesTest, TheClientOfAResolverWaitsForNoThreadOfRunBlocking) {
+  WaitingScheduler scheduler(WaitingScheduler::Time::kStanding);
+  EtcdResolver resolver(WithoutPassword(), "s/");
+  const TakenThreads taken(scheduler);
+  const absl::Status refused = scheduler.Run(resolver.Next()).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+}
+
+TEST(EtcdFilesTest, TheClientOfARegistrarWaitsForNoThreadOfRunBlocking) {
+  WaitingScheduler scheduler(WaitingScheduler::Time::kStanding);
+  EtcdRegistrar registrar(WithoutPassword(), "s/a", R"({"x":1})", std::chrono::seconds(9));
+  const TakenThreads taken(scheduler);
+  CancelScope scope;
+  Started running(scheduler, registrar.Run(), &scope);
+  // It pauses after its failure.
+  scheduler.RunUntil([&] { return scheduler.timer_count() > 0; });
+  scope.Request();
+  scheduler.RunPending();
+  EXPECT_TRUE(running.done());
+}
+
+TEST_F(EtcdLoginTest, AChildOfForkLogsIn) {
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+  GTEST_SKIP() << "ThreadSanitizer starts no threads in a child of a process with threads";
+#endif
+#endif
+  // The parent has a thread that reads passwords, and the child none.
+  EXPECT_EQ(Get(), absl::OkStatus());
+  EXPECT_TRUE(SucceedsInAChild([this] {
+    WaitingScheduler scheduler(WaitingScheduler::Time::kStanding);
+    FakeEtcd etcd;
+    etcd.password = "secret";
+    const auto client = EtcdCore::MakeClient(etcd.Wire(), {.user = "me", .password_file = path_});
+    return scheduler.Run(client->Get("a")).ok();
+  }));
 }
 
 TEST_F(EtcdLoginTest, AnEtcdThatDemandsNoLoginIsAsked) {

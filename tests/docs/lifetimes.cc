@@ -51,6 +51,30 @@ namespace good_argument {
 Task<void> Start(Channel& channel) { (void)co_await Stat(channel, MakeName()); }
 }  // namespace good_argument
 
+namespace bad_rvalue {
+// NOLINTBEGIN(rvalues)
+// BAD: `name` is still the variable of Start(), which dies first. No compiler warns.
+Task<void> StatLater(Channel& channel, std::string&& name) {
+  if (!(co_await verbena::Sleep(1ms)).ok()) co_return;
+  (void)co_await Stat(channel, name);
+}
+void Start(TaskScope& scope, Channel& channel, std::string name) {
+  scope.Spawn(StatLater(channel, std::move(name)));
+}
+// NOLINTEND(rvalues)
+}  // namespace bad_rvalue
+
+namespace good_rvalue {
+// GOOD: the coroutine owns its name.
+Task<void> StatLater(Channel& channel, std::string name) {
+  if (!(co_await verbena::Sleep(1ms)).ok()) co_return;
+  (void)co_await Stat(channel, name);
+}
+void Start(TaskScope& scope, Channel& channel, std::string name) {
+  scope.Spawn(StatLater(channel, std::move(name)));
+}
+}  // namespace good_rvalue
+
 namespace bad_request {
 template <typename Call>
 concept MaySpawn = requires(Runtime& runtime, verbena::Executor& executor, Call call) {

@@ -20,6 +20,7 @@ import errors
 import includes
 import layers
 import prose
+import rvalues
 
 TOP = bazel_events.TOP
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / \
@@ -52,6 +53,7 @@ def arguments():
                "  prose    a test file opens with a comment that says what its tests prove\n"
                "  errors   a failed Status that rpc/ or transport/ hands on by hand, not by a macro\n"
                "  awaits   an await that gcc runs though its expression does not ask for it\n"
+               "  rvalues  a coroutine that takes an rvalue reference, which dangles once it is suspended\n"
                "  shellcheck\n"
                "           shell scripts\n"
                "  pylint   Python: errors, and the warnings that .pylintrc names\n"
@@ -142,6 +144,11 @@ def check_errors(files):
 def check_awaits(files):
     return [message for name in files if awaits.is_checked(name)
             for message in awaits.check(name, (TOP / name).read_text())]
+
+
+def check_rvalues(files):
+    return [message for name in files if rvalues.is_checked(name)
+            for message in rvalues.check(name, (TOP / name).read_text())]
 
 
 def check_build(_):
@@ -366,6 +373,7 @@ CHECKS = {
     "prose": check_prose,
     "errors": check_errors,
     "awaits": check_awaits,
+    "rvalues": check_rvalues,
     "shellcheck": check_shellcheck,
     "pylint": check_pylint,
     "codespell": check_codespell,

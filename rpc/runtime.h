@@ -196,13 +196,15 @@ class VERBENA_EXPORT Runtime {
     return handle;
   }
   // For a stub's call, which must own its messages: a call that borrows its request or reply does
-  // not compile. Give it the request with std::move(), and take the reply as its result.
+  // not compile. Give it the request with std::move(), and take the reply as its result. Nor does
+  // an await of an object, such as Queue::Pop(): spawn a lambda that has or outlives the object.
   template <internal::TaskSource A>
   JoinHandle<typename A::value_type> Spawn(A awaitable, int executor_index = 0) {
     return Spawn(internal::ToTask(std::move(awaitable)), executor_index);
   }
   template <internal::BorrowingSource A>
-  JoinHandle<typename A::value_type> Spawn(A borrows_its_messages, int executor_index = 0) = delete;
+  JoinHandle<typename A::value_type> Spawn(A borrows_what_may_be_gone,
+                                           int executor_index = 0) = delete;
   // Spawns the Task that a callable returns, such as a lambda. The callable is called on the
   // executor, and lives with its captures until the Task's frame is destroyed.
   template <internal::TaskFunction Function>

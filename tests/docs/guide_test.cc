@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,12 +40,14 @@ using verbena::Balancing;
 using verbena::CallInfo;
 using verbena::CallOptions;
 using verbena::Channel;
+using verbena::Event;
 using verbena::Generator;
 using verbena::HedgingPolicy;
 using verbena::JoinHandle;
 using verbena::Mutex;
 using verbena::MutexLock;
 using verbena::OutcomeOf;
+using verbena::Queue;
 using verbena::RetryAfterOf;
 using verbena::RetryPolicy;
 using verbena::Runtime;
@@ -125,6 +128,12 @@ Task<absl::StatusOr<uint64_t>> SumOfTwo(Channel& channel) {
   if (!a.ok()) co_return a.status();
   if (!b.ok()) co_return b.status();
   co_return *a + *b;
+}
+
+Task<absl::StatusOr<std::string>> NextName(Queue<std::string>& names, Event& stopped) {
+  auto first = co_await verbena::WhenAny(names.Pop(), stopped.Wait());
+  if (first.index() == 1) co_return absl::UnavailableError("stopped");
+  co_return std::get<0>(std::move(first));
 }
 
 Task<absl::Status> WriteAll(Channel& channel, std::vector<std::string> names) {
@@ -423,6 +432,18 @@ void SizeThen(Runtime& runtime, Channel& channel, std::string name,
     done(co_await SizeOf(channel, name));
   });
 }
+
+Task<bool> TakesANameAndStops() {
+  Queue<std::string> names(1);
+  Event stopped;
+  (void)names.TryPush("a");
+  const absl::StatusOr<std::string> name = co_await NextName(names, stopped);
+  stopped.Set();
+  const absl::StatusOr<std::string> none = co_await NextName(names, stopped);
+  co_return name.ok() && *name == "a" && absl::IsUnavailable(none.status());
+}
+
+TEST_F(GuideTest, NextNameIsANameOrTheEnd) { EXPECT_TRUE(runtime_->BlockOn(TakesANameAndStops())); }
 
 Task<absl::Status> AppendTwice(Channel& channel) {
   Mutex mutex;

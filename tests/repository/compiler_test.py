@@ -62,7 +62,13 @@ Task<absl::Status> Use(verbena::ServerReaderWriter<Message, Message>& stream) {
   Message message;
   VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.Read(message));
   if (read) VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(message));
-  auto [one, other] = co_await verbena::WhenAll(verbena::WaitFor(event), verbena::WaitFor(event));
+  auto [one, other] = co_await verbena::WhenAll(verbena::WaitFor(event), event.Wait());
+  verbena::Queue<int> queue(1);
+  verbena::Mutex mutex;
+  verbena::Semaphore semaphore(1);
+  auto first = co_await verbena::WhenAny(queue.Pop(), mutex.Lock(),
+                                           verbena::Sleep(verbena::Duration(1)));
+  (void)co_await verbena::WithDeadline(semaphore.Acquire(), verbena::kNever);
   co_return one.ok() ? other : one;
 }
 
@@ -72,6 +78,26 @@ verbena::ServerMethod Of(const verbena::MethodDescriptor& method, int kind) {
          : kind == 1 ? ServerMethodFor<&Service::Down>(method)
          : kind == 2 ? ServerMethodFor<&Service::Up>(method)
                      : ServerMethodFor<&Service::Both>(method);
+}
+"""
+
+# Each has an await of another type in a variable.
+VARIABLES = """
+#include "verbena/rpc/task.h"
+
+using namespace verbena;
+
+Task<void> Any(Queue<int>& queue, Event& event) {
+  auto pop = queue.Pop();
+  (void)co_await WhenAny(pop, event.Wait());
+}
+Task<void> All(Mutex& mutex, Event& event) {
+  auto lock = mutex.Lock();
+  (void)co_await WhenAll(lock, event.Wait());
+}
+Task<void> Deadline(Semaphore& semaphore) {
+  auto acquire = semaphore.Acquire();
+  (void)co_await WithDeadline(acquire, kNever);
 }
 """
 
@@ -126,6 +152,14 @@ class CompilerTest(unittest.TestCase):
                 self.assertEqual([], errors, said)
             else:
                 self.assertTrue(any(words in error for error in errors), said)
+
+    def test_an_await_in_a_variable_is_refused_in_words(self):
+        for compiler in self.compilers():
+            errors, said, status = self.errors_of(VARIABLES, *compiler, "-std=c++20")
+            self.assertEqual(1, status, said)
+            self.assertEqual(3, sum("std::move() a variable" in error for error in errors), said)
+            moved = re.sub(r"\((\w+),", r"(std::move(\1),", VARIABLES)
+            self.assertEqual([], self.errors_of(moved, *compiler, "-std=c++20")[0], moved)
 
     def test_flags_that_verbena_cannot_do_with_give_one_clear_error(self):
         for compiler in self.compilers():

@@ -172,9 +172,90 @@ VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> ForEach(Gene
 
 namespace verbena::internal {
 
+// The result of the Task of one of our own awaits: the await, which has ended, and whose result
+// nobody has taken.
+template <typename A>
+struct KeptAwait {
+  A* await = nullptr;
+};
+
+// Where such a Task has its await. A parameter of the coroutine, so it lasts as long as the frame.
+template <typename Parts>
+class AwaitPlace {
+ public:
+  using Await = typename Parts::Await;
+
+  explicit AwaitPlace(Parts parts) : parts_(std::move(parts)) {}
+  // Before the await is made.
+  AwaitPlace(AwaitPlace&& other) noexcept : parts_(std::move(other.parts_)) {}
+  AwaitPlace& operator=(AwaitPlace&&) = delete;
+
+  // Makes the await, and waits as it does, but leaves its result in it.
+  class Awaiter final {
+   public:
+    explicit Awaiter(AwaitPlace& place)
+        : place_(place), await_(std::move(place.parts_).MakeIn(place.await_)) {}
+    Awaiter(const Awaiter&) = delete;
+    Awaiter& operator=(const Awaiter&) = delete;
+    // Destroyed while it waits, the await must go before the coroutine's promise, which it uses.
+    ~Awaiter() {
+      if (!ended_) place_.await_.reset();
+    }
+
+    bool await_ready() const { return await_.await_ready(); }
+    template <typename Promise>
+      requires std::derived_from<Promise, PromiseBase>
+    auto await_suspend(std::coroutine_handle<Promise> coroutine) {
+      return await_.await_suspend(coroutine);
+    }
+    KeptAwait<Await> await_resume() {
+      ended_ = true;
+      return {&await_};
+    }
+
+   private:
+    AwaitPlace& place_;
+    Await& await_;
+    bool ended_ = false;
+  };
+
+ private:
+  Parts parts_;
+  std::optional<Await> await_;
+};
+
+template <typename Parts>
+Task<KeptAwait<typename Parts::Await>> KeepAwait(AwaitPlace<Parts> place) {
+  co_return co_await typename AwaitPlace<Parts>::Awaiter(place);
+}
+
+// ToTask() for WhenAll and WhenAny, which take results only when all have ended. Until then one of
+// our own awaits keeps what it got (an item of a Queue, permits of a Semaphore), and gives it back
+// if it is destroyed: it has lost, or WhenAll was destroyed.
+template <typename A>
+  requires TaskOrSource<std::remove_cvref_t<A>>
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS auto ToKeptTask(A&& awaitable) {
+  if constexpr (OwnAwait<std::remove_cvref_t<A>> && !std::is_lvalue_reference_v<A>) {
+    return KeepAwait(AwaitPlace(PartsAccess::Of(std::forward<A>(awaitable))));
+  } else {
+    return ToTask(std::forward<A>(awaitable));
+  }
+}
+
+template <typename T>
+struct ResultOfTask {
+  using type = T;
+};
+template <>
+struct ResultOfTask<void> {
+  using type = std::monostate;
+};
+template <typename A>
+struct ResultOfTask<KeptAwait<A>> : ResultOfTask<typename A::value_type> {};
+
 // A Task's result as a value: std::monostate stands for void.
 template <typename T>
-using TaskResult = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+using TaskResult = typename ResultOfTask<T>::type;
 
 // The result of a Task that has ended; throws the Task's exception if there is one.
 template <typename T>
@@ -184,6 +265,17 @@ TaskResult<T> TakeTaskResult(Task<T>& task) {
     return {};
   } else {
     return task.TakeResult();
+  }
+}
+
+template <typename A>
+TaskResult<KeptAwait<A>> TakeTaskResult(Task<KeptAwait<A>>& task) {
+  A& await = *task.TakeResult().await;
+  if constexpr (std::is_void_v<typename A::value_type>) {
+    await.await_resume();
+    return {};
+  } else {
+    return await.await_resume();
   }
 }
 
@@ -272,7 +364,11 @@ namespace verbena {
 // when one fails: a failed Status is a result like any other. If Tasks throw, the exception of the
 // first in order comes out. Destroying the WhenAll destroys them.
 //
+// What a Pop(), Acquire() or Lock() got while others still run goes back if the WhenAll is
+// destroyed.
+//
 //   auto [a, b] = co_await WhenAll(stub.Get(first), stub.Get(second));
+//   auto [lock, slept] = co_await WhenAll(mutex.Lock(), Sleep(5ms));
 //   std::vector<absl::Status> sent = co_await WhenAll(std::move(sends));
 //
 // std::monostate stands for the result of a Task<void>.
@@ -283,11 +379,12 @@ Task<std::tuple<internal::TaskResult<T>...>> WhenAll(Task<T>... tasks) {
   co_return std::tuple<internal::TaskResult<T>...>{internal::TakeTaskResult(tasks)...};
 }
 
-// For arguments of which some are stubs' calls.
-template <internal::TaskOrSource... A>
-  requires(internal::TaskSource<A> || ...)
-VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS auto WhenAll(A... awaitables) {
-  return WhenAll(internal::ToTask(std::move(awaitables))...);
+// For arguments of which some are stubs' calls or awaits such as Queue::Pop().
+template <typename... A>
+  requires(internal::TaskOrSource<std::remove_cvref_t<A>> && ...) &&
+          (internal::TaskSource<std::remove_cvref_t<A>> || ...)
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS auto WhenAll(A&&... awaitables) {
+  return WhenAll(internal::ToKeptTask(std::forward<A>(awaitables))...);
 }
 
 template <typename T>
@@ -312,12 +409,18 @@ VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS auto WhenAll(std::vector<A> awa
 // WhenAny: runs several Tasks at once, until the first of them has ended.
 //
 // The first to end, in whatever way, wins. The others are asked to stop and are awaited to their
-// end; their results and exceptions are dropped. A loser that ignores the request delays its
-// caller. If a Task ends while the Tasks are being started, those after it never start. If the
-// winner threw, its exception comes out. Destroying the WhenAny destroys all its Tasks.
+// end; then they are destroyed, and their results and exceptions are dropped. A loser that ignores
+// the request delays its caller. If a Task ends while the Tasks are being started, those after it
+// never start. If the winner threw, its exception comes out. Destroying the WhenAny destroys all
+// its Tasks.
+//
+// A Pop(), Acquire() or Lock() that loses takes nothing, even if it could have gone on in the same
+// turn: the item stays in the Queue, and permits go to the next waiter. A Task that has taken an
+// item, and loses then, drops it with its result.
 //
 //   auto first = co_await WhenAny(stub.Get(request), Hedge(stub, request));
 //   if (first.index() == 0) …
+//   auto next = co_await WhenAny(changes.Pop(), stopped.Wait());
 //   auto [index, reply] = co_await WhenAny(std::move(gets));
 
 // Which of a vector's Tasks won, and its result.
@@ -349,8 +452,13 @@ class AnyAwaiter final : public TaskGroup {
     });
     return Seal();
   }
-  size_t await_resume() const noexcept {
+  size_t await_resume() noexcept {
     VERBENA_DCHECK(winner_.has_value()) << "all Tasks have ended, and none came first";
+    // Others may wait for what a loser has got.
+    size_t index = 0;
+    for_each_([&](auto& task) {
+      if (index++ != *winner_) task = std::remove_reference_t<decltype(task)>();
+    });
     return *winner_;
   }
 
@@ -405,11 +513,12 @@ Task<std::variant<internal::TaskResult<T>...>> WhenAny(Task<T>... tasks) {
   co_return internal::TakeWinner<0, std::variant<internal::TaskResult<T>...>>(winner, tasks...);
 }
 
-// For arguments of which some are stubs' calls.
-template <internal::TaskOrSource... A>
-  requires(internal::TaskSource<A> || ...)
-VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS auto WhenAny(A... awaitables) {
-  return WhenAny(internal::ToTask(std::move(awaitables))...);
+// For arguments of which some are stubs' calls or awaits such as Queue::Pop().
+template <typename... A>
+  requires(internal::TaskOrSource<std::remove_cvref_t<A>> && ...) &&
+          (internal::TaskSource<std::remove_cvref_t<A>> || ...)
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS auto WhenAny(A&&... awaitables) {
+  return WhenAny(internal::ToKeptTask(std::forward<A>(awaitables))...);
 }
 
 // `tasks` must not be empty: nothing could win.

@@ -65,6 +65,7 @@ namespace verbena::internal {
 // so their servers hear of it.
 //
 //   absl::StatusOr<GetReply> reply = co_await WithDeadline(stub.Get(request), 5ms);
+//   absl::StatusOr<Block> block = co_await WithDeadline(blocks.Pop(), 5ms);
 
 template <typename T>
 inline constexpr bool kCarriesStatus = std::is_same_v<T, absl::Status>;
@@ -111,12 +112,14 @@ Task<T> WithDeadline(Task<T> task, Duration delay) {
   co_return co_await std::move(task).In(&limit.scope());
 }
 
-// WithDeadline() for a stub's call. The call's own deadline (CallOptions) costs less.
-template <internal::TaskSource A, typename Limit>
-  requires internal::CarriesStatus<typename A::value_type>
-VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename A::value_type> WithDeadline(
-    A awaitable, Limit limit) {
-  return WithDeadline(internal::ToTask(std::move(awaitable)), limit);
+// WithDeadline() for what becomes a Task: a stub's call, and awaits such as Queue::Pop(). The
+// call's own deadline (CallOptions) costs less.
+template <typename A, typename Limit>
+  requires internal::TaskSource<std::remove_cvref_t<A>> &&
+           internal::CarriesStatus<typename std::remove_cvref_t<A>::value_type>
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename std::remove_cvref_t<A>::value_type>
+WithDeadline(A&& awaitable, Limit limit) {
+  return WithDeadline(internal::ToTask(std::forward<A>(awaitable)), limit);
 }
 
 // WithTrace: runs a Task as a part of a trace.
@@ -135,10 +138,11 @@ Task<T> WithTrace(Task<T> task, TraceContext trace) {
   co_return co_await std::move(task).In(&scope);
 }
 
-template <internal::TaskSource A>
-VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename A::value_type> WithTrace(
-    A awaitable, TraceContext trace) {
-  return WithTrace(internal::ToTask(std::move(awaitable)), std::move(trace));
+template <typename A>
+  requires internal::TaskSource<std::remove_cvref_t<A>>
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename std::remove_cvref_t<A>::value_type>
+WithTrace(A&& awaitable, TraceContext trace) {
+  return WithTrace(internal::ToTask(std::forward<A>(awaitable)), std::move(trace));
 }
 
 }  // namespace verbena

@@ -92,6 +92,9 @@ class [[nodiscard]] VERBENA_EXPORT TaskScope::Joiner final
     : public internal::CancelNode,
       public internal::IntrusiveNode<Joiner> {
  public:
+  using value_type = void;
+  static constexpr bool kBorrows = true;
+
   explicit Joiner(TaskScope& scope) : scope_(scope) {}
   ~Joiner() override = default;
 
@@ -109,6 +112,10 @@ class [[nodiscard]] VERBENA_EXPORT TaskScope::Joiner final
 
  private:
   friend class TaskScope;
+  friend internal::PartsAccess;
+  internal::AwaitParts<Joiner, TaskScope&> Parts() && {
+    return internal::AwaitParts<Joiner, TaskScope&>(scope_);
+  }
   void ListenForCancel();
   void OnCancel(absl::StatusCode reason) override { scope_.RequestCancel(reason); }
   void Resume();

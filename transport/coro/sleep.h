@@ -23,6 +23,8 @@ namespace verbena {
 // Waits until `when`; kNever waits for cancellation alone.
 class [[nodiscard]] SleepUntil : public internal::Suspension, private internal::Timer {
  public:
+  using value_type = absl::Status;
+
   explicit SleepUntil(TimePoint when) : until_(when) {}
   ~SleepUntil() override { Stop(); }
 
@@ -47,6 +49,10 @@ class [[nodiscard]] SleepUntil : public internal::Suspension, private internal::
   }
 
  private:
+  friend internal::PartsAccess;
+  internal::AwaitParts<SleepUntil, TimePoint> Parts() && {
+    return internal::AwaitParts<SleepUntil, TimePoint>(until_);
+  }
   void OnTimer() final {
     running_ = false;
     Resume();
@@ -74,6 +80,11 @@ class [[nodiscard]] Sleep final : public SleepUntil {
   }
 
  private:
+  friend internal::PartsAccess;
+  internal::AwaitParts<Sleep, Duration> Parts() && {
+    return internal::AwaitParts<Sleep, Duration>(delay_);
+  }
+
   const Duration delay_;
 };
 
@@ -87,6 +98,8 @@ class [[nodiscard]] Sleep final : public SleepUntil {
 //   }
 class [[nodiscard]] Yield {
  public:
+  using value_type = absl::Status;
+
   bool await_ready() const noexcept { return false; }
   template <typename Promise>
     requires std::derived_from<Promise, internal::PromiseBase>
@@ -97,8 +110,14 @@ class [[nodiscard]] Yield {
   absl::Status await_resume() const {
     return promise_->cancel == nullptr ? absl::OkStatus() : promise_->cancel->status();
   }
+  // The same as a Task, which WhenAll and WhenAny make by themselves.
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> AsTask() && {
+    return YieldLater();
+  }
 
  private:
+  static Task<absl::Status> YieldLater() { co_return co_await Yield(); }
+
   internal::PromiseBase* promise_ = nullptr;
 };
 

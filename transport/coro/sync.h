@@ -3,7 +3,10 @@
 // No wait blocks a thread. Each object belongs to one executor, that of the first coroutine which
 // awaits it, until that executor is destroyed. It outlives its waiters, any of which may be
 // destroyed at any time. Waiters are queued, never resumed inline. The queues lie in the waiters'
-// frames, and have no other bound.
+// frames, and have no other bound. WhenAll, WhenAny and WithDeadline take each wait as it is:
+//
+//   auto next = co_await WhenAny(changes.Pop(), stopped.Wait());
+//   absl::Status acquired = co_await WithDeadline(reads.Acquire(), 5ms);
 //
 //   precondition                                how it is checked            test
 //   all awaits by coroutines of one executor    a check aborts               one_executor_test
@@ -74,6 +77,9 @@ class Event {
   class [[nodiscard]] Awaiter final : public internal::Suspension,
                                       public internal::IntrusiveNode<Awaiter> {
    public:
+    using value_type = absl::Status;
+    static constexpr bool kBorrows = true;
+
     explicit Awaiter(Event& event) : event_(event) {}
     ~Awaiter() override = default;
 
@@ -91,6 +97,10 @@ class Event {
 
    private:
     friend class Event;
+    friend internal::PartsAccess;
+    internal::AwaitParts<Awaiter, Event&> Parts() && {
+      return internal::AwaitParts<Awaiter, Event&>(event_);
+    }
     void Detach() override { internal::IntrusiveNode<Awaiter>::Unlink(); }
 
     Event& event_;
@@ -121,9 +131,7 @@ class Event {
   internal::OneExecutor home_;
 };
 
-// Event::Wait() as a Task, for what takes Tasks. `event` must outlive it.
-//
-//   absl::Status in_time = co_await WithDeadline(WaitFor(drained), std::chrono::seconds(1));
+// Event::Wait() as a Task, for containers of Tasks. `event` must outlive it.
 inline Task<absl::Status> WaitFor(Event& event) { co_return co_await event.Wait(); }
 
 // Semaphore: a number of permits, handed out first come, first served.
@@ -149,6 +157,9 @@ class VERBENA_EXPORT Semaphore {
   class [[nodiscard]] VERBENA_EXPORT Awaiter final : public internal::Suspension,
                                                      public internal::IntrusiveNode<Awaiter> {
    public:
+    using value_type = absl::Status;
+    static constexpr bool kBorrows = true;
+
     Awaiter(Semaphore& semaphore, size_t permits) : semaphore_(semaphore), permits_(permits) {}
     ~Awaiter() override;
 
@@ -157,7 +168,9 @@ class VERBENA_EXPORT Semaphore {
       requires std::derived_from<Promise, internal::PromiseBase>
     bool await_suspend(std::coroutine_handle<Promise> coroutine) {
       semaphore_.home_.OnAwait(coroutine.promise(), kWhat);
-      if (Cancelled(coroutine) || semaphore_.TryAcquire(permits_)) return false;
+      if (Cancelled(coroutine)) return false;
+      served_ = semaphore_.TryAcquire(permits_);
+      if (served_) return false;
       Suspend(coroutine);
       semaphore_.waiters_.PushBack(*this);
       return true;
@@ -169,12 +182,16 @@ class VERBENA_EXPORT Semaphore {
 
    private:
     friend class Semaphore;
+    friend internal::PartsAccess;
+    internal::AwaitParts<Awaiter, Semaphore&, size_t> Parts() && {
+      return internal::AwaitParts<Awaiter, Semaphore&, size_t>(semaphore_, permits_);
+    }
     void Detach() override { LeaveQueue(); }
     void LeaveQueue();
 
     Semaphore& semaphore_;
     const size_t permits_;
-    bool served_ = false;  // it has the permits, and the coroutine has not run since
+    bool served_ = false;  // it has the permits, and the coroutine has not taken them
   };
 
   Awaiter Acquire(size_t permits = 1) { return Awaiter(*this, permits); }
@@ -248,6 +265,9 @@ class Mutex {
   // The await of Lock().
   class [[nodiscard]] Awaiter final {
    public:
+    using value_type = absl::StatusOr<MutexLock>;
+    static constexpr bool kBorrows = true;
+
     explicit Awaiter(Mutex& mutex) : mutex_(mutex), permit_(mutex.permit_.Acquire()) {}
 
     bool await_ready() const noexcept { return false; }
@@ -259,6 +279,11 @@ class Mutex {
     absl::StatusOr<MutexLock> await_resume();
 
    private:
+    friend internal::PartsAccess;
+    internal::AwaitParts<Awaiter, Mutex&> Parts() && {
+      return internal::AwaitParts<Awaiter, Mutex&>(mutex_);
+    }
+
     Mutex& mutex_;
     Semaphore::Awaiter permit_;
   };
@@ -393,6 +418,9 @@ template <std::movable T>
 class [[nodiscard]] Queue<T>::Pusher final : public internal::Suspension,
                                              public internal::IntrusiveNode<Pusher> {
  public:
+  using value_type = absl::Status;
+  static constexpr bool kBorrows = true;
+
   Pusher(Queue& queue, T item) : queue_(queue), item_(std::move(item)) {}
   ~Pusher() override = default;
 
@@ -414,6 +442,10 @@ class [[nodiscard]] Queue<T>::Pusher final : public internal::Suspension,
 
  private:
   friend class Queue;
+  friend internal::PartsAccess;
+  internal::AwaitParts<Pusher, Queue&, T> Parts() && {
+    return internal::AwaitParts<Pusher, Queue&, T>(queue_, std::move(item_));
+  }
   void Detach() override { internal::IntrusiveNode<Pusher>::Unlink(); }
 
   Queue& queue_;
@@ -425,6 +457,9 @@ template <std::movable T>
 class [[nodiscard]] Queue<T>::Popper final : public internal::Suspension,
                                              public internal::IntrusiveNode<Popper> {
  public:
+  using value_type = absl::StatusOr<T>;
+  static constexpr bool kBorrows = true;
+
   explicit Popper(Queue& queue) : queue_(queue) {}
   ~Popper() override {
     if (!claims_) return;
@@ -460,6 +495,10 @@ class [[nodiscard]] Queue<T>::Popper final : public internal::Suspension,
 
  private:
   friend class Queue;
+  friend internal::PartsAccess;
+  internal::AwaitParts<Popper, Queue&> Parts() && {
+    return internal::AwaitParts<Popper, Queue&>(queue_);
+  }
   void Claim() {
     VERBENA_DCHECK(!claims_ && queue_.has_unclaimed())
         << queue_.claimed_ << " of " << queue_.size_ << " items are claimed";

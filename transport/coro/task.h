@@ -46,6 +46,7 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -574,11 +575,51 @@ inline constexpr bool kIsTask = false;
 template <typename T>
 inline constexpr bool kIsTask<Task<T>> = true;
 
-// An awaitable that a Task can be made of, such as a stub's call: AsTask() returns that Task.
-template <typename A>
-concept TaskSource = !kIsTask<A> && requires(A awaitable) {
-  { std::move(awaitable).AsTask() } -> std::same_as<Task<typename A::value_type>>;
+// AwaitParts: what one of our own awaits is made of, such as the Queue of its Pop().
+//
+// An await stays where it was made, since others point to it. A coroutine that begins later gets
+// its parts, and makes it anew. The await gives them by Parts(), before it begins.
+template <typename A, typename... Parts>
+class AwaitParts {
+ public:
+  using Await = A;
+
+  explicit AwaitParts(Parts... parts) : parts_(std::forward<Parts>(parts)...) {}
+
+  // Once.
+  A& MakeIn(std::optional<A>& place) && {
+    return std::apply(
+        [&place](auto&&... parts) -> A& {
+          return place.emplace(std::forward<decltype(parts)>(parts)...);
+        },
+        std::move(parts_));
+  }
+
+ private:
+  std::tuple<Parts...> parts_;
 };
+
+// Calls Parts(), which no user sees.
+class PartsAccess {
+ public:
+  template <typename A>
+  static auto Of(A&& await) -> decltype(std::forward<A>(await).Parts()) {
+    return std::forward<A>(await).Parts();
+  }
+};
+
+template <typename A>
+concept OwnAwait = requires(A await) {
+  typename A::value_type;
+  PartsAccess::Of(std::move(await));
+};
+
+// An awaitable that a Task can be made of: a stub's call, whose AsTask() returns that Task, or one
+// of our own awaits, such as Queue::Pop().
+template <typename A>
+concept TaskSource = !kIsTask<A> && (OwnAwait<A> || requires(A awaitable) {
+  { std::move(awaitable).AsTask() } -> std::same_as<Task<typename A::value_type>>;
+});
 template <typename A>
 concept TaskOrSource = kIsTask<A> || TaskSource<A>;
 // One that refers to variables of whoever made it, such as a stub's call of an lvalue request: only
@@ -586,14 +627,28 @@ concept TaskOrSource = kIsTask<A> || TaskSource<A>;
 template <typename A>
 concept BorrowingSource = TaskSource<A> && A::kBorrows;
 
-template <typename T>
-VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<T> ToTask(Task<T>&& task) {
-  return std::move(task);
+template <typename Parts>
+Task<typename Parts::Await::value_type> RunAwait(Parts parts) {
+  std::optional<typename Parts::Await> await;
+  co_return co_await std::move(parts).MakeIn(await);
 }
-template <TaskSource A>
-VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename A::value_type> ToTask(
-    A&& awaitable) {
-  return std::forward<A>(awaitable).AsTask();
+
+// The Task that `awaitable` is or becomes. It takes over the awaitable, which must be an rvalue.
+template <typename A>
+  requires TaskOrSource<std::remove_cvref_t<A>>
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename std::remove_cvref_t<A>::value_type>
+ToTask(A&& awaitable) {
+  if constexpr (std::is_lvalue_reference_v<A>) {
+    static_assert(!std::is_lvalue_reference_v<A>,
+                  "what WhenAll, WhenAny, WithDeadline and the like wait for becomes theirs: write "
+                  "the call as the argument, such as queue.Pop(), or std::move() a variable");
+  } else if constexpr (kIsTask<std::remove_cvref_t<A>>) {
+    return std::forward<A>(awaitable);
+  } else if constexpr (OwnAwait<std::remove_cvref_t<A>>) {
+    return RunAwait(PartsAccess::Of(std::forward<A>(awaitable)));
+  } else {
+    return std::forward<A>(awaitable).AsTask();
+  }
 }
 
 template <typename T>

@@ -329,6 +329,8 @@ namespace verbena {
 template <typename T = void>
 class JoinHandle {
  public:
+  using value_type = T;
+
   // Empty: no task.
   JoinHandle() = default;
   JoinHandle(JoinHandle&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
@@ -370,10 +372,15 @@ class JoinHandle {
     state();
     return internal::JoinAwaiter<T>(std::move(*this));
   }
+  // The same as a Task, which WhenAll, WhenAny and WithDeadline make by themselves.
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<T> AsTask() && {
+    return JoinLater(std::move(*this));
+  }
 
  private:
   friend class internal::JoinAwaiter<T>;
   friend class internal::JoinableTask<T>;
+  static Task<T> JoinLater(JoinHandle handle) { co_return co_await std::move(handle); }
   // Takes over a reference.
   explicit JoinHandle(internal::TypedJoinState<T>& state) : state_(&state) {}
 
@@ -501,12 +508,13 @@ JoinHandle<T> Spawn(Executor& executor, Task<T> task) {
 // Spawn() for a stub's call, which must own its messages: give it the request with std::move(), and
 // take the reply as its result. One that borrows them does not compile, since whoever spawns does
 // not wait for its end. Spawn a lambda that has the messages, or AsTask() if they outlive the call.
+// Nor does an await of an object, such as Queue::Pop(): spawn a lambda that has the object.
 template <internal::TaskSource A>
 JoinHandle<typename A::value_type> Spawn(Executor& executor, A awaitable) {
   return Spawn(executor, internal::ToTask(std::move(awaitable)));
 }
 template <internal::BorrowingSource A>
-JoinHandle<typename A::value_type> Spawn(Executor& executor, A borrows_its_messages) = delete;
+JoinHandle<typename A::value_type> Spawn(Executor& executor, A borrows_what_may_be_gone) = delete;
 
 template <internal::TaskFunction Function>
 JoinHandle<internal::TaskFunctionResult<Function>> Spawn(Executor& executor, Function function) {

@@ -73,9 +73,6 @@ constexpr Duration kLongestResolverPause = std::chrono::seconds(5);
 // A set takes over no more, so that it comes in good time however fast changes come.
 constexpr size_t kMostEventsOfASet = 4096;
 
-// Ends once the others have had their turn.
-Task<absl::Status> Yielded() { co_return co_await Yield(); }
-
 bool IsStopped(const absl::Status& status) {
   return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
 }
@@ -307,7 +304,7 @@ Task<absl::StatusOr<bool>> EtcdResolver::Hear() {
     events += changes->events.size();
     VERBENA_CO_RETURN_IF_ERROR(TakeOver(*changes, now));
     if (events >= kMostEventsOfASet || !watch_->HasMore()) break;
-    (void)co_await WhenAny(TakeFromWatch(), Yielded());
+    (void)co_await WhenAny(TakeFromWatch(), Yield());
   } while (heard_.has_value());
   co_return true;
 }

@@ -121,6 +121,23 @@ Task<absl::Status> LockForEach(World& world, std::shared_ptr<int> token) {
   co_return co_await ForEach(Scan(world, token), 2, lock);
 }
 
+// Awaits without Tasks of their own. They hold what they got until the others have ended.
+Task<absl::Status> AwaitAtOnce(World& world, std::shared_ptr<int> token) {
+  world.event.Reset();
+  auto [acquired, locked, slept] =
+      co_await WhenAll(world.semaphore.Acquire(2), world.mutex.Lock(), Sleep(1ms));
+  std::optional<SemaphoreHold> hold;
+  if (acquired.ok()) hold.emplace(world.semaphore, 2);
+  VERBENA_CO_RETURN_IF_ERROR(acquired);
+  VERBENA_CO_RETURN_IF_ERROR(locked.status());
+  VERBENA_CO_RETURN_IF_ERROR(slept);
+  auto first = co_await WhenAny(world.event.Wait(), world.semaphore.Acquire(2), Sleep(300us));
+  if (first.index() == 1 && std::get<1>(first).ok()) world.semaphore.Release(2);
+  VERBENA_CO_RETURN_IF_ERROR(std::visit([](const absl::Status& status) { return status; }, first));
+  const absl::Status late = co_await WithDeadline(world.event.Wait(), 200us);
+  co_return absl::IsDeadlineExceeded(late) ? absl::OkStatus() : late;
+}
+
 Task<absl::Status> Program(World& world, std::shared_ptr<int> token) {
   auto [produced, one, two, permits, scoped] =
       co_await WhenAll(Produce(world, token), Consume(world, token), Consume(world, token),
@@ -137,6 +154,7 @@ Task<absl::Status> Program(World& world, std::shared_ptr<int> token) {
   auto [scanned, locked] = co_await WhenAll(ConsumeScan(world, token), LockForEach(world, token));
   VERBENA_CO_RETURN_IF_ERROR(scanned);
   VERBENA_CO_RETURN_IF_ERROR(locked);
+  VERBENA_CO_RETURN_IF_ERROR(co_await AwaitAtOnce(world, token));
   world.finished = true;
   co_return absl::OkStatus();
 }

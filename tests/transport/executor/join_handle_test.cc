@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <latch>
 #include <memory>
 #include <stdexcept>
@@ -21,7 +22,9 @@
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/executor/slow_to_die.h"
 #include "tests/transport/executor/two_executors.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/sleep.h"
@@ -79,6 +82,21 @@ TEST_F(JoinHandleTest, ACoroutineJoinsATaskOfAnotherExecutor) {
   for (int i = 0; i < 200; ++i) {
     EXPECT_EQ(BlockOn(home(), Await(Spawn(other(), Seven()))), 7);
   }
+}
+
+TEST_F(JoinHandleTest, ADeadlineOfTheJoinerStopsTheTask) {
+  const auto join = [](JoinHandle<absl::Status> handle) -> Task<absl::Status> {
+    co_return co_await WithDeadline(std::move(handle), TimePoint());  // long past
+  };
+  EXPECT_EQ(BlockOn(home(), join(Spawn(other(), SleepForEver()))).code(),
+            StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(JoinHandleTest, ATaskWhoseJoinLosesIsStoppedAndAwaited) {
+  const auto join = [](JoinHandle<absl::Status> handle) -> Task<size_t> {
+    co_return (co_await WhenAny(std::move(handle), Yield())).index();
+  };
+  EXPECT_EQ(BlockOn(home(), join(Spawn(other(), SleepForEver()))), 1u);
 }
 
 Task<bool> JoinHere(Executor& here) {

@@ -29,7 +29,7 @@ namespace verbena::internal {
 // ever, and nothing can end that. So each key that hangs takes one thread and no more: those who
 // ask for it meanwhile share the answer. Up to kMostThreads - 1 such keys delay no other one.
 // Threads start when they are needed, and stay. Keys wait in the order in which they were asked
-// for; the callers bound how many.
+// for. At most kMostWaiting callbacks wait, those of callers that have gone among them.
 //
 // An Answer is a plain value, since it crosses threads. Its members `code` and `why` tell of a
 // failure.
@@ -38,7 +38,8 @@ namespace verbena::internal {
 template <typename Answer>
 class Lookups {
  public:
-  static constexpr int kMostThreads = 8;  // (start)
+  static constexpr int kMostThreads = 8;                   // (start)
+  static constexpr size_t kMostWaiting = size_t{1} << 16;  // (start)
 
   // Blocks.
   using LookUp = std::function<Answer(const std::string& key)>;
@@ -57,7 +58,7 @@ class Lookups {
   Lookups& operator=(const Lookups&) = delete;
 
   // Calls `done` once: on a thread of lookups, or, with RESOURCE_EXHAUSTED, on this one if there is
-  // no thread to be had.
+  // no thread to be had, or if kMostWaiting callbacks wait.
   void Start(const std::string& key, Done done);
 
  private:
@@ -72,11 +73,14 @@ class Lookups {
     // The rest is under the mutex.
     std::map<std::string, std::vector<Done>> asked;  // by key, until it is answered
     std::deque<std::string> queue;                   // of keys that no thread has taken yet
+    size_t waiting = 0;                              // callbacks in `asked`
     int threads = 0;
     size_t idle = 0;  // threads
     bool stopping = false;
   };
 
+  // nullptr: a thread will call `done`. Otherwise why none will.
+  const char* Ask(const std::string& key, const Done& done);
   static void Run(const std::shared_ptr<Shared>& shared);
 
   const std::shared_ptr<Shared> shared_;
@@ -84,28 +88,36 @@ class Lookups {
 
 template <typename Answer>
 void Lookups<Answer>::Start(const std::string& key, Done done) {
-  {
-    std::lock_guard lock(shared_->mutex);
-    const auto [asked, is_new] = shared_->asked.try_emplace(key);
-    asked->second.push_back(done);
-    if (!is_new) return;
-    shared_->queue.push_back(key);
-    shared_->work.notify_one();
-    if (shared_->idle >= shared_->queue.size() || shared_->threads == kMostThreads) return;
-    try {
-      StartQuietThread([shared = shared_] { Run(shared); }).detach();
-      ++shared_->threads;
-    } catch (const std::system_error&) {
-      if (shared_->threads > 0) return;
-      shared_->queue.pop_back();
-      shared_->asked.erase(asked);
-    }
-    if (shared_->threads > 0) return;
-  }
+  const char* const refusal = Ask(key, done);
+  if (refusal == nullptr) return;
   Answer none;
   none.code = absl::StatusCode::kResourceExhausted;
-  none.why = "there is no thread to look " + key + " up";
+  none.why = "looking up " + key + ": " + refusal;
   done(none);
+}
+
+template <typename Answer>
+const char* Lookups<Answer>::Ask(const std::string& key, const Done& done) {
+  std::lock_guard lock(shared_->mutex);
+  if (shared_->waiting == kMostWaiting) return "too many lookups wait for an answer";
+  const auto [asked, is_new] = shared_->asked.try_emplace(key);
+  asked->second.push_back(done);
+  ++shared_->waiting;
+  if (!is_new) return nullptr;
+  shared_->queue.push_back(key);
+  shared_->work.notify_one();
+  if (shared_->idle >= shared_->queue.size() || shared_->threads == kMostThreads) return nullptr;
+  try {
+    StartQuietThread([shared = shared_] { Run(shared); }).detach();
+    ++shared_->threads;
+  } catch (const std::system_error&) {
+    if (shared_->threads > 0) return nullptr;
+    shared_->queue.pop_back();
+    shared_->asked.erase(asked);
+    --shared_->waiting;
+    return "the system starts no thread for it";
+  }
+  return nullptr;
 }
 
 template <typename Answer>
@@ -123,6 +135,7 @@ void Lookups<Answer>::Run(const std::shared_ptr<Shared>& shared) {
     const Answer answer = shared->look_up(key);
     lock.lock();
     auto asked = shared->asked.extract(key);
+    shared->waiting -= asked.mapped().size();
     const bool is_wanted = !shared->stopping;
     lock.unlock();
     if (is_wanted) {

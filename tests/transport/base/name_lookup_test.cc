@@ -75,6 +75,18 @@ TEST_F(NameLookupsTest, SeveralNamesThatHangDelayNoOther) {
   heard_->Await(10 + NameLookups::kMostThreads - 1);
 }
 
+TEST_F(NameLookupsTest, RefusesMoreThanMayWait) {
+  constexpr int kMost = NameLookups::kMostWaiting;
+  for (int i = 0; i < kMost; ++i) lookups_.Start("slow", count_);
+  const auto code = std::make_shared<std::atomic<absl::StatusCode>>(absl::StatusCode::kOk);
+  lookups_.Start("quick", [code](const NameAnswer& answer) { *code = answer.code; });
+  EXPECT_EQ(*code, absl::StatusCode::kResourceExhausted);
+  heard_->Answer();
+  heard_->Await(kMost);
+  lookups_.Start("quick", count_);
+  heard_->Await(kMost + 1);
+}
+
 TEST_F(NameLookupsTest, SaysThatThereIsNoThread) {
   WithForbidden(SYS_clone3, EAGAIN, [this] {
     if (!Forbid(SYS_clone, EAGAIN)) return;

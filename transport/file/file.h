@@ -16,11 +16,11 @@
 // cancelled read or write the Buffer must be destroyed, not used again: its memory returns to the
 // pool once the kernel has let go of it. This also holds if the Task is destroyed. A cancelled
 // write may or may not happen. In a handler of a server the call's response waits until the kernel
-// is done with a change of a file that was cancelled. A new read or write of memory that the kernel may still use fails
-// with FAILED_PRECONDITION, which ends by itself: memory of the program's own (RegisteredMemory)
-// can be used again then. Destroying the executor waits for the operations that the kernel has, for
-// ever if threads read a pipe that nobody writes. At most 256 operations of an executor (1024 with
-// threads) are under way; more wait in order.
+// is done with a change of a file that was cancelled. A new read or write of memory that the kernel
+// may still use fails with FAILED_PRECONDITION, which ends by itself: memory of the program's own
+// (RegisteredMemory) can be used again then. Destroying the executor waits for the operations that
+// the kernel has, for ever if threads read a pipe that nobody writes. At most 256 operations of an
+// executor (1024 with threads) are under way; more wait in order.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(File file, co_await File::Open("/data/v0", {.flags = O_RDWR}));
 //   VERBENA_CO_ASSIGN_OR_RETURN(size_t bytes, co_await file.Read(buffer.view(), /*offset=*/0));
@@ -136,7 +136,8 @@ class VERBENA_EXPORT File {
 // errno, as File's do.
 //
 // A cancelled await returns CANCELLED (or DEADLINE_EXCEEDED) at once, while the kernel may still
-// carry out the call. (In a handler, the response waits for it.) A caller that must know whether a name was changed awaits with .In(nullptr).
+// carry out the call. (In a handler, the response waits for it.) A caller that must know whether a
+// name was changed awaits with .In(nullptr).
 //
 // A changed name is durable once SyncDirectory() of its directory has returned OK.
 //

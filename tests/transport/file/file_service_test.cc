@@ -28,7 +28,8 @@ namespace file_service_test {
 using absl::StatusCode;
 using Kind = FileRequest::Kind;
 
-// Answers reads in order with `answers`, then with what was asked for; opens with 1000.
+// Answers reads in order with `answers`, then with what was asked for, as it answers writes; opens
+// with 1000.
 class AnsweringBackend final : public FileBackend {
  public:
   explicit AnsweringBackend(Executor& executor) : executor_(executor) {}
@@ -58,6 +59,7 @@ class AnsweringBackend final : public FileBackend {
  private:
   int32_t Answer(const FileRequest& request) {
     if (request.kind == Kind::kOpen) return 1000;
+    if (request.kind == Kind::kWrite) return static_cast<int32_t>(request.part.size());
     if (request.kind != Kind::kRead) return 0;
     if (always != 0) return always;
     if (answers.empty()) return static_cast<int32_t>(request.part.size());

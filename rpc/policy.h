@@ -59,9 +59,9 @@ namespace verbena {
 // executors of a server count as that server. If a method is IDEMPOTENT and not deduplicated, an
 // attempt begins at a server when no handler of an earlier attempt of the call runs or will begin
 // there, and no change of a file that such a handler has left. Until then, or until its own
-// deadline, the call waits: give it a deadline. A deduplicated call that may have run stays with its
-// server, which alone knows whether it has run. If it has, and the server has kept its failure, no
-// attempt follows that failure. The memory of CallOptions::request_payload and
+// deadline, the call waits: give it a deadline. A deduplicated call that may have run stays with
+// its server, which alone knows whether it has run. If it has, and the server has kept its failure,
+// no attempt follows that failure. The memory of CallOptions::request_payload and
 // response_payload_into serves for each attempt. An attempt sends the payload even if a lost server
 // may still read it; such a payload does not come back (returned_payload). If the server of a
 // failed attempt may still write to response_payload_into, no other attempt follows, and the Status
@@ -85,8 +85,9 @@ struct RetryPolicy {
   // server is a part of the attempt, so it bounds wait_for_ready, too: calls that should wait
   // through a restart need more attempts, or 0 here. The call's own deadline holds for all
   // attempts together. An attempt of an IDEMPOTENT call whose handler does not heed this goes on,
-  // unless another server is ready: if it ends well, that is the call's answer. Only this deadline cancels the handler of a deduplicated call: after
-  // attempt_timeout the handler goes on, for the next attempt.
+  // unless another server is ready: if it ends well, that is the call's answer. Only this deadline
+  // cancels the handler of a deduplicated call: after attempt_timeout the handler goes on, for the
+  // next attempt.
   Duration attempt_timeout = std::chrono::seconds(0);
 };
 

@@ -8,12 +8,16 @@
 #include "absl/status/statusor.h"
 #include "fmt/format.h"
 #include "verbena/rpc/client/channel.h"
+#include "verbena/rpc/policy.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
+
+// A request can name all attempts before its own: of each, one request has left.
+static_assert(RetryPolicy::kMaxAttempts - 1 <= EarlierAttempt::kMost);
 
 SentAttempt::SentAttempt(const ClientSession& session, CallId id)
     : incarnation(session.link()->incarnation()),
@@ -58,6 +62,7 @@ AttemptFence::~AttemptFence() {
 CancelScope* AttemptFence::Begin(const TriedServers& tried) {
   tried_ = &tried;
   timed_out_ = false;
+  waits_ = false;  // in an attempt that was destroyed
   sent_.reset();
   if (call_.attempt_timeout <= Duration::zero()) return context_.cancel;
   scope_.emplace(context_.cancel);
@@ -86,6 +91,8 @@ absl::Status AttemptFence::End(absl::Status status) {
 void AttemptFence::OnAnswered() {
   sent_.reset();
   if (limit_ == kNever) return;
+  // Servers know the limit, too: their answer to it may be here before the timer is called.
+  if (limit_ <= context_.scheduler->now()) timed_out_ = true;
   limit_ = kNever;
   context_.scheduler->StopTimer(*this);
 }
@@ -109,10 +116,8 @@ bool AttemptFence::WaitsFor(const ClientSession& session) const {
 void AttemptFence::NameLost(CallContext& context) const {
   context.earlier.clear();
   if (!place_.takes_names) return;
-  // The latest, should an interceptor have made more attempts than a request names.
-  for (auto each = lost_.rbegin(); each != lost_.rend(); ++each) {
-    if (context.earlier.size() == EarlierAttempt::kMost) return;
-    if (each->incarnation == place_.incarnation) context.earlier.push_back(each->name);
+  for (const SentAttempt& each : lost_) {
+    if (each.incarnation == place_.incarnation) context.earlier.push_back(each.name);
   }
 }
 

@@ -91,7 +91,7 @@ class KeptSlot final : public RegisteredCall {
 // Calls need no fence if their methods have no side effects, or if the server itself runs them once
 // (dedupe). Only the former are hedged, so a hedge needs none, wherever it runs. Lives in the frame
 // of the coroutine that makes the call; on its executor's thread. At most
-// RetryPolicy::kMaxAttempts slots, and one more for each repetition by an interceptor.
+// RetryPolicy::kMaxAttempts slots and names together, since each attempt sends one request.
 class AttemptFence final : private Timer {
  public:
   // What it knows of its call.
@@ -120,7 +120,7 @@ class AttemptFence final : private Timer {
   CancelScope* Begin(const TriedServers& tried);
   // The attempt has ended with `status`, and is destroyed. Returns its status as its call sees it.
   absl::Status End(absl::Status status);
-  // Whether attempt_timeout passed before the last attempt had its answer.
+  // Whether attempt_timeout had passed when the last attempt had its answer.
   bool timed_out() const { return timed_out_; }
 
   // --- For the attempt

@@ -32,6 +32,8 @@
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/file/file.h"
@@ -91,13 +93,21 @@ class Store final : public testing::Payloads::Service {
  private:
   Task<absl::Status> Put(ServerContext& context, const testing::PutRequest&,
                          testing::PutReply& reply) override {
-    const int attempt = ++begun;
-    most_at_once = std::max(most_at_once.load(), begun - ended);
     const Buffer payload = context.TakeRequestPayload();
-    absl::Status status = co_await handler(context, attempt);
+    absl::Status status = co_await Run(context);
     reply.set_bytes(payload.size());
     reply.set_right(std::all_of(payload.data(), payload.data() + payload.size(),
                                 [](char c) { return c == 'p'; }));
+    co_return status;
+  }
+  VERBENA_CORO_WRAPPER Task<absl::Status> Get(ServerContext& context, const testing::GetRequest&,
+                                              testing::GetReply&) override {
+    return Run(context);
+  }
+  Task<absl::Status> Run(ServerContext& context) {
+    const int attempt = ++begun;
+    most_at_once = std::max(most_at_once.load(), begun - ended);
+    absl::Status status = co_await handler(context, attempt);
     ++ended;
     co_return status;
   }
@@ -115,6 +125,25 @@ class PassingInterceptor final : public ClientInterceptor {
   Task<absl::Status> Intercept(ClientCallView&, ClientNext next) override {
     co_return co_await next();
   }
+};
+
+// Destroys what it has of the first two attempts when a test says so.
+class DestroyingInterceptor final : public ClientInterceptor {
+ public:
+  Watched<int> begun;
+  Watched<int> destroyed;  // as many, once the test has set it
+
+ private:
+  Task<absl::Status> Intercept(ClientCallView&, ClientNext next) override {
+    const int attempt = ++begun;
+    if (attempt > 2) co_return co_await next();
+    TaskScope rest(co_await CurrentContext());
+    rest.Spawn(Ignored(next()));
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await destroyed.Until([attempt](int count) { return count >= attempt; }));
+    co_return absl::UnavailableError("an interceptor has destroyed the attempt");
+  }
+  static Task<void> Ignored(Task<absl::Status> rest) { (co_await std::move(rest)).IgnoreError(); }
 };
 
 // Blocks a thread until a test says so, whether or not the call is cancelled.
@@ -465,6 +494,57 @@ TEST_F(FurtherAttemptTest, AServerMayEndWhileAnAttemptWaitsForAnEarlierOne) {
   EXPECT_EQ(call.Join(), absl::OkStatus());
   EXPECT_EQ(other.begun, 2);
   EndStall(stall, own);
+}
+
+// The time of a later attempt counts nevertheless: the server has gone for good.
+TEST_F(FurtherAttemptTest, AnAttemptMayBeDestroyedWhileItWaitsForAnEarlierOne) {
+  auto interceptor = std::make_shared<DestroyingInterceptor>();
+  Start(1, {.interceptors = {interceptor}});
+  Stall stall;
+  only().handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
+    co_return co_await stall.Then(absl::OkStatus());
+  };
+  JoinHandle<absl::Status> call = Put({.wait_for_ready = true});
+  AwaitStall(stall);
+  interceptor->destroyed = 1;
+  (void)server_runtime_->BlockOn(interceptor->begun.Until(2));
+  AwaitArrival();
+  EXPECT_EQ(only().begun, 1) << "another attempt runs beside the first";
+  // Before the third attempt the server must be gone.
+  clock_.Stop();
+  interceptor->destroyed = 2;
+  EndStall(stall, only());
+  members_[0]->server.reset();
+  clock_.GoOn();
+  Eventually(
+      [this] {
+        Pass(1h);
+        return retries() == 4;
+      },
+      "each attempt's time has passed");
+  call.RequestCancel();
+  EXPECT_FALSE(call.Join().ok());
+  EXPECT_EQ(only().begun, 1);
+}
+
+TEST_F(FurtherAttemptTest, ACallWithoutSideEffectsIsRepeatedBesideItsFirstAttempt) {
+  Start(1);
+  Stall stall;
+  only().handler = [&stall](ServerContext&, int attempt) -> Task<absl::Status> {
+    if (attempt == 1) co_return co_await stall.Then(absl::OkStatus());
+    co_return absl::OkStatus();
+  };
+  const auto get = [this]() -> Task<absl::Status> {
+    const testing::Payloads::Stub stub(*channel_);
+    co_return (co_await stub.Get(testing::GetRequest(), {})).status();
+  };
+  JoinHandle<absl::Status> call = client_runtime_->Spawn(get());
+  AwaitStall(stall);
+  Pass(1h);
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+  EXPECT_EQ(only().begun, 2);
+  EXPECT_EQ(only().most_at_once, 2);
+  EndStall(stall, only());
 }
 
 // The write that the handler has left lands before the next attempt's handler begins.

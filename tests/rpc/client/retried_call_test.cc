@@ -15,9 +15,14 @@
 #include "tests/support/manual_scheduler.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/rpc/call.h"
+#include "verbena/rpc/client/fence.h"
+#include "verbena/rpc/client/spec.h"
 #include "verbena/rpc/status.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/sync.h"
 
 namespace verbena::internal {
 namespace retried_call_test {
@@ -25,14 +30,44 @@ namespace retried_call_test {
 using namespace std::chrono_literals;
 using absl::StatusCode;
 
+// Its first attempt has its server's word that its time has passed, in the turn in which the timer
+// of the attempt is about to be called.
+class AnswersAheadOfTheTimer final : public AttemptMaker, private Timer {
+ public:
+  // Made before the call begins, whose attempts may take `time`.
+  AnswersAheadOfTheTimer(Scheduler& scheduler, Duration time) : scheduler_(scheduler) {
+    scheduler_.StartTimer(*this, scheduler_.now() + time);
+  }
+  ~AnswersAheadOfTheTimer() override { scheduler_.StopTimer(*this); }
+
+  Task<absl::Status> Attempt(CallSpec spec) override {
+    if (++begun > 1) co_return absl::OkStatus();
+    fence_ = spec.fence;
+    VERBENA_CO_RETURN_IF_ERROR(co_await answered_.Wait());
+    co_return Failure(StatusCode::kDeadlineExceeded, Outcome::kExecuted);
+  }
+
+  int begun = 0;
+
+ private:
+  void OnTimer() override {
+    fence_->OnAnswered();
+    answered_.Set();
+  }
+
+  Scheduler& scheduler_;
+  AttemptFence* fence_ = nullptr;
+  Event answered_;
+};
+
 class RetriedCallTest : public ::testing::Test {
  protected:
-  VERBENA_CORO_WRAPPER Task<absl::Status> Call(ScriptedAttempts& attempts,
+  VERBENA_CORO_WRAPPER Task<absl::Status> Call(AttemptMaker& attempts,
                                                const MethodDescriptor& method,
                                                CallOptions options = {}) {
     return CallFor(account_, attempts, method, std::move(options));
   }
-  Task<absl::Status> CallFor(RetryAccount& account, ScriptedAttempts& attempts,
+  Task<absl::Status> CallFor(RetryAccount& account, AttemptMaker& attempts,
                              const MethodDescriptor& method, CallOptions options) {
     CallBuffers buffers(options, {});
     const CallSpec spec{.channel = nullptr,
@@ -47,7 +82,7 @@ class RetriedCallTest : public ::testing::Test {
     buffers.Return();
     co_return status;
   }
-  absl::Status Run(ScriptedAttempts& attempts, const MethodDescriptor& method,
+  absl::Status Run(AttemptMaker& attempts, const MethodDescriptor& method,
                    CallOptions options = {}) {
     return scheduler_.Run(Call(attempts, method, std::move(options)));
   }
@@ -106,6 +141,13 @@ TEST_F(RetriedCallTest, AnAttemptThatHangsIsCutOffAndTheNextOneAnswers) {
     EXPECT_EQ(attempts.cut_off, 1);
     EXPECT_LT(passed() - before, 40ms);
   }
+}
+
+TEST_F(RetriedCallTest, AnAttemptHasTimedOutAlsoIfItsServerSaysSoFirst) {
+  policy_.attempt_timeout = 20ms;
+  AnswersAheadOfTheTimer attempts(scheduler_, policy_.attempt_timeout);
+  EXPECT_EQ(Run(attempts, kSets), absl::OkStatus());
+  EXPECT_EQ(attempts.begun, 2);
 }
 
 TEST_F(RetriedCallTest, TheCallsDeadlineHoldsForAllAttemptsTogether) {

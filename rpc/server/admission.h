@@ -345,6 +345,10 @@ class Admission final : private LagListener, private FlushHook {
   // Which bound a call of these bytes would break now, if any.
   std::optional<RefusalReason> Check(int method, CallClass its_class, uint64_t pinned_bytes,
                                      const ClientQueue& client) const;
+  // The same for a call that counts already, of the queue alone.
+  std::optional<RefusalReason> CheckQueue(const QueuedCall& call) const {
+    return queue_ == nullptr ? std::nullopt : queue_->Check(*call.client_, call.class_);
+  }
   // The call counts from now on, until Release(). Precondition: Check() has just found nothing.
   void Count(QueuedCall& call, int method, CallClass its_class, uint64_t pinned_bytes,
              ClientQueue& client);

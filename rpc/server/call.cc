@@ -102,7 +102,7 @@ ServerCall::~ServerCall() {
 
 void ServerCall::Begin(CallLink& call_link, CallId id, uint64_t time_left_us) {
   VERBENA_DCHECK(parts_.link == nullptr && !context_.has_value() && !task_) << method_name();
-  VERBENA_DCHECK(!ahead_ && !parts_.in_use()) << method_name();
+  VERBENA_DCHECK(!ahead_ && !behind_ && !parts_.in_use()) << method_name();
   parts_.link = &call_link;
   parts_.id = id;
   parts_.deadline =
@@ -124,7 +124,11 @@ void ServerCall::Start(CallLink& call_link, IncomingRequest& request, UsedGrant&
     Respond({std::move(taken), Outcome::kNotExecuted});
     return;
   }
-  Launch();
+  if (parts_.carried.earlier() != nullptr) [[unlikely]] {
+    LaunchBehindEarlier();
+  } else {
+    Launch();
+  }
 }
 
 absl::Status ServerCall::TakeRequest(IncomingRequest& request, UsedGrant& landing) {
@@ -134,7 +138,7 @@ absl::Status ServerCall::TakeRequest(IncomingRequest& request, UsedGrant& landin
   }
   if (request.has_context) parts_.carried.SetIncoming(std::move(request.context));
   if (request.streams != Streams::kNone) parts_.BeginStream(request, method());
-  if (parts_.AwaitsRequest() || parts_.carried.earlier() != nullptr) serves_ = true;
+  if (parts_.AwaitsRequest()) serves_ = true;
   if (!request.message_in_frame) {
     messages_.ClearRequest();
   } else if (!messages_.ParseRequest(request.message)) {
@@ -170,7 +174,7 @@ inline void ServerCall::SetTrace() {
   if (context.trace.has_value()) cancel_->set_trace(*context.trace);
 }
 
-void ServerCall::Launch() {
+[[gnu::always_inline]] inline void ServerCall::Prepare() {
   cancel_.emplace();
   cancel_->set_owner(*this);
   if (parts_.carried.incoming() != nullptr) [[unlikely]]
@@ -182,10 +186,47 @@ void ServerCall::Launch() {
     parts_.state.executor().StartTimer(*this, parts_.deadline);
     timer_running_ = true;
   }
+}
+
+[[gnu::always_inline]] inline void ServerCall::TakeTurn() {
   if (parts_.state.may_hold()) [[unlikely]] {
     if (Hold()) return;
   }
   Run();
+}
+
+void ServerCall::Launch() {
+  Prepare();
+  TakeTurn();
+}
+
+// It takes its turn only after that wait: an earlier attempt may hold the place that it needs.
+void ServerCall::LaunchBehindEarlier() {
+  Prepare();
+  behind_ = true;
+  task_ = EndEarlier();
+  task_.Start(parts_.state.executor(), &*cancel_, this);
+}
+
+void ServerCall::EndBehind(const absl::Status& waited) {
+  behind_ = false;
+  ServerState& state = parts_.state;
+  Admission* const admission = state.admission();
+  if (!waited.ok()) {
+    // The pool has counted the call as begun, unless there is an Admission.
+    if (admission == nullptr) state.NoteHeld();
+    state.NoteGivenUp();
+    Respond({state.UnlessLeft(waited, *cancel_), Outcome::kNotExecuted});
+    return;
+  }
+  if (admission != nullptr) {
+    // Others have taken places since it came.
+    if (const auto broken = admission->CheckQueue(*this)) {
+      RefuseQueued(*broken);
+      return;
+    }
+  }
+  TakeTurn();
 }
 
 // Without an Admission, the pool has counted the call as begun.
@@ -274,7 +315,6 @@ class ServerCall::Chain final : public InterceptorChain<ServerInterceptor, Serve
 Task<absl::Status> ServerCall::Serve() {
   ending_.outcome = Outcome::kNotExecuted;  // until the handler begins
   if (parts_.AwaitsRequest()) VERBENA_CO_RETURN_IF_ERROR(co_await FetchRequest());
-  if (parts_.carried.earlier() != nullptr) VERBENA_CO_RETURN_IF_ERROR(co_await EndEarlier());
   if (parts_.state.limits().interceptors.empty()) co_return co_await RunHandler();
   ServerCallView view(*context_, parts_.carried.incoming_metadata(), messages_.request(),
                       messages_.reply());
@@ -286,7 +326,11 @@ Task<absl::Status> ServerCall::FetchRequest() {
   if (ServerBulk* bulk = parts_.bulk.get()) {
     FetchedRequest& request = bulk->request();
     VERBENA_CO_RETURN_IF_ERROR(co_await request.Fetch());
-    if (!request.context().empty()) VERBENA_CO_RETURN_IF_ERROR(ReadContext(request.context()));
+    if (!request.context().empty()) {
+      VERBENA_CO_RETURN_IF_ERROR(ReadContext(request.context()));
+      // Its names come only now, in the call's turn.
+      if (parts_.carried.earlier() != nullptr) VERBENA_CO_RETURN_IF_ERROR(co_await EndEarlier());
+    }
     if (request.fetches_message() && !messages_.ParseRequest(request.message())) {
       co_return NotParsed();
     }
@@ -428,6 +472,10 @@ inline void ServerCall::Complete() {
 }
 
 void ServerCall::CompleteWithParts() {
+  if (behind_) [[unlikely]] {
+    EndBehind(absl::OkStatus());
+    return;
+  }
   if (AwaitLeftChanges(absl::OkStatus())) return;
   const size_t reply_bytes = messages_.reply_bytes();
   const size_t context_bytes = parts_.carried.outgoing_bytes();
@@ -453,6 +501,10 @@ void ServerCall::CompleteWithParts() {
 }
 
 void ServerCall::EndTask(const absl::Status& ended) {
+  if (behind_) [[unlikely]] {
+    EndBehind(ended);
+    return;
+  }
   if (AwaitLeftChanges(ended)) return;
   if (ahead_ && ended.ok()) {
     Respond(std::exchange(ending_, {}));

@@ -84,7 +84,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   const char* method_name() const { return method().full_name; }
   // The call waits neither for its turn nor to send its response. Changes that it has left may be
   // all that runs.
-  bool running() const { return context_.has_value() && !QueuedCall::waits(); }
+  bool running() const { return context_.has_value() && !QueuedCall::waits() && !behind_; }
 
  private:
   class Chain;
@@ -97,8 +97,16 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   [[gnu::noinline]] absl::Status TakeRequest(IncomingRequest& request, UsedGrant& landing);
   [[gnu::cold, gnu::noinline]] absl::Status NotParsed() const;
   void SetTrace();
+  // Makes what the handler runs in, and starts the timer of the deadline.
+  void Prepare();
   // Runs the call, or lets it wait for its turn.
   [[gnu::noinline]] void Launch();
+  // The same for a call that names earlier attempts, once nothing of these goes on.
+  [[gnu::cold, gnu::noinline]] void LaunchBehindEarlier();
+  // The wait for these has ended with `waited`.
+  [[gnu::cold, gnu::noinline]] void EndBehind(const absl::Status& waited);
+  // Runs the call, or lets it wait for its turn.
+  void TakeTurn();
   // True if the call waits for its turn from now on.
   [[gnu::noinline]] bool Hold();
   // The call waits for its turn no more, and ends without it.
@@ -112,7 +120,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   Task<absl::Status> Serve();
   // Waits for what of the request has still to come.
   Task<absl::Status> FetchRequest();
-  // Ends the earlier attempts of the call over links that its client has lost, and waits for that.
+  // Ends the earlier attempts that the request names, over links that its client has lost, and
+  // waits until nothing of them goes on. Not OK if this call is cancelled first.
   Task<absl::Status> EndEarlier();
   // Reads a context block that did not come in the request's frame. A failure ends the call; a
   // malformed block, its link too.
@@ -174,8 +183,9 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // How the call ends, as far as is known. Until it has ended: the outcome that a failure would
   // have.
   CallEnding ending_;
-  bool serves_;         // Serve() runs the call, since something comes before the handler
-  bool ahead_ = false;  // the handler has ended; task_ goes ahead of the response
+  bool serves_;          // Serve() runs the call, since something comes before the handler
+  bool behind_ = false;  // task_ ends earlier attempts, before the call takes its turn
+  bool ahead_ = false;   // the handler has ended; task_ goes ahead of the response
   bool timer_running_ = false;
 };
 

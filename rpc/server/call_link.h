@@ -100,7 +100,7 @@ class CallLink : public ShortageListener {
   CallLink(const CallLink&) = delete;
   CallLink& operator=(const CallLink&) = delete;
 
-  // nullptr until the handshake has ended, and once the link is down.
+  // nullptr until the link opens, which is before its handshake has ended, and once it is down.
   Link* link() const { return link_; }
   const std::string& peer() const { return peer_; }
   // The client of this link, which may have other links.

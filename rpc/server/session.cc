@@ -26,8 +26,12 @@ ServerSession::~ServerSession() {
   VERBENA_CHECK(waits_ == 0) << waits_ << " calls still wait for " << peer_;
 }
 
-absl::Status ServerSession::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
+void ServerSession::OnLinkOpen(Link& link) {
   link_ = &link;
+  owner_.OnSessionOpen(*this);
+}
+
+absl::Status ServerSession::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
   if (frame.kind != FrameKind::kRequest) return OnOtherFrame(link, frame, body);
   if (frame.flags != 0 || by_slot_.Find(frame.call_slot) != nullptr) [[unlikely]]
     return OnRequest(frame, body);

@@ -39,6 +39,8 @@ class ServerSession final : public LinkListener, public CallLink, private SendWa
   // The owner of all sessions of an executor hears of each session here.
   class Owner {
    public:
+    // The link is open: link_identity() tells it from now on.
+    virtual void OnSessionOpen(ServerSession& session) = 0;
     // The link is down. The session is freed once it is idle().
     virtual void OnSessionDown(ServerSession& session) = 0;
     // A session whose link is down has no calls left.
@@ -61,7 +63,6 @@ class ServerSession final : public LinkListener, public CallLink, private SendWa
                 std::shared_ptr<ServerClient> client, std::string peer, uint64_t number);
   ~ServerSession() override;
 
-  void Attach(Link& link) { link_ = &link; }
   // Ends its link, unless that is down.
   void CloseLink(const absl::Status& reason) {
     if (link_ != nullptr) link_->Close(reason);
@@ -71,7 +72,7 @@ class ServerSession final : public LinkListener, public CallLink, private SendWa
     ServerCall* const call = by_slot_.Find(id.slot);
     return call != nullptr && call->id().generation == id.generation ? call : nullptr;
   }
-  // Tells its link from every other; 0 before Attach(). Also once the link is down.
+  // Tells its link from every other, also once the link is down; 0 before OnLinkOpen().
   uint64_t link_identity() const { return link_ != nullptr ? link_->identity() : lost_link_; }
   // Whether its link is one of `endpoint`.
   bool uses(const Endpoint& endpoint) const {
@@ -95,6 +96,7 @@ class ServerSession final : public LinkListener, public CallLink, private SendWa
   void OnPoolShort() override;
 
   // LinkListener
+  void OnLinkOpen(Link& link) override;
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
   const char* MethodOf(const FrameHeader& frame) const override;
   void OnLinkDown(Link& link, const absl::Status& reason) override;

@@ -6,7 +6,6 @@
 #include <limits>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
 #include "verbena/rpc/server/dedupe.h"
 #include "verbena/transport/base/log.h"
@@ -73,12 +72,8 @@ Task<absl::Status> ServerShard::AcceptAs(uint64_t number, std::unique_ptr<Messag
                                       ClientOf(*stream, offer.runtime_id), stream->peer(), number);
   ServerSession* session = owned.get();
   sessions_.emplace(number, std::move(owned));
-  opening_.push_back(number);
-  const absl::Cleanup opened = [this, number] { std::erase(opening_, number); };
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link,
                               co_await Open(std::move(stream), std::move(offer), *session));
-  session->Attach(*link);
-  by_link_.insert_or_assign(link->identity(), session);
   if (closed_) {
     link->Close(absl::UnavailableError("the server shut down"));  // may end `session`
   } else if (state_.shutdown_begins().is_set()) {
@@ -147,12 +142,12 @@ void ServerShard::ForgetExpired() {
   if (sources_.size() > most) absl::erase_if(sources_, expired);
 }
 
+void ServerShard::OnSessionOpen(ServerSession& session) {
+  by_link_.insert_or_assign(session.link_identity(), &session);
+}
+
 void ServerShard::OnSessionDown(ServerSession& session) {
-  if (session.idle()) {
-    OnSessionIdle(session);
-  } else {
-    by_link_.insert_or_assign(session.link_identity(), &session);
-  }
+  if (session.idle()) OnSessionIdle(session);
 }
 
 void ServerShard::OnSessionIdle(ServerSession& session) {
@@ -179,15 +174,8 @@ void ServerShard::ReclaimGrants(ServerSource& source) {
 }
 
 ServerSession* ServerShard::FindByLink(uint64_t identity) const {
-  if (const auto found = by_link_.find(identity); found != by_link_.end()) return found->second;
-  // A client may send before its handshake has ended here.
-  for (const uint64_t number : opening_) {
-    const auto found = sessions_.find(number);
-    if (found != sessions_.end() && found->second->link_identity() == identity) {
-      return found->second.get();
-    }
-  }
-  return nullptr;
+  const auto found = by_link_.find(identity);
+  return found == by_link_.end() ? nullptr : found->second;
 }
 
 Task<absl::Status> ServerShard::EndAttempt(RuntimeId client, EarlierAttempt attempt) {

@@ -57,6 +57,7 @@ class ServerShard final : private ServerSession::Owner {
   uint32_t active() const { return calls_.active(); }
 
  private:
+  void OnSessionOpen(ServerSession& session) override;
   void OnSessionDown(ServerSession& session) override;
   void OnSessionIdle(ServerSession& session) override;
   void ReclaimGrants(const Endpoint& endpoint) override;
@@ -65,8 +66,8 @@ class ServerShard final : private ServerSession::Owner {
 
   const ServerLimits& limits() const { return state_.limits(); }
   Task<void> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer);
-  // The session of the link with that identity, also if that is down and calls are left; nullptr if
-  // there is none.
+  // The session of the link with that identity, also if that is down and calls are left. nullptr:
+  // no call of that link runs, or will begin.
   ServerSession* FindByLink(uint64_t identity) const;
   // Makes a session under `number` in sessions_, and its link. If this fails, the caller takes the
   // session out of sessions_.
@@ -97,10 +98,8 @@ class ServerShard final : private ServerSession::Owner {
   absl::flat_hash_map<std::string, std::weak_ptr<ServerSource>> sources_;
   absl::flat_hash_map<std::pair<std::string, RuntimeId>, std::weak_ptr<ServerClient>> clients_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<ServerSession>> sessions_;  // by number
-  // By the identity of the link: all but those whose handshake is under way, which are in
-  // opening_, by number.
+  // By the identity of the link: all whose links have opened, as no call comes before that.
   absl::flat_hash_map<uint64_t, ServerSession*> by_link_;
-  std::vector<uint64_t> opening_;
   // Down and idle, but perhaps still on the stack: freed in the next Accept, or at the end.
   std::vector<std::unique_ptr<ServerSession>> finished_;
   TaskScope tasks_;

@@ -625,6 +625,17 @@ TEST_F(LostAttemptTest, TheNextAttemptBeginsWhenTheHandlerOfALostLinkHasEnded) {
   }
 }
 
+TEST_F(LostAttemptTest, ItsNameMayTravelBesideTheFrame) {
+  Start(1);
+  Stall stall;
+  JoinHandle<absl::Status> call =
+      LoseFirst(stall, {.metadata = {{"filler", std::string(2 * kMaxContextInFrame, 'f')}}});
+  stall.End();
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+  EXPECT_EQ(only().begun, 2);
+  EXPECT_EQ(only().most_at_once, 1);
+}
+
 TEST_F(LostAttemptTest, ACallsDeadlineEndsTheServersWait) {
   Start(1);
   Stall stall;
@@ -637,6 +648,7 @@ TEST_F(LostAttemptTest, ACallsDeadlineEndsTheServersWait) {
   EndStall(stall, only());
   AwaitArrival();
   EXPECT_EQ(only().begun, 1) << "an attempt that was given up while it waited has run";
+  EXPECT_EQ(members_[0]->server->stats().given_up, 1u);
   EXPECT_EQ(Put().Join(), absl::OkStatus());
 }
 
@@ -653,12 +665,13 @@ TEST_F(LostAttemptTest, AServerThatShutsDownRefusesTheAttemptThatWaits) {
   EndStall(stall, only());
 }
 
-// Two rogues speak for clients.
+// Two rogues speak for clients. The call of the first runs until it is cancelled.
 class NamedAttemptTest : public RuntimePair {
  protected:
-  void SetUp() override {
+  void SetUp() override { Start({}); }
+  void Start(ServerOptions options) {
     server_runtime_ = StartRuntime({.device = RogueDevice()});
-    ServeWith(store_);
+    ServeWith(store_, std::move(options));
     rogue_runtime_ = StartRuntime({.device = RogueDevice()});
     store_.handler = [](ServerContext&, int attempt) -> Task<absl::Status> {
       co_return attempt == 1 ? co_await SleepUntil(kNever) : absl::OkStatus();
@@ -674,18 +687,29 @@ class NamedAttemptTest : public RuntimePair {
     rogue_runtime_.reset();
     StopAll();
   }
-  // Sends a request that names the first rogue's, by a client with that id, and awaits its answer.
-  void Repeat(const RuntimeId& client) {
+  EarlierAttempt first() const {
+    return {.link = first_->server_identity(), .slot = 3, .generation = 7};
+  }
+  // The second rogue speaks for a client with that id.
+  void ConnectAs(const RuntimeId& client) {
     second_ = std::make_unique<RoguePeer>(*rogue_runtime_);
     second_->runtime_id = client;
     second_->ConnectTo(server_->address());
+  }
+  // It sends a request that names these.
+  void SendNaming(std::vector<EarlierAttempt> earlier) {
     CallContext context;
-    context.earlier = {{.link = first_->server_identity(), .slot = 3, .generation = 7}};
+    context.earlier = std::move(earlier);
     std::string body(context.encoded_bytes(), '\0');
     context.Encode(body.data());
     RogueFrame request = Request(kPut, 0, 0, std::move(body));
     request.header.flags = kFrameHasContext;
     second_->Send(EncodeSend(kCorrect, {request}));
+  }
+  // All of that, and the request has a good answer.
+  void Repeat(const RuntimeId& client, std::vector<EarlierAttempt> earlier) {
+    ConnectAs(client);
+    SendNaming(std::move(earlier));
     const std::vector<RogueFrame> frames = second_->Receive();
     ASSERT_EQ(frames.front().header.kind, FrameKind::kResponse);
     EXPECT_EQ(frames.front().header.status_code, 0);
@@ -699,16 +723,71 @@ class NamedAttemptTest : public RuntimePair {
 };
 
 TEST_F(NamedAttemptTest, AClientEndsItsOwnAttempt) {
-  Repeat(first_->runtime_id);
+  Repeat(first_->runtime_id, {first()});
+  EXPECT_TRUE(first_->IsDropped());
+  EXPECT_EQ(store_.ended, 2);
+  EXPECT_EQ(store_.most_at_once, 1);
+}
+
+TEST_F(NamedAttemptTest, AnAttemptMayBeNamedAgainAndAgain) {
+  EarlierAttempt beside_it = first();
+  ++beside_it.slot;
+  Repeat(first_->runtime_id, {first(), beside_it, first(), first()});
   EXPECT_TRUE(first_->IsDropped());
   EXPECT_EQ(store_.ended, 2);
   EXPECT_EQ(store_.most_at_once, 1);
 }
 
 TEST_F(NamedAttemptTest, AClientEndsNoAttemptOfAnotherOne) {
-  Repeat(RuntimeId::Random());
+  Repeat(RuntimeId::Random(), {first()});
   EXPECT_EQ(store_.ended, 1) << "the first one runs on";
   EXPECT_EQ(store_.most_at_once, 2);
+}
+
+TEST_F(NamedAttemptTest, LinksThatTheServerDoesNotKnowHaveNoCallLeft) {
+  EarlierAttempt elsewhere = first();
+  elsewhere.executor = 1;  // there is one, 0
+  EarlierAttempt far_away = first();
+  far_away.executor = 65535;
+  EarlierAttempt unknown = first();
+  ++unknown.link;
+  Repeat(first_->runtime_id, {elsewhere, far_away, unknown, {.slot = 65535}});
+  EXPECT_EQ(store_.ended, 1) << "the first one runs on";
+  EXPECT_EQ(store_.most_at_once, 2);
+}
+
+TEST_F(NamedAttemptTest, AClientThatNamesItsPresentLinkLosesThatAlone) {
+  ConnectAs(first_->runtime_id);
+  // That of the request itself.
+  SendNaming({{.link = second_->server_identity(), .slot = 0, .generation = 0}});
+  EXPECT_TRUE(second_->IsDropped());
+  EXPECT_EQ(store_.begun, 1);
+  Repeat(first_->runtime_id, {first()});
+  EXPECT_EQ(store_.ended, 2);
+}
+
+// Its request may be on its way, and must not begin afterwards.
+TEST_F(NamedAttemptTest, ALinkIsKnownBeforeItsFirstFrameAndTheEndOfItsHandshake) {
+  RoguePeer silent(*rogue_runtime_);
+  silent.runtime_id = first_->runtime_id;
+  silent.ConnectTo(server_->address(), /*confirms=*/false);
+  Repeat(first_->runtime_id, {{.link = silent.server_identity(), .slot = 0, .generation = 0}});
+  silent.Send(EncodeSend(kCorrect, {Request(kPut, 0, 0)}));
+  silent.Confirm();
+  EXPECT_TRUE(silent.IsDropped());
+  EXPECT_EQ(store_.begun, 2) << "a request was served over a link that was named";
+}
+
+class NamedAttemptInTurnTest : public NamedAttemptTest {
+ protected:
+  void SetUp() override { Start({.admission = {.max_running = 1, .max_queue_age = 1h}}); }
+};
+
+TEST_F(NamedAttemptInTurnTest, AnAttemptEndsTheEarlierOneWhoseTurnItTakes) {
+  Repeat(first_->runtime_id, {first()});
+  EXPECT_TRUE(first_->IsDropped());
+  EXPECT_EQ(store_.ended, 2);
+  EXPECT_EQ(store_.most_at_once, 1);
 }
 
 }  // namespace further_attempt_test

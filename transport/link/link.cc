@@ -87,6 +87,7 @@ void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, uint32
   peer_executor_ = parameters.executor_index;
   liveness_.Begin(host_.executor().now());
   state_ = LinkState::kOpen;
+  listener().OnLinkOpen(*this);
   // A channel may be quiet for long, and its peer could not even say that it goes away.
   if (first_send == FirstSend::kOurs) Ping();
   host_.OnLinkOpened();

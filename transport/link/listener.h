@@ -23,6 +23,9 @@ class LinkListener {
  public:
   virtual ~LinkListener() = default;
 
+  // The link is open, once: frames may come from now on, and OnLinkDown() ends that. The handshake
+  // may still go on.
+  virtual void OnLinkOpen(Link&) {}
   // One frame. `body` is valid during the call only. A failed Status says that the peer broke the
   // protocol; it closes the link. PING, PONG and RECALL never come here.
   virtual absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) = 0;

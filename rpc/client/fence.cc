@@ -65,9 +65,10 @@ CancelScope* AttemptFence::Begin(const TriedServers& tried) {
   waits_ = false;  // in an attempt that was destroyed
   sent_.reset();
   if (call_.attempt_timeout <= Duration::zero()) return context_.cancel;
+  // Without a deadline: the scope is not always cancelled at limit_, and calls that an interceptor
+  // makes in it must not end then.
   scope_.emplace(context_.cancel);
   StartTimer();
-  scope_->LimitDeadline(limit_);
   return &*scope_;
 }
 

@@ -203,6 +203,8 @@ void ServerCall::Launch() {
 // It takes its turn only after that wait: an earlier attempt may hold the place that it needs.
 void ServerCall::LaunchBehindEarlier() {
   Prepare();
+  // Without an Admission, the pool has counted the call as begun.
+  if (parts_.state.admission() == nullptr) parts_.state.NoteHeld();
   behind_ = true;
   task_ = EndEarlier();
   task_.Start(parts_.state.executor(), &*cancel_, this);
@@ -213,18 +215,16 @@ void ServerCall::EndBehind(const absl::Status& waited) {
   ServerState& state = parts_.state;
   Admission* const admission = state.admission();
   if (!waited.ok()) {
-    // The pool has counted the call as begun, unless there is an Admission.
-    if (admission == nullptr) state.NoteHeld();
     state.NoteGivenUp();
     Respond({state.UnlessLeft(waited, *cancel_), Outcome::kNotExecuted});
     return;
   }
-  if (admission != nullptr) {
-    // Others have taken places since it came.
-    if (const auto broken = admission->CheckQueue(*this)) {
-      RefuseQueued(*broken);
-      return;
-    }
+  if (admission == nullptr) {
+    state.NoteStarted();
+  } else if (const auto broken = admission->CheckQueue(*this)) {
+    // Others have taken the places that were free when it came.
+    RefuseQueued(*broken);
+    return;
   }
   TakeTurn();
 }

@@ -32,6 +32,7 @@
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
@@ -122,8 +123,15 @@ class Echoes final : public testing::Testing::Service {
 };
 
 class PassingInterceptor final : public ClientInterceptor {
+ public:
+  // Whether calls that it made at the end of the last attempt would have time.
+  std::atomic<bool> has_time{false};
+
+ private:
   Task<absl::Status> Intercept(ClientCallView&, ClientNext next) override {
-    co_return co_await next();
+    absl::Status status = co_await next();
+    has_time = (co_await CurrentContext()).deadline() == kNever;
+    co_return status;
   }
 };
 
@@ -339,7 +347,7 @@ TEST_F(FurtherAttemptTest, AHandlerThatHeedsItsCancellationMakesRoomForTheNextAt
 
 TEST_F(FurtherAttemptTest, InterceptorsWaitWithTheAttempt) {
   auto interceptor = std::make_shared<PassingInterceptor>();
-  Start(1, {.interceptors = {std::move(interceptor)}});
+  Start(1, {.interceptors = {interceptor}});
   Stall stall;
   only().handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
     co_return co_await stall.Then(absl::OkStatus());
@@ -351,6 +359,7 @@ TEST_F(FurtherAttemptTest, InterceptorsWaitWithTheAttempt) {
   EXPECT_EQ(only().begun, 1);
   stall.End();
   EXPECT_EQ(call.Join(), absl::OkStatus());
+  EXPECT_TRUE(interceptor->has_time);
 }
 
 TEST_F(FurtherAttemptTest, TheFailureOfALastAttemptIsThatItsTimeHasPassed) {
@@ -691,9 +700,10 @@ class NamedAttemptTest : public RuntimePair {
     return {.link = first_->server_identity(), .slot = 3, .generation = 7};
   }
   // The second rogue speaks for a client with that id.
-  void ConnectAs(const RuntimeId& client) {
+  void ConnectAs(const RuntimeId& client, uint64_t features = kSupportedFeatures) {
     second_ = std::make_unique<RoguePeer>(*rogue_runtime_);
     second_->runtime_id = client;
+    second_->features = features;
     second_->ConnectTo(server_->address());
   }
   // It sends a request that names these.
@@ -764,6 +774,14 @@ TEST_F(NamedAttemptTest, AClientThatNamesItsPresentLinkLosesThatAlone) {
   EXPECT_EQ(store_.begun, 1);
   Repeat(first_->runtime_id, {first()});
   EXPECT_EQ(store_.ended, 2);
+}
+
+TEST_F(NamedAttemptTest, AClientThatDoesNotKnowNamesMaySendNone) {
+  ConnectAs(first_->runtime_id, kSupportedFeatures & ~kFeatureEarlierAttempts);
+  SendNaming({first()});
+  EXPECT_TRUE(second_->IsDropped());
+  EXPECT_EQ(store_.begun, 1);
+  EXPECT_EQ(store_.ended, 0) << "the first one runs on";
 }
 
 // Its request may be on its way, and must not begin afterwards.

@@ -215,7 +215,7 @@ Task<absl::Status> RoguePeer::Offer(std::string address, bool confirms) {
       co_await CoreOf(runtime_).shard(0).bootstrap().Connect(address);
   if (!stream.ok()) co_return stream.status();
   stream_ = *std::move(stream);
-  absl::StatusOr<LinkParameters> answer = co_await OfferLink(*stream_, Mine());
+  absl::StatusOr<LinkParameters> answer = co_await OfferLink(*stream_, Mine(), {.features = features});
   if (!answer.ok()) co_return answer.status();
   std::vector<uint64_t> ids;
   for (const OfferedMethod& method : answer->methods) ids.push_back(method.id);

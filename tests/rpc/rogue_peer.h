@@ -73,6 +73,8 @@ class RoguePeer {
   RuntimeId runtime_id = RuntimeId::Random();
   // The methods that it claims to have as a server. It tells no shapes.
   std::vector<uint64_t> methods = TestMethods();
+  // What it offers as a client.
+  uint64_t features = kSupportedFeatures;
   // The largest SEND that the rogue claims to take.
   uint32_t eager_bytes = LinkParameters{}.eager_bytes;
 

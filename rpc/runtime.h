@@ -89,8 +89,9 @@ struct RuntimeOptions {
   // interface ("eth0") or address ("10.0.0.1"). "auto": what the environment variable
   // VERBENA_DEVICE says. If that is not set: shared memory, the first active RDMA port of each kind
   // (InfiniBand, RoCE, iWARP), and TCP in reserve; TCP in the place of shared memory if the process
-  // may not share any. A port that cannot be opened is left out, and logged. Each connection takes the first device that reaches its peer: shared memory on one
-  // host, otherwise RDMA, otherwise TCP, which opens its port only then (docs/devices.md).
+  // may not share any. A port that cannot be opened is left out, and logged. Each connection takes
+  // the first device that reaches its peer: shared memory on one host, otherwise RDMA, otherwise
+  // TCP, which opens its port only then (docs/devices.md).
   std::string device = "auto";
   // How queue pairs of RDMA devices are connected. "exchange": by the numbers in the handshake.
   // "rdma_cm": through rdma_cm if the peer can do that, too. "auto": what the environment variable

@@ -65,8 +65,7 @@ std::string DescribeWires(const SharingFacts& facts) {
   Say(fmt::format("both of user {} and in network namespace{}: shared memory", facts.user,
                   NetworkOf(facts)),
       out);
-  Say("of two users: TCP, because memory is shared within one user alone",
-      out);
+  Say("of two users: TCP, because memory is shared within one user alone", out);
   Say("in two network namespaces: TCP, because one does not find the other's device by its name",
       out);
   Say("in two PID, IPC, mount or time namespaces: shared memory, and so in two user namespaces, if "

@@ -16,8 +16,8 @@
 
 namespace verbena::internal {
 
-// `error` is an errno, or its negative: some providers (siw, erdma, bnxt_re) return that from posts.
-// `what` says what was tried, e.g. "ibv_create_cq(cqe=9000) on soft0".
+// `error` is an errno, or its negative: some providers (siw, erdma, bnxt_re) return that from
+// posts. `what` says what was tried, e.g. "ibv_create_cq(cqe=9000) on soft0".
 absl::Status ErrnoStatus(int error, const std::string& what);
 
 // The name of a completion's status, e.g. "IBV_WC_RNR_RETRY_EXC_ERR".

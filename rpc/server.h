@@ -49,7 +49,9 @@ enum class ClaimedAddress : uint8_t {
 // handshakes, the server closes one of those under way (docs/peers.md says which). Over a bound of
 // links, it refuses the new link with RESOURCE_EXHAUSTED. Over offers_per_source, it refuses the
 // new offer in the same way while it has answered none of the source's offers for longer than a
-// second. That refusal has a retry_after, at most 10 s, and the client comes again by itself.
+// second; over offers, if no other source has clearly more of them. Such a refusal has a
+// retry_after, at most 10 s, and the client comes again by itself. So does a client whose handshake
+// was closed before the server answered it.
 struct HandshakeLimits {
   // Handshakes under way. Also never more than a quarter of the descriptors that the process may
   // have (RLIMIT_NOFILE).

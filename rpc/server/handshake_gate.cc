@@ -11,14 +11,18 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/container/node_hash_map.h"
 #include "fmt/format.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/retry_after.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/peer.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
 
@@ -39,6 +43,11 @@ constexpr Duration kYoungOffer = std::chrono::seconds(1);
 // Of a source whose first handshakes are under way. (start)
 constexpr Duration kFirstPace = std::chrono::milliseconds(10);
 constexpr Duration kLeastPace = std::chrono::milliseconds(1);
+// One slow client must not spread the turns of a storm over minutes. (start)
+constexpr Duration kMostPace = std::chrono::milliseconds(100);
+// The latest turn of a client whose Hello has not come. Whoever floods draws such turns, too, and
+// others of its source should not wait for these. (start)
+constexpr Duration kLatestSilentTurn = std::chrono::seconds(4);
 
 struct Ticket;
 using TicketList = std::list<Ticket*>;  // oldest first
@@ -66,12 +75,15 @@ struct Ticket {
   TimePoint placed_at{};  // once it is pending
   size_t ahead = 0;       // pending ones of its source at that time, itself included
   std::optional<TimePoint> answered_at;
+  // What its client hears instead of an answer, once the gate has evicted it before one.
+  absl::Status refusal;
   Phase phase = Phase::kSilent;
   TicketList::iterator place;    // in its source's queue, while silent or pending
   int index = -1;                // of its executor, once it is placed
   Executor* executor = nullptr;  // whose thread the stream belongs to
-  // Null once the stream is gone. Only on the executor's thread.
+  // Both only on the executor's thread. Null once the stream is gone.
   MessageStream* stream = nullptr;
+  CancelScope* hearing = nullptr;  // while the Hello is awaited
 };
 
 constexpr uint32_t kAll = ~uint32_t{0};
@@ -135,9 +147,14 @@ class HandshakeGate::State {
     Source& source = sources_[ticket->source_name];
     if (source.under_way() >= limits_.handshakes_per_source) {
       EvictFrom(source.silent.empty() ? source.pending : source.silent,
-                fmt::format("{} of one source are under way", source.under_way()));
+                fmt::format("{} of one source are under way, the most by "
+                            "ServerOptions::handshakes.handshakes_per_source",
+                            source.under_way()));
     } else if (under_way_ >= handshakes_) {
-      EvictFrom(MostWaiting(), fmt::format("{} are under way", under_way_));
+      EvictFrom(MostWaiting(), fmt::format("{} are under way, the most by "
+                                           "ServerOptions::handshakes.handshakes, or by a quarter "
+                                           "of RLIMIT_NOFILE",
+                                           under_way_));
     }
     source.by_executor.resize(executors_.size());
     ticket->source = &source;
@@ -156,7 +173,7 @@ class HandshakeGate::State {
                                const LinkParameters& offer) {
     const absl::Status claim = CheckClaim(peer, offer);
     std::lock_guard lock(mutex_);
-    if (ticket.phase == Phase::kEvicted) return absl::CancelledError("closed to make room");
+    if (ticket.phase == Phase::kEvicted) return ticket.refusal;
     VERBENA_CHECK(ticket.phase == Phase::kSilent) << "a stream is placed once";
     absl::Status status = claim;
     if (status.ok()) status = CheckLinks(ticket, offer.runtime_id);
@@ -184,16 +201,23 @@ class HandshakeGate::State {
     return index;
   }
 
-  // The server answers its offer, and waits for its client from now on.
-  void Answer(Ticket& ticket) {
+  // The server answers its offer, and waits for its client from now on. Otherwise returns what its
+  // client hears instead.
+  absl::Status Answer(Ticket& ticket) {
     std::lock_guard lock(mutex_);
-    if (ticket.phase != Phase::kPending || ticket.answered_at.has_value()) return;
+    if (ticket.phase != Phase::kPending || ticket.answered_at.has_value()) return ticket.refusal;
     TicketList& pending = ticket.source->pending;
     const auto behind_answered =
         std::find_if(pending.begin(), pending.end(),
                      [](const Ticket* each) { return !each->answered_at.has_value(); });
     pending.splice(behind_answered, pending, ticket.place);
     ticket.answered_at = ticket.executor->now();
+    return absl::OkStatus();
+  }
+
+  absl::Status RefusalOf(const Ticket& ticket) const {
+    std::lock_guard lock(mutex_);
+    return ticket.refusal;
   }
 
   // Its Ready has come, or whatever it sent as its second message.
@@ -306,18 +330,27 @@ class HandshakeGate::State {
     if (!source_full && offers_ < limits_.offers) return absl::OkStatus();
     Source& most =
         source_full ? source : Largest([](const Source& source) { return source.pending.size(); });
-    // Otherwise clients of one source would close each other's offers without end, and none would
-    // get in.
-    if (&most == &source && IsYoung(*source.pending.front())) {
+    // Otherwise clients would close each other's offers without end, and none would get in: those
+    // of one source, and those of sources that have as many.
+    const bool takes_from_another =
+        &most != &source && most.pending.size() > source.pending.size() + 1;
+    if (!takes_from_another && IsYoung(*most.pending.front())) {
       absl::Status refusal = absl::ResourceExhaustedError(fmt::format(
           "{} has {} handshakes without Ready, all of which are young: try again later, "
           "or raise ServerOptions::handshakes.{} ({})",
-          ticket.source_name, source.pending.size(), source_full ? "offers_per_source" : "offers",
+          source_full ? ticket.source_name : "the server",
+          source_full ? source.pending.size() : offers_,
+          source_full ? "offers_per_source" : "offers",
           source_full ? limits_.offers_per_source : limits_.offers));
-      SetRetryAfter(refusal, NextTurn(source));
+      SetRetryAfter(refusal, NextTurn(source, kLongestComeAgain));
       return refusal;
     }
-    EvictFrom(most.pending, source_full ? "offers of one source" : "offers");
+    EvictFrom(most.pending, source_full ? fmt::format("{} of one source have no Ready, the most by "
+                                                      "ServerOptions::handshakes.offers_per_source",
+                                                      source.pending.size())
+                                        : fmt::format("{} have no Ready, the most by "
+                                                      "ServerOptions::handshakes.offers",
+                                                      offers_));
     return absl::OkStatus();
   }
 
@@ -329,18 +362,19 @@ class HandshakeGate::State {
   // A handshake has ended well. Those that were pending with it took as long together.
   void Measure(const Ticket& ticket) {
     const Duration took = ticket.executor->now() - ticket.placed_at;
-    const Duration each = std::max(took, Duration::zero()) / static_cast<int64_t>(ticket.ahead);
+    const Duration each = std::clamp<Duration>(took / static_cast<int64_t>(ticket.ahead),
+                                               Duration::zero(), kMostPace);
     Duration& pace = ticket.source->pace;
     pace += (each - pace) / 8;
   }
 
-  // How long a client that is refused should wait. Clients get turns one after another, more slowly
-  // than handshakes ended lately, so that most of them find a place.
-  Duration NextTurn(Source& source) {
+  // How long a client that is refused should wait, `longest` at most. Clients get turns one after
+  // another, more slowly than handshakes ended lately, so that most of them find a place.
+  Duration NextTurn(Source& source, Duration longest) {
     const Duration step = std::max<Duration>(source.pace * 3 / 2, kLeastPace);
-    const TimePoint latest = now() + kLongestComeAgain;
-    source.next_turn = std::min(std::max(source.next_turn, now()) + step, latest);
-    return source.next_turn - now();
+    const TimePoint turn = std::min(std::max(source.next_turn, now()) + step, now() + longest);
+    source.next_turn = std::max(source.next_turn, turn);
+    return turn - now();
   }
 
   size_t Choose(const Ticket& ticket, const LinkParameters& offer) {
@@ -387,9 +421,19 @@ class HandshakeGate::State {
     return *most;
   }
 
+  // Which one of `queue` makes way: the one that waits longest. But of pending ones that are all
+  // young it is the newest if it has no answer yet: the others are nearer to their end, and this
+  // client can still be told when to come again.
+  Ticket& MakesWay(TicketList& queue) const {
+    Ticket& oldest = *queue.front();
+    Ticket& newest = *queue.back();
+    const bool all_young = oldest.phase == Phase::kPending && IsYoung(oldest);
+    return all_young && !newest.answered_at.has_value() ? newest : oldest;
+  }
+
   void EvictFrom(TicketList& queue, const std::string& why) {
     if (queue.empty()) return;
-    Ticket& ticket = *queue.front();
+    Ticket& ticket = MakesWay(queue);
     const bool silent = ticket.phase == Phase::kSilent;
     ++(silent ? stats_.evicted_silent : stats_.evicted_pending);
     log_.Write(LogLevel::kWarning, now(),
@@ -397,11 +441,23 @@ class HandshakeGate::State {
                            ticket.source_name,
                            silent ? "which sent nothing" : "whose client never said Ready", why,
                            stats_.evicted_silent + stats_.evicted_pending));
+    if (!ticket.answered_at.has_value()) PutOff(ticket, silent, why);
     Drop(ticket);
     ticket.phase = Phase::kEvicted;
-    ticket.executor->PostFunction([ticket = tickets_[&ticket]] {
-      if (ticket->stream != nullptr) ticket->stream->Close();
+    // One that waits for its answer hears of it then.
+    if (!silent && !ticket.answered_at.has_value()) return;
+    ticket.executor->PostFunction([ticket = tickets_[&ticket], silent] {
+      if (!silent && ticket->stream != nullptr) ticket->stream->Close();
+      if (silent && ticket->hearing != nullptr) ticket->hearing->Request();
     });
+  }
+
+  // Its client comes again, since it may be a correct one: of a storm, or slower than a flood.
+  void PutOff(Ticket& ticket, bool silent, const std::string& why) {
+    ticket.refusal = absl::ResourceExhaustedError(
+        fmt::format("closed to make room for others before an answer: {}; try again later", why));
+    SetRetryAfter(ticket.refusal,
+                  NextTurn(*ticket.source, silent ? kLatestSilentTurn : kLongestComeAgain));
   }
 
   // Takes it off its queue.
@@ -449,11 +505,14 @@ class HandshakeGate::Stream final : public MessageStream {
   }
 
   VERBENA_CORO_WRAPPER Task<absl::Status> Send(std::string message) override {
-    state_->Answer(*ticket_);
-    return stream_->Send(std::move(message));
+    const absl::Status refusal = state_->Answer(*ticket_);
+    if (refusal.ok()) return stream_->Send(std::move(message));
+    return Refuse(stream_->Send(EncodeRefusal(refusal)), refusal);
   }
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::string>> Receive() override {
-    return CountReceive(stream_->Receive(), state_, ticket_);
+    Task<absl::StatusOr<std::string>> receive = CountReceive(stream_->Receive(), state_, ticket_);
+    if (std::exchange(heard_, true)) return receive;
+    return HearHello(std::move(receive), state_, ticket_);
   }
   void Close() override { stream_->Close(); }
   const std::string& peer() const override { return stream_->peer(); }
@@ -465,6 +524,26 @@ class HandshakeGate::Stream final : public MessageStream {
   struct Ticket& ticket() const { return *ticket_; }
 
  private:
+  // Its client hears the refusal, and so does the handshake that wanted to answer.
+  static Task<absl::Status> Refuse(Task<absl::Status> send, absl::Status refusal) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await std::move(send));
+    co_return refusal;
+  }
+
+  // The first message, or the refusal if the gate evicts the connection meanwhile.
+  static Task<absl::StatusOr<std::string>> HearHello(Task<absl::StatusOr<std::string>> receive,
+                                                     std::shared_ptr<State> state,
+                                                     std::shared_ptr<struct Ticket> ticket) {
+    CancelScope scope((co_await CurrentContext()).cancel);
+    ticket->hearing = &scope;
+    const absl::Cleanup heard = [&ticket] { ticket->hearing = nullptr; };
+    // It may have been evicted before anybody listened.
+    if (!state->RefusalOf(*ticket).ok()) scope.Request();
+    absl::StatusOr<std::string> hello = co_await std::move(receive).In(&scope);
+    VERBENA_CO_RETURN_IF_ERROR(state->RefusalOf(*ticket));
+    co_return hello;
+  }
+
   static Task<absl::StatusOr<std::string>> CountReceive(Task<absl::StatusOr<std::string>> receive,
                                                         std::shared_ptr<State> state,
                                                         std::shared_ptr<struct Ticket> ticket) {
@@ -477,6 +556,7 @@ class HandshakeGate::Stream final : public MessageStream {
   const std::unique_ptr<MessageStream> stream_;
   const std::shared_ptr<State> state_;
   const std::shared_ptr<struct Ticket> ticket_;
+  bool heard_ = false;  // a first Receive() was begun
 };
 
 HandshakeGate::HandshakeGate(const HandshakeLimits& limits, std::vector<Executor*> executors,

@@ -3,14 +3,17 @@
 // each link, and compares the address that a client claims with the one that it connects from.
 //
 // A connection is silent until its Hello has come, pending until its Ready has come, and then open
-// until its link ends. When too many are under way, the gate closes one of the source that has
+// until its link ends. When too many are under way, the gate evicts one of the source that has
 // most: the one that has waited longest. Silent ones of any source go first. So a source that
-// floods closes its own connections, and a client of another source gets in. Offers of one source
-// do not close each other until a second after the server's answer. If a source has its bound of
-// offers, all of them young, the gate refuses a new one, and names a time at which its client
-// should come again. Each client that is refused gets a later turn than the one before. A refused
-// connection counts no more, and closes once the refusal is sent. The gate wraps each stream. A
-// stream counts until its link, once torn down, destroys it.
+// floods closes its own connections, and a client of another source gets in. Offers of one source,
+// and of sources that have as many, do not close each other until a second after the server's
+// answer: the gate refuses a new one instead.
+//
+// Whoever is refused for a bound of handshakes, or evicted before the server's answer, hears when
+// to come again. Each client gets a later turn than the one before. Its connection counts no more,
+// and closes once the refusal is sent. The gate wraps each stream: Receive() and Send() of an
+// evicted one return the refusal, and Send() sends it first. A stream counts until its link, once
+// torn down, destroys it.
 //
 // Used by the accept loop; streams are destroyed on any executor's thread. Bounded by its limits,
 // and by the links of the endpoints.
@@ -61,9 +64,9 @@ class HandshakeGate {
 
   // The executor that a link gets, by its index: as the client wishes, or the one with the fewest
   // links. From now on `stream`, which Admit() returned, belongs to that executor's thread.
-  // RESOURCE_EXHAUSTED if its client or source has too many links, or its source too many offers
-  // that are young, PERMISSION_DENIED as HandshakeLimits::claimed_address says, CANCELLED if it was
-  // just closed. On the thread that runs the accept loop.
+  // RESOURCE_EXHAUSTED if its client or source has too many links, or there are too many offers
+  // that are young, or it was just evicted; PERMISSION_DENIED as HandshakeLimits::claimed_address
+  // says. On the thread that runs the accept loop.
   absl::StatusOr<size_t> Place(MessageStream& stream, const LinkParameters& offer);
 
   HandshakeStats stats() const;

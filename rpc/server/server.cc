@@ -306,7 +306,6 @@ class Server::Impl final : private internal::EarlierAttempts {
     absl::StatusOr<size_t> index = gate_->Place(*stream, *offer);
     if (!index.ok()) {
       ++handshakes_failed_;
-      if (absl::IsCancelled(index.status())) co_return;
       (void)co_await WithDeadline(internal::RefuseOffer(*stream, index.status()), kOfferTimeout);
       co_return;
     }

@@ -430,9 +430,12 @@ ThrottledLog& HandshakeLog() {
 
 Task<absl::StatusOr<LinkParameters>> OfferLink(MessageStream& stream, LinkParameters mine,
                                                HandshakeOptions options) {
-  VERBENA_CO_RETURN_IF_ERROR(co_await stream.Send(EncodeHello(mine, options)));
-  VERBENA_CO_ASSIGN_OR_RETURN(std::string reply, co_await stream.Receive());
-  absl::StatusOr<LinkParameters> answer = ParseReply(reply, options);
+  const absl::Status sent = co_await stream.Send(EncodeHello(mine, options));
+  // A server that makes room refuses before it has heard the Hello, and closes.
+  if (!sent.ok() && !absl::IsUnavailable(sent)) co_return sent;
+  const absl::StatusOr<std::string> reply = co_await stream.Receive();
+  if (!reply.ok()) co_return sent.ok() ? reply.status() : sent;
+  absl::StatusOr<LinkParameters> answer = ParseReply(*reply, options);
   if (!answer.ok()) co_return About(stream, "no link with", answer.status());
   if (absl::Status same = CheckSameWire(mine, *answer); !same.ok()) {
     co_return About(stream, "no link with", same);
@@ -446,7 +449,9 @@ Task<absl::Status> ConfirmReady(MessageStream& stream) {
 
 Task<absl::StatusOr<LinkParameters>> ReceiveOffer(MessageStream& stream, HandshakeOptions options) {
   absl::StatusOr<std::string> hello = co_await stream.Receive();
-  if (!hello.ok() && !absl::IsInvalidArgument(hello.status())) {
+  const bool refusable =
+      absl::IsInvalidArgument(hello.status()) || ReadRetryAfter(hello.status()).has_value();
+  if (!hello.ok() && !refusable) {
     // The peer is gone, or out of time: there is nobody to refuse.
     LogNoLink(stream, hello.status());
     co_return hello.status();

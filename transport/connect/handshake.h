@@ -86,8 +86,8 @@ absl::StatusOr<LinkParameters> ParseHello(const std::string& bytes,
 // `offer` is what ParseHello() returned. The acceptance keeps kFeatureRdmaCm of the offer only if
 // `mine.rdma_cm` has a port.
 std::string EncodeAcceptance(const LinkParameters& offer, const LinkParameters& mine);
-// `why` is an error. If it asks for a wait (transport/base/retry_after.h), so does the refusal: from
-// 1 ms to kLongestComeAgain.
+// `why` is an error. If it asks for a wait (transport/base/retry_after.h), so does the refusal:
+// from 1 ms to kLongestComeAgain.
 std::string EncodeRefusal(const absl::Status& why);
 // The server's parameters, or the Status that it refused with, which asks for the refusal's wait.
 absl::StatusOr<LinkParameters> ParseReply(const std::string& bytes,
@@ -118,7 +118,8 @@ Task<absl::StatusOr<LinkParameters>> OfferLink(MessageStream& stream, LinkParame
 Task<absl::Status> ConfirmReady(MessageStream& stream);
 
 // Server. Returns the client's parameters. A wrong offer is refused and logged before this returns
-// the error.
+// the error, and so is one for which the stream's Receive() returns an error with a wait
+// (transport/base/retry_after.h).
 Task<absl::StatusOr<LinkParameters>> ReceiveOffer(MessageStream& stream,
                                                   HandshakeOptions options = {});
 // `offer` is what ReceiveOffer() returned. FAILED_PRECONDITION, and a refusal, if the offer is for

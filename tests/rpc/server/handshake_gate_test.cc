@@ -21,24 +21,39 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/random.h"
 #include "verbena/transport/base/retry_after.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/scope.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
 namespace handshake_gate_test {
 
+// The client's end of a connection.
+struct FakeClient {
+  bool mute = false;               // says nothing
+  bool closed = false;             // by the server
+  std::vector<std::string> heard;  // of the server
+};
+
 // A connection whose end only the test decides.
 class FakeStream final : public MessageStream {
  public:
   // "localhost" is of this host; "directory" names none.
-  FakeStream(std::string source, bool& closed)
-      : source_(std::move(source)), peer_(source_ + ":4000"), closed_(closed) {}
+  FakeStream(std::string source, FakeClient& client)
+      : source_(std::move(source)), peer_(source_ + ":4000"), client_(client) {}
 
-  Task<absl::Status> Send(std::string) override { co_return absl::OkStatus(); }
-  Task<absl::StatusOr<std::string>> Receive() override { co_return std::string("Ready"); }
-  void Close() override { closed_ = true; }
+  Task<absl::Status> Send(std::string message) override {
+    client_.heard.push_back(std::move(message));
+    co_return absl::OkStatus();
+  }
+  Task<absl::StatusOr<std::string>> Receive() override {
+    if (client_.mute) VERBENA_CO_RETURN_IF_ERROR(co_await SleepUntil(kNever));
+    co_return std::string("Ready");
+  }
+  void Close() override { client_.closed = true; }
   const std::string& peer() const override { return peer_; }
   const std::string& source() const override { return source_; }
   bool same_host() const override { return source_ == "localhost"; }
@@ -48,13 +63,13 @@ class FakeStream final : public MessageStream {
  private:
   const std::string source_;
   const std::string peer_;
-  bool& closed_;
+  FakeClient& client_;
 };
 
 class HandshakeGateTest : public testing::Test {
  protected:
   struct Connection {
-    std::unique_ptr<bool> closed = std::make_unique<bool>(false);
+    std::unique_ptr<FakeClient> client = std::make_unique<FakeClient>();
     std::unique_ptr<MessageStream> stream;
   };
 
@@ -70,7 +85,7 @@ class HandshakeGateTest : public testing::Test {
 
   Connection Connect(const std::string& source) {
     Connection made;
-    made.stream = gate_->Admit(std::make_unique<FakeStream>(source, *made.closed));
+    made.stream = gate_->Admit(std::make_unique<FakeStream>(source, *made.client));
     return made;
   }
 
@@ -93,7 +108,19 @@ class HandshakeGateTest : public testing::Test {
   // Whether the gate has closed it, once every executor has run.
   bool IsClosed(const Connection& connection) {
     RunExecutors();
-    return *connection.closed;
+    return connection.client->closed;
+  }
+
+  // Whether it made way before the server's answer, so that its client hears a refusal with a time
+  // in the place of that answer.
+  bool MadeWay(Connection& connection) {
+    TaskScope scope(*executors_[0]);
+    absl::Status sent;
+    const auto send = [&]() -> Task<void> { sent = co_await connection.stream->Send("accepted"); };
+    scope.Spawn(send());
+    while (scope.size() > 0) executors_[0]->Poll();
+    if (sent.ok()) return false;
+    return ReadRetryAfter(ParseReply(connection.client->heard.back(), {}).status()).has_value();
   }
 
   // The server accepts its offer, and its client has to say Ready next.
@@ -139,13 +166,13 @@ TEST_F(HandshakeGateTest, ASourceOverItsBoundClosesItsOldestSilentConnection) {
   ASSERT_TRUE(Place(said_hello).ok());
   Connection oldest = Connect("10.0.0.1");
   Connection younger = Connect("10.0.0.1");
-  EXPECT_FALSE(IsClosed(oldest));
+  EXPECT_FALSE(MadeWay(oldest));
   Connection newest = Connect("10.0.0.1");
-  EXPECT_TRUE(IsClosed(oldest));
+  EXPECT_TRUE(MadeWay(oldest));
   EXPECT_FALSE(IsClosed(said_hello));
-  EXPECT_FALSE(IsClosed(younger));
-  EXPECT_FALSE(IsClosed(newest));
-  EXPECT_FALSE(IsClosed(other));
+  EXPECT_FALSE(MadeWay(younger));
+  EXPECT_FALSE(MadeWay(newest));
+  EXPECT_FALSE(MadeWay(other));
   EXPECT_EQ(gate_->stats().evicted_silent, 1u);
 }
 
@@ -155,9 +182,9 @@ TEST_F(HandshakeGateTest, WhenAllAreTakenTheSourceWithMostGivesWay) {
   std::vector<Connection> flood;
   for (int i = 0; i < 3; ++i) flood.push_back(Connect("10.0.0.1"));
   Connection another = Connect("10.0.0.8");
-  EXPECT_TRUE(IsClosed(flood[0]));
-  EXPECT_FALSE(IsClosed(honest));
-  EXPECT_FALSE(IsClosed(another));
+  EXPECT_TRUE(MadeWay(flood[0]));
+  EXPECT_FALSE(MadeWay(honest));
+  EXPECT_FALSE(MadeWay(another));
   EXPECT_EQ(gate_->stats().under_way, 4u);
 }
 
@@ -171,15 +198,17 @@ TEST_F(HandshakeGateTest, SilentConnectionsGoFirstWhicheverSourceTheyAreOf) {
     ASSERT_TRUE(Place(busy.back()).ok());
   }
   Connection first = Connect("10.0.0.4");
-  EXPECT_TRUE(IsClosed(older));
-  EXPECT_FALSE(IsClosed(younger));
+  EXPECT_TRUE(MadeWay(older));
+  EXPECT_FALSE(MadeWay(younger));
   ASSERT_TRUE(Place(first).ok());
   Connection second = Connect("10.0.0.5");
-  EXPECT_TRUE(IsClosed(younger));
+  EXPECT_TRUE(MadeWay(younger));
   for (const Connection& connection : busy) EXPECT_FALSE(IsClosed(connection));
   EXPECT_FALSE(IsClosed(first));
   EXPECT_EQ(gate_->stats().evicted_pending, 0u);
-  // All others have said Hello: the oldest offer of the source with most goes.
+  // All others have said Hello: an offer of the source with most goes, the oldest since it is old.
+  Answer(busy[0]);
+  Advance(std::chrono::seconds(1));
   ASSERT_TRUE(Place(second).ok());
   Connection third = Connect("10.0.0.6");
   EXPECT_TRUE(IsClosed(busy[0]));
@@ -226,11 +255,114 @@ TEST_F(HandshakeGateTest, YoungOffersOfASourceAreNotClosedForAnotherOfIt) {
   EXPECT_FALSE(IsClosed(second));
 }
 
-TEST_F(HandshakeGateTest, AClosedConnectionIsNotPlaced) {
+TEST_F(HandshakeGateTest, AConnectionThatMadeWayIsNotPlaced) {
   Start({.handshakes_per_source = 1});
-  Connection closed = Connect("10.0.0.1");
+  Connection evicted = Connect("10.0.0.1");
   Connection next = Connect("10.0.0.1");
-  EXPECT_TRUE(absl::IsCancelled(Place(closed).status()));
+  const absl::Status placed = Place(evicted).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(placed)) << placed;
+  EXPECT_TRUE(ReadRetryAfter(placed).has_value());
+}
+
+// Its client may be one of a storm, whose Hello is on its way.
+TEST_F(HandshakeGateTest, ASilentConnectionThatMakesWayHearsWhenToComeAgain) {
+  Start({.handshakes_per_source = 1});
+  for (const bool listens : {false, true}) {
+    Connection silent = Connect("10.0.0.1");
+    silent.client->mute = true;
+    TaskScope scope(*executors_[0]);
+    absl::Status heard;
+    const auto hear = [&]() -> Task<void> {
+      heard = (co_await ReceiveOffer(*silent.stream, {})).status();
+    };
+    if (listens) {
+      scope.Spawn(hear());
+      RunExecutors();
+    }
+    Connection next = Connect("10.0.0.1");
+    if (!listens) scope.Spawn(hear());
+    RunExecutors();
+    EXPECT_EQ(scope.size(), 0u) << listens;
+    EXPECT_TRUE(absl::IsResourceExhausted(heard)) << heard;
+    EXPECT_EQ(silent.client->heard.size(), 1u);
+    for (const std::string& reply : silent.client->heard) {
+      const absl::Status told = ParseReply(reply, {}).status();
+      EXPECT_TRUE(ReadRetryAfter(told).has_value()) << told;
+      EXPECT_NE(told.message().find("handshakes.handshakes_per_source"), std::string::npos) << told;
+    }
+    scope.RequestCancel();
+    RunExecutors();
+  }
+}
+
+TEST_F(HandshakeGateTest, AFloodOfSilentConnectionsPutsNobodyOffForLong) {
+  Start({.handshakes_per_source = 1});
+  std::vector<Connection> flood;
+  for (int i = 0; i < 2000; ++i) flood.push_back(Connect("10.0.0.1"));
+  const std::optional<Duration> wait = ReadRetryAfter(Place(flood[1998]).status());
+  ASSERT_TRUE(wait.has_value());
+  EXPECT_LT(*wait, kLongestComeAgain);
+}
+
+// The others are nearer to their end.
+TEST_F(HandshakeGateTest, AnOfferThatMakesWayIsTheNewestOneAndHearsWhenToComeAgain) {
+  Start({.offers = 3});
+  std::vector<Connection> pending;
+  for (int i = 0; i < 3; ++i) {
+    pending.push_back(Connect("10.0.0.1"));
+    ASSERT_TRUE(Place(pending.back()).ok());
+  }
+  Answer(pending[0]);
+  Connection newcomer = Connect("10.0.0.2");
+  EXPECT_EQ(Place(newcomer).status(), absl::OkStatus());
+  for (const Connection& each : pending) EXPECT_FALSE(IsClosed(each));
+  EXPECT_FALSE(MadeWay(pending[0]));
+  EXPECT_FALSE(MadeWay(pending[1]));
+  EXPECT_TRUE(MadeWay(pending[2]));
+  EXPECT_FALSE(MadeWay(newcomer));
+  EXPECT_EQ(gate_->stats().evicted_pending, 1u);
+}
+
+// As when all clients of a server come again at once.
+TEST_F(HandshakeGateTest, HostsThatHaveAsManyOffersDoNotCloseEachOthers) {
+  Start({.offers = 4});
+  std::vector<Connection> pending;
+  for (const char* host : {"10.0.0.1", "10.0.0.2", "10.0.0.1", "10.0.0.2"}) {
+    pending.push_back(Connect(host));
+    ASSERT_TRUE(Place(pending.back()).ok());
+  }
+  for (const char* host : {"10.0.0.1", "10.0.0.2"}) {
+    Connection newcomer = Connect(host);
+    const absl::Status refused = Place(newcomer).status();
+    EXPECT_TRUE(ReadRetryAfter(refused).has_value()) << refused;
+    EXPECT_NE(refused.message().find("the server has 4 handshakes without Ready"),
+              std::string::npos)
+        << refused;
+    EXPECT_NE(refused.message().find("raise ServerOptions::handshakes.offers (4)"),
+              std::string::npos)
+        << refused;
+  }
+  EXPECT_EQ(gate_->stats().evicted_pending, 0u);
+  // One that has none gets in, but has no claim to as many as the others.
+  Connection third = Connect("10.0.0.3");
+  EXPECT_EQ(Place(third).status(), absl::OkStatus());
+  Connection fourth = Connect("10.0.0.3");
+  EXPECT_TRUE(ReadRetryAfter(Place(fourth).status()).has_value());
+  EXPECT_EQ(gate_->stats().evicted_pending, 1u);
+}
+
+TEST_F(HandshakeGateTest, ASlowClientDoesNotSpreadTheTurnsOfOthers) {
+  Start({.offers_per_source = 1});
+  Connection slow = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(slow).ok());
+  Advance(std::chrono::seconds(10));
+  Open(slow);
+  Connection pending = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(pending).ok());
+  Connection refused = Connect("10.0.0.1");
+  const std::optional<Duration> turn = ReadRetryAfter(Place(refused).status());
+  ASSERT_TRUE(turn.has_value());
+  EXPECT_LT(*turn, std::chrono::milliseconds(200));
 }
 
 // Many queue pairs may be under way before this one.
@@ -278,7 +410,9 @@ TEST_F(HandshakeGateTest, AConnectionThatIsBeingRefusedIsNotClosedForAnother) {
   ASSERT_TRUE(absl::IsResourceExhausted(Place(refused).status()));
   Connection newcomer = Connect("10.0.0.1");
   EXPECT_FALSE(IsClosed(refused));
+  EXPECT_FALSE(MadeWay(refused));
   EXPECT_FALSE(IsClosed(pending));
+  EXPECT_EQ(gate_->stats().evicted_silent, 0u);
   EXPECT_EQ(gate_->stats().under_way, 2u);
   refused.stream.reset();
   EXPECT_EQ(gate_->stats().under_way, 2u);
@@ -295,31 +429,35 @@ TEST_F(HandshakeGateTest, ARefusalForLinksNamesNoTimeSinceOnlyTheClientCanMendIt
   EXPECT_EQ(ReadRetryAfter(status), std::nullopt);
 }
 
-// Clients of one host that all come within 100 ms, and come again when they are told to, up to a
-// fifth later. The server answers one offer after another.
+// Clients of one host that all come within 100 ms, say Hello after a while, and come again when
+// they are told to, up to a fifth later. The server answers one offer after another.
 class StormTest : public HandshakeGateTest {
  protected:
   struct Result {
     int refusals = 0;
     Duration time{};
   };
+  // What a client does next: it connects, or says Hello.
+  struct Step {
+    int client = 0;
+    std::optional<Connection> connection = {};
+  };
 
-  Result Storm(int clients, Duration handshake) {
+  Result Storm(int clients, Duration handshake, Duration silence) {
     Start({});
     const TimePoint begin = executors_[0]->now();
     SeededRandom random(1);
-    std::multimap<TimePoint, int> arrivals;
+    std::multimap<TimePoint, Step> steps;
     for (int i = 0; i < clients; ++i) {
-      arrivals.emplace(begin + Duration(random.Below(100'000'000)), i);
+      steps.emplace(begin + Duration(random.Below(100'000'000)), Step{.client = i});
     }
     std::deque<Connection> pending;
     std::vector<Connection> links;
     TimePoint done = begin;  // when the server has answered the first of `pending`
     Result result;
     while (links.size() < static_cast<size_t>(clients)) {
-      const bool next_is_done =
-          !pending.empty() && (arrivals.empty() || done <= arrivals.begin()->first);
-      const TimePoint next = next_is_done ? done : arrivals.begin()->first;
+      const bool next_is_done = !pending.empty() && (steps.empty() || done <= steps.begin()->first);
+      const TimePoint next = next_is_done ? done : steps.begin()->first;
       Advance(std::max(next - executors_[0]->now(), Duration::zero()));
       if (next_is_done) {
         Answer(pending.front());
@@ -329,39 +467,60 @@ class StormTest : public HandshakeGateTest {
         done = next + handshake;
         continue;
       }
-      const int client = arrivals.begin()->second;
-      arrivals.erase(arrivals.begin());
-      Connection connection = Connect("10.0.0.1");
-      const absl::Status placed = Place(connection, static_cast<uint8_t>(client)).status();
+      Step step = std::move(steps.begin()->second);
+      steps.erase(steps.begin());
+      if (!step.connection.has_value()) {
+        step.connection = Connect("10.0.0.1");
+        steps.emplace(next + silence, std::move(step));
+        continue;
+      }
+      const absl::Status placed =
+          Place(*step.connection, static_cast<uint8_t>(step.client)).status();
       if (placed.ok()) {
         if (pending.empty()) done = next + handshake;
-        pending.push_back(std::move(connection));
+        pending.push_back(*std::move(step.connection));
         continue;
       }
       ++result.refusals;
       const std::optional<Duration> wait = ReadRetryAfter(placed);
       if (!wait.has_value()) break;
       const auto fifth = static_cast<uint64_t>(wait->count() / 5);
-      arrivals.emplace(next + *wait + Duration(random.Below(fifth + 1)), client);
+      steps.emplace(next + *wait + Duration(random.Below(fifth + 1)), Step{.client = step.client});
     }
     EXPECT_EQ(links.size(), static_cast<size_t>(clients));
-    EXPECT_EQ(gate_->stats().evicted_pending + gate_->stats().evicted_silent, 0u);
+    EXPECT_EQ(gate_->stats().evicted_pending, 0u);
+    if (silence == Duration::zero()) {
+      EXPECT_EQ(gate_->stats().evicted_silent, 0u);
+    }
     result.time = executors_[0]->now() - begin;
     links.clear();
     return result;
+  }
+
+  void ExpectFewRefusals(int clients, Duration handshake, Duration silence) {
+    SCOPED_TRACE(testing::Message() << clients << " clients, " << handshake.count() << " ns each, "
+                                    << silence.count() << " ns silent");
+    const Result storm = Storm(clients, handshake, silence);
+    EXPECT_LT(storm.refusals, clients);
+    // The server does not stand idle for long.
+    EXPECT_LT(storm.time,
+              clients * std::max<Duration>(handshake, std::chrono::milliseconds(10)) * 2);
   }
 };
 
 TEST_F(StormTest, EachClientIsRefusedLessThanOnceOnAverageHoweverLongAHandshakeTakes) {
   for (const int clients : {240, 400}) {
     for (const int ms : {2, 5, 10, 20}) {
-      SCOPED_TRACE(testing::Message() << clients << " clients, " << ms << " ms each");
-      const Duration handshake = std::chrono::milliseconds(ms);
-      const Result storm = Storm(clients, handshake);
-      EXPECT_LT(storm.refusals, clients);
-      // The server does not stand idle for long.
-      EXPECT_LT(storm.time,
-                clients * std::max<Duration>(handshake, std::chrono::milliseconds(10)) * 2);
+      ExpectFewRefusals(clients, std::chrono::milliseconds(ms), Duration::zero());
+    }
+  }
+}
+
+// So more are silent at once than one source may have.
+TEST_F(StormTest, TheSameHoldsIfTheirHellosTakeAWhile) {
+  for (const int clients : {240, 400}) {
+    for (const int ms : {2, 5, 10}) {
+      ExpectFewRefusals(clients, std::chrono::milliseconds(ms), std::chrono::milliseconds(50));
     }
   }
 }

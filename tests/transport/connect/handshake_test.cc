@@ -21,6 +21,7 @@
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/connect/handshake_sides.h"
 #include "tests/transport/coro/started.h"
+#include "verbena/transport/base/retry_after.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/cancel.h"
@@ -140,6 +141,18 @@ TEST_F(HandshakeTest, RefusedClientGetsTheServersCodeAndMessage) {
   EXPECT_TRUE(Says(answer.status(), "max_links of 128 are in use")) << answer.status();
   EXPECT_TRUE(Says(answer.status(), "server")) << answer.status();
   EXPECT_EQ(LinesAbout("max_links"), 1u);
+}
+
+// As a server does that makes room for others.
+TEST_F(HandshakeTest, ARefusalIsHeardThoughTheServerClosedBeforeTheHello) {
+  absl::Status why = absl::ResourceExhaustedError("making room");
+  SetRetryAfter(why, 20ms);
+  EXPECT_EQ(scheduler_.Run(RefuseOffer(*server_, why)), absl::OkStatus());
+  server_.reset();
+  const ParametersOr answer = scheduler_.Run(OfferLink(*client_, Side("client", 1)));
+  EXPECT_EQ(answer.status().code(), StatusCode::kResourceExhausted) << answer.status();
+  EXPECT_TRUE(Says(answer.status(), "making room")) << answer.status();
+  EXPECT_EQ(ReadRetryAfter(answer.status()), Duration(20ms));
 }
 
 TEST_F(HandshakeTest, ExecutorThatTheServerDoesNotHaveIsRefused) {

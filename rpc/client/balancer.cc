@@ -9,6 +9,7 @@
 #include "verbena/rpc/client/subchannels.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/random.h"
+#include "verbena/transport/base/retry_after.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
@@ -209,7 +210,9 @@ Task<absl::StatusOr<ConnectionUse>> Balancer::AwaitPick(std::optional<uint64_t> 
     if (Connection* picked = PickUsable(route_key)) co_return ConnectionUse(*picked);
     if (shard_.closing()) co_return absl::UnavailableError("the runtime is being destroyed");
     const absl::Status obstacle = Obstacle();
-    const bool waits = wait_for_ready && Connection::MayPass(obstacle);
+    const bool patient =
+        wait_for_ready || (deadline.is_set() && ReadRetryAfter(obstacle).has_value());
+    const bool waits = patient && Connection::MayPass(obstacle);
     if (!obstacle.ok() && !waits) co_return obstacle;
     Event& event = wait_for_ready ? may_pick_late_ : may_pick_;
     const absl::Status changed = co_await WithDeadline(WaitFor(event), deadline.when());

@@ -58,7 +58,8 @@ class Balancer final : public ConnectionChoice,
   // Waits until a server is ready, and picks as Pick() does. UNAVAILABLE: the set is empty, or the
   // attempts to connect to all of its servers have failed; if all of them failed with the same
   // code, that code. INVALID_ARGUMENT: the target does not parse. With `wait_for_ready`, the wait
-  // goes on after an error that may pass, until `deadline`, which is a time or none.
+  // goes on after an error that may pass, until `deadline`, which is a time or none; without it,
+  // after one in which a server has named a time, if there is a deadline.
   Task<absl::StatusOr<ConnectionUse>> AwaitPick(std::optional<uint64_t> route_key,
                                                 Deadline deadline, bool wait_for_ready);
   // In the order of the set.

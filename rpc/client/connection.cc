@@ -36,10 +36,9 @@ bool MayGoOverAnotherDevice(const absl::Status& failure) {
 }
 
 // When to come again, from the wait that a server has named. At random, so that those who were
-// refused together do not come together. A server may name any wait, so it has a least.
+// refused together do not come together.
 Duration LaterThan(Duration wait) {
-  const Duration least = std::max(wait, Connection::kInitialBackoff);
-  return least + Duration(Random::Real().Below(static_cast<uint64_t>(least.count() / 5) + 1));
+  return wait + Duration(Random::Real().Below(static_cast<uint64_t>(wait.count() / 5) + 1));
 }
 
 }  // namespace
@@ -227,7 +226,7 @@ Task<absl::Status> Connection::ConnectInTurn() {
     absl::Status tried = co_await TryConnect();
     const std::optional<Duration> wait = ReadRetryAfter(tried);
     if (!wait.has_value()) co_return tried;
-    const TimePoint again = SaturatingAdd(shard_.executor().now(), LaterThan(*wait));
+    const TimePoint again = SaturatingAdd(shard_.executor().now(), PauseAfter(tried));
     if (again >= latest) co_return tried;
     put_off_ = std::move(tried);
     VERBENA_CO_RETURN_IF_ERROR(co_await SleepUntil(again));
@@ -526,9 +525,14 @@ void Connection::Retire() {
 
 void Connection::PutOffNextAttempt() {
   ++failures_;
-  Duration pause = backoff_.Next();
-  if (const auto wait = ReadRetryAfter(last_error_)) pause = std::max(pause, LaterThan(*wait));
-  next_attempt_ = SaturatingAdd(shard_.executor().now(), pause);
+  next_attempt_ = SaturatingAdd(shard_.executor().now(), PauseAfter(last_error_));
+}
+
+// A server may name any wait, and go on doing so, but each attempt makes a queue pair.
+Duration Connection::PauseAfter(const absl::Status& failure) {
+  const Duration pause = backoff_.Next();
+  const std::optional<Duration> wait = ReadRetryAfter(failure);
+  return wait.has_value() ? std::max(pause, LaterThan(*wait)) : pause;
 }
 
 void Connection::CloseOldestDraining() {

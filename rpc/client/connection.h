@@ -58,7 +58,8 @@ class ConnectionListener {
 //
 // A server that has too many handshakes under way may refuse one and name a time
 // (RESOURCE_EXHAUSTED with a retry_after). The attempt then comes again, later than asked by up to
-// a fifth, for connect_timeout; after that, calls that have a deadline wait on until it.
+// a fifth, for connect_timeout; after that, calls that have a deadline wait on until it. A server
+// that goes on refusing is asked less and less often, as one that cannot be reached.
 //
 // A link over another device than the first is temporary: after a pause the connection makes one
 // over the first device beside it. Once that one has proven itself, new calls take it, and the
@@ -173,6 +174,8 @@ class Connection final : private ClientSession::Listener {
   // or it lasted for kLastingLink.
   bool WasOfUse() const;
   void PutOffNextAttempt();
+  // Until the next attempt: as the server asks, but longer after each failure.
+  Duration PauseAfter(const absl::Status& failure);
   void CloseOldestDraining();
   void CloseLinks();
   void DrainLink();

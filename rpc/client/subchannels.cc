@@ -14,6 +14,7 @@
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/log.h"
+#include "verbena/transport/base/retry_after.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
 
@@ -598,12 +599,14 @@ absl::Status Subchannels::Obstacle() const {
   size_t failed = 0;
   std::string text;
   absl::StatusCode code = absl::StatusCode::kOk;
+  Duration wait = Duration::max();  // the shortest that a server has named
   for (size_t server = 0; server < ranking_.size(); ++server) {
     const Subchannel& first = First(server);
     if (first.connection() == nullptr) continue;
     if (!Failed(server)) return absl::OkStatus();
     const absl::Status& error = first.error();
     code = failed == 0 || code == error.code() ? error.code() : absl::StatusCode::kUnavailable;
+    wait = std::min(wait, ReadRetryAfter(error).value_or(Duration::max()));
     if (++failed > kNamed) continue;
     text += fmt::format("{}{}: {}", failed == 1 ? "" : "; ", first.server().name,
                         std::string(error.message()));
@@ -614,8 +617,10 @@ absl::Status Subchannels::Obstacle() const {
                                 ? fmt::format("the {} servers", failed)
                                 : fmt::format("the {} servers that this client tries, of the {}",
                                               failed, ranking_.size());
-  return absl::Status(
+  absl::Status obstacle(
       code, fmt::format("none of {} of {} can be reached: {}", those, setup_.target, text));
+  if (wait != Duration::max()) SetRetryAfter(obstacle, wait);
+  return obstacle;
 }
 
 std::vector<ChannelServer> Subchannels::Describe() const {

@@ -227,7 +227,8 @@ class Subchannels {
   std::vector<Subchannel*> Callable() const;
   // One that is ready; nullptr: none is.
   const Subchannel* AnyReady() const;
-  // The reason why none is ready; OK while an attempt may yet succeed.
+  // The reason why none is ready; OK while an attempt may yet succeed. If servers have named times
+  // to come again, it asks for the shortest of these waits.
   absl::Status Obstacle() const;
   // In the order of the set, each server once.
   std::vector<ChannelServer> Describe() const;

@@ -30,6 +30,7 @@ namespace refused_handshake_test {
 
 using std::chrono::milliseconds;
 using std::chrono::minutes;
+using std::chrono::seconds;
 
 // What the server does with its first handshakes. On its executor.
 struct ScriptedRefusals {
@@ -89,18 +90,51 @@ class RefusedHandshakeTest : public RpcTest {
   ~RefusedHandshakeTest() override { StopAll(); }
 
   // The server refuses `times` handshakes, and then takes each.
-  void Start(int times, std::optional<Duration> wait, Clock* clock = nullptr) {
+  void Start(int times, std::optional<Duration> wait, RuntimeOptions client = {}) {
     refusals_ = {.left = times, .wait = wait};
     StartServer({.address = "server:1"}, {.use_bootstrap = &bootstrap_});
-    RuntimeOptions options{.use_bootstrap = &bootstrap_};
-    if (clock != nullptr) options.clock = clock;
-    client_runtime_ = StartRuntime(std::move(options));
+    client.use_bootstrap = &bootstrap_;
+    client_runtime_ = StartRuntime(std::move(client));
   }
 
   absl::Status CallOnce(const std::string& target, Deadline deadline) {
     Channel channel(*client_runtime_, target);
     testing::Testing::Stub stub(channel);
     return client_runtime_->BlockOn(stub.Echo({}, {.deadline = deadline})).status();
+  }
+
+  // A call with a deadline, whose server names a time after connect_timeout.
+  void WaitsForALateTurn(const std::string& target) {
+    Start(1, kLongestComeAgain, {.clock = &clock_});
+    Channel channel(*client_runtime_, target);
+    testing::Testing::Stub stub(channel);
+    absl::StatusOr<testing::EchoReply> reply = absl::UnknownError("not yet");
+    bool ended = false;  // of the client's executor, as all that follows
+    const auto call = [&]() -> Task<void> {
+      reply = co_await stub.Echo({}, {.deadline = minutes(10)});
+      ended = true;
+    };
+    client_runtime_->Spawn(call());
+    // The clock stands still, so that nobody may sleep on this executor.
+    const auto until_refused = [&]() -> Task<absl::Status> {
+      for (;;) {
+        VERBENA_CO_ASSIGN_OR_RETURN(const std::vector<ChannelServer> servers, channel.Servers());
+        if (!servers.empty() && !servers.front().last_error.ok()) co_return absl::OkStatus();
+        VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
+      }
+    };
+    EXPECT_EQ(Run(until_refused()), absl::OkStatus());
+    EXPECT_FALSE(ended);
+    // The latest turn, and less than it takes a link to be given up that hears nothing.
+    clock_.Advance(*client_runtime_, kLongestComeAgain * 6 / 5 + seconds(1));
+    const auto until_ended = [&]() -> Task<absl::Status> {
+      while (!ended) VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
+      co_return absl::OkStatus();
+    };
+    EXPECT_EQ(Run(until_ended()), absl::OkStatus());
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    EXPECT_EQ(refusals_.made, 1);
+    clock_.Run();
   }
 
   testing::FakeClock clock_;
@@ -116,34 +150,21 @@ TEST_F(RefusedHandshakeTest, ACallWithADeadlineComesAgainAsOftenAsTheServerNames
 }
 
 TEST_F(RefusedHandshakeTest, ACallWithADeadlineWaitsLongerThanConnectTimeout) {
-  Start(1, kLongestComeAgain, &clock_);
-  Channel channel(*client_runtime_, "server:1");
-  testing::Testing::Stub stub(channel);
-  absl::StatusOr<testing::EchoReply> reply = absl::UnknownError("not yet");
-  bool ended = false;  // of the client's executor, as all that follows
-  const auto call = [&]() -> Task<void> {
-    reply = co_await stub.Echo({}, {.deadline = minutes(10)});
-    ended = true;
-  };
-  client_runtime_->Spawn(call());
-  const auto until_refused = [&]() -> Task<absl::Status> {
-    for (;;) {
-      VERBENA_CO_ASSIGN_OR_RETURN(const std::vector<ChannelServer> servers, channel.Servers());
-      if (!servers.front().last_error.ok()) co_return absl::OkStatus();
-      VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
-    }
-  };
-  ASSERT_EQ(Run(until_refused()), absl::OkStatus());
-  EXPECT_FALSE(ended);
-  clock_.Advance(*client_runtime_, 2 * kLongestComeAgain);
-  const auto until_ended = [&]() -> Task<absl::Status> {
-    while (!ended) VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
-    co_return absl::OkStatus();
-  };
-  EXPECT_EQ(Run(until_ended()), absl::OkStatus());
-  EXPECT_TRUE(reply.ok()) << reply.status();
-  EXPECT_EQ(refusals_.made, 1);
-  clock_.Run();
+  WaitsForALateTurn("server:1");
+}
+
+TEST_F(RefusedHandshakeTest, ACallToASetWaitsIfItsServersNameATime) {
+  WaitsForALateTurn("static:server:1");
+}
+
+TEST_F(RefusedHandshakeTest, AServerThatGoesOnRefusingIsAskedLessAndLessOften) {
+  RuntimeOptions client;
+  client.limits.connect_timeout = milliseconds(200);
+  Start(1000, milliseconds(1), std::move(client));
+  const absl::Status status = CallOnce("server:1", {});
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  // At once, and after at least 8, 16, 32, 64 and 128 ms more.
+  EXPECT_LE(refusals_.made, 5);
 }
 
 TEST_F(RefusedHandshakeTest, ACallWithoutADeadlineComesAgainForAWhile) {

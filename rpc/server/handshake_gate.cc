@@ -329,7 +329,7 @@ class HandshakeGate::State {
         ticket.names_source && source.pending.size() >= limits_.offers_per_source;
     if (!source_full && offers_ < limits_.offers) return absl::OkStatus();
     Source& most =
-        source_full ? source : Largest([](const Source& source) { return source.pending.size(); });
+        source_full ? source : Largest([](const Source& source) { return RankOf(source.pending); });
     // Otherwise clients would close each other's offers without end, and none would get in: those
     // of one source, and those of sources that have as many.
     const bool takes_from_another =
@@ -400,15 +400,17 @@ class HandshakeGate::State {
     return best;
   }
 
+  // Ranks sources by what they have in such a queue. Among those that have as many, the one whose
+  // oldest has waited longest comes first.
+  static std::pair<size_t, uint64_t> RankOf(const TicketList& queue) {
+    return {queue.size(), queue.empty() ? 0 : ~queue.front()->number};
+  }
+
   // The silent handshakes of the source that has most of them, or else the pending ones likewise.
-  // Among sources that have as many, it takes the one whose oldest has waited longest.
   TicketList& MostWaiting() {
-    const auto rank = [](const TicketList& queue) {
-      return std::pair(queue.size(), queue.empty() ? 0 : ~queue.front()->number);
-    };
-    TicketList& silent = Largest([&](const Source& source) { return rank(source.silent); }).silent;
+    TicketList& silent = Largest([](const Source& source) { return RankOf(source.silent); }).silent;
     if (!silent.empty()) return silent;
-    return Largest([&](const Source& source) { return rank(source.pending); }).pending;
+    return Largest([](const Source& source) { return RankOf(source.pending); }).pending;
   }
 
   // Looks at every source, but only for a connection that exceeds a bound.

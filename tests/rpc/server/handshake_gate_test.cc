@@ -351,6 +351,23 @@ TEST_F(HandshakeGateTest, HostsThatHaveAsManyOffersDoNotCloseEachOthers) {
   EXPECT_EQ(gate_->stats().evicted_pending, 1u);
 }
 
+TEST_F(HandshakeGateTest, ANewcomerTakesThePlaceOfAnOldOfferWhicheverHostHasIt) {
+  for (int i = 0; i < 16; ++i) {
+    Start({.offers = 2});
+    const std::string net = "10.0." + std::to_string(i);
+    Connection old = Connect(net + ".1");
+    ASSERT_TRUE(Place(old).ok());
+    Answer(old);
+    Advance(std::chrono::seconds(1));
+    Connection young = Connect(net + ".2");
+    ASSERT_TRUE(Place(young).ok());
+    Connection newcomer = Connect(net + ".3");
+    EXPECT_EQ(Place(newcomer).status(), absl::OkStatus()) << i;
+    EXPECT_TRUE(IsClosed(old)) << i;
+    EXPECT_FALSE(MadeWay(young)) << i;
+  }
+}
+
 TEST_F(HandshakeGateTest, ASlowClientDoesNotSpreadTheTurnsOfOthers) {
   Start({.offers_per_source = 1});
   Connection slow = Connect("10.0.0.1");

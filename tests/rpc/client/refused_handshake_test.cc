@@ -179,6 +179,25 @@ TEST_F(RefusedHandshakeTest, AServerOfASetIsComeBackToAlthoughAnotherAddressOfIt
   EXPECT_EQ(refusals_.made, 3);
 }
 
+// Eight connections of one host at a server that has room for two. Some are refused, and some make
+// way before they have said anything.
+TEST_F(RefusedHandshakeTest, EachCallOfAStormEndsWell) {
+  StartServer({.address = "server:1",
+               .handshakes = {.handshakes_per_source = 2, .offers_per_source = 1}},
+              {.use_bootstrap = &bootstrap_});
+  client_runtime_ = StartRuntime({.executors = 8, .use_bootstrap = &bootstrap_});
+  Channel channel(*client_runtime_, "server:1");
+  testing::Testing::Stub stub(channel);
+  const auto call = [&]() -> Task<absl::Status> {
+    co_return (co_await stub.Echo({}, {.deadline = minutes(10)})).status();
+  };
+  std::vector<JoinHandle<absl::Status>> calls;
+  for (int executor = 0; executor < 8; ++executor) {
+    calls.push_back(client_runtime_->Spawn(call(), executor));
+  }
+  for (JoinHandle<absl::Status>& each : calls) EXPECT_EQ(each.Join(), absl::OkStatus());
+}
+
 // As an older server does.
 TEST_F(RefusedHandshakeTest, ARefusalWithoutATimeEndsTheCall) {
   Start(1, std::nullopt);

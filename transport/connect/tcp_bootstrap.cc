@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <boost/asio/error.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -24,10 +25,12 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/name_lookup.h"
+#include "verbena/transport/base/retry_after.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/connect_race.h"
+#include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/resolved_endpoints.h"
 #include "verbena/transport/connect/tcp_stream.h"
@@ -82,7 +85,7 @@ class TcpConnector final : public IoObject, public std::enable_shared_from_this<
 // acceptor takes connections from the kernel's queue on demand, at most kTcpAcceptedAhead ahead: a
 // flood waits in that queue, and does not take the descriptors of this process. When the process is
 // out of descriptors, the acceptor gives up one that it keeps in reserve. With that one it accepts
-// waiting connections and closes them, so that their clients hear of it at once. Then it waits a
+// waiting connections, refuses them with a time (handshake.h), and closes them. Then it waits a
 // while, and logs counts. The listener does not fail.
 
 inline constexpr size_t kTcpAcceptedAhead = 16;
@@ -263,6 +266,19 @@ constexpr auto kRetryDelay = std::chrono::milliseconds(100);
 // The most connections that are shed before the acceptor waits again, so that a flood does not keep
 // the thread.
 constexpr size_t kShedAtOnce = 64;
+// Between the clients whose connections are shed, when they come again. (start)
+constexpr auto kShedTurn = std::chrono::milliseconds(10);
+
+// Refuses the connection for now. It is new, so the kernel has room for the message.
+void RefuseForNow(int fd, size_t before) {
+  absl::Status why = absl::ResourceExhaustedError(
+      "the server's process has no descriptors left (RLIMIT_NOFILE): try again later");
+  SetRetryAfter(why, kRetryDelay + before * kShedTurn);
+  std::string refusal = EncodeRefusal(why);
+  const std::array<uint8_t, 4> length = EncodeTcpLength(refusal.size());
+  refusal.insert(refusal.begin(), length.begin(), length.end());
+  (void)send(fd, refusal.data(), refusal.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
 
 absl::Status Closed() { return absl::CancelledError("the listener was closed"); }
 
@@ -413,9 +429,11 @@ size_t TcpAcceptor::Shed() {
   if (!reserve_) return 0;
   reserve_ = {};
   size_t count = 0;
-  while (count < kShedAtOnce &&
-         AcceptSocket(acceptor_.native_handle(), "accept a connection").ok()) {
-    ++count;
+  for (; count < kShedAtOnce; ++count) {
+    const absl::StatusOr<AcceptedSocket> accepted =
+        AcceptSocket(acceptor_.native_handle(), "accept a connection");
+    if (!accepted.ok()) break;
+    RefuseForNow(accepted->fd.get(), count);
   }
   Reserve();
   return count;

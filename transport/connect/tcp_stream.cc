@@ -18,12 +18,6 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-std::array<uint8_t, 4> EncodeLength(size_t bytes) {
-  const uint32_t value = static_cast<uint32_t>(bytes);
-  return {static_cast<uint8_t>(value), static_cast<uint8_t>(value >> 8),
-          static_cast<uint8_t>(value >> 16), static_cast<uint8_t>(value >> 24)};
-}
-
 uint32_t DecodeLength(const std::array<uint8_t, 4>& bytes) {
   return uint32_t{bytes[0]} | uint32_t{bytes[1]} << 8 | uint32_t{bytes[2]} << 16 |
          uint32_t{bytes[3]} << 24;
@@ -68,6 +62,12 @@ Task<absl::StatusOr<std::string>> ReceiveOn(std::shared_ptr<TcpConnection> conne
 
 }  // namespace
 
+std::array<uint8_t, 4> EncodeTcpLength(size_t bytes) {
+  const uint32_t value = static_cast<uint32_t>(bytes);
+  return {static_cast<uint8_t>(value), static_cast<uint8_t>(value >> 8),
+          static_cast<uint8_t>(value >> 16), static_cast<uint8_t>(value >> 24)};
+}
+
 std::shared_ptr<TcpConnection> TcpConnection::Adopt(std::shared_ptr<IoThread> io,
                                                     asio::ip::tcp::socket socket,
                                                     std::string peer) {
@@ -96,7 +96,7 @@ absl::StatusOr<std::shared_ptr<Mailbox<TcpConnection::Sent>>> TcpConnection::Sta
         "{} messages to {} are still unsent: it does not read", kTcpUnsentMessages, peer_));
   }
   auto sent = std::make_shared<Mailbox<Sent>>();
-  Outgoing outgoing{EncodeLength(message.size()), std::move(message), sent};
+  Outgoing outgoing{EncodeTcpLength(message.size()), std::move(message), sent};
   const bool posted =
       io_->Post([self = shared_from_this(), outgoing = std::move(outgoing)]() mutable {
         self->outgoing_.push_back(std::move(outgoing));

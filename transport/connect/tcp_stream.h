@@ -32,6 +32,9 @@ namespace verbena::internal {
 
 inline constexpr size_t kTcpUnsentMessages = 16;
 
+// The length of a message as it travels before its bytes.
+std::array<uint8_t, 4> EncodeTcpLength(size_t bytes);
+
 class TcpConnection final : public IoObject, public std::enable_shared_from_this<TcpConnection> {
  public:
   // Says that a message was handed to the kernel.

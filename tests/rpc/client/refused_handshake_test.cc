@@ -182,9 +182,9 @@ TEST_F(RefusedHandshakeTest, AServerOfASetIsComeBackToAlthoughAnotherAddressOfIt
 // Eight connections of one host at a server that has room for two. Some are refused, and some make
 // way before they have said anything.
 TEST_F(RefusedHandshakeTest, EachCallOfAStormEndsWell) {
-  StartServer({.address = "server:1",
-               .handshakes = {.handshakes_per_source = 2, .offers_per_source = 1}},
-              {.use_bootstrap = &bootstrap_});
+  StartServer(
+      {.address = "server:1", .handshakes = {.handshakes_per_source = 2, .offers_per_source = 1}},
+      {.use_bootstrap = &bootstrap_});
   client_runtime_ = StartRuntime({.executors = 8, .use_bootstrap = &bootstrap_});
   Channel channel(*client_runtime_, "server:1");
   testing::Testing::Stub stub(channel);

@@ -34,8 +34,10 @@
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/name_lookup.h"
+#include "verbena/transport/base/retry_after.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
@@ -480,6 +482,37 @@ TEST_F(TcpBootstrapTest, ListenerWithoutDescriptorsServesOnceThereAreSome) {
   EXPECT_TRUE(accepting.result().ok());
   EXPECT_NE(lines[0].find("EMFILE"), std::string::npos) << lines[0];
   EXPECT_TRUE(log.Take().empty());
+}
+
+TEST_F(TcpBootstrapTest, ListenerWithoutDescriptorsTellsWhoConnectsWhenToComeAgain) {
+  CapturedLog log;
+  RawPeer first(listener_->address());
+  RawPeer second(listener_->address());
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  // All numbers are taken, apart from the one that the listener keeps in reserve.
+  rlimit few = before;
+  const std::vector<int> open_now = OpenDescriptors();
+  few.rlim_cur = static_cast<rlim_t>(*std::max_element(open_now.begin(), open_now.end())) + 1;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<int> fillers;
+  for (int fd = 0; (fd = dup(STDERR_FILENO)) >= 0;) fillers.push_back(fd);
+  Started<StreamOr> accepting(scheduler_, listener_->Accept());
+  Duration last{};
+  for (RawPeer* peer : {&first, &second}) {
+    const std::string read = peer->Read(kMaxBootstrapMessageBytes);
+    EXPECT_GT(read.size(), 4u);
+    const absl::Status told =
+        ParseReply(read.substr(std::min<size_t>(read.size(), 4)), {}).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(told)) << told;
+    EXPECT_TRUE(Says(told, "RLIMIT_NOFILE")) << told;
+    const Duration wait = ReadRetryAfter(told).value_or(Duration{});
+    EXPECT_GT(wait, last);
+    last = wait;
+  }
+  for (const int fd : fillers) close(fd);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(accepting.done());
 }
 
 TEST_F(TcpBootstrapTest, DestroyedBootstrapEndsAllThatItMade) {

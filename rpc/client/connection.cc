@@ -36,8 +36,9 @@ bool MayGoOverAnotherDevice(const absl::Status& failure) {
 }
 
 // When to come again, from the wait that a server has named. At random, so that those who were
-// refused together do not come together.
+// refused together do not come together. A program's bootstrap may name any wait, also for ever.
 Duration LaterThan(Duration wait) {
+  wait = std::min(wait, Duration::max() / 2);
   return wait + Duration(Random::Real().Below(static_cast<uint64_t>(wait.count() / 5) + 1));
 }
 

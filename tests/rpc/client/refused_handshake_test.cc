@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/testing_service.h"
+#include "tests/transport/connect/scripted_bootstrap.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/status.h"
@@ -205,6 +206,18 @@ TEST_F(RefusedHandshakeTest, ARefusalWithoutATimeEndsTheCall) {
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
   EXPECT_EQ(refusals_.made, 1);
+}
+
+TEST_F(RefusedHandshakeTest, ABootstrapThatPutsOffForEverIsAskedOnce) {
+  int asked = 0;
+  ScriptedBootstrap bootstrap(network_, [&asked](const std::string&) -> Task<absl::Status> {
+    ++asked;
+    co_return WithRetryAfter(absl::UnavailableError("closed for good"), Duration::max());
+  });
+  client_runtime_ = StartRuntime({.use_bootstrap = &bootstrap});
+  EXPECT_TRUE(absl::IsUnavailable(CallOnce("server:1", {})));
+  EXPECT_EQ(asked, 1);
+  client_runtime_.reset();
 }
 
 TEST_F(RefusedHandshakeTest, WithoutADeadlineNobodyWaitsLongerThanConnectTimeout) {

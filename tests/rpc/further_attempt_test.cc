@@ -139,16 +139,20 @@ class PassingInterceptor final : public ClientInterceptor {
 class DestroyingInterceptor final : public ClientInterceptor {
  public:
   Watched<int> begun;
-  Watched<int> destroyed;  // as many, once the test has set it
+  Watched<int> may_destroy;  // as many, once the test has set it
+  Watched<int> destroyed;
 
  private:
   Task<absl::Status> Intercept(ClientCallView&, ClientNext next) override {
     const int attempt = ++begun;
     if (attempt > 2) co_return co_await next();
-    TaskScope rest(co_await CurrentContext());
-    rest.Spawn(Ignored(next()));
-    VERBENA_CO_RETURN_IF_ERROR(
-        co_await destroyed.Until([attempt](int count) { return count >= attempt; }));
+    {
+      TaskScope rest(co_await CurrentContext());
+      rest.Spawn(Ignored(next()));
+      VERBENA_CO_RETURN_IF_ERROR(
+          co_await may_destroy.Until([attempt](int count) { return count >= attempt; }));
+    }
+    ++destroyed;
     co_return absl::UnavailableError("an interceptor has destroyed the attempt");
   }
   static Task<void> Ignored(Task<absl::Status> rest) { (co_await std::move(rest)).IgnoreError(); }
@@ -515,13 +519,14 @@ TEST_F(FurtherAttemptTest, AnAttemptMayBeDestroyedWhileItWaitsForAnEarlierOne) {
   };
   JoinHandle<absl::Status> call = Put({.wait_for_ready = true});
   AwaitStall(stall);
-  interceptor->destroyed = 1;
+  interceptor->may_destroy = 1;
   (void)server_runtime_->BlockOn(interceptor->begun.Until(2));
   AwaitArrival();
   EXPECT_EQ(only().begun, 1) << "another attempt runs beside the first";
   // Before the third attempt the server must be gone.
   clock_.Stop();
-  interceptor->destroyed = 2;
+  interceptor->may_destroy = 2;
+  (void)server_runtime_->BlockOn(interceptor->destroyed.Until(2));
   EndStall(stall, only());
   members_[0]->server.reset();
   clock_.GoOn();

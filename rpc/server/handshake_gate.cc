@@ -437,17 +437,20 @@ class HandshakeGate::State {
     if (queue.empty()) return;
     Ticket& ticket = MakesWay(queue);
     const bool silent = ticket.phase == Phase::kSilent;
+    const bool answered = ticket.answered_at.has_value();
     ++(silent ? stats_.evicted_silent : stats_.evicted_pending);
     log_.Write(LogLevel::kWarning, now(),
                fmt::format("a handshake of {} is closed to make room, {}: {} ({} so far)",
                            ticket.source_name,
-                           silent ? "which sent nothing" : "whose client never said Ready", why,
-                           stats_.evicted_silent + stats_.evicted_pending));
-    if (!ticket.answered_at.has_value()) PutOff(ticket, silent, why);
+                           silent     ? "which sent nothing"
+                           : answered ? "whose client never said Ready"
+                                      : "which has no answer yet",
+                           why, stats_.evicted_silent + stats_.evicted_pending));
+    if (!answered) PutOff(ticket, silent, why);
     Drop(ticket);
     ticket.phase = Phase::kEvicted;
     // One that waits for its answer hears of it then.
-    if (!silent && !ticket.answered_at.has_value()) return;
+    if (!silent && !answered) return;
     ticket.executor->PostFunction([ticket = tickets_[&ticket], silent] {
       if (!silent && ticket->stream != nullptr) ticket->stream->Close();
       if (silent && ticket->hearing != nullptr) ticket->hearing->Request();

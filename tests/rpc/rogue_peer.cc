@@ -101,6 +101,20 @@ void RoguePeer::ConnectTo(const std::string& address, bool confirms) {
   EXPECT_EQ(Run(Offer(address, confirms)), absl::OkStatus());
 }
 
+void RoguePeer::AcceptFrom(MessageListener& listener) {
+  const absl::Status accepted = Run(Answer(listener));
+  EXPECT_EQ(accepted, absl::OkStatus());
+  if (accepted.ok() && answers_proof && address_.kind != LinkKind::kSoft) AnswerProof();
+}
+
+void RoguePeer::AnswerProof() {
+  EXPECT_EQ(Receive()[0].header.kind, FrameKind::kPing);
+  sends_received_ = 0;
+  sends_of_proof_ = 1;
+  Send(EncodeSend(kCorrect, {{.header = {.kind = FrameKind::kPong}}}));
+  EXPECT_EQ(AwaitOwn(kOther), IBV_WC_SUCCESS);
+}
+
 void RoguePeer::Send(const std::string& bytes) {
   ibv_send_wr request = {};
   request.opcode = IBV_WR_SEND;
@@ -129,14 +143,18 @@ ibv_wc_status RoguePeer::Write(uint64_t address, uint32_t rkey, const std::strin
   request.wr.rdma.remote_addr = address;
   request.wr.rdma.rkey = rkey;
   Post(request, bytes);
+  return AwaitOwn(kWrite);
+}
+
+ibv_wc_status RoguePeer::AwaitOwn(uint64_t wr_id) {
   const TimePoint limit = Clock::Real().Now() + kPatience;
   ibv_wc completion = {};
   while (Clock::Real().Now() < limit) {
     if (ibv_poll_cq(cq_.get(), 1, &completion) != 1) continue;
-    if (completion.wr_id == kWrite) return completion.status;
+    if (completion.wr_id == wr_id) return completion.status;
     if (completion.wr_id != kOther) unread_.push_back(completion);
   }
-  ADD_FAILURE() << "a WRITE did not end";
+  ADD_FAILURE() << "a " << (wr_id == kWrite ? "WRITE" : "SEND") << " did not end";
   return IBV_WC_GENERAL_ERR;
 }
 
@@ -180,6 +198,7 @@ void RoguePeer::Post(ibv_send_wr request, const std::string& bytes) {
   if (posted_bytes_ + bytes.size() > kPostedBytes) posted_bytes_ = 0;
   char* copy = posted_.data() + std::exchange(posted_bytes_, posted_bytes_ + bytes.size());
   std::memcpy(copy, bytes.data(), bytes.size());
+  if (request.opcode != IBV_WR_RDMA_WRITE) IssueForProof(copy, bytes.size());
   ibv_sge element = {reinterpret_cast<uintptr_t>(copy), static_cast<uint32_t>(bytes.size()),
                      posted_.lkey()};
   request.sg_list = &element;
@@ -188,6 +207,16 @@ void RoguePeer::Post(ibv_send_wr request, const std::string& bytes) {
   if (request.wr_id == 0) request.wr_id = kOther;
   ibv_send_wr* refused = nullptr;
   EXPECT_EQ(ibv_post_send(qp_.get(), &request, &refused), 0);
+}
+
+// A compact header, which has fewer bits of the count, is left as it is: no rogue server sends one.
+void RoguePeer::IssueForProof(char* bytes, size_t size) const {
+  SendHeader header;
+  if (size < sizeof(header)) return;
+  std::memcpy(&header, bytes, sizeof(header));
+  if (header.is_compact()) return;
+  header.credits_issued += sends_of_proof_;
+  std::memcpy(bytes, &header, sizeof(header));
 }
 
 LinkParameters RoguePeer::Mine() const {
@@ -232,6 +261,8 @@ Task<absl::Status> RoguePeer::Answer(MessageListener& listener) {
   stream_ = *std::move(stream);
   absl::StatusOr<LinkParameters> offer = co_await ReceiveOffer(*stream_);
   if (!offer.ok()) co_return offer.status();
+  // One PING is enough to answer.
+  offer->features &= ~kFeaturePaddedPing;
   if (absl::Status status = ConnectQp(*offer); !status.ok()) co_return status;
   absl::Status accepted = co_await AcceptOffer(*stream_, *offer, Mine());
   if (!accepted.ok()) co_return accepted;

@@ -77,6 +77,8 @@ class RoguePeer {
   uint64_t features = kSupportedFeatures;
   // The largest SEND that the rogue claims to take.
   uint32_t eager_bytes = LinkParameters{}.eager_bytes;
+  // Whether it answers the PING by which a client's link proves itself.
+  bool answers_proof = true;
 
   // Uses the executor and bootstrap of `runtime`, which must outlive the peer. `device` is a name
   // for OpenDevice(). The handshake issues kCredits credits, even if `receives` is false and no
@@ -92,8 +94,10 @@ class RoguePeer {
   // Connects as a client. Unless `confirms`, it never says Ready; a test may call Confirm() later.
   void ConnectTo(const std::string& address, bool confirms = true);
   void Confirm() { EXPECT_EQ(Run(ConfirmReady(*stream_)), absl::OkStatus()); }
-  // Accepts one link as a server. Call it while a client is connecting to `listener`.
-  void AcceptFrom(MessageListener& listener) { EXPECT_EQ(Run(Answer(listener)), absl::OkStatus()); }
+  // Accepts one link as a server. Call it while a client is connecting to `listener`. Except over
+  // shared memory, the client sends a PING first: this returns when the client's device has the
+  // PONG, unless !answers_proof. The PING costs the client none of kCredits.
+  void AcceptFrom(MessageListener& listener);
 
   // Tells the server's end of the link from every other, once the rogue has connected as a client.
   uint64_t server_identity() const { return server_identity_; }
@@ -112,7 +116,8 @@ class RoguePeer {
   // test, and returns one empty frame.
   std::vector<RogueFrame> Receive();
 
-  // SENDs that Receive() has taken, also those without frames: each cost the peer a credit.
+  // SENDs that Receive() has taken, also those without frames: each cost the peer a credit. The
+  // PING of AcceptFrom() does not count.
   uint32_t sends_received() const { return sends_received_; }
 
   // True if the peer ends the link (closes its bootstrap stream) within kPatience.
@@ -128,6 +133,11 @@ class RoguePeer {
   static constexpr size_t kPostedBytes = 1 << 20;
 
   void Post(ibv_send_wr request, const std::string& bytes);
+  // Issues the client another credit for the PING that it spent one on.
+  void IssueForProof(char* bytes, size_t size) const;
+  // Until a WR of that wr_id has ended, and with it all before. Fails the test after kPatience.
+  ibv_wc_status AwaitOwn(uint64_t wr_id);
+  void AnswerProof();
 
   template <typename T>
   T Run(Task<T> task) {
@@ -155,6 +165,7 @@ class RoguePeer {
   std::unique_ptr<MessageStream> stream_;
   std::vector<ibv_wc> unread_;
   uint32_t sends_received_ = 0;
+  uint32_t sends_of_proof_ = 0;  // of the client, whose credits no header of a test counts
 };
 
 // The header of a peer that has issued the credits of its handshake and no more.

@@ -1,6 +1,7 @@
 // A unary call brings back its reply or the Status of its failure, in each form of a call, for
 // messages of all sizes, many at once. All in one process.
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -88,11 +89,13 @@ TEST_F(UnaryTest, ManyCallsInFlightDoNotMixUpTheirReplies) {
     co_return absl::OkStatus();
   };
   EXPECT_EQ(Run(many()), absl::OkStatus());
-  // Every frame and every receive is accounted for. On iWARP the link began with a PING.
+  // Every frame and every receive is accounted for. A link proves itself by two PINGs, except over
+  // shared memory. On iWARP it begins with one more, and one PONG may answer that and the next.
   const EndpointStats client = client_runtime_->endpoint_stats(0);
   const uint64_t pings = client.traffic.frames_sent - 2000u;
-  EXPECT_LE(pings, 1u);
-  EXPECT_EQ(client.traffic.frames_received, 2000u + pings);
+  EXPECT_LE(pings, 3u);
+  EXPECT_LE(client.traffic.frames_received, 2000u + pings);
+  EXPECT_GE(client.traffic.frames_received, 2000u + std::min<uint64_t>(pings, 2));
   EXPECT_LT(client.traffic.sends, 2000u) << "frames of one turn were not coalesced";
 }
 

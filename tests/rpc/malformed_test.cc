@@ -132,6 +132,13 @@ TEST_F(MalformedTest, OddButAllowedFramesKeepTheLink) {
   cancel.header.call_slot = 9;
   rogue.Send(EncodeSend(kCorrect, {cancel}));  // of a call that never was
   rogue.Send(EncodeSend(kCorrect, {}));        // neither frames nor news
+  const RogueFrame pong{.header = {.kind = FrameKind::kPong}, .body = "that nobody asked for"};
+  rogue.Send(EncodeSend(kCorrect, {pong}));
+  const RogueFrame ping{.header = {.kind = FrameKind::kPing}, .body = std::string(100, 'p')};
+  rogue.Send(EncodeSend(kCorrect, {ping}));
+  const RogueFrame answer = rogue.Receive()[0];
+  EXPECT_EQ(answer.header.kind, FrameKind::kPong);
+  EXPECT_EQ(answer.body, std::string(100, '\0'));
   rogue.Send(EncodeSend(kCorrect, {Request("no.such/Method", 0, 0)}));
   std::vector<RogueFrame> refusal = rogue.Receive();
   EXPECT_EQ(refusal[0].header.status_code, static_cast<int>(absl::StatusCode::kUnimplemented));
@@ -141,6 +148,18 @@ TEST_F(MalformedTest, OddButAllowedFramesKeepTheLink) {
   EXPECT_EQ(invalid[0].header.call_generation, 1u);
   rogue.Send(CompactEcho());
   EXPECT_EQ(rogue.Receive()[0].header.status_code, 0);
+}
+
+// The PONG would not fit a SEND that the rogue takes.
+TEST_F(MalformedTest, APingThatIsLongerThanItsPongMayBeEndsTheLink) {
+  StartBoth();
+  RoguePeer rogue(*client_runtime_);
+  rogue.eager_bytes = 1024;
+  rogue.ConnectTo(server_->address());
+  const RogueFrame ping{.header = {.kind = FrameKind::kPing}, .body = std::string(1000, 'p')};
+  rogue.Send(EncodeSend(kCorrect, {ping}));
+  EXPECT_TRUE(rogue.IsDropped());
+  EXPECT_EQ(Run(EchoOnce(1, "others do not notice")), absl::OkStatus());
 }
 
 // Numbers that the handshake gave no method, with nothing behind the server's table.

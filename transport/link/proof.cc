@@ -16,7 +16,11 @@ LinkProof::LinkProof(LinkHost& host, LinkTable& links, LinkKey key)
       begun_(host.executor().now()),
       loss_(absl::UnavailableError("it closed as soon as it was open")),
       failure_(absl::CancelledError("connecting was given up")) {
-  if (Link* link = Find()) link->AwaitPongs(*this);
+  Link* const link = Find();
+  if (link == nullptr) return;
+  peer_ = link->peer();
+  packet_bytes_ = link->packet_bytes();
+  link->AwaitPongs(*this);
 }
 
 LinkProof::~LinkProof() {
@@ -46,27 +50,31 @@ Task<absl::Status> LinkProof::RoundTrip(uint32_t padding, TimePoint limit) {
   ended_.Reset();
   Find()->Ping(padding);
   const absl::Status waited = co_await WithDeadline(WaitFor(ended_), limit);
-  const Link* link = Find();
-  if (link == nullptr) co_return Lost();
-  if (absl::IsDeadlineExceeded(waited)) co_return Unanswered(*link, padding);
+  if (broken_) co_return Unanswered(padding);
+  if (Find() == nullptr) co_return Lost();
+  if (absl::IsDeadlineExceeded(waited)) co_return Unanswered(padding);
   co_return waited;
 }
 
-absl::Status LinkProof::Unanswered(const Link& link, uint32_t padding) const {
+absl::Status LinkProof::Unanswered(uint32_t padding) const {
   const auto waited =
       std::chrono::duration_cast<std::chrono::milliseconds>(host_.executor().now() - begun_);
+  const std::string how = broken_
+                              ? std::string(loss_.message())
+                              : fmt::format("no PING was answered within {} ms", waited.count());
+  const std::string& device = host_.device().name();
   if (padding == 0) {
     return absl::UnavailableError(
-        fmt::format("a link to {} over {} opened, and then carried nothing: no PING was answered "
-                    "within {} ms; the path of the device's packets is broken (neighbour entry, "
-                    "route, firewall), or the server stands still",
-                    link.peer(), host_.device().name(), waited.count()));
+        fmt::format("a link to {} over {} opened, and then carried nothing: {}; the path of the "
+                    "device's packets is broken (neighbour entry, route, firewall), or the server "
+                    "stands still",
+                    peer_, device, how));
   }
   return absl::UnavailableError(
-      fmt::format("a link to {} over {} carries short packets, but within {} ms none of {} bytes: "
-                  "an interface or switch on the path has a smaller MTU; give all the same MTU, or "
+      fmt::format("a link to {} over {} carries short packets, but none of {} bytes: {}; an "
+                  "interface or switch on the path has a smaller MTU; give all the same MTU, or "
                   "set RdmaOptions::path_mtu to a smaller one",
-                  link.peer(), host_.device().name(), waited.count(), link.packet_bytes()));
+                  peer_, device, packet_bytes_, how));
 }
 
 Link* LinkProof::Find() const {
@@ -85,6 +93,8 @@ void LinkProof::OnPong(uint32_t padding) {
 
 void LinkProof::OnLinkLost(const absl::Status& reason) {
   loss_ = reason;
+  const Link* const link = links_.Find(key_);
+  broken_ = link != nullptr && link->broken();
   ended_.Set();
 }
 

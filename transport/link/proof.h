@@ -17,6 +17,7 @@
 #define VERBENA_TRANSPORT_LINK_PROOF_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -49,8 +50,9 @@ class LinkProof final : private PongWaiter {
   Link* Find() const;
   absl::Status Lost() const;
   Task<absl::Status> RoundTrip(uint32_t padding, TimePoint limit);
-  // Why the link has not proven itself: a PING with so much padding got no answer.
-  absl::Status Unanswered(const Link& link, uint32_t padding) const;
+  // Why the link has not proven itself: a PING with so much padding got no answer, in time or
+  // before the device gave the link up.
+  absl::Status Unanswered(uint32_t padding) const;
 
   void OnPong(uint32_t padding) override;
   void OnLinkLost(const absl::Status& reason) override;
@@ -59,9 +61,12 @@ class LinkProof final : private PongWaiter {
   LinkTable& links_;
   const LinkKey key_;
   const TimePoint begun_;
+  std::string peer_;
+  uint32_t packet_bytes_ = 0;
   uint32_t wanted_ = 0;   // the padding of the PONG that is awaited
   Event ended_;           // that PONG has come, or the link is lost
   absl::Status loss_;     // why the link was lost, if it was
+  bool broken_ = false;   // it was, by the device or its path
   absl::Status failure_;  // why the link closes, if it does
   bool proven_ = false;
 };

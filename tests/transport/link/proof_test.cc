@@ -38,8 +38,11 @@ class ProofTest : public LinksFixture {
     hole_.reset();
   }
 
+  // Whatever profile the run has: these tests count on a path of 4096 bytes.
   SoftDeviceOptions device_options() const override {
-    return {.shared_memory = false, .tcp = TcpWireOptions{.address = "127.0.0.1"}};
+    return {.shared_memory = false,
+            .profile = SoftProfile(),
+            .tcp = TcpWireOptions{.address = "127.0.0.1"}};
   }
 
   std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
@@ -49,14 +52,26 @@ class ProofTest : public LinksFixture {
     });
   }
 
-  // Begins to connect, polls until `done`, and then lets kProofTime pass. Returns how that ended.
-  absl::Status ConnectAndWait(const std::function<bool()>& done) {
+  // Begins to connect, polls until a SEND is swallowed, and then lets kProofTime pass. Returns how
+  // that ended.
+  absl::Status ConnectAndWait() {
     proof_time = kProofTime;
+    return ConnectUntilSwallowed([this] { clock().Advance(kProofTime); });
+  }
+  // The same without a limit, but the device gives the link up.
+  absl::Status ConnectAndBreak() {
+    return ConnectUntilSwallowed([this] {
+      Link* const link = client().OpenLink({.slot = 0, .generation = 0});
+      ASSERT_NE(link, nullptr);
+      link->Break(absl::UnavailableError("the network lost its packets"));
+    });
+  }
+  absl::Status ConnectUntilSwallowed(const std::function<void()>& then) {
     std::optional<absl::StatusOr<Link*>> link;
     BeginConnect(at_client_, at_server_, link);
-    PollUntil(done);
+    PollUntil([this] { return hole_->swallowed() > 0; });
     EXPECT_FALSE(link.has_value());
-    clock().Advance(kProofTime);
+    then();
     PollUntil([&link] { return link.has_value(); });
     return link->status();
   }
@@ -78,7 +93,7 @@ TEST_F(ProofTest, ALinkIsReadyOnceAPacketWasFilledBothWays) {
 
 TEST_F(ProofTest, ALinkThatCarriesNothingFails) {
   hole_->SwallowOver(0);
-  const absl::Status failed = ConnectAndWait([this] { return hole_->swallowed() > 0; });
+  const absl::Status failed = ConnectAndWait();
   EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable) << failed;
   EXPECT_NE(failed.message().find("carried nothing"), std::string::npos) << failed;
   EXPECT_NE(failed.message().find("within 1000 ms"), std::string::npos) << failed;
@@ -89,10 +104,30 @@ TEST_F(ProofTest, ALinkThatCarriesNothingFails) {
 
 TEST_F(ProofTest, ALinkThatCarriesShortSendsAloneFailsAndNamesTheMtu) {
   hole_->SwallowOver(1500);
-  const absl::Status failed = ConnectAndWait([this] { return hole_->swallowed() > 0; });
+  const absl::Status failed = ConnectAndWait();
   EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable) << failed;
   EXPECT_NE(failed.message().find("none of 4096 bytes"), std::string::npos) << failed;
   EXPECT_NE(failed.message().find("smaller MTU"), std::string::npos) << failed;
+}
+
+// Devices have retries of their own, which may end before the proof does.
+TEST_F(ProofTest, ALinkThatItsDeviceGivesUpSaysHowFarItCame) {
+  hole_->SwallowOver(0);
+  const absl::Status nothing = ConnectAndBreak();
+  EXPECT_EQ(nothing.code(), absl::StatusCode::kUnavailable) << nothing;
+  EXPECT_NE(nothing.message().find("carried nothing: the network lost its packets"),
+            std::string::npos)
+      << nothing;
+}
+
+TEST_F(ProofTest, ALinkThatItsDeviceGivesUpOverAFullPacketNamesTheMtu) {
+  hole_->SwallowOver(1500);
+  const absl::Status short_alone = ConnectAndBreak();
+  EXPECT_EQ(short_alone.code(), absl::StatusCode::kUnavailable) << short_alone;
+  EXPECT_NE(short_alone.message().find("none of 4096 bytes: the network lost its packets"),
+            std::string::npos)
+      << short_alone;
+  EXPECT_NE(short_alone.message().find("smaller MTU"), std::string::npos) << short_alone;
 }
 
 TEST_F(ProofTest, AnOlderPeerIsAskedForNoPadding) {

@@ -87,15 +87,7 @@ Task<absl::Status> Connection::Ready() {
 Task<void> Connection::Attempt() {
   std::erase_if(retired_, [](const auto& session) { return session->down(); });
   attempt_.emplace((co_await CurrentContext()).cancel);
-  try {
-    last_error_ = co_await ConnectInTurn().In(&*attempt_);
-  } catch (const std::exception& error) {
-    last_error_ = absl::InternalError(
-        fmt::format("connecting to {} failed with an exception: {}", target_, error.what()));
-  } catch (...) {
-    last_error_ =
-        absl::InternalError(fmt::format("connecting to {} failed with an exception", target_));
-  }
+  last_error_ = co_await Caught(ConnectInTurn()).In(&*attempt_);
   attempt_.reset();
   put_off_ = absl::OkStatus();
   connecting_ = false;
@@ -106,6 +98,18 @@ Task<void> Connection::Attempt() {
     DrainLink();
   } else if (closed_) {
     CloseLinks();
+  }
+}
+
+Task<absl::Status> Connection::Caught(Task<absl::Status> connecting) const {
+  try {
+    co_return co_await std::move(connecting);
+  } catch (const std::exception& error) {
+    co_return absl::InternalError(
+        fmt::format("connecting to {} failed with an exception: {}", target_, error.what()));
+  } catch (...) {
+    co_return absl::InternalError(
+        fmt::format("connecting to {} failed with an exception", target_));
   }
 }
 
@@ -400,11 +404,13 @@ Task<absl::StatusOr<std::unique_ptr<ClientSession>>> Connection::OpenLink(
 
 void Connection::Take(std::unique_ptr<ClientSession> session, Way way) {
   ClientSession* const former = current_.get();
-  if (former != nullptr) retired_.push_back(std::move(current_));
+  if (former != nullptr) SetAside();
   current_ = std::move(session);
   current_->set_tally(tally_.get());
   opened_ = shard_.executor().now();
   way_ = way;
+  passed_over_ =
+      !DeviceScores::Of(shard_).WhyPassedOver(AddressAt(way.address), way.device).empty();
   TellListeners();
   if (former != nullptr && !former->down()) former->Drain();
   if (!temporary() || returning_ || closed_) return;
@@ -437,11 +443,12 @@ Task<void> Connection::TryFirstAgain() {
     if (prompt) return_backoff_.Reset();
     if (closed_ || !temporary()) co_return;
     std::erase_if(retired_, [](const auto& session) { return session->down(); });
-    const absl::Status tried = co_await TryFirst();
-    if (tried.ok() || shard_.closing()) co_return;
-    Log(LogLevel::kInfo,
-        fmt::format("{} is still passed over on the way to {}: {}", DeviceName(way_.first), target_,
-                    std::string(tried.message())));
+    const absl::Status tried = co_await Caught(TryFirst());
+    if (tried.ok() || closed_ || shard_.closing()) co_return;
+    static thread_local ThrottledLog log({.lines = 4, .interval = std::chrono::seconds(10)});
+    log.Write(LogLevel::kInfo, shard_.executor().now(),
+              fmt::format("{} is still passed over on the way to {}: {}", DeviceName(way_.first),
+                          target_, std::string(tried.message())));
   }
 }
 
@@ -491,10 +498,7 @@ void Connection::NoteBroken(const absl::Status& reason) {
 void Connection::OnSessionDraining(ClientSession& session) {
   if (current_.get() == &session) {
     if (!closed_ && !WasOfUse()) {
-      last_error_ = absl::UnavailableError(
-          fmt::format("{} accepted a link, and said GOAWAY before it answered a call: it is "
-                      "shutting down; try again",
-                      target_));
+      last_error_ = SaidGoAway();
       PutOffNextAttempt();
     }
     Retire();
@@ -506,6 +510,13 @@ void Connection::OnSessionDraining(ClientSession& session) {
   }
 }
 
+absl::Status Connection::SaidGoAway() const {
+  return absl::UnavailableError(
+      fmt::format("{} accepted a link, and said GOAWAY before it answered a call: it is shutting "
+                  "down; try again",
+                  target_));
+}
+
 bool Connection::WasOfUse() const {
   return current_->answered() || shard_.executor().now() - opened_ >= kLastingLink;
 }
@@ -515,13 +526,21 @@ void Connection::Retire() {
     return_backoff_.Reset();
     returns_tried_ = 0;
   }
+  SetAside();
+  TellListeners();
+}
+
+void Connection::SetAside() {
   if (WasOfUse()) {
     backoff_.Reset();
     useless_links_ = 0;
     failures_ = 0;
   }
+  if (passed_over_ && current_->answered()) {
+    DeviceScores::Of(shard_).NoteReturn(AddressAt(way_.address), way_.device,
+                                        shard_.executor().now());
+  }
   retired_.push_back(std::move(current_));
-  TellListeners();
 }
 
 void Connection::PutOffNextAttempt() {
@@ -553,10 +572,16 @@ void Connection::CloseOldestDraining() {
 
 void Connection::OnSessionIdle(ClientSession& session) {
   VERBENA_CHECK(!session.down()) << target_;
+  if (closed_) {
+    return session.CloseLink(absl::CancelledError("no channel uses the link any more"));
+  }
+  const bool is_made = std::ranges::none_of(
+      retired_, [&session](const auto& retired) { return retired.get() == &session; });
+  // It has yet to prove itself, and ends its attempt with these words.
+  if (is_made) return session.CloseLink(SaidGoAway());
   session.CloseLink(
-      closed_ ? absl::CancelledError("no channel uses the link any more")
-              : absl::UnavailableError("the link has drained: the server is shutting down, or "
-                                       "new calls go over another device"));
+      absl::UnavailableError("the link has drained: the server is shutting down, or new calls go "
+                             "over another device"));
 }
 
 uint64_t Connection::late_responses() const {
@@ -603,6 +628,10 @@ void DeviceAttempts::AddFailure(size_t i, const absl::Status& why) {
   for (size_t device = 0; device < shard_.kinds().size(); ++device) {
     if (std::ranges::find(order_, device) == order_.end()) order_.push_back(device);
   }
+  if (first_ != order_[i]) return;
+  const std::vector<size_t> all = ConnectOrder(shard_.kinds(), same_host_);
+  const auto next = std::ranges::find_if(all, [this](size_t device) { return device != first_; });
+  if (next != all.end()) first_ = *next;
 }
 
 absl::Status DeviceAttempts::Failure() const {

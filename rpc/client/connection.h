@@ -165,11 +165,15 @@ class Connection final : private ClientSession::Listener {
   friend class ConnectionUse;
 
   Task<void> Attempt();
+  // As `connecting`; INTERNAL if that throws, as the bootstrap of a program may.
+  Task<absl::Status> Caught(Task<absl::Status> connecting) const;
   // Ready() looks again.
   void WakeWaiters();
   void NoteChange();
   // The current link takes no more calls.
   void Retire();
+  // Moves the current link to retired_, and counts whether it was of use.
+  void SetAside();
   // Whether the current link was worth connecting: the server answered a call or a stream over it,
   // or it lasted for kLastingLink.
   bool WasOfUse() const;
@@ -181,6 +185,7 @@ class Connection final : private ClientSession::Listener {
   void DrainLink();
   void CancelAttempt();
   absl::Status Unused() const;
+  absl::Status SaidGoAway() const;
   // For a call whose deadline passes before there is a link.
   absl::Status TooLate() const;
   void TellListeners();
@@ -244,6 +249,8 @@ class Connection final : private ClientSession::Listener {
   std::unique_ptr<ClientSession> current_;
   TimePoint opened_{};  // the current link
   Way way_;             // that it goes over
+  // DeviceScores passed over its device when it was made: no other one reached the server.
+  bool passed_over_ = false;
   // Draining, or down but perhaps still on the stack of a call: freed at the next attempt.
   std::vector<std::unique_ptr<ClientSession>> retired_;
   const std::vector<std::string> others_;
@@ -314,7 +321,8 @@ class DeviceAttempts {
   // `stream` is the bootstrap connection to the peer, at `address`, which outlives this object.
   DeviceAttempts(Shard& shard, const MessageStream& stream, const std::string& address);
 
-  // The device that comes first, whether it is passed over or not. Precondition: there is one.
+  // The device that comes first, whether it is passed over or not; not shared memory that the two
+  // processes will never share. Precondition: there is one.
   size_t first() const { return first_; }
   // The devices to try, by index in the shard.
   const std::vector<size_t>& order() const { return order_; }

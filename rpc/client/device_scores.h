@@ -5,7 +5,8 @@
 // device fails after some seconds, and the next link opens again. So a device that has lost
 // kLosses links to an address within kWithin, each before an answer came over it, comes last among
 // the devices for that address. A link of the device that proves itself beside another one ends
-// this; one more loss within kWithin brings it back.
+// this. So does one that was made because no other device reached the address, and that brought an
+// answer. One more loss within kWithin brings it back.
 //
 // A part of the runtime, since its executors share its devices. Any thread: a mutex guards it, for
 // it is asked when a link is made or lost. At most kMaxEntries pairs of a device and an address;
@@ -46,7 +47,7 @@ class DeviceScores final : public Part {
   // answer came over it. True if the device is passed over there from now on.
   bool NoteLoss(const std::string& address, size_t device, const absl::Status& reason,
                 TimePoint now);
-  // A link over the device has proven itself again.
+  // A link over the device works again.
   void NoteReturn(const std::string& address, size_t device, TimePoint now);
   // Empty if the device is not passed over.
   std::string WhyPassedOver(const std::string& address, size_t device) const;

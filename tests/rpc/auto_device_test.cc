@@ -13,6 +13,7 @@
 
 #include "tests/rpc/testing_service.h"
 #include "tests/support/forbidden_call.h"
+#include "tests/transport/base/captured_log.h"
 #include "verbena/rpc/shard/open_device.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
@@ -98,8 +99,12 @@ TEST_F(AutoDeviceTest, AServerOpensTcpForAClientOfItsHostThatAsksForIt) {
 }
 
 TEST_F(AutoDeviceTest, AClientOpensTcpForAServerOfItsHostThatHasNoSharedMemory) {
+  CapturedLog log;
   Start("soft:tcp", "auto");
   ASSERT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
+  for (const std::string& line : log.Take()) {
+    EXPECT_EQ(line.find("for a time"), std::string::npos) << line;
+  }
   EXPECT_EQ(InUse(), std::vector<std::string>{kTcpDeviceName});
   EXPECT_NE(PassedOver("soft0").find("only tcp0 (tcp)"), std::string::npos) << PassedOver("soft0");
 }

@@ -273,6 +273,23 @@ TEST_F(HostileServerTest, AServerThatSaysGoAwayOnEachLinkIsConnectedToLessAndLes
   Eventually([this] { return ClientLinks() == 0; }, "idle links close");
 }
 
+// The client has sent a PING, which is to show that the link carries anything.
+TEST_F(HostileServerTest, AServerThatSaysGoAwayInsteadOfAPongIsShuttingDown) {
+  client_runtime_ = StartRuntime({.device = "soft:tcp"});
+  channel_ = std::make_unique<Channel>(*client_runtime_, hostile_.listener->address());
+  script_ = std::thread([this] {
+    RoguePeer peer(*hostile_.runtime, "soft:tcp");
+    peer.answers_proof = false;
+    peer.AcceptFrom(*hostile_.listener);
+    Hostile::SayGoAway(peer);
+    EXPECT_TRUE(peer.IsDropped());
+  });
+  const absl::Status status = Run(channel_->Connect());
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("said GOAWAY before it answered a call"), std::string::npos)
+      << status;
+}
+
 // As a server that crashes on each first call: a thousand clients must not be its next trouble.
 TEST_F(HostileServerTest, AServerThatLosesEachLinkIsConnectedToLessAndLessOften) {
   constexpr int kLinks = 8;

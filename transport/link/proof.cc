@@ -13,7 +13,7 @@ LinkProof::LinkProof(LinkHost& host, LinkTable& links, LinkKey key)
     : host_(host),
       links_(links),
       key_(key),
-      begun_(host.executor().now()),
+      begun_(host.executor().FreshNow()),
       loss_(absl::UnavailableError("it closed as soon as it was open")),
       failure_(absl::CancelledError("connecting was given up")) {
   Link* const link = Find();

@@ -565,9 +565,9 @@ void Connection::CloseOldestDraining() {
   }
   if (draining <= kMaxDraining) return;
   oldest->Close(absl::UnavailableError(fmt::format(
-      "{} said GOAWAY on {} links that have calls left; the one that drained longest is "
-      "closed, since at most {} drain at once",
-      target_, draining, kMaxDraining)));
+      "{} links to {} have calls left and take no new ones, since it said GOAWAY, or new calls go "
+      "over another device; the one that drained longest is closed, since at most {} drain at once",
+      draining, target_, kMaxDraining)));
 }
 
 void Connection::OnSessionIdle(ClientSession& session) {

@@ -69,8 +69,9 @@ class ConnectionListener {
 // off exponentially, and calls fail at once with the last error. A server that goes away gracefully
 // says so (GOAWAY): new calls then take a new link, and the old one closes when its last call has
 // ended. A server that says GOAWAY on each link gains nothing: at most kMaxDraining links drain at
-// once, and a link that was of no use counts as a failed attempt. The second link in a row that is
-// lost before it was of use also counts as one, as with a server that crashes on each first call.
+// once, for whatever reason, and a link that was of no use counts as a failed attempt. The second
+// link in a row that is lost before it was of use also counts as one, as with a server that crashes
+// on each first call.
 //
 // Channels share a connection and count as its users. When the last user is gone, the connection
 // closes its links, and its owner frees it once they are down. If a server left the set of a

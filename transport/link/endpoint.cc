@@ -447,8 +447,11 @@ void Endpoint::OnQpEvent(Link& link, ibv_event_type type) {
     link.qp().OnLastWqe();
     return;
   }
-  link.Break(absl::UnavailableError(
-      fmt::format("{} on QPN {:#x}, peer {}", ibv_event_type_str(type), link.qpn(), link.peer())));
+  const absl::Status reason = absl::UnavailableError(
+      fmt::format("{} on QPN {:#x}, peer {}", ibv_event_type_str(type), link.qpn(), link.peer()));
+  if (type == IBV_EVENT_QP_FATAL) return link.Break(reason);
+  // For a request of the peer's, which no other device would take either.
+  link.Close(reason);
 }
 
 Task<absl::StatusOr<Link*>> Endpoint::Connect(std::unique_ptr<MessageStream> stream,

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "tests/transport/device/raising_device.h"
@@ -117,6 +118,25 @@ TEST_F(DeviceEventsTest, AQueuePairThatFailsEndsItsLinkAndNoOther) {
   EXPECT_THAT(Message(other_client.reason()), HasSubstr(ibv_event_type_str(IBV_EVENT_QP_FATAL)));
   ExpectThatTheLinkServes();
   ExpectThatNewLinksWork();
+}
+
+// The other events are for requests of the peer's, which no other device would take either.
+TEST_F(DeviceEventsTest, OnlyAQueuePairThatFailsCountsAgainstItsDevice) {
+  for (const ibv_event_type type :
+       {IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR}) {
+    Receiver client_end, server_end;
+    Link* const link = Connect(client_end, server_end);
+    ASSERT_NE(link, nullptr);
+    // The queue pairs of earlier rounds are gone.
+    const std::vector<ibv_qp*> made = raising().qps();
+    ASSERT_GE(made.size(), 2u);
+    for (ibv_qp* qp : {made[made.size() - 2], made.back()}) {
+      if (qp->qp_num == link->qpn()) raising().Raise(type, qp);
+    }
+    PollUntil([&] { return client().stats().links + server().stats().links == 2; });
+    EXPECT_THAT(Message(client_end.reason()), HasSubstr(ibv_event_type_str(type)));
+    EXPECT_EQ(client_end.broken(), type == IBV_EVENT_QP_FATAL) << ibv_event_type_str(type);
+  }
 }
 
 TEST_F(DeviceEventsTest, ALinkBegunAfterItsPortChangedTellsThePeerTheNewAddress) {

@@ -33,17 +33,23 @@ namespace verbena::internal {
 class Receiver final : public LinkListener {
  public:
   absl::Status OnFrame(Link&, const FrameHeader& frame, const char* body) override;
-  void OnLinkDown(Link&, const absl::Status& reason) override { reason_ = reason; }
+  void OnLinkDown(Link& link, const absl::Status& reason) override {
+    reason_ = reason;
+    broken_ = link.broken();
+  }
   bool ExpectsFrames() const override { return expects_frames_; }
   // From now on the link PINGs a silent peer, as it does for a call that waits.
   void set_expects_frames() { expects_frames_ = true; }
 
   uint32_t received() const { return received_; }
   const absl::Status& reason() const { return reason_; }
+  // Whether a fault of the device, or of the path behind it, has ended the link.
+  bool broken() const { return broken_; }
 
  private:
   uint32_t received_ = 0;
   bool expects_frames_ = false;
+  bool broken_ = false;
   absl::Status reason_;
 };
 

@@ -99,6 +99,12 @@ struct DedupeResult {
 //   … delete the names of that client below context.dedupe_acknowledged_below() …
 //   VERBENA_CO_RETURN_IF_ERROR(co_await Commit(std::move(batch)));
 //
+// A store that is bounded removes names which nobody has acknowledged, too. Once it has done so, it
+// cannot tell a new client from one that it has forgotten: of a client that it does not know, calls
+// up to context.dedupe_highest() may have run. Calls with higher numbers come since, if each client
+// that was forgotten had been idle for 2 * DedupeOptions::keep_for, longer than a request takes.
+// Otherwise, and if the number is 0, any call of the client may have run.
+//
 // A handler that cannot tell whether its commit has taken effect returns
 // ServerContext::MaybeExecuted(), or throws, so that a repeated request asks the store.
 // A store is implemented by users, given to ServerOptions::dedupe, and must outlive the server. It
@@ -133,7 +139,8 @@ struct DedupeOptions {
   // The server keeps no larger result, but only that the call has run: a repeated request fails
   // with RESOURCE_EXHAUSTED and Outcome::kExecuted. At most max_bytes.
   size_t max_result_bytes = size_t{1} << 20;
-  // A result that nobody acknowledged is dropped after this long: more than 0.
+  // A result that nobody acknowledged is dropped after this long: more than 0. The server takes for
+  // granted that no request is longer on its way from its client.
   Duration keep_for = std::chrono::minutes(5);
   // The names that the service stores with its data; null: it stores none.
   DedupeStore* store = nullptr;

@@ -99,6 +99,11 @@ class VERBENA_EXPORT ServerContext {
   // The caller repeats no more calls of the client in dedupe_id() whose number is below this. 0 if
   // the call has no name.
   uint64_t dedupe_acknowledged_below() const;
+  // The highest number that the client in dedupe_id() had given when this request left it: no call
+  // with a higher number had left before. 0 if that is not known, as from an older client, in a
+  // request that came longer than DedupeOptions::keep_for ago, or if the call has no name. For a
+  // store that has forgotten names (dedupe.h).
+  uint64_t dedupe_highest() const;
   // Metadata that goes back with the answer, also with a failure: the caller finds it in
   // CallInfo::trailing_metadata. INVALID_ARGUMENT if the entry may not be sent; RESOURCE_EXHAUSTED
   // beyond ServerOptions::max_metadata_bytes, or half of a frame (LinkLimits::eager_bytes) if that

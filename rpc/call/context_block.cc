@@ -27,6 +27,7 @@ constexpr uint8_t kHasRequestId = 2;  // a WireRequestId
 constexpr uint8_t kTravels = 4;       // alone
 constexpr uint8_t kHasDedupe = 8;     // a WireDedupe
 constexpr uint8_t kHasEarlier = 16;   // a WireEarlierHeader, and as many WireEarlier as it says
+constexpr uint8_t kHasHighest = 32;   // with kHasDedupe: a WireHighest behind that
 
 struct WireTrace {
   std::array<uint8_t, 16> trace_id{};
@@ -50,6 +51,11 @@ struct WireDedupe {
 };
 static_assert(sizeof(WireDedupe) == 40);
 
+struct WireHighest {
+  uint64_t number = 0;
+};
+static_assert(sizeof(WireHighest) == 8);
+
 struct WireEarlierHeader {
   uint8_t count = 0;
   std::array<uint8_t, 7> reserved{};
@@ -64,8 +70,8 @@ struct WireEarlier {
 };
 static_assert(sizeof(WireEarlier) == 16);
 static_assert(sizeof(WireHeader) + sizeof(WireTrace) + TraceContext::kMaxStateBytes +
-                  sizeof(WireRequestId) + sizeof(WireDedupe) + sizeof(WireEarlierHeader) +
-                  EarlierAttempt::kMost * sizeof(WireEarlier) ==
+                  sizeof(WireRequestId) + sizeof(WireDedupe) + sizeof(WireHighest) +
+                  sizeof(WireEarlierHeader) + EarlierAttempt::kMost * sizeof(WireEarlier) ==
               kMaxContextFixedBytes);
 
 template <typename T>
@@ -117,6 +123,20 @@ absl::Status TakeDedupe(std::string_view& left, std::optional<DedupeName>& dedup
   return absl::OkStatus();
 }
 
+absl::Status TakeHighest(std::string_view& left, DedupeName& dedupe) {
+  WireHighest wire;
+  VERBENA_RETURN_IF_ERROR(Take(left, wire));
+  const bool is_known = wire.number != 0;
+  if (is_known &&
+      (wire.number < dedupe.id.number || wire.number == std::numeric_limits<uint64_t>::max())) {
+    return absl::InvalidArgumentError(
+        fmt::format("a client that says that the highest number it has given is {}, and calls {}",
+                    wire.number, dedupe.id.number));
+  }
+  dedupe.highest = wire.number;
+  return absl::OkStatus();
+}
+
 size_t BytesOf(const std::vector<EarlierAttempt>& earlier) {
   return earlier.empty() ? 0 : sizeof(WireEarlierHeader) + earlier.size() * sizeof(WireEarlier);
 }
@@ -160,13 +180,14 @@ absl::Status TakeEarlier(std::string_view& left, std::vector<EarlierAttempt>& ea
 size_t CallContext::encoded_bytes() const {
   return sizeof(WireHeader) + (trace ? sizeof(WireTrace) + trace->state.size() : 0) +
          (request_id ? sizeof(WireRequestId) : 0) + (dedupe ? sizeof(WireDedupe) : 0) +
-         BytesOf(earlier) + metadata.bytes();
+         (tells_highest ? sizeof(WireHighest) : 0) + BytesOf(earlier) + metadata.bytes();
 }
 
 void CallContext::Encode(char* to) const {
-  const auto flags =
-      static_cast<uint8_t>((trace ? kHasTrace : 0) | (request_id ? kHasRequestId : 0) |
-                           (dedupe ? kHasDedupe : 0) | (earlier.empty() ? 0 : kHasEarlier));
+  VERBENA_DCHECK(!tells_highest || dedupe.has_value()) << "the highest number of no client";
+  const auto flags = static_cast<uint8_t>(
+      (trace ? kHasTrace : 0) | (request_id ? kHasRequestId : 0) | (dedupe ? kHasDedupe : 0) |
+      (earlier.empty() ? 0 : kHasEarlier) | (tells_highest ? kHasHighest : 0));
   const char* const begin = to;
   to = Put(to, WireHeader{.block_bytes = static_cast<uint32_t>(encoded_bytes()),
                           .flags = flags,
@@ -186,6 +207,7 @@ void CallContext::Encode(char* to) const {
                             .acknowledged_below = dedupe->acknowledged_below,
                             .earlier = dedupe->earlier});
   }
+  if (tells_highest) to = Put(to, WireHighest{.number = dedupe->highest});
   to = Put(to, earlier);
   const char* const end = Put(to, MetadataCodec::EntriesOf(metadata));
   VERBENA_DCHECK(end == begin + encoded_bytes())
@@ -201,8 +223,9 @@ absl::StatusOr<ContextHeader> ParseContextHeader(const char* body, size_t bytes)
   WireHeader wire;
   VERBENA_RETURN_IF_ERROR(Take(left, wire));
   const bool travels = wire.flags == kTravels;
-  constexpr uint8_t kKnown = kHasTrace | kHasRequestId | kHasDedupe | kHasEarlier;
-  const bool unknown = (wire.flags & ~kKnown) != 0 && !travels;
+  constexpr uint8_t kKnown = kHasTrace | kHasRequestId | kHasDedupe | kHasEarlier | kHasHighest;
+  const bool is_of_no_name = (wire.flags & (kHasDedupe | kHasHighest)) == kHasHighest;
+  const bool unknown = ((wire.flags & ~kKnown) != 0 && !travels) || is_of_no_name;
   if (unknown || wire.reserved != 0 ||
       wire.priority > static_cast<uint8_t>(travels ? Priority::kNormal : Priority::kBackground)) {
     return absl::InvalidArgumentError(
@@ -237,6 +260,10 @@ absl::StatusOr<CallContext> ParseContext(const char* block, size_t bytes) {
   if ((wire.flags & kHasDedupe) != 0) {
     VERBENA_RETURN_IF_ERROR(TakeDedupe(left, context.dedupe));
   }
+  if ((wire.flags & kHasHighest) != 0) {
+    context.tells_highest = true;
+    VERBENA_RETURN_IF_ERROR(TakeHighest(left, *context.dedupe));
+  }
   if ((wire.flags & kHasEarlier) != 0) {
     VERBENA_RETURN_IF_ERROR(TakeEarlier(left, context.earlier));
   }
@@ -258,10 +285,13 @@ absl::Status NameOfStream() {
       "a stream with the name of a deduplicated call, or with earlier attempts");
 }
 
-absl::Status UnannouncedNames() {
+absl::Status CheckAnnounced(const CallContext& context, const ContextFeatures& agreed) {
+  const bool names = !context.earlier.empty() && !agreed.names_attempts;
+  const bool tells = context.tells_highest && !agreed.tells_highest;
+  if (!names && !tells) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "a request that names earlier attempts, on a link whose sides have not both said that they "
-      "know such names");
+      fmt::format("a request that {}, on a link whose sides have not both said that they know that",
+                  names ? "names earlier attempts" : "tells the highest number of its client"));
 }
 
 }  // namespace verbena::internal

@@ -21,7 +21,7 @@ namespace verbena::internal {
 
 // The most bytes that a block takes without its metadata.
 inline constexpr size_t kMaxContextFixedBytes =
-    8 + 28 + TraceContext::kMaxStateBytes + 24 + 40 + 72;
+    8 + 28 + TraceContext::kMaxStateBytes + 24 + 40 + 8 + 72;
 inline constexpr size_t kMaxContextBytes = kMaxContextFixedBytes + Metadata::kMaxBytes;
 // A larger block of a request travels one-sided.
 inline constexpr size_t kMaxContextInFrame = 1024;
@@ -39,6 +39,8 @@ struct DedupeName {
   uint64_t acknowledged_below = 0;
   // The incarnation of the server at which an earlier attempt may have run; 0 if none may have.
   uint64_t earlier = 0;
+  // The highest number that the client had given when this request left it; 0 if that is not known.
+  uint64_t highest = 0;
 
   bool operator==(const DedupeName&) const = default;
 };
@@ -57,11 +59,14 @@ struct EarlierAttempt {
   bool operator==(const EarlierAttempt&) const = default;
 };
 
-// Hears that a request with a context block has been given to a link, whose server has that
-// incarnation.
+struct CallContext;
+
+// Hears that a request with a context block is given to a link, whose server has that incarnation.
 class ContextSentListener {
  public:
-  virtual void OnContextSent(uint64_t incarnation) = 0;
+  // May change values of `context`, the block's, but not the block's length. A block that travels
+  // has left with its former values.
+  virtual void OnContextSent(CallContext& context, uint64_t incarnation) = 0;
 
  protected:
   ~ContextSentListener() = default;
@@ -69,6 +74,8 @@ class ContextSentListener {
 
 struct CallContext {
   Priority priority = Priority::kNormal;
+  // Whether the block has dedupe->highest.
+  bool tells_highest = false;
   std::optional<RequestId> request_id = {};
   std::optional<TraceContext> trace = {};
   Metadata metadata = {};
@@ -111,8 +118,14 @@ absl::StatusOr<CallContext> ParseContext(const char* block, size_t bytes);
 absl::StatusOr<Metadata> ParseTrailingMetadata(const char* block, size_t bytes);
 // The violation of a stream whose block has the name of a deduplicated call, or earlier attempts.
 [[gnu::cold]] absl::Status NameOfStream();
-// The violation of a client that names earlier attempts on a link without that feature.
-[[gnu::cold]] absl::Status UnannouncedNames();
+
+// What blocks may have only if both sides of their link have said that they know it.
+struct ContextFeatures {
+  bool names_attempts = false;  // CallContext::earlier
+  bool tells_highest = false;   // DedupeName::highest
+};
+// INVALID_ARGUMENT if `context` has something that is not among `agreed`.
+absl::Status CheckAnnounced(const CallContext& context, const ContextFeatures& agreed);
 
 }  // namespace verbena::internal
 

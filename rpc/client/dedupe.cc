@@ -57,7 +57,9 @@ void DedupeAttempt::Settle() {
   --token_.unsent_;
 }
 
-void DedupeAttempt::OnContextSent(uint64_t incarnation) {
+void DedupeAttempt::OnContextSent(CallContext& context, uint64_t incarnation) {
+  // Calls that begin later may reach the server before one that waited here.
+  context.dedupe->highest = token_.client_->highest();
   Settle();
   sent_to_ = incarnation;
   const auto place = std::find_if(

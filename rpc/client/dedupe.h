@@ -29,6 +29,8 @@ class DedupeClient {
   // A fresh number, which is open until Close().
   uint64_t Open();
   void Close(uint64_t number) { open_.erase(number); }
+  // The last one that Open() gave; 0 before the first.
+  uint64_t highest() const { return next_ - 1; }
   // No number below it is open, or will be.
   uint64_t acknowledged_below() const { return open_.empty() ? next_ : *open_.begin(); }
 
@@ -58,7 +60,7 @@ class DedupeAttempt final : public ContextSentListener {
   // The attempt has ended with `status`.
   void End(const absl::Status& status);
 
-  void OnContextSent(uint64_t incarnation) override;
+  void OnContextSent(CallContext& context, uint64_t incarnation) override;
 
  private:
   // The attempt has been sent, or has ended.

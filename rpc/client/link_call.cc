@@ -37,13 +37,12 @@ Task<absl::Status> FreeLeases(Link& link, uint32_t count) {
 
 }  // namespace
 
-LinkCall::LinkCall(const CallSpec& spec, const CallContext& context, Connection& connection)
+LinkCall::LinkCall(const CallSpec& spec, CallContext& context, Connection& connection)
     : CallInFlight(connection.usable_session(), connection.shard().executor(), spec.method,
                    spec.request, spec.reply, spec.deadline, spec.info, 0),
       spec_(spec),
       connection_(&connection),
-      context_(context.empty() ? nullptr : &context),
-      context_bytes_(context_ == nullptr ? 0 : context_->encoded_bytes()) {}
+      context_(context.empty() ? nullptr : &context) {}
 
 // --- Before the request
 
@@ -72,7 +71,17 @@ size_t LinkCall::BytesInFrame() const {
          (bulk_->context_bytes > 0 ? kContextHeaderBytes : context_bytes_);
 }
 
+void LinkCall::MeasureContext() {
+  if (context_->dedupe.has_value()) {
+    context_->tells_highest = session_->link()->tells_highest_number();
+    // A block that travels leaves before its request: it tells that the number is not known.
+    context_->dedupe->highest = 0;
+  }
+  context_bytes_ = context_->encoded_bytes();
+}
+
 absl::Status LinkCall::Shape() {
+  if (context_ != nullptr) MeasureContext();
   message_bytes_ = request_.ByteSizeLong();
   if (info_ != nullptr) info_->request_bytes = static_cast<uint32_t>(message_bytes_);
   const CallOptions& options = spec_.options;
@@ -217,6 +226,9 @@ bool LinkCall::Begin() {
   // smaller frames.
   if (body_bytes > session_->max_body_bytes()) return Refuse(TooLargeForLink());
   if (spec_.fence != nullptr && spec_.fence->Blocks(*session_)) return Refuse(OtherServer());
+  if (context_ != nullptr && context_->tells_highest && !session_->link()->tells_highest_number()) {
+    return Refuse(OlderServer());
+  }
   method_number_ = session_->NumberOf(method_);
   if (method_number_ == 0) return Refuse(session_->NoSuchMethod(method_));
   if (!session_->Register(*this, &id_)) return Refuse(ClientSession::TooManyCalls());
@@ -240,6 +252,13 @@ absl::Status LinkCall::OtherServer() const {
       "the link changed while an attempt of {} began, and leads to a server at which an "
       "earlier one still runs; try again",
       method_.full_name));
+}
+
+absl::Status LinkCall::OlderServer() const {
+  return absl::UnavailableError(
+      fmt::format("the link changed while {} began, and leads to a server of an earlier version, "
+                  "which does not know all that the request has; try again",
+                  method_.full_name));
 }
 
 bool LinkCall::Refuse(absl::Status status) {
@@ -285,7 +304,7 @@ void LinkCall::WriteRequest(char* body) {
 // Returns the end of the block.
 char* LinkCall::WriteContext(char* body) const {
   if (context_->sent_listener != nullptr) {
-    context_->sent_listener->OnContextSent(session_->link()->incarnation());
+    context_->sent_listener->OnContextSent(*context_, session_->link()->incarnation());
   }
   if (bulk_.has_value() && bulk_->context_bytes > 0) {
     EncodeTravellingContext(context_bytes_, body);

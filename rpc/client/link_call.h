@@ -43,8 +43,8 @@ namespace verbena::internal {
 
 class LinkCall final : public CallInFlight, private PayloadListener {
  public:
-  // All outlive the call. The context block must not change from now on.
-  LinkCall(const CallSpec& spec, const CallContext& context, Connection& connection);
+  // All outlive the call, which has the context block to itself.
+  LinkCall(const CallSpec& spec, CallContext& context, Connection& connection);
   // The rest of `plain`, whose server asks for a landing of `wanted`.
   LinkCall(const CallSpec& spec, PlainCall& plain, const LandingRequest& wanted)
       : CallInFlight(plain), spec_(spec), wanted_(wanted) {}
@@ -121,6 +121,10 @@ class LinkCall final : public CallInFlight, private PayloadListener {
   [[gnu::cold, gnu::noinline]] absl::Status TooLargeForLink() const;
   // The link leads to a server at which an earlier attempt may run.
   [[gnu::cold, gnu::noinline]] absl::Status OtherServer() const;
+  // The block tells a highest number, which the link does not take.
+  [[gnu::cold, gnu::noinline]] absl::Status OlderServer() const;
+  // Measures the block, which has what the link takes.
+  void MeasureContext();
   void SendRequest();
   FrameHeader RequestHeader() const;
   void WriteRequest(char* body);
@@ -151,9 +155,9 @@ class LinkCall final : public CallInFlight, private PayloadListener {
   absl::Status ReadResponse();
 
   const CallSpec& spec_;
-  Connection* const connection_ = nullptr;      // null: that of a PlainCall, which has begun
-  const CallContext* const context_ = nullptr;  // null: none
-  const size_t context_bytes_ = 0;
+  Connection* const connection_ = nullptr;  // null: that of a PlainCall, which has begun
+  CallContext* const context_ = nullptr;    // null: none
+  size_t context_bytes_ = 0;
   size_t message_bytes_ = 0;
   std::optional<ClientBulk> bulk_;  // none: the frame holds the whole request
   bool lost_unsent_ = false;

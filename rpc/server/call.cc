@@ -136,7 +136,9 @@ absl::Status ServerCall::TakeRequest(IncomingRequest& request, UsedGrant& landin
     parts_.BeginBulk(*request.bulk, std::move(landing), request.payload_in_frame);
     parts_.bulk.get()->request().set_context_bytes(request.traveling_context_bytes());
   }
-  if (request.has_context) parts_.carried.SetIncoming(std::move(request.context));
+  if (request.has_context) {
+    parts_.carried.SetIncoming(std::move(request.context), parts_.state.executor().now());
+  }
   if (request.streams != Streams::kNone) parts_.BeginStream(request, method());
   if (parts_.AwaitsRequest()) serves_ = true;
   if (!request.message_in_frame) {
@@ -368,14 +370,14 @@ absl::Status ServerCall::ReadContext(std::string_view block) {
     violation = NameOfStream();
   }
   Link* const link = parts_.link->link();
-  if (context.ok() && !context->earlier.empty() && link != nullptr && !link->names_attempts()) {
-    violation = UnannouncedNames();
+  if (violation.ok() && link != nullptr) {
+    violation = CheckAnnounced(*context, ContextFeaturesOf(*link));
   }
   if (!violation.ok()) {
     if (link != nullptr) link->Close(violation);
     return violation;
   }
-  parts_.carried.SetIncoming(*std::move(context));
+  parts_.carried.SetIncoming(*std::move(context), parts_.state.executor().now());
   SetTrace();
   return absl::OkStatus();
 }

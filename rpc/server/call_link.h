@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "verbena/rpc/call/allocate.h"
+#include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/clients.h"
@@ -25,6 +26,11 @@
 namespace verbena::internal {
 
 class ServerCall;
+
+// What context blocks over `link` may have.
+inline ContextFeatures ContextFeaturesOf(const Link& link) {
+  return {.names_attempts = link.names_attempts(), .tells_highest = link.tells_highest_number()};
+}
 
 // CallSlots: the calls of one link that a server runs, by the client's call slot.
 //

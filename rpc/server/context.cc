@@ -106,6 +106,11 @@ uint64_t ServerContext::dedupe_acknowledged_below() const {
   return name != nullptr ? name->acknowledged_below : 0;
 }
 
+uint64_t ServerContext::dedupe_highest() const {
+  const internal::DedupeName* name = parts_.carried.name();
+  return name != nullptr ? name->highest : 0;
+}
+
 absl::Status ServerContext::AddTrailingMetadata(std::string_view key, std::string_view value) {
   VERBENA_RETURN_IF_ERROR(Metadata::CheckEntry(key, value));
   const internal::Link* link = parts_.link->link();

@@ -122,7 +122,7 @@ DedupeClaim DedupeShard::BeginUnknown(const DedupeRequest& request, Record* reco
   const bool forgotten = record != nullptr && record->forgotten.Contains(name.id.number);
   const bool elsewhere = repeated && name.earlier != incarnation_;
   const uint64_t unproven_below =
-      record != nullptr ? record->unproven_below : UnprovenBelow(name.id);
+      record != nullptr ? record->unproven_below : UnprovenBelow(name, now);
   const bool lost = repeated && name.id.number < unproven_below;
   if ((forgotten || elsewhere || lost) && !limits_.has_store) {
     return Unproven(forgotten ? "it has dropped the result (DedupeOptions)"
@@ -131,7 +131,7 @@ DedupeClaim DedupeShard::BeginUnknown(const DedupeRequest& request, Record* reco
                           "it restarted"
                         : "it has dropped what it knew of the client (DedupeOptions)");
   }
-  if (record == nullptr) record = AddRecord(request, now);
+  if (record == nullptr) record = AddRecord(request, unproven_below, now);
   if (record == nullptr) {
     return Refused(absl::ResourceExhaustedError(
                        "the server runs deduplicated calls of as many clients as it may: retry "
@@ -165,7 +165,8 @@ void DedupeShard::Acknowledge(Record& record, uint64_t below, TimePoint now) {
   }
 }
 
-DedupeShard::Record* DedupeShard::AddRecord(const DedupeRequest& request, TimePoint now) {
+DedupeShard::Record* DedupeShard::AddRecord(const DedupeRequest& request, uint64_t unproven_below,
+                                            TimePoint now) {
   const auto has_some = [](const DedupeOwner& owner) {
     return !owner.idle.empty() || !owner.results.empty();
   };
@@ -182,7 +183,7 @@ DedupeShard::Record* DedupeShard::AddRecord(const DedupeRequest& request, TimePo
   record->client = {.client = request.name.id.client};
   record->owner = &shares_.Of(request.source, request.runtime);
   record->acknowledged_below = request.name.acknowledged_below;
-  record->unproven_below = UnprovenBelow(request.name.id);
+  record->unproven_below = unproven_below;
   shares_.Add(*record->owner, entry_weight_);
   return (records_[request.name.id.client] = std::move(record)).get();
 }
@@ -240,14 +241,20 @@ void DedupeShard::NoteIdle(Record& record, TimePoint now) {
   idle_by_age_.PushBack(record);
 }
 
-uint64_t DedupeShard::UnprovenBelow(const RequestId& id) const {
-  const std::optional<uint64_t> dropped = dropped_.Below(id.client);
+uint64_t DedupeShard::UnprovenBelow(const DedupeName& name, TimePoint now) const {
+  const std::optional<uint64_t> dropped = dropped_.Below(name.id.client);
   if (dropped.has_value()) return *dropped;
-  return dropped_.complete() ? 0 : std::numeric_limits<uint64_t>::max();
+  const std::optional<TimePoint> last = dropped_.forgotten_last();
+  if (!last.has_value()) return 0;
+  // The request may have been on its way for keep_for, and RunOnce() lets it wait as long.
+  const TimePoint proven = SaturatingAdd(SaturatingAdd(*last, limits_.keep_for), limits_.keep_for);
+  const bool is_exact = name.highest != 0 && proven < now;
+  return is_exact ? name.highest + 1 : std::numeric_limits<uint64_t>::max();
 }
 
 void DedupeShard::DropRecord(Record& record) {
-  dropped_.Add(record.client.client, std::max(record.began_below, record.unproven_below));
+  dropped_.Add(record.client.client, std::max(record.began_below, record.unproven_below),
+               record.idle_since);
   DedupeOwner& owner = *record.owner;
   records_.erase(std::array<uint8_t, 16>(record.client.client));
   shares_.Remove(owner, entry_weight_);

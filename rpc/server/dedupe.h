@@ -193,31 +193,39 @@ class DroppedNames {
   // Keeps `most` of them, at least 1.
   explicit DroppedNames(size_t most) : most_(most) {}
 
-  // Calls of the client, with numbers below `below`, may have run.
-  void Add(const Client& client, uint64_t below) {
-    const auto [entry, added] = below_.try_emplace(client, below);
-    entry->second = std::max(entry->second, below);
+  // Calls of the client, with numbers below `below`, may have run. It has had none since `last`.
+  void Add(const Client& client, uint64_t below, TimePoint last) {
+    const auto [entry, added] = entries_.try_emplace(client);
+    entry->second.below = std::max(entry->second.below, below);
+    entry->second.last = std::max(entry->second.last, last);
     if (!added) return;
     by_age_.push_back(client);
     if (by_age_.size() <= most_) return;
-    below_.erase(by_age_.front());
+    const auto oldest = entries_.find(by_age_.front());
+    forgotten_last_ = std::max(forgotten_last_.value_or(TimePoint()), oldest->second.last);
+    entries_.erase(oldest);
     by_age_.pop_front();
-    complete_ = false;
   }
   // None: the client is not among them.
   std::optional<uint64_t> Below(const Client& client) const {
-    const auto entry = below_.find(client);
-    return entry == below_.end() ? std::nullopt : std::optional<uint64_t>(entry->second);
+    const auto entry = entries_.find(client);
+    return entry == entries_.end() ? std::nullopt : std::optional<uint64_t>(entry->second.below);
   }
-  // False: there were others.
-  bool complete() const { return complete_; }
-  size_t size() const { return below_.size(); }
+  // The clients that are not among them any more have had no call since then. None: there are no
+  // such clients.
+  std::optional<TimePoint> forgotten_last() const { return forgotten_last_; }
+  size_t size() const { return entries_.size(); }
 
  private:
+  struct Entry {
+    uint64_t below = 0;
+    TimePoint last{};
+  };
+
   const size_t most_;
-  absl::flat_hash_map<Client, uint64_t> below_;
+  absl::flat_hash_map<Client, Entry> entries_;
   std::deque<Client> by_age_;  // the oldest first
-  bool complete_ = true;
+  std::optional<TimePoint> forgotten_last_;
 };
 
 // SequenceSet: a set of numbers that mostly follow each other, as ranges.
@@ -325,7 +333,8 @@ using DedupeWaiters = absl::InlinedVector<std::shared_ptr<DedupeWaiter>, 1>;
 // Owned by a DedupeTable, which holds its lock around each call. Bounded in results, bytes and time
 // as DedupeLimits says, and in records of clients' names by max_results, too. Each record remembers
 // which numbers have run, so that no call is taken for a new one because its result was dropped. Of
-// records that were dropped, the latest max_results leave their highest number (DroppedNames).
+// records that were dropped, the latest max_results leave their highest number (DroppedNames). A
+// client that may have been forgotten beyond that tells itself which numbers it had given.
 class DedupeShard {
  public:
   // `incarnation` is the server's.
@@ -381,13 +390,15 @@ class DedupeShard {
   static void DropGoneWaiters(Call& call);
   static DedupeClaim Found(const DedupeRequest& request, Call& call, Executor& executor);
   DedupeClaim BeginUnknown(const DedupeRequest& request, Record* record, TimePoint now);
-  // Calls of a client without a record may have run if their numbers are below it: all numbers if
-  // the client may have had a record that is not among the dropped ones any more. The number that
-  // comes first proves nothing then, since numbers need not come as the client gave them.
-  uint64_t UnprovenBelow(const RequestId& id) const;
+  // Calls of a client without a record may have run if their numbers are below this. The client may
+  // have had a record that is not among the dropped ones any more. Then the limit is behind the
+  // highest number that the client had given when this request left it. Numbers need not come as
+  // they were given, so one that is higher may have come between, and be forgotten, too: then all
+  // numbers are unproven, as if the highest one is not known.
+  uint64_t UnprovenBelow(const DedupeName& name, TimePoint now) const;
   void Acknowledge(Record& record, uint64_t below, TimePoint now);
   // A record for the request's client; null if there is no room.
-  Record* AddRecord(const DedupeRequest& request, TimePoint now);
+  Record* AddRecord(const DedupeRequest& request, uint64_t unproven_below, TimePoint now);
   void Keep(Call& call, const std::shared_ptr<const KeptResult>& result, TimePoint now);
   // `forgets`: its number stays known as one that has run.
   void DropResult(Call& call, bool forgets, TimePoint now);
@@ -435,6 +446,7 @@ class DedupeTable {
   // Null if the service stores no names.
   DedupeStore* store() const { return options_.store; }
   size_t max_result_bytes() const { return options_.max_result_bytes; }
+  Duration keep_for() const { return options_.keep_for; }
 
   // A request has come to `executor`, on whose thread this is called.
   DedupeClaim Begin(const DedupeRequest& request, Executor& executor);

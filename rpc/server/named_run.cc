@@ -18,6 +18,7 @@
 #include "verbena/rpc/server/context.h"
 #include "verbena/rpc/server/dedupe.h"
 #include "verbena/rpc/status.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
@@ -266,7 +267,6 @@ std::shared_ptr<const KeptResult> NamedRun::ResultOf(const absl::Status& status,
 Task<absl::Status> RunOnce(NamedCall call) {
   CarriedContext& carried = call.parts.carried;
   ServerState& state = call.parts.state;
-  const DedupeName name = *carried.name();
   uint32_t fingerprint = FingerprintOf(call.messages.request());
   size_t done = 0;
   while (ExtendFingerprint(call.parts.bulk.get(), fingerprint, done)) {
@@ -277,6 +277,11 @@ Task<absl::Status> RunOnce(NamedCall call) {
   }
   const ServerClient& client = call.parts.link->client();
   DedupeTable& table = *state.limits().dedupe;
+  // A call with a higher number may have come after this request, and be forgotten by now.
+  if (SaturatingAdd(carried.came(), table.keep_for()) < state.executor().now()) {
+    carried.ForgetHighest();
+  }
+  const DedupeName name = *carried.name();
   const DedupeClaim claim = table.Begin({.name = name,
                                          .runtime = client.identity().runtime,
                                          .source = client.identity().source,

@@ -68,12 +68,21 @@ class CarriedContext {
   const CallContext* incoming() const { return in_use_ ? &state_->incoming : nullptr; }
   // Its metadata, which interceptors may change.
   Metadata& incoming_metadata() { return Make().incoming.metadata; }
-  void SetIncoming(CallContext&& incoming) { Make().incoming = std::move(incoming); }
+  // The block has come at `now`.
+  void SetIncoming(CallContext&& incoming, TimePoint now) {
+    State& state = Make();
+    state.incoming = std::move(incoming);
+    state.came = now;
+  }
 
   // The name of a deduplicated call, until DropIncoming(); null if it has none.
   const DedupeName* name() const {
     return in_use_ && state_->incoming.dedupe ? &*state_->incoming.dedupe : nullptr;
   }
+  // When the name came. Precondition: name() is not null, here and below.
+  TimePoint came() const { return state_->came; }
+  // The name tells no highest number any more.
+  void ForgetHighest() { state_->incoming.dedupe->highest = 0; }
   // The attempts that the request names; null if there are none.
   const std::vector<EarlierAttempt>* earlier() const {
     return in_use_ && !state_->incoming.earlier.empty() ? &state_->incoming.earlier : nullptr;
@@ -123,6 +132,7 @@ class CarriedContext {
  private:
   struct State {
     CallContext incoming;
+    TimePoint came{};  // `incoming`
     CallContext outgoing;
     Once once;
     LeftChanges left_changes;

@@ -22,7 +22,7 @@ absl::Status TakeContext(const RequestRules& rules, IncomingRequest& into) {
                       header.block_bytes, kMaxContextInFrame));
     }
     VERBENA_ASSIGN_OR_RETURN(into.context, ParseContext(into.message.data(), header.block_bytes));
-    if (!into.context.earlier.empty() && !rules.names_attempts) return UnannouncedNames();
+    VERBENA_RETURN_IF_ERROR(CheckAnnounced(into.context, rules.context_features));
   }
   into.has_context = true;
   into.message.remove_prefix(header.in_frame());

@@ -23,7 +23,7 @@ namespace verbena::internal {
 // The bounds that the link sets for a request.
 struct RequestRules {
   size_t max_body_bytes;  // of a frame to the client; at least ResponseBulk::kEncodedBytes
-  bool names_attempts;    // earlier ones, in context blocks
+  ContextFeatures context_features = {};
 };
 
 // A request's values. The views refer to the frame's body, and are valid as long as it is.

@@ -66,7 +66,7 @@ absl::Status ServerSession::OnRequest(const FrameHeader& frame, const char* body
   }
   IncomingRequest request;
   const RequestRules rules{.max_body_bytes = link_->max_body_bytes(),
-                           .names_attempts = link_->names_attempts()};
+                           .context_features = ContextFeaturesOf(*link_)};
   VERBENA_RETURN_IF_ERROR(ParseRequest(frame, body, rules, request));
   UsedGrant landing;
   if (request.bulk.has_value() && request.bulk->grant != RequestBulk::kNoGrant) {

@@ -44,9 +44,12 @@ void Parse(const uint8_t* data, size_t size) {
                               size - kHeaderBytes);
   frame.body_bytes = static_cast<uint32_t>(body.size());
   IncomingRequest request;
-  const RequestRules rules{.max_body_bytes = max_body_bytes, .names_attempts = data[2] % 2 != 0};
+  const ContextFeatures features{.names_attempts = data[2] % 2 != 0,
+                                 .tells_highest = data[2] / 2 % 2 != 0};
+  const RequestRules rules{.max_body_bytes = max_body_bytes, .context_features = features};
   if (!ParseRequest(frame, body.data(), rules, request).ok()) return;
-  VERBENA_CHECK(rules.names_attempts || request.context.earlier.empty()) << body.size();
+  VERBENA_CHECK(features.names_attempts || request.context.earlier.empty()) << body.size();
+  VERBENA_CHECK(features.tells_highest || !request.context.tells_highest) << body.size();
   CheckRest(request.message, body);
   const bool is_plain =
       !request.has_context && !request.bulk.has_value() && request.streams == Streams::kNone;

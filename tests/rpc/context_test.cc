@@ -2,6 +2,8 @@
 // metadata comes back. What may not be sent is refused at the caller, what is too much for the
 // server at the server, and a block that is malformed ends its link alone.
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -9,8 +11,10 @@
 #include <vector>
 
 #include "tests/rpc/context_service.h"
+#include "tests/rpc/dedupe_testing.verbena.pb.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
+#include "tests/support/watched.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/call/context_block.h"
@@ -19,6 +23,9 @@
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/task.h"
+#include "verbena/transport/connect/handshake.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
 namespace context_test {
@@ -480,6 +487,85 @@ TEST_F(RogueAnswerTest, AMalformedBlockEndsTheLink) {
     EXPECT_TRUE(dropped_);
     EXPECT_TRUE(info_.trailing_metadata.empty());
   }
+}
+
+// The names of deduplicated calls of a correct client, as they come to a rogue server.
+class NameOfCallTest : public ContextTest {
+ protected:
+  // Makes so many calls, as many as there are credits or more, each of which takes a frame of its
+  // own. The server issues further credits once all have begun.
+  std::vector<CallContext> Named(uint64_t features, uint32_t calls) {
+    client_runtime_ =
+        StartRuntime({.limits = {.ping_interval = std::chrono::hours(1)}});  // it sends no PONG
+    std::unique_ptr<Runtime> rogue_runtime = StartRuntime();
+    std::unique_ptr<MessageListener> listener =
+        *CoreOf(*rogue_runtime).shard(0).bootstrap().Listen("127.0.0.1:0");
+    channel_ = std::make_unique<Channel>(*client_runtime_, listener->address());
+    Watched<bool> begun;
+    std::vector<CallContext> names;
+    std::thread rogue_thread([&] {
+      RoguePeer rogue(*rogue_runtime);
+      rogue.features = features;
+      rogue.methods = {MethodId("verbena.testing.Counter/Add")};
+      rogue.AcceptFrom(*listener);
+      EXPECT_EQ(rogue_runtime->BlockOn(begun.Until(true)), absl::OkStatus());
+      for (uint32_t i = 0; i < calls; ++i) {
+        if (i == RoguePeer::kCredits) rogue.Send(EncodeSend(Issuing(calls), {}));
+        names.push_back(ContextOfRequest(rogue.Receive()[0]));
+      }
+    });
+    Run(Calls(calls, begun));
+    channel_.reset();
+    client_runtime_.reset();
+    rogue_thread.join();
+    return names;
+  }
+
+ private:
+  static CallContext ContextOfRequest(const RogueFrame& request) {
+    EXPECT_EQ(request.header.flags, kFrameHasContext);
+    const char* const body = request.body.data();
+    const absl::StatusOr<ContextHeader> header = ParseContextHeader(body, request.body.size());
+    if (!header.ok()) return {};
+    absl::StatusOr<CallContext> context = ParseContext(body, header->block_bytes);
+    EXPECT_EQ(context.status(), absl::OkStatus());
+    return context.ok() ? *std::move(context) : CallContext();
+  }
+  // All fail, since the server goes away.
+  Task<void> Calls(uint32_t calls, Watched<bool>& begun) {
+    EXPECT_EQ(co_await channel_->Connect(), absl::OkStatus());
+    TaskScope scope(co_await CurrentContext());
+    for (uint32_t i = 0; i < calls; ++i) {
+      scope.Spawn([this]() -> Task<void> {
+        const testing::Counter::Stub counter(*channel_);
+        testing::AddRequest request;
+        request.set_filler(std::string(3000, 'f'));
+        EXPECT_FALSE((co_await counter.Add(request)).ok());
+      });
+    }
+    (void)co_await Pause();
+    begun = true;
+    co_await scope.Join();
+  }
+};
+
+TEST_F(NameOfCallTest, TheHighestNumberIsThatOfTheMomentAtWhichTheRequestLeaves) {
+  constexpr uint64_t kCalls = RoguePeer::kCredits + 2;
+  const std::vector<CallContext> names = Named(kSupportedFeatures, kCalls);
+  for (uint64_t number = 1; number <= kCalls; ++number) {
+    const CallContext& context = names[number - 1];
+    ASSERT_TRUE(context.dedupe.has_value());
+    EXPECT_TRUE(context.tells_highest);
+    EXPECT_EQ(context.dedupe->id.number, number);
+    const bool waited = number > RoguePeer::kCredits;
+    EXPECT_EQ(context.dedupe->highest, waited ? kCalls : number) << number;
+  }
+}
+
+TEST_F(NameOfCallTest, AnOlderServerIsToldNoHighestNumber) {
+  const std::vector<CallContext> names = Named(kSupportedFeatures & ~kFeatureHighestNumber, 1);
+  ASSERT_TRUE(names[0].dedupe.has_value());
+  EXPECT_FALSE(names[0].tells_highest);
 }
 
 }  // namespace context_test

@@ -17,6 +17,7 @@ Task<absl::Status> CounterService::Add(ServerContext& context, const testing::Ad
   reply.set_count(++runs);
   last_name = context.dedupe_id();
   acknowledged_below = context.dedupe_acknowledged_below();
+  highest = context.dedupe_highest();
   if (handler) co_return co_await handler(context, request, reply);
   co_return absl::OkStatus();
 }

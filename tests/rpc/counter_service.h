@@ -44,6 +44,7 @@ class CounterService final : public testing::Counter::Service {
   // The last Add sets them; read while none runs.
   std::optional<RequestId> last_name;
   uint64_t acknowledged_below = 0;
+  uint64_t highest = 0;
 };
 
 class CounterTest : public RuntimePair {

@@ -236,6 +236,96 @@ TEST_F(DedupeTest, AnotherExecutorOfTheServerFindsTheCall) {
   }
 }
 
+// --- the highest number of a client
+
+TEST_F(DedupeTest, ANameTellsTheHighestNumberThatItsClientHasGiven) {
+  StartBoth();
+  bool refuses = true;
+  service_.handler = [&](ServerContext& context, const testing::AddRequest&,
+                         testing::AddReply&) -> Task<absl::Status> {
+    co_return refuses ? context.NotExecuted(absl::UnavailableError("full")) : absl::OkStatus();
+  };
+  const Token first(*this);
+  EXPECT_FALSE(Add(*first).ok());
+  EXPECT_EQ(service_.highest, 1u);
+  refuses = false;
+  EXPECT_TRUE(Run(AddWith({})).ok());
+  EXPECT_EQ(service_.highest, 2u);
+  EXPECT_TRUE(Add(*first).ok());
+  EXPECT_EQ(service_.last_name->number, 1u);
+  EXPECT_EQ(service_.highest, 2u);
+  EXPECT_TRUE(Run(AddWith({.metadata = {{"fill", std::string(2000, 'f')}}})).ok());
+  EXPECT_EQ(service_.last_name->number, 3u);
+  EXPECT_EQ(service_.highest, 0u) << "its block leaves before the request";
+}
+
+// The server's clock goes on by hours when a test says so.
+class ForgetfulServerTest : public DedupeTest {
+ protected:
+  void Start(ServerOptions options) {
+    RuntimeOptions runtime{.clock = &clock_};
+    runtime.limits.ping_interval = runtime.limits.connect_timeout = std::chrono::hours(1000);
+    runtime.limits.idle_timeout = Duration::zero();
+    server_runtime_ = StartRuntime(std::move(runtime), breaker_.device());
+    options.address = port_.address();
+    ServeWith(service_, std::move(options));
+    StartClient();
+  }
+  // Another client's call.
+  absl::Status AddOfAnother() {
+    Channel other(*client_runtime_, server_->address());
+    const auto add = [](testing::Counter::Stub stub) -> Task<absl::Status> {
+      co_return (co_await stub.Add(testing::AddRequest())).status();
+    };
+    return Run(add(testing::Counter::Stub(other)));
+  }
+  void TearDown() override {
+    stub_.reset();
+    StopAll();
+  }
+
+  MovedClock clock_;
+};
+
+TEST_F(ForgetfulServerTest, ARepetitionThatWasForgottenIsToldFromAFirstCall) {
+  Start({.dedupe = {.max_results = 1}});
+  bool refuses = true;
+  service_.handler = [&](ServerContext& context, const testing::AddRequest&,
+                         testing::AddReply&) -> Task<absl::Status> {
+    co_return refuses ? context.NotExecuted(absl::UnavailableError("full")) : absl::OkStatus();
+  };
+  const Token early(*this);
+  const Token ran(*this);
+  EXPECT_FALSE(Add(*early).ok());
+  refuses = false;
+  EXPECT_TRUE(Add(*ran).ok());
+  // The server has room for one client, and remembers that there was another one.
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(AddOfAnother(), absl::OkStatus());
+  clock_.Advance(std::chrono::hours(1));
+  const uint64_t runs = service_.runs;
+  EXPECT_TRUE(Add(*early).ok()) << "nobody has run it";
+  const absl::Status repeated = Add(*ran).status();
+  EXPECT_TRUE(absl::IsAborted(repeated)) << repeated;
+  EXPECT_EQ(service_.runs, runs + 1);
+  const Token later(*this);
+  breaker_.Arm(CallEvent::kRequestPosted);
+  EXPECT_EQ(OutcomeOf(Add(*later).status()), Outcome::kMaybeExecuted);
+  EXPECT_TRUE(Run(AwaitLink()).ok());
+  const absl::StatusOr<uint64_t> proven = Add(*later);
+  EXPECT_TRUE(proven.ok()) << "it was given after the client had come again: " << proven.status();
+}
+
+TEST_F(ForgetfulServerTest, TheHighestNumberOfARequestThatWaitedForLongIsNotKnown) {
+  const auto interceptor = std::make_shared<LateInterceptor>();
+  Start({.interceptors = {interceptor}});
+  JoinHandle<absl::StatusOr<uint64_t>> call = client_runtime_->Spawn(AddWith({}));
+  EXPECT_EQ(Run(interceptor->waiting.Until(true)), absl::OkStatus());
+  clock_.Advance(DedupeOptions().keep_for + std::chrono::seconds(1));
+  interceptor->may_go = true;
+  EXPECT_TRUE(call.Join().ok());
+  EXPECT_EQ(service_.highest, 0u);
+}
+
 // --- results
 
 TEST_F(DedupeTest, PayloadAndTrailingMetadataAreKept) {

@@ -104,12 +104,14 @@ TraceContext Trace() {
 
 CallContext Everything() {
   return {.priority = Priority::kBackground,
+          .tells_highest = true,
           .request_id = RequestId{.client = {1, 2, 3}, .number = 0x1122334455667788},
           .trace = Trace(),
           .metadata = {{"tenant", "blue"}, {"token-bin", "\xff"}},
           .dedupe = DedupeName{.id = {.client = {9}, .number = 7},
                                .acknowledged_below = 5,
-                               .earlier = 0x8877665544332211},
+                               .earlier = 0x8877665544332211,
+                               .highest = 8},
           .earlier = {{.link = 0x1234567890, .executor = 3, .slot = 65535, .generation = 9},
                       {.link = 0x1234567891, .slot = 1}}};
 }
@@ -143,7 +145,7 @@ TEST(ContextFormatTest, ABlockSurvivesItsEncoding) {
   EXPECT_EQ(read->metadata.Get("token-bin"), "\xff");
   EXPECT_EQ(read->dedupe, sent.dedupe);
   EXPECT_EQ(read->earlier, sent.earlier);
-  EXPECT_EQ(block.size(), 8 + 28 + 7 + 24 + 40 + (8 + 2 * 16) + (4 + 6 + 4) + (4 + 9 + 1));
+  EXPECT_EQ(block.size(), 8 + 28 + 7 + 24 + 40 + 8 + (8 + 2 * 16) + (4 + 6 + 4) + (4 + 9 + 1));
 }
 
 TEST(ContextFormatTest, EachBeginningOfABlockIsRefused) {
@@ -159,13 +161,17 @@ TEST(ContextFormatTest, MalformedBlocksAreRefused) {
   const std::string block = Encoded(Everything());
   const size_t state = 8 + 28;
   const size_t dedupe = state + 7 + 24;
-  const size_t earlier = dedupe + 40;
+  const size_t highest = dedupe + 40;
+  const size_t earlier = highest + 8;
   const size_t entry = earlier + 8 + 2 * 16;
   const std::vector<std::pair<const char*, std::string>> malformed = {
       {"no block", ""},
       {"too short for itself", WithByte(block, 0, 7)},
       {"huge", WithByte(block, 3, '\x7f')},
-      {"unknown flag", WithByte(block, 4, '\x3b')},
+      {"unknown flag", WithByte(block, 4, '\x7b')},
+      {"highest number of no name", std::string("\x10\0\0\0\x20\0\0\0\x09\0\0\0\0\0\0\0", 16)},
+      {"highest number that is not the highest", WithByte(block, highest, 6)},
+      {"highest number that no client gives", std::string(block).replace(highest, 8, 8, '\xff')},
       {"no earlier attempt", WithByte(block, earlier, 0)},
       {"more earlier attempts than there may be", WithByte(block, earlier, 5)},
       {"reserved of the earlier attempts", WithByte(block, earlier + 1, 1)},
@@ -223,6 +229,38 @@ TEST(ContextFormatTest, ANameOfADeduplicatedCallIsChecked) {
   EXPECT_FALSE(named({.id = id, .acknowledged_below = 8}).ok()) << "its own result, too";
   EXPECT_FALSE(named({.id = {.client = {1}, .number = 0}}).ok());
   EXPECT_FALSE(named({.id = {.client = {}, .number = 7}}).ok());
+}
+
+TEST(ContextFormatTest, AHighestNumberMayBeUnknown) {
+  CallContext context{.tells_highest = true,
+                      .dedupe = DedupeName{.id = {.client = {1}, .number = 7}}};
+  for (const uint64_t highest : {uint64_t{0}, uint64_t{7}, ~uint64_t{0} - 1}) {
+    context.dedupe->highest = highest;
+    const std::string block = Encoded(context);
+    absl::StatusOr<CallContext> read = ParseContext(block.data(), block.size());
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->dedupe->highest, highest);
+  }
+  context.tells_highest = false;
+  const std::string block = Encoded(context);
+  EXPECT_EQ(ParseContext(block.data(), block.size())->dedupe->highest, 0u);
+}
+
+TEST(ContextFormatTest, WhatALinksSidesHaveNotAgreedOnIsAViolation) {
+  const DedupeName name{.id = {.client = {1}, .number = 7}};
+  const CallContext plain{.dedupe = name};
+  const CallContext names{.earlier = {{.link = 1}}};
+  const CallContext tells{.tells_highest = true, .dedupe = name};
+  for (const bool names_attempts : {false, true}) {
+    for (const bool tells_highest : {false, true}) {
+      const ContextFeatures agreed{.names_attempts = names_attempts,
+                                   .tells_highest = tells_highest};
+      EXPECT_TRUE(CheckAnnounced(plain, agreed).ok());
+      EXPECT_EQ(CheckAnnounced(names, agreed).ok(), names_attempts);
+      EXPECT_EQ(CheckAnnounced(tells, agreed).ok(), tells_highest);
+    }
+  }
+  EXPECT_TRUE(Mentions(CheckAnnounced(tells, {}), "highest number"));
 }
 
 TEST(ContextFormatTest, ABlockThatTravelsLeavesItsLengthInTheFrame) {

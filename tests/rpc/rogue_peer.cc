@@ -244,7 +244,8 @@ Task<absl::Status> RoguePeer::Offer(std::string address, bool confirms) {
       co_await CoreOf(runtime_).shard(0).bootstrap().Connect(address);
   if (!stream.ok()) co_return stream.status();
   stream_ = *std::move(stream);
-  absl::StatusOr<LinkParameters> answer = co_await OfferLink(*stream_, Mine(), {.features = features});
+  absl::StatusOr<LinkParameters> answer =
+      co_await OfferLink(*stream_, Mine(), {.features = features});
   if (!answer.ok()) co_return answer.status();
   std::vector<uint64_t> ids;
   for (const OfferedMethod& method : answer->methods) ids.push_back(method.id);
@@ -259,7 +260,7 @@ Task<absl::Status> RoguePeer::Answer(MessageListener& listener) {
   absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await listener.Accept();
   if (!stream.ok()) co_return stream.status();
   stream_ = *std::move(stream);
-  absl::StatusOr<LinkParameters> offer = co_await ReceiveOffer(*stream_);
+  absl::StatusOr<LinkParameters> offer = co_await ReceiveOffer(*stream_, {.features = features});
   if (!offer.ok()) co_return offer.status();
   // One PING is enough to answer.
   offer->features &= ~kFeaturePaddedPing;

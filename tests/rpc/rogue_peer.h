@@ -73,7 +73,7 @@ class RoguePeer {
   RuntimeId runtime_id = RuntimeId::Random();
   // The methods that it claims to have as a server. It tells no shapes.
   std::vector<uint64_t> methods = TestMethods();
-  // What it offers as a client.
+  // The features that it knows.
   uint64_t features = kSupportedFeatures;
   // The largest SEND that the rogue claims to take.
   uint32_t eager_bytes = LinkParameters{}.eager_bytes;

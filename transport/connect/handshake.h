@@ -59,10 +59,12 @@ inline constexpr uint64_t kFeatureGrants = 1u << 3;
 inline constexpr uint64_t kFeatureEarlierAttempts = 1u << 4;
 // PING and PONG may have a body, which only fills the packet.
 inline constexpr uint64_t kFeaturePaddedPing = 1u << 5;
+// The name of a deduplicated call may tell the highest number that its client has given.
+inline constexpr uint64_t kFeatureHighestNumber = 1u << 6;
 // The features that this build knows.
-inline constexpr uint64_t kSupportedFeatures = kFeatureRdmaCm | kFeatureInvalidation |
-                                               kFeatureChecksum | kFeatureGrants |
-                                               kFeatureEarlierAttempts | kFeaturePaddedPing;
+inline constexpr uint64_t kSupportedFeatures =
+    kFeatureRdmaCm | kFeatureInvalidation | kFeatureChecksum | kFeatureGrants |
+    kFeatureEarlierAttempts | kFeaturePaddedPing | kFeatureHighestNumber;
 
 // The versions and features that this side offers in a handshake.
 struct HandshakeOptions {

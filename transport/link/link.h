@@ -301,6 +301,7 @@ class Link final : public LinkSender::Owner {
   bool checks_payloads() const { return (features_ & kFeatureChecksum) != 0; }
   bool has_grants() const { return (features_ & kFeatureGrants) != 0; }
   bool names_attempts() const { return (features_ & kFeatureEarlierAttempts) != 0; }
+  bool tells_highest_number() const { return (features_ & kFeatureHighestNumber) != 0; }
 
   // Ends the link. OnLinkDown() is called before this returns; teardown goes on by itself. Does
   // nothing if the link has already ended.

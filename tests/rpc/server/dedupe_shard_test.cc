@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -238,19 +239,59 @@ TEST_F(DedupeShardTest, OfAClientThatMayHaveBeenForgottenNoNumberIsProven) {
   EXPECT_EQ(Begin(Request(1, 8)).verdict, kRun) << "nobody has asked for it before";
 }
 
+// Client 1 has run call 6, and was forgotten. Call 5, which it had given before, comes late.
+TEST_F(DedupeShardTest, AForgottenClientThatTellsItsHighestNumberHasItsLaterOnesProven) {
+  Make({.max_results = 1, .max_bytes = 100});
+  RunCall(Request(1, 6));
+  for (uint8_t client = 2; client <= 4; ++client) RunCall(Request(client, 1));
+  now_ += seconds(121);
+  DedupeRequest late = Request(1, 5);
+  late.name.highest = 7;
+  ASSERT_EQ(Begin(late).verdict, kRun);
+  ExpectUnproven(Begin(Request(1, 6, kIncarnation)));
+  ExpectUnproven(Begin(Request(1, 7, kIncarnation)));
+  EXPECT_EQ(Begin(Request(1, 8, kIncarnation)).verdict, kRun) << "it came here, and got lost";
+}
+
+TEST_F(DedupeShardTest, ARepetitionOfAForgottenClientIsUnprovenThoughItTellsTheHighestNumber) {
+  Make({.max_results = 1, .max_bytes = 100});
+  RunCall(Request(1, 6));
+  for (uint8_t client = 2; client <= 4; ++client) RunCall(Request(client, 1));
+  now_ += seconds(121);
+  DedupeRequest repeated = Request(1, 6, kIncarnation);
+  repeated.name.highest = 6;
+  ExpectUnproven(Begin(repeated));
+}
+
+// A call with a higher number may have overtaken the request, run, and be forgotten by now: each
+// may have taken keep_for from its client to its handler, and waited as long at the server.
+TEST_F(DedupeShardTest, AHighestNumberProvesNothingIfAClientWasForgottenLately) {
+  Make({.max_results = 1, .max_bytes = 100});
+  RunCall(Request(1, 6));
+  for (uint8_t client = 2; client <= 4; ++client) RunCall(Request(client, 1));
+  now_ += seconds(120);
+  DedupeRequest late = Request(1, 5);
+  late.name.highest = 5;
+  ASSERT_EQ(Begin(late).verdict, kRun);
+  ExpectUnproven(Begin(Request(1, 6, kIncarnation)));
+}
+
 TEST(DroppedNamesTest, TheOldestGoFirst) {
+  const TimePoint begin{};
   DroppedNames names(2);
-  EXPECT_TRUE(names.complete());
-  names.Add({1}, 5);
-  names.Add({2}, 7);
-  names.Add({1}, 3);
+  EXPECT_EQ(names.forgotten_last(), std::nullopt);
+  names.Add({1}, 5, begin + seconds(4));
+  names.Add({2}, 7, begin + seconds(2));
+  names.Add({1}, 3, begin + seconds(3));
   EXPECT_EQ(names.Below({1}), 5u);
-  EXPECT_TRUE(names.complete());
-  names.Add({3}, 9);
+  EXPECT_EQ(names.forgotten_last(), std::nullopt);
+  names.Add({3}, 9, begin + seconds(5));
   EXPECT_EQ(names.size(), 2u);
   EXPECT_FALSE(names.Below({1}).has_value());
   EXPECT_EQ(names.Below({3}), 9u);
-  EXPECT_FALSE(names.complete());
+  EXPECT_EQ(names.forgotten_last(), begin + seconds(4));
+  names.Add({4}, 9, begin + seconds(6));
+  EXPECT_EQ(names.forgotten_last(), begin + seconds(4)) << "client 2 was idle for longer";
 }
 
 TEST_F(DedupeShardTest, TheClientWithTheMostLosesFirst) {

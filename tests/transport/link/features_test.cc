@@ -42,6 +42,7 @@ class FeaturesTest : public LinksFixture {
            (link.checks_payloads() ? kFeatureChecksum : 0) |
            (link.has_grants() ? kFeatureGrants : 0) |
            (link.names_attempts() ? kFeatureEarlierAttempts : 0) |
+           (link.tells_highest_number() ? kFeatureHighestNumber : 0) |
            (link.packet_padding() != 0 ? kFeaturePaddedPing : 0);
   }
 
@@ -72,12 +73,12 @@ class FeaturesTest : public LinksFixture {
 
 TEST_F(FeaturesTest, ALinkToAnOlderPeerUsesOnlyWhatThatKnows) {
   const uint64_t ours = kFeatureChecksum | kFeatureGrants | kFeatureEarlierAttempts |
-                        kFeaturePaddedPing |
+                        kFeaturePaddedPing | kFeatureHighestNumber |
                         (device().capabilities().windows_checked ? kFeatureInvalidation : 0);
   EXPECT_EQ(Agreed({}), ours);
   EXPECT_EQ(Agreed(0), 0u);
   for (const uint64_t bit : {kFeatureInvalidation, kFeatureChecksum, kFeatureGrants,
-                             kFeatureEarlierAttempts, kFeaturePaddedPing}) {
+                             kFeatureEarlierAttempts, kFeaturePaddedPing, kFeatureHighestNumber}) {
     EXPECT_EQ(Agreed(bit), bit & ours);
   }
 }

@@ -22,17 +22,45 @@ namespace {
 
 // The record that says that names were dropped.
 constexpr std::string_view kDropped = "dropped";
-// The first byte of a name's record, before the reply: whether its client was entered anew, so that
-// a restart, too, knows nothing of the client's other names. Records of earlier versions are
-// replies alone. A reply is empty or begins with a tag, which neither of these is.
+// The first byte of a name's record, before the reply: whether its client came after a drop, so
+// that a restart, too, knows nothing of the client's other names. Records of the first version are
+// replies alone. A reply is empty or begins with a tag, which none of these is.
 constexpr char kClientKnown = 'k';
 constexpr char kClientAnew = 'a';
+// It came after a drop, and had given the numbers below that of the eight bytes that follow.
+// Earlier versions take such a record for a reply, and prove nothing of the client's other names:
+// for their clients these nine bytes are a field that they do not know (15, fixed64).
+constexpr char kClientEntered = '\x79';
 constexpr size_t kIdBytes = sizeof(RequestId::client) + sizeof(uint64_t);
 
 static_assert(DedupeRecords::kMaxRemoved + 2 <= kMaxRecords);
 
-bool HasClient(std::string_view record) {
-  return record.starts_with(kClientKnown) || record.starts_with(kClientAnew);
+// A name's record.
+struct StoredName {
+  uint64_t entered_below = 0;
+  bool is_anew = false;
+  std::string_view reply;  // of the record
+};
+
+StoredName Parse(std::string_view record) {
+  StoredName name{.is_anew = !record.starts_with(kClientKnown), .reply = record};
+  if (record.starts_with(kClientKnown) || record.starts_with(kClientAnew)) {
+    name.reply.remove_prefix(1);
+  } else if (record.starts_with(kClientEntered) && record.size() > sizeof(name.entered_below)) {
+    std::memcpy(&name.entered_below, record.data() + 1, sizeof(name.entered_below));
+    name.is_anew = false;
+    name.reply.remove_prefix(1 + sizeof(name.entered_below));
+  }
+  return name;
+}
+
+// What a record says of its client. Little-endian, as in protobuf.
+std::string PrefixOf(uint64_t entered_below, bool is_anew) {
+  if (is_anew) return std::string(1, kClientAnew);
+  if (entered_below == 0) return std::string(1, kClientKnown);
+  std::string prefix(1 + sizeof(entered_below), kClientEntered);
+  std::memcpy(prefix.data() + 1, &entered_below, sizeof(entered_below));
+  return prefix;
 }
 
 // Orders the names of a client by their numbers.
@@ -72,7 +100,10 @@ Task<absl::Status> DedupeRecords::Load() {
       // In ascending order, so the last one counts. A crash may have left a part of a dropped
       // client's names, with the highest among them.
       if (dropped_) client.unproven_below = name.number + 1;
-      client.is_anew |= dropped_ && !entry.value.starts_with(kClientKnown);
+      const StoredName stored = Parse(entry.value);
+      client.is_anew |= dropped_ && stored.is_anew;
+      client.entered_below = std::max(client.entered_below, stored.entered_below);
+      client.last = clock_.Now();
     }
     next = std::move(page.next_key);
   } while (!next.empty());
@@ -89,10 +120,8 @@ Task<absl::StatusOr<bool>> DedupeRecords::Write(StoreWrite write, Call call) {
       removed.push_back(IdOf({.client = removal.client, .number = *number}));
     }
   }
-  std::string if_new(1, changes.client_is_anew ? kClientAnew : kClientKnown);
-  std::string if_existed = if_new;
-  if_new += call.reply_if_new;
-  if_existed += call.reply_if_existed;
+  const std::string if_new = changes.client + std::string(call.reply_if_new);
+  const std::string if_existed = changes.client + std::string(call.reply_if_existed);
   std::vector<StoreRecord> records = {{.id = id, .bytes = if_new, .bytes_if_existed = if_existed}};
   for (const std::string& each : removed) records.push_back({.id = each});
   if (changes.dropped) records.push_back({.id = kDropped, .bytes = ""});
@@ -107,12 +136,9 @@ Task<absl::StatusOr<bool>> DedupeRecords::Write(StoreWrite write, Call call) {
 }
 
 Task<absl::StatusOr<std::optional<DedupeResult>>> DedupeRecords::Lookup(RequestId name) {
-  DedupeResult result;
-  absl::Status found = co_await store_.GetRecord(IdOf(name), result.reply);
-  if (found.ok()) {
-    if (HasClient(result.reply)) result.reply.erase(0, 1);
-    co_return result;
-  }
+  std::string record;
+  absl::Status found = co_await store_.GetRecord(IdOf(name), record);
+  if (found.ok()) co_return DedupeResult{.reply = std::string(Parse(record).reply)};
   if (!absl::IsNotFound(found)) co_return found;
   if (IsProven(name)) co_return std::nullopt;
   co_return absl::AbortedError(
@@ -124,12 +150,13 @@ Task<absl::StatusOr<std::optional<DedupeResult>>> DedupeRecords::Lookup(RequestI
 
 absl::StatusOr<DedupeRecords::Changes> DedupeRecords::Begin(const Call& call) {
   std::lock_guard<std::mutex> lock(mutex_);
+  const verbena::TimePoint now = clock_.Now();
   const bool is_known = clients_.contains(call.name.client);
   Client& client = ClientOf(call.name.client);
-  // The client may have had names before, which were dropped, and whose numbers nobody knows.
-  if (!is_known && dropped_) client.is_anew = true;
+  if (!is_known && dropped_) Enter(call, now, client);
+  client.last = now;
   by_age_.splice(by_age_.end(), by_age_, client.age);
-  Changes changes{.client_is_anew = client.is_anew};
+  Changes changes{.client = PrefixOf(client.entered_below, client.is_anew)};
   changes.removals.push_back(Acknowledge(call, client));
   size_t removed = changes.removals.back().in_write;
   if (client.numbers.size() >= max_names_ / 2) {
@@ -172,6 +199,16 @@ DedupeRecords::Client& DedupeRecords::ClientOf(const ClientId& id) {
   return found->second;
 }
 
+// The client may have had names before, which were dropped, and whose numbers are at most the
+// highest that it had given when this request left it. A request that came later may have been
+// faster, though, and its name be dropped already, if a client was dropped that wrote since.
+void DedupeRecords::Enter(const Call& call, verbena::TimePoint now, Client& client) const {
+  const bool is_exact =
+      call.highest != 0 && (!dropped_last_.has_value() || now - *dropped_last_ > kMostUnderWay);
+  client.entered_below = is_exact ? call.highest + 1 : 0;
+  client.is_anew = !is_exact;
+}
+
 DedupeRecords::Removal DedupeRecords::Acknowledge(const Call& call, Client& client) {
   Removal removal{.client = call.name.client, .numbers = {}};
   // The lowest number that the client may still repeat is kept.
@@ -191,6 +228,7 @@ void DedupeRecords::DropIdlest() {
   if (!idlest->second.numbers.empty()) {
     leftovers_.push_back({.client = idlest->first, .numbers = std::move(idlest->second.numbers)});
   }
+  dropped_last_ = idlest->second.last;
   clients_.erase(idlest);
   by_age_.pop_front();
   dropped_ = true;
@@ -200,7 +238,8 @@ bool DedupeRecords::IsProven(const RequestId& name) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto client = clients_.find(name.client);
   if (client == clients_.end()) return !dropped_;
-  return !client->second.is_anew && name.number >= client->second.unproven_below;
+  const Client& known = client->second;
+  return !known.is_anew && name.number >= std::max(known.unproven_below, known.entered_below);
 }
 
 }  // namespace kv

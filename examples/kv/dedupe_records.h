@@ -5,8 +5,9 @@
 // once the client has acknowledged it. A client that leaves more than half of `max_names`
 // unacknowledged is refused. Clients that are gone acknowledge nothing: beyond `max_names` in all,
 // those that have been idle longest are dropped. After that a missing record proves that a call has
-// not run only if its client was known before the drop and ever since. A restart keeps that proof
-// for names above all that the store still has of the client.
+// not run only if its client was known before the drop and ever since, or gave the call its number
+// after it had come again. A restart keeps that proof for names above all that the store still has
+// of the client.
 //
 // On any executor; a mutex is held for a few look-ups in the names, which are in memory, too. The
 // store must outlive it, and have no other DedupeRecords.
@@ -19,6 +20,7 @@
 #define VERBENA_EXAMPLES_KV_DEDUPE_RECORDS_H_
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -45,9 +47,14 @@ class DedupeRecords final : public verbena::DedupeStore {
   static constexpr size_t kMaxNames = size_t{1} << 17;  // (start)
   // The most records that one write removes.
   static constexpr size_t kMaxRemoved = 16;
+  // A request is no longer on its way from its client to Write(): twice the default of
+  // DedupeOptions::keep_for, once for each half of the way.
+  static constexpr verbena::Duration kMostUnderWay = std::chrono::minutes(10);
 
-  explicit DedupeRecords(Store& store, size_t max_names = kMaxNames)
-      : store_(store), max_names_(max_names) {}
+  // `clock` outlives this.
+  explicit DedupeRecords(Store& store, size_t max_names = kMaxNames,
+                         verbena::Clock& clock = verbena::Clock::Real())
+      : store_(store), max_names_(max_names), clock_(clock) {}
 
   // Reads the names that the store has. Call it before the first call comes. Fails as the store
   // does.
@@ -57,6 +64,7 @@ class DedupeRecords final : public verbena::DedupeStore {
   struct Call {
     verbena::RequestId name;
     uint64_t acknowledged_below = 0;
+    uint64_t highest = 0;  // ServerContext::dedupe_highest()
     std::string_view reply_if_new = {};
     std::string_view reply_if_existed = {};
   };
@@ -72,7 +80,11 @@ class DedupeRecords final : public verbena::DedupeStore {
   struct Client {
     absl::btree_set<uint64_t> numbers;
     uint64_t unproven_below = 0;  // such numbers may be among the dropped ones
-    bool is_anew = false;         // any number may be: the client came after some were dropped
+    // It came after some were dropped, and had given these numbers by then. 0: nothing is known of
+    // that.
+    uint64_t entered_below = 0;
+    bool is_anew = false;       // any number may be: it came after some were dropped
+    verbena::TimePoint last{};  // its last write, or Load()
     std::list<ClientId>::iterator age;
   };
 
@@ -85,7 +97,7 @@ class DedupeRecords final : public verbena::DedupeStore {
   };
   // Changes of records, beside the one that a write adds.
   struct Changes {
-    bool client_is_anew = false;
+    std::string client;  // what the record says of its client
     std::vector<Removal> removals = {};
     bool dropped = false;  // some of the names may be unacknowledged
   };
@@ -97,17 +109,22 @@ class DedupeRecords final : public verbena::DedupeStore {
   bool IsProven(const verbena::RequestId& name);
   // Under the mutex.
   Client& ClientOf(const ClientId& id);
+  // The client of `call` is new, or was dropped.
+  void Enter(const Call& call, verbena::TimePoint now, Client& client) const;
   Removal Acknowledge(const Call& call, Client& client);
   void DropIdlest();
 
   Store& store_;
   const size_t max_names_;
+  verbena::Clock& clock_;
   std::mutex mutex_;
   absl::flat_hash_map<ClientId, Client> clients_;
   std::list<ClientId> by_age_;     // the longest idle first
   std::deque<Removal> leftovers_;  // without a client, in no write
   size_t names_ = 0;               // of all clients
   bool dropped_ = false;           // unacknowledged names were dropped
+  // The last write of any client that was dropped since Load().
+  std::optional<verbena::TimePoint> dropped_last_;
 };
 
 }  // namespace kv

@@ -62,6 +62,7 @@ Task<absl::StatusOr<bool>> KvService::Write(ServerContext& context, StoreWrite w
     existed =
         co_await records_.Write(write, {.name = *name,
                                         .acknowledged_below = context.dedupe_acknowledged_below(),
+                                        .highest = context.dedupe_highest(),
                                         .reply_if_new = reply_if_new,
                                         .reply_if_existed = reply_if_existed});
   } else {

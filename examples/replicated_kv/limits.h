@@ -18,7 +18,8 @@ inline constexpr size_t kMaxTailEntries = 16384;
 inline constexpr size_t kMaxTailBytes = size_t{16} << 20;
 // Writes that wait for the disk or for backups; further ones are refused. (start)
 inline constexpr size_t kMaxUncommitted = 4096;
-// A client that has written nothing for so long may be forgotten if there are too many. (start)
+// A client that has written nothing for so long may be forgotten if there are too many. No request
+// takes as long from its client into the log: twice DedupeOptions::keep_for. (start)
 inline constexpr verbena::Duration kKeepNames = std::chrono::minutes(10);
 // A page of a copy.
 inline constexpr size_t kMaxPageBytes = size_t{64} << 10;

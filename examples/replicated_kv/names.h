@@ -9,8 +9,10 @@
 // names of one client, and kMaxClients clients. A number that the client repeats no more, or
 // that was pushed out, gives an error, never "not there". A client that has written nothing for
 // long may be forgotten when there are too many. From then on a repeated call that is not there
-// gives an error, too, if its client is not known, or has come since: numbers need not come in the
-// order in which a client gave them, so nobody knows which ones ran before. One thread.
+// gives an error, too, if its client is not known, or has come since and had given the call its
+// number before. An entry tells the highest number that its client had given. Without that, nobody
+// knows which ones ran before, since numbers need not come in the order in which a client gave
+// them. One thread.
 //
 //   absl::StatusOr<std::optional<uint64_t>> sequence = names.Find(client, number);
 
@@ -62,11 +64,11 @@ class Names {
   absl::StatusOr<std::optional<uint64_t>> FindRepeated(std::string_view client,
                                                        uint64_t number) const {
     const auto known = clients_.find(client);
-    const bool unproven =
-        known == clients_.end() ? has_forgotten() : known->second.unproven_below() != 0;
+    const uint64_t unproven_below = known == clients_.end() ? (has_forgotten() ? kAllNumbers : 0)
+                                                            : UnprovenBelow(known->second);
     absl::StatusOr<std::optional<uint64_t>> found = Find(client, number);
     const bool is_there = !found.ok() || found->has_value();
-    if (is_there || !unproven) return found;
+    if (is_there || number >= unproven_below) return found;
     return absl::OutOfRangeError(
         fmt::format("call {} may have run: its client, or another one, was forgotten", number));
   }
@@ -85,11 +87,15 @@ class Names {
     if (!clients_.contains(entry.client())) {
       if (is_full()) {
         forgotten = Idlest()->first;
+        forgotten_up_to_ = std::max(forgotten_up_to_, Idlest()->second.last_sequence());
         clients_.erase(*forgotten);
         forgot_ = true;
       }
       if (forgot_ || IsAwaited(entry.client())) {
-        clients_[entry.client()].set_unproven_below(kAllNumbers);
+        v1::ClientNames& entered = clients_[entry.client()];
+        entered.set_unproven_below(kAllNumbers);
+        const bool is_exact = entry.highest() != 0 && !IsAwaited(entry.client());
+        if (is_exact) entered.set_entered_below(entry.highest() + 1);
       }
     }
     v1::ClientNames& client = clients_[entry.client()];
@@ -126,6 +132,7 @@ class Names {
   void Clear() {
     clients_.clear();
     forgot_ = false;
+    forgotten_up_to_ = 0;
     copied_to_.reset();
   }
   // The names of a copy come now, in pages, in the order of their clients.
@@ -143,15 +150,23 @@ class Names {
   }
   // Whether a client may have been forgotten.
   bool has_forgotten() const { return forgot_ || is_full(); }
+  // The clients that these have forgotten have written nothing after that entry. Of clients that
+  // were forgotten before Load(), nothing is known.
+  uint64_t forgotten_up_to() const { return forgotten_up_to_; }
   // The replica that these are copied from may have forgotten a client. They are full, and tell so
   // themselves, once the copy is whole.
   void NoteForgotten() { forgot_ = true; }
 
  private:
-  // A client that came after any was forgotten has no number that is proven. Earlier versions wrote
-  // the first one that came.
+  // Of a client that came after any was forgotten. Earlier versions wrote the first number that
+  // came.
   static constexpr uint64_t kAllNumbers = std::numeric_limits<uint64_t>::max();
 
+  // The client's calls below this may have run before it was entered.
+  static uint64_t UnprovenBelow(const v1::ClientNames& client) {
+    if (client.unproven_below() == 0) return 0;
+    return client.entered_below() != 0 ? client.entered_below() : kAllNumbers;
+  }
   bool is_full() const { return clients_.size() >= kMaxClients; }
   // Whether a page of the copy may still come with that client's names.
   bool IsAwaited(std::string_view client) const {
@@ -166,6 +181,7 @@ class Names {
 
   std::map<std::string, v1::ClientNames, std::less<>> clients_;
   bool forgot_ = false;  // a client, here or where a copy comes from
+  uint64_t forgotten_up_to_ = 0;
   // The last client whose names a copy has brought; none: no names are under way.
   std::optional<std::string> copied_to_;
 };

@@ -60,15 +60,14 @@ absl::Status Primary::Serving() const {
 }
 
 Task<absl::StatusOr<LogPosition>> Primary::Begin(WriteKind kind, const v1::WriteRequest& request,
-                                                 verbena::RequestId id,
-                                                 uint64_t acknowledged_below) {
+                                                 WriteName name) {
   // From here on the store has all that this epoch found.
   VERBENA_CO_RETURN_IF_ERROR(co_await AwaitCommitted(0));
   // Across the read of the old value: a write behind this one must find this one.
   VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await ordering_.Lock());
-  const std::string client = ClientOf(id);
+  const std::string client = ClientOf(name.id);
   VERBENA_CO_ASSIGN_OR_RETURN(const std::optional<uint64_t> before,
-                              parts_.store.names().Find(client, id.number));
+                              parts_.store.names().Find(client, name.id.number));
   if (before.has_value()) co_return LogPosition{.sequence = *before};
   std::string value;
   if (kind == WriteKind::kAppend) {
@@ -91,8 +90,9 @@ Task<absl::StatusOr<LogPosition>> Primary::Begin(WriteKind kind, const v1::Write
   entry->set_key(request.key());
   entry->set_value(std::move(value));
   entry->set_client(client);
-  entry->set_number(id.number);
-  entry->set_acknowledged_below(acknowledged_below);
+  entry->set_number(name.id.number);
+  entry->set_acknowledged_below(name.acknowledged_below);
+  if (IsHighestExact(old)) entry->set_highest(name.highest);
   uncommitted_.push_back(entry);
   newest_[request.key()] = entry;
   parts_.log.Append(std::move(entry));

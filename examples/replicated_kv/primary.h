@@ -12,6 +12,7 @@
 #ifndef VERBENA_EXAMPLES_REPLICATED_KV_PRIMARY_H_
 #define VERBENA_EXAMPLES_REPLICATED_KV_PRIMARY_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -56,6 +57,13 @@ struct PrimaryParts {
 
 enum class WriteKind { kPut, kAppend };
 
+// A write's name, as its ServerContext tells it.
+struct WriteName {
+  verbena::RequestId id;
+  uint64_t acknowledged_below = 0;
+  uint64_t highest = 0;
+};
+
 class Primary {
  public:
   Primary(PrimaryParts parts, SeenState seen);
@@ -75,8 +83,7 @@ class Primary {
   // already, returns the sequence that it has there, with epoch 0. After OUT_OF_RANGE the call may
   // have run before; after any other error nothing was changed.
   verbena::Task<absl::StatusOr<LogPosition>> Begin(WriteKind kind, const v1::WriteRequest& request,
-                                                   verbena::RequestId id,
-                                                   uint64_t acknowledged_below);
+                                                   WriteName name);
   // After an error the write may be lost or not.
   verbena::Task<absl::Status> AwaitCommitted(uint64_t sequence);
   // The place of a call that is committed. None: the call has not run, and no other server runs it.
@@ -94,6 +101,12 @@ class Primary {
   verbena::Task<void> WatchOwnDisk();
   // Wakes those that wait for what is committed; all of them once this has ended.
   void WakeCommitted();
+  // Whether an entry tells its client's highest number. A request may have been overtaken by one of
+  // a higher number, and that be forgotten by now; but not if each client that was forgotten had
+  // written nothing after the entry `old`, which is older than any request that is under way.
+  bool IsHighestExact(uint64_t old) const {
+    return old >= std::max(inherited_, parts_.store.names().forgotten_up_to());
+  }
   // Tells etcd now and then how far the log is committed.
   verbena::Task<void> TellCommitted();
   verbena::Task<void> Follow(OtherReplica& peer);

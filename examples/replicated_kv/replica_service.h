@@ -70,7 +70,10 @@ class ReplicatedKvService final : public v1::ReplicatedKv::Service, public verbe
           "the call has no name, so a repetition could run again: call with a DedupeToken"));
     }
     const absl::StatusOr<LogPosition> place =
-        co_await (*primary)->Begin(kind, request, *id, context.dedupe_acknowledged_below());
+        co_await (*primary)->Begin(kind, request,
+                                   {.id = *id,
+                                    .acknowledged_below = context.dedupe_acknowledged_below(),
+                                    .highest = context.dedupe_highest()});
     if (absl::IsOutOfRange(place.status())) {
       co_return context.MaybeExecuted(absl::AbortedError(std::string(place.status().message())));
     }

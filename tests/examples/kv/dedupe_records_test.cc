@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -24,6 +25,7 @@
 #include "examples/kv/store.h"
 #include "tests/examples/kv/store_fixture.h"
 #include "tests/support/held_port.h"
+#include "tests/support/moved_clock.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/dedupe.h"
@@ -90,14 +92,16 @@ class DedupeRecordsTest : public StoreFixture {
 
   // The store stays.
   void Restart() {
-    records_ = std::make_unique<DedupeRecords>(*store_, kMaxNames);
+    records_ = std::make_unique<DedupeRecords>(*store_, kMaxNames, clock_);
     ASSERT_TRUE(Run(records_->Load()).ok());
   }
   // A call that puts "key", whose record says "new" or "old".
-  absl::Status Call(uint8_t client, uint64_t number, uint64_t acknowledged_below = 1) {
+  absl::Status Call(uint8_t client, uint64_t number, uint64_t acknowledged_below = 1,
+                    uint64_t highest = 0) {
     return Run(records_->Write({.key = "key", .value = "value"},
                                {.name = NameOf(client, number),
                                 .acknowledged_below = acknowledged_below,
+                                .highest = highest,
                                 .reply_if_new = "new",
                                 .reply_if_existed = "old"}))
         .status();
@@ -110,6 +114,23 @@ class DedupeRecordsTest : public StoreFixture {
   }
   size_t RecordsInStore() { return Run(store_->ScanRecords("", kPlenty)).value().entries.size(); }
 
+  // Client 1 has written call 6, and then so many others that it was dropped.
+  void DropFirst() {
+    ASSERT_TRUE(Call(1, 6).ok());
+    for (uint8_t client = 2; client <= kMaxNames + 2; ++client) ASSERT_TRUE(Call(client, 1).ok());
+    ASSERT_EQ(Known(1, 6), "ABORTED");
+  }
+  // The record of a name.
+  std::string RecordOf(uint8_t client, char number) {
+    std::string id(24, '\0');  // the client, and the number in eight bytes
+    id[0] = static_cast<char>(client);
+    id[23] = number;
+    std::string record;
+    EXPECT_TRUE(Run(store_->GetRecord(id, record)).ok());
+    return record;
+  }
+
+  verbena::MovedClock clock_;
   std::unique_ptr<DedupeRecords> records_;
 };
 
@@ -181,6 +202,66 @@ TEST_F(DedupeRecordsTest, OfAClientThatComesAfterADropNoMissingNameProvesAnythin
     Restart();
     ASSERT_TRUE(Call(1, 5).ok()) << "the same in the next life";
   }
+}
+
+// Call 5, which the client had given before, comes late.
+TEST_F(DedupeRecordsTest, OfAClientThatTellsItsHighestNumberLaterNamesAreProven) {
+  DropFirst();
+  clock_.Advance(DedupeRecords::kMostUnderWay + std::chrono::seconds(1));
+  ASSERT_TRUE(Call(1, 5, 1, /*highest=*/7).ok());
+  for (int lives = 0; lives < 2; ++lives) {
+    EXPECT_EQ(Known(1, 5), "old");
+    for (const uint64_t number : {4, 6, 7}) EXPECT_EQ(Known(1, number), "ABORTED") << number;
+    EXPECT_EQ(Known(1, 8), "none") << "it was given after the client had come again";
+    Restart();
+  }
+  ASSERT_TRUE(Call(1, 6, 6, /*highest=*/9).ok()) << "whose name goes on to say so";
+  Restart();
+  EXPECT_EQ(Known(1, 7), "ABORTED");
+  EXPECT_EQ(Known(1, 8), "none");
+}
+
+// Call 7 may have been faster than call 5, and its name be dropped with the client's others.
+TEST_F(DedupeRecordsTest, AHighestNumberProvesNothingIfAClientWasDroppedThatWroteLately) {
+  DropFirst();
+  ASSERT_TRUE(Call(1, 5, 1, /*highest=*/6).ok());
+  for (int lives = 0; lives < 2; ++lives) {
+    EXPECT_EQ(Known(1, 7), "ABORTED");
+    Restart();
+  }
+}
+
+TEST_F(DedupeRecordsTest, EarlierVersionsReadTheNamesOfAClientThatToldItsHighestNumber) {
+  DropFirst();
+  clock_.Advance(DedupeRecords::kMostUnderWay + std::chrono::seconds(1));
+  v1::PutReply sent;
+  sent.set_created(true);
+  const std::string bytes = sent.SerializeAsString();
+  ASSERT_TRUE(Run(records_->Write({.key = "key", .value = "value"}, {.name = NameOf(1, 5),
+                                                                     .acknowledged_below = 1,
+                                                                     .highest = 7,
+                                                                     .reply_if_new = bytes,
+                                                                     .reply_if_existed = bytes}))
+                  .ok());
+  EXPECT_EQ(Known(1, 5), bytes);
+  v1::PutReply read;
+  ASSERT_TRUE(read.ParseFromString(RecordOf(1, 5))) << "they take the whole record for a reply";
+  EXPECT_TRUE(read.created());
+}
+
+// An earlier version, which took over for a while, has entered the client anew.
+TEST_F(DedupeRecordsTest, ANameOfAnEarlierVersionUnprovesTheOthersOfItsClient) {
+  DropFirst();
+  clock_.Advance(DedupeRecords::kMostUnderWay + std::chrono::seconds(1));
+  ASSERT_TRUE(Call(1, 5, 1, /*highest=*/7).ok());
+  std::string id(24, '\0');
+  id[0] = 1;
+  id[23] = 9;
+  const StoreRecord record{.id = id, .bytes = "areply"};
+  ASSERT_TRUE(Run(store_->Write({.key = "key", .value = "value", .records = {&record, 1}})).ok());
+  Restart();
+  EXPECT_EQ(Known(1, 9), "reply");
+  EXPECT_EQ(Known(1, 10), "ABORTED");
 }
 
 // Its client may have lost the answers to those that are gone.
@@ -324,6 +405,28 @@ TEST_F(DedupedServiceTest, ARepeatedPutHasTheAnswerOfTheFirstAlsoAfterARestart) 
     EXPECT_TRUE(restarted.ok());
   }));
   EXPECT_EQ(RecordsInStore(), 1u + 1u) << "the last Delete's, and what it could not acknowledge";
+}
+
+TEST_F(DedupedServiceTest, AServiceTellsItsRecordsTheHighestNumber) {
+  for (uint8_t client = 1; client <= kMaxNames + 1; ++client) ASSERT_TRUE(Call(client, 1).ok());
+  clock_.Advance(DedupeRecords::kMostUnderWay + std::chrono::seconds(1));
+  Run([this]() -> Task<void> {
+    const v1::KeyValue::Stub stub(*channel_);
+    v1::PutRequest put;
+    put.set_key("key");
+    verbena::DedupeToken token;
+    verbena::CallOptions options = Options(token);
+    options.request_payload = verbena::Payload::Empty();
+    EXPECT_TRUE((co_await stub.Put(put, std::move(options))).ok());
+  }());
+  const ScanPage page = Run(store_->ScanRecords("", kPlenty)).value();
+  EXPECT_EQ(std::ranges::count_if(page.entries,
+                                  [](const StoreEntry& each) {
+                                    return each.value.starts_with(
+                                        std::string("\x79\x02\0\0\0\0\0\0\0", 9));
+                                  }),
+            1)
+      << "its number, the first one, is the highest";
 }
 
 // The service on an engine that may fail.

@@ -232,6 +232,7 @@ TEST_F(LogTest, AClientWhoseEntryCameBeforeItsPageIsUnprovenUntilThen) {
   const auto take = [&](uint64_t sequence, const std::string& client) {
     v1::Entry entry = EntryOf(sequence, 2, "k", "v");
     entry.set_client(client);
+    entry.set_highest(entry.number());
     ASSERT_TRUE(scheduler_.Run(store_->Write(store_->Prepare(Shared(entry), false))).ok());
   };
   const auto names_of = [](const std::string& client, uint64_t number) {
@@ -248,7 +249,9 @@ TEST_F(LogTest, AClientWhoseEntryCameBeforeItsPageIsUnprovenUntilThen) {
   take(8, late);
   EXPECT_FALSE(store_->names().FindRepeated(early, 1)->has_value())
       << "the pages have shown that it is new";
-  EXPECT_TRUE(absl::IsOutOfRange(store_->names().FindRepeated(late, 1).status()));
+  for (const uint64_t number : {1, 1000}) {
+    EXPECT_TRUE(absl::IsOutOfRange(store_->names().FindRepeated(late, number).status())) << number;
+  }
   ASSERT_TRUE(scheduler_.Run(store_->AddPage(names_of(late, 5))).ok());
   EXPECT_TRUE(store_->names().FindRepeated(late, 5)->has_value());
   EXPECT_FALSE(store_->names().FindRepeated(late, 1)->has_value()) << "its page has come";
@@ -494,6 +497,35 @@ TEST(NamesTest, ARepeatedCallOfAClientThatMayHaveBeenForgottenIsNotTakenForNew) 
       EXPECT_FALSE(each.Find(*forgotten, 102)->has_value()) << "it is not repeated";
     }
   }
+}
+
+TEST(NamesTest, AForgottenClientThatTellsItsHighestNumberHasItsLaterCallsProven) {
+  Names names;
+  v1::Entry entry = EntryOf(1, 2, "k", "v");  // number 101
+  for (size_t i = 0; i <= Names::kMaxClients; ++i) {
+    entry.set_client("client " + std::to_string(i));
+    entry.set_sequence(1 + i);
+    names.Add(entry);
+  }
+  EXPECT_EQ(names.forgotten_up_to(), 1u);
+  entry.set_client("client 0");
+  entry.set_sequence(Names::kMaxClients + 2);
+  entry.set_number(100);
+  entry.set_highest(105);
+  names.Add(entry);
+  EXPECT_EQ(names.forgotten_up_to(), 2u);
+  Names loaded;
+  ASSERT_TRUE(loaded.Load("client 0", names.RecordOf("client 0")).ok());
+  for (const Names& each : {names, loaded}) {
+    for (const uint64_t number : {99, 101, 105}) {
+      EXPECT_TRUE(absl::IsOutOfRange(each.FindRepeated("client 0", number).status())) << number;
+    }
+    EXPECT_EQ(**each.FindRepeated("client 0", 100), Names::kMaxClients + 2);
+    EXPECT_FALSE(each.FindRepeated("client 0", 106)->has_value()) << "it came here, and got lost";
+  }
+  v1::ClientNames record;
+  ASSERT_TRUE(record.ParseFromString(names.RecordOf("client 0")));
+  EXPECT_NE(record.unproven_below(), 0u) << "for earlier versions no number is proven";
 }
 
 // They took the first number that came for the lowest that was left.

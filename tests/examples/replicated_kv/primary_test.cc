@@ -33,16 +33,18 @@ constexpr int64_t kLease = 77;
 // The replica s1 without others.
 class PrimaryTest : public testing::Test {
  protected:
-  void Lead(std::vector<std::string> in_sync) {
-    MakePrimary(std::move(in_sync));
+  // The log ends at `sequence`.
+  void Lead(std::vector<std::string> in_sync, uint64_t sequence = 0) {
+    MakePrimary(std::move(in_sync), sequence);
     scope_.Spawn(primary_->Run());
   }
   // The primary notes by itself neither what its disk has nor who left the set.
-  void MakePrimary(std::vector<std::string> in_sync) {
+  void MakePrimary(std::vector<std::string> in_sync, uint64_t sequence = 0) {
     directory_.now.state.in_sync = std::move(in_sync);
     term_.Renew(clock_.Now(), std::chrono::seconds(10));
     EXPECT_TRUE(scheduler_.Run(store_.Load()).ok());
-    EXPECT_TRUE(scheduler_.Run(store_.WritePosition({})).ok());
+    const uint64_t epoch = sequence == 0 ? 0 : 1;
+    EXPECT_TRUE(scheduler_.Run(store_.WritePosition({.epoch = epoch, .sequence = sequence})).ok());
     log_.emplace(store_, scope_);
     primary_.emplace(PrimaryParts{.name = "s1",
                                   .store = store_,
@@ -54,12 +56,13 @@ class PrimaryTest : public testing::Test {
                                   .clock = clock_},
                      directory_.now);
   }
-  Task<void> Put(uint64_t number = 1) {
+  Task<void> Put(uint64_t number = 1, uint64_t highest = 0) {
     v1::WriteRequest request;
     request.set_key("k");
     request.set_value("v");
-    const absl::StatusOr<LogPosition> place =
-        co_await primary_->Begin(WriteKind::kPut, request, {.client = {1}, .number = number}, 1);
+    const absl::StatusOr<LogPosition> place = co_await primary_->Begin(
+        WriteKind::kPut, request,
+        {.id = {.client = {1}, .number = number}, .acknowledged_below = 1, .highest = highest});
     result_ = place.status();
     place_ = place.value_or(LogPosition());
     if (place.ok()) result_ = co_await primary_->AwaitCommitted(place->sequence);
@@ -106,6 +109,20 @@ TEST_F(PrimaryTest, ARepeatedCallGetsThePlaceThatItHas) {
   EXPECT_TRUE(result_->ok()) << *result_;
   EXPECT_EQ(place_, (LogPosition{.epoch = 0, .sequence = 1}));
   EXPECT_EQ(log_->last().sequence, 2u);
+}
+
+// A client that the primary before this one forgot may have written just before the epoch.
+TEST_F(PrimaryTest, TellsHighestNumbersOnceNobodyCanHaveBeenForgottenLately) {
+  constexpr uint64_t kInherited = 5;
+  Lead({"s1"}, kInherited);
+  for (uint64_t number = 1; number <= 3; ++number) {
+    term_.Renew(clock_.Now(), std::chrono::seconds(10));
+    scope_.Spawn(Put(number, /*highest=*/9));
+    scheduler_.RunUntilIdle();
+    ASSERT_TRUE(result_->ok()) << *result_;
+    EXPECT_EQ(log_->Find(kInherited + number)->highest(), number == 3 ? 9u : 0u) << number;
+    clock_.Advance(number == 1 ? kKeepNames - std::chrono::seconds(1) : std::chrono::seconds(1));
+  }
 }
 
 TEST_F(PrimaryTest, AStepOfTheLogResumesNoWriteThatWaitsForMore) {

@@ -69,9 +69,9 @@ struct EtcdOptions {
   std::string key_file = "";
   // For an etcd that demands a login: the user's name, and the path of a file whose first line is
   // the password. The client reads the file each time that it needs a new token. It logs in before
-  // its first request, and again when etcd takes its token no more. Without TLS the password
-  // travels in the clear. "": none, and then etcd sees a certificate's owner as nobody: its JSON
-  // gateway does not take the name in a certificate for a user's.
+  // its first request or watch, and again when etcd takes its token no more. Without TLS the
+  // password travels in the clear. "": none, and then etcd sees a certificate's owner as nobody:
+  // its JSON gateway does not take the name in a certificate for a user's.
   std::string user = "";
   std::string password_file = "";
 };
@@ -163,7 +163,8 @@ class VERBENA_EXPORT EtcdWatch {
 
   // The next changes. An await that is cancelled loses none. After an error the watch is useless:
   // OUT_OF_RANGE: etcd has compacted the revisions that the watch needs, so list the keys again.
-  // Others, such as UNAVAILABLE: the connection or the leader is lost.
+  // UNAUTHENTICATED, PERMISSION_DENIED: etcd refuses the user, also after a login, or has ended a
+  // watch that it had taken. Others, such as UNAVAILABLE: the connection or the leader is lost.
   //
   // A network may swallow a watch without a word. To notice, compare EtcdClient::Newest() with what
   // the watch has told, every few seconds.
@@ -174,9 +175,15 @@ class VERBENA_EXPORT EtcdWatch {
 
  private:
   friend class EtcdClient;
-  explicit EtcdWatch(std::unique_ptr<internal::EtcdExchange> exchange);
+  EtcdWatch(internal::EtcdCore& core, std::string body);
 
-  const std::unique_ptr<internal::EtcdExchange> exchange_;
+  // The next message, perhaps without changes. Begins the watch if it has not begun.
+  Task<absl::StatusOr<EtcdChanges>> NextMessage();
+
+  internal::EtcdCore& core_;
+  const std::string body_;
+  std::unique_ptr<internal::EtcdExchange> exchange_;  // null: a login comes first
+  bool may_log_in_ = true;  // again, if etcd refuses the token that the watch begins with
 };
 
 // A client of one etcd. The top of this header says how long it must live, on which threads it may
@@ -211,7 +218,7 @@ class VERBENA_EXPORT EtcdClient {
   Task<absl::Status> Revoke(int64_t lease);
 
   // Tells of changes to keys that begin with `prefix`, from a revision on. After List() that is
-  // EtcdRange::revision + 1.
+  // EtcdRange::revision + 1. If the client must log in first, the watch begins with Next().
   std::unique_ptr<EtcdWatch> Watch(std::string_view prefix, int64_t from_revision);
 
  private:

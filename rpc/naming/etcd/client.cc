@@ -136,6 +136,11 @@ bool IsTokenRefused(const absl::Status& status) {
           status.message().find("revision of auth store is old") != std::string::npos);
 }
 
+// The same of a watch. Etcd 3.4 refuses one whose token it does not know as one without permission.
+bool IsWatchRefused(const absl::Status& status) {
+  return IsTokenRefused(status) || absl::IsPermissionDenied(status);
+}
+
 std::string Base64(const std::string& bytes) { return absl::Base64Escape(bytes); }
 
 }  // namespace
@@ -219,8 +224,8 @@ EtcdCore::EtcdCore(std::unique_ptr<EtcdWire> wire, const EtcdOptions& options)
 template <typename Result>
 Task<absl::StatusOr<Result>> EtcdCore::Ask(const char* path, std::string body,
                                            absl::StatusOr<Result> (*decode)(std::string_view)) {
-  if (user_.empty()) co_return co_await AskOnce(path, std::move(body), decode);
-  if (Token().empty()) {
+  if (!has_user()) co_return co_await AskOnce(path, std::move(body), decode);
+  if (needs_login()) {
     VERBENA_CO_RETURN_IF_ERROR(co_await LogIn());
   }
   absl::StatusOr<Result> result = co_await AskOnce(path, body, decode);
@@ -255,10 +260,7 @@ Task<absl::StatusOr<Result>> EtcdCore::AskOnce(const char* path, std::string bod
   const std::unique_ptr<EtcdExchange> exchange =
       wire_->Post({.path = path, .body = std::move(body), .token = Token()});
   const absl::StatusOr<EtcdAnswer> taken = co_await Take(*exchange, path);
-  if (absl::IsUnavailable(taken.status()) && wire_->has_files()) {
-    // A certificate may have run out, here or there, while its successor lies in the file already.
-    (void)co_await ReadElsewhere([this] { return wire_->ReadFiles(); });
-  }
+  if (!taken.ok()) co_await NoteFailure(taken.status());
   VERBENA_CO_RETURN_IF_ERROR(taken.status());
   const EtcdAnswer& answer = *taken;
   absl::StatusOr<Result> result = co_await Decoded(answer.text, decode);
@@ -266,6 +268,12 @@ Task<absl::StatusOr<Result>> EtcdCore::AskOnce(const char* path, std::string bod
     co_return Explained(answer, path, result.status(), OutcomeOfAnswer(result.status().code()));
   }
   co_return result;
+}
+
+Task<void> EtcdCore::NoteFailure(const absl::Status& status) {
+  if (!absl::IsUnavailable(status) || !wire_->has_files()) co_return;
+  // A certificate may have run out, here or there, while its successor lies in the file already.
+  (void)co_await ReadElsewhere([this] { return wire_->ReadFiles(); });
 }
 
 std::unique_ptr<EtcdExchange> EtcdCore::Watch(std::string body) {
@@ -332,26 +340,47 @@ Task<absl::Status> EtcdClient::Revoke(int64_t lease) {
 
 std::unique_ptr<EtcdWatch> EtcdClient::Watch(std::string_view prefix, int64_t from_revision) {
   return std::unique_ptr<EtcdWatch>(
-      new EtcdWatch(core_->Watch(internal::EncodeWatch(prefix, from_revision))));
+      new EtcdWatch(*core_, internal::EncodeWatch(prefix, from_revision)));
 }
 
-EtcdWatch::EtcdWatch(std::unique_ptr<EtcdExchange> exchange) : exchange_(std::move(exchange)) {}
+EtcdWatch::EtcdWatch(internal::EtcdCore& core, std::string body)
+    : core_(core), body_(std::move(body)) {
+  if (!core_.needs_login()) exchange_ = core_.Watch(body_);
+}
 EtcdWatch::~EtcdWatch() = default;
+
+Task<absl::StatusOr<EtcdChanges>> EtcdWatch::NextMessage() {
+  if (exchange_ == nullptr) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await core_.LogIn());
+    exchange_ = core_.Watch(body_);
+  }
+  const absl::StatusOr<EtcdAnswer> answer = co_await Take(*exchange_, kWatch);
+  if (!answer.ok()) co_await core_.NoteFailure(answer.status());
+  VERBENA_CO_RETURN_IF_ERROR(answer.status());
+  absl::StatusOr<EtcdChanges> changes = co_await Decoded(answer->text, &internal::DecodeWatch);
+  if (changes.ok()) co_return changes;
+  if (absl::IsUnavailable(changes.status())) exchange_->Avoid();
+  co_return Explained(*answer, kWatch, changes.status(), Outcome::kNotExecuted);
+}
 
 Task<absl::StatusOr<EtcdChanges>> EtcdWatch::Next() {
   for (;;) {
-    VERBENA_CO_ASSIGN_OR_RETURN(const EtcdAnswer answer, co_await Take(*exchange_, kWatch));
-    absl::StatusOr<EtcdChanges> changes = co_await Decoded(answer.text, &internal::DecodeWatch);
-    if (!changes.ok()) {
-      if (absl::IsUnavailable(changes.status())) exchange_->Avoid();
-      co_return Explained(answer, kWatch, changes.status(), Outcome::kNotExecuted);
+    absl::StatusOr<EtcdChanges> changes = co_await NextMessage();
+    const bool begun = exchange_ != nullptr;
+    if (begun && may_log_in_ && core_.has_user() && IsWatchRefused(changes.status())) {
+      may_log_in_ = false;
+      exchange_.reset();
+      continue;
     }
+    VERBENA_CO_RETURN_IF_ERROR(changes.status());
+    // Etcd has taken the watch. What it told would come again after another login.
+    may_log_in_ = false;
     if (!changes->events.empty()) co_return changes;
     // Such messages may come without end.
     VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
   }
 }
 
-bool EtcdWatch::HasMore() const { return !exchange_->answers().empty(); }
+bool EtcdWatch::HasMore() const { return exchange_ != nullptr && !exchange_->answers().empty(); }
 
 }  // namespace verbena

@@ -34,14 +34,19 @@ class EtcdCore {
   template <typename Result>
   Task<absl::StatusOr<Result>> Ask(const char* path, std::string body,
                                    absl::StatusOr<Result> (*decode)(std::string_view));
-  // A request whose answers are a watch's.
+  // A request whose answers are a watch's, with the token that there is.
   std::unique_ptr<EtcdExchange> Watch(std::string body);
+  bool has_user() const { return !user_.empty(); }
+  // Whether a request must wait for LogIn().
+  bool needs_login() const { return has_user() && Token().empty(); }
+  Task<absl::Status> LogIn();
+  // A request has failed with `status`.
+  Task<void> NoteFailure(const absl::Status& status);
 
  private:
   template <typename Result>
   Task<absl::StatusOr<Result>> AskOnce(const char* path, std::string body,
                                        absl::StatusOr<Result> (*decode)(std::string_view));
-  Task<absl::Status> LogIn();
   std::string Token() const;
 
   const std::unique_ptr<EtcdWire> wire_;

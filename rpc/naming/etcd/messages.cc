@@ -187,6 +187,19 @@ absl::StatusOr<ServerEntry> Read(std::string_view name, std::string_view value) 
   return entry;
 }
 
+// Etcd refuses a watch by a message with the text of a gRPC error, and not by a failure.
+absl::Status EndOfWatch(const std::string& why) {
+  std::string text = fmt::format("the watch was ended: {}", Shown(why));
+  const auto says = [&why](std::string_view part) { return why.find(part) != std::string::npos; };
+  if (says("invalid auth token") || says("revision of auth store is old") ||
+      says("user name is empty")) {
+    return absl::UnauthenticatedError(text);
+  }
+  // Etcd 3.4 says so of tokens that it does not know, too.
+  if (says("permission denied")) return absl::PermissionDeniedError(text);
+  return absl::UnavailableError(text);
+}
+
 }  // namespace
 
 std::string EndOfPrefix(std::string_view prefix) {
@@ -297,7 +310,7 @@ absl::StatusOr<EtcdChanges> DecodeWatch(std::string_view text) {
           fmt::format("the watch begins before revision {}, the first that is kept", compacted));
     }
     VERBENA_ASSIGN_OR_RETURN(const std::string why, JsonText(result, "cancel_reason"));
-    return absl::UnavailableError(fmt::format("the watch was ended: {}", Shown(why)));
+    return EndOfWatch(why);
   }
   EtcdChanges changes;
   VERBENA_ASSIGN_OR_RETURN(changes.revision, RevisionOf(result));

@@ -118,6 +118,14 @@ class EtcdLoginTest : public ::testing::Test {
 
   void WritePassword(const std::string& password) { std::ofstream(path_) << password << "\n"; }
   absl::Status Get() { return scheduler_.Run(client_->Get("a")).status(); }
+  // The next changes of a watch, which are to be those of a key that is put once it has begun.
+  absl::StatusOr<EtcdChanges> NextOf(EtcdWatch& watch) {
+    Started<absl::StatusOr<EtcdChanges>> next(scheduler_, watch.Next());
+    scheduler_.RunUntil([&] { return next.done() || etcd_.watch() != nullptr; });
+    etcd_.Put("a", "1");
+    scheduler_.RunUntil([&] { return next.done(); });
+    return next.result();
+  }
 
   const std::string path_ = ::testing::TempDir() + "/password." + std::to_string(getpid());
   WaitingScheduler scheduler_{WaitingScheduler::Time::kStanding};
@@ -142,6 +150,55 @@ TEST_F(EtcdLoginTest, LogsInAgainWithTheNewPasswordWhenItsTokenIsRefused) {
   WritePassword("other");
   EXPECT_EQ(Get(), absl::OkStatus());
   EXPECT_EQ(etcd_.logins, 3);
+}
+
+TEST_F(EtcdLoginTest, AWatchThatComesFirstLogsIn) {
+  const auto watch = client_->Watch("a", 1);
+  EXPECT_FALSE(watch->HasMore());
+  EXPECT_EQ(etcd_.watch(), nullptr) << "it would be refused";
+  const absl::StatusOr<EtcdChanges> changes = NextOf(*watch);
+  ASSERT_TRUE(changes.ok()) << changes.status();
+  EXPECT_EQ(changes->events.size(), 1u);
+  EXPECT_EQ(etcd_.logins, 1);
+  EXPECT_EQ(etcd_.watches_refused, 0);
+  EXPECT_EQ(etcd_.watch()->token, "token-1");
+}
+
+TEST_F(EtcdLoginTest, AWatchLogsInAgainWhenItsTokenIsRefused) {
+  for (const char* refusal : {"etcdserver: invalid auth token", "etcdserver: permission denied"}) {
+    EXPECT_EQ(Get(), absl::OkStatus());
+    etcd_.refusal = refusal;
+    const int logins = ++etcd_.logins;  // etcd has forgotten the token
+    const auto watch = client_->Watch("a", 1);
+    const absl::StatusOr<EtcdChanges> changes = NextOf(*watch);
+    ASSERT_TRUE(changes.ok()) << changes.status();
+    EXPECT_EQ(etcd_.logins, logins + 1);
+  }
+  EXPECT_EQ(etcd_.watches_refused, 2);
+}
+
+TEST_F(EtcdLoginTest, AWatchThatIsRefusedAfterALoginFails) {
+  EXPECT_EQ(Get(), absl::OkStatus());
+  const auto watch = client_->Watch("a", 1);
+  ASSERT_TRUE(NextOf(*watch).ok());
+  // Etcd ends a watch that it has taken.
+  etcd_.watch()->Answer(R"({"result":{"header":{},"canceled":true,"cancel_reason":")" +
+                        etcd_.refusal + "\"}}");
+  EXPECT_TRUE(absl::IsUnauthenticated(scheduler_.Run(watch->Next()).status()));
+  EXPECT_EQ(etcd_.logins, 1) << "what it told would come again";
+  WritePassword("wrong");
+  ++etcd_.logins;
+  const auto other = client_->Watch("a", 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(scheduler_.Run(other->Next()).status()));
+  EXPECT_EQ(etcd_.watches_refused, 1);
+}
+
+TEST_F(EtcdLoginTest, ALoginOfAWatchThatIsCancelledIsMadeByTheNextAwait) {
+  const auto watch = client_->Watch("a", 1);
+  CancelScope given_up;
+  given_up.Request();
+  EXPECT_TRUE(absl::IsCancelled(scheduler_.Run(watch->Next(), &given_up).status()));
+  EXPECT_TRUE(NextOf(*watch).ok());
 }
 
 TEST_F(EtcdLoginTest, AWrongPasswordIsToldAndNotRepeated) {
@@ -195,6 +252,9 @@ TEST(EtcdFilesTest, CertificatesWaitForNoThreadOfRunBlocking) {
   const TakenThreads taken(scheduler);
   EXPECT_TRUE(absl::IsUnavailable(scheduler.Run(client->Get("a")).status()));
   EXPECT_EQ(times_read, 1);
+  const auto watch = client->Watch("a", 1);
+  EXPECT_TRUE(absl::IsUnavailable(scheduler.Run(watch->Next()).status()));
+  EXPECT_EQ(times_read, 2) << "also for a program that only watches";
 }
 
 // A client of these fails as soon as it reads its password, and asks no etcd.

@@ -77,6 +77,9 @@ class FakeEtcd final {
   std::string last_body;
   std::string password;  // not empty: demands a login with it
   int logins = 0;        // the last one's token is the one that counts
+  int watches_refused = 0;
+  // What a watch hears whose token does not count.
+  std::string refusal = "etcdserver: invalid auth token";
 
  private:
   class FakeExchange final : public EtcdExchange {
@@ -122,6 +125,7 @@ class FakeEtcd final {
     if (!answer.empty()) return exchange->Answer(answer, answer_status);
     if (exchange->path == "/v3/auth/authenticate") return LogIn(*exchange);
     if (!password.empty() && exchange->token != Token()) {
+      if (exchange->path == "/v3/watch") return RefuseWatch(*exchange);
       return exchange->Answer(R"({"code":16,"message":"etcdserver: invalid auth token"})", 401);
     }
     if (exchange->path == "/v3/watch") {
@@ -132,6 +136,13 @@ class FakeEtcd final {
     } else {
       ServeLease(*exchange);
     }
+  }
+
+  void RefuseWatch(Exchange& exchange) {
+    ++watches_refused;
+    exchange.Answer(
+        fmt::format(R"({{"result":{{{},"created":true,"canceled":true,"cancel_reason":"{}"}}}})",
+                    Header(), refusal));
   }
 
   std::string Token() const { return fmt::format("token-{}", logins); }

@@ -92,6 +92,17 @@ TEST(EtcdAnswerTest, AWatchTellsOfChangesAndOfCompaction) {
       DecodeWatch(R"({"result":{"header":{},"canceled":true,"compact_revision":"4"}})").status()));
   EXPECT_TRUE(
       absl::IsUnavailable(DecodeWatch(R"({"result":{"header":{},"canceled":true}})").status()));
+  const auto ended = [](const std::string& why) {
+    return DecodeWatch(R"({"result":{"header":{},"canceled":true,"cancel_reason":")" + why + "\"}}")
+        .status();
+  };
+  for (const char* why :
+       {"etcdserver: invalid auth token", "etcdserver: revision of auth store is old",
+        "etcdserver: user name is empty"}) {
+    EXPECT_TRUE(absl::IsUnauthenticated(ended(why))) << ended(why);
+  }
+  EXPECT_TRUE(absl::IsPermissionDenied(ended("etcdserver: permission denied")));
+  EXPECT_TRUE(absl::IsUnavailable(ended("etcdserver: no leader")));
 }
 
 TEST(EtcdAnswerTest, AFailureHasTheCodeThatEtcdGives) {

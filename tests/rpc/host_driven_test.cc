@@ -193,8 +193,6 @@ TEST_F(HostDrivenRuntimeTest, TheHostReadsStatisticsOfEveryExecutor) {
 
 class HeldExecutorTest : public HostDrivenRuntimeTest {
  protected:
-  // Eight of twenty loaded runs never ended: the acceptor reads its descriptors in another turn.
-  void SetUp() override { GTEST_SKIP() << "may hang on a loaded machine"; }
   HeldExecutorTest() { clock_.Stop(); }
   ~HeldExecutorTest() override { StopAll(); }
 
@@ -209,9 +207,12 @@ class HeldExecutorTest : public HostDrivenRuntimeTest {
     EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
     return fd;
   }
-  static void AwaitWork(Executor& executor) {
+  // Has the executor sleep: no turn of it takes what comes from here on.
+  static void Rest(Executor& executor) {
     while (executor.Poll() || !executor.Arm()) {
     }
+  }
+  static void AwaitWork(Executor& executor) {
     pollfd descriptor = {.fd = executor.fd(), .events = POLLIN, .revents = 0};
     poll(&descriptor, 1, -1);
   }
@@ -225,8 +226,7 @@ TEST_F(HeldExecutorTest, AHandshakeThatBeginsInALongTurnHasItsWholeTime) {
   options.clock = &clock_;
   StartServer(std::move(options));
   Executor& executor = server_runtime_->executor(0);
-  while (executor.Poll()) {
-  }
+  Rest(executor);
   const int fd = Connect();
   AwaitWork(executor);
   // As a handler does that blocks. The acceptor goes on behind it, in the same turn.

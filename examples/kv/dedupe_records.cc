@@ -27,7 +27,8 @@ constexpr std::string_view kDropped = "dropped";
 // replies alone. A reply is empty or begins with a tag, which none of these is.
 constexpr char kClientKnown = 'k';
 constexpr char kClientAnew = 'a';
-// It came after a drop, and had given the numbers below that of the eight bytes that follow.
+// The client came after a drop. By then it had given the numbers below that of the eight bytes
+// which follow.
 // Earlier versions take such a record for a reply, and prove nothing of the client's other names:
 // for their clients these nine bytes are a field that they do not know (15, fixed64).
 constexpr char kClientEntered = '\x79';
@@ -54,7 +55,7 @@ StoredName Parse(std::string_view record) {
   return name;
 }
 
-// What a record says of its client. Little-endian, as in protobuf.
+// Returns what a record says of its client. Numbers are little-endian, as in protobuf.
 std::string PrefixOf(uint64_t entered_below, bool is_anew) {
   if (is_anew) return std::string(1, kClientAnew);
   if (entered_below == 0) return std::string(1, kClientKnown);

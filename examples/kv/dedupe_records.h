@@ -80,8 +80,8 @@ class DedupeRecords final : public verbena::DedupeStore {
   struct Client {
     absl::btree_set<uint64_t> numbers;
     uint64_t unproven_below = 0;  // such numbers may be among the dropped ones
-    // It came after some were dropped, and had given these numbers by then. 0: nothing is known of
-    // that.
+    // The client came after some were dropped, and had given the numbers below this one by then.
+    // 0: nobody knows.
     uint64_t entered_below = 0;
     bool is_anew = false;       // any number may be: it came after some were dropped
     verbena::TimePoint last{};  // its last write, or Load()

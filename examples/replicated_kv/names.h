@@ -158,8 +158,8 @@ class Names {
   void NoteForgotten() { forgot_ = true; }
 
  private:
-  // Of a client that came after any was forgotten. Earlier versions wrote the first number that
-  // came.
+  // A client that came after any was forgotten has this bound. Earlier versions wrote the first
+  // number that came.
   static constexpr uint64_t kAllNumbers = std::numeric_limits<uint64_t>::max();
 
   // The client's calls below this may have run before it was entered.

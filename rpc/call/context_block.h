@@ -119,7 +119,7 @@ absl::StatusOr<Metadata> ParseTrailingMetadata(const char* block, size_t bytes);
 // The violation of a stream whose block has the name of a deduplicated call, or earlier attempts.
 [[gnu::cold]] absl::Status NameOfStream();
 
-// What blocks may have only if both sides of their link have said that they know it.
+// ContextFeatures: the parts of a block that need the word of both sides of its link.
 struct ContextFeatures {
   bool names_attempts = false;  // CallContext::earlier
   bool tells_highest = false;   // DedupeName::highest

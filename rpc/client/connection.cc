@@ -577,7 +577,7 @@ void Connection::OnSessionIdle(ClientSession& session) {
   }
   const bool is_made = std::ranges::none_of(
       retired_, [&session](const auto& retired) { return retired.get() == &session; });
-  // It has yet to prove itself, and ends its attempt with these words.
+  // The link has yet to prove itself, and its attempt ends with these words.
   if (is_made) return session.CloseLink(SaidGoAway());
   session.CloseLink(
       absl::UnavailableError("the link has drained: the server is shutting down, or new calls go "

@@ -213,7 +213,7 @@ class Connection final : private ClientSession::Listener {
   const std::string& AddressAt(size_t address) const {
     return address == 0 ? target_ : others_[address - 1];
   }
-  // What a link goes over.
+  // Way: the address and the device that a link goes over.
   struct Way {
     size_t address = 0;
     size_t device = 0;  // by its index in the shard

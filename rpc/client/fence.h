@@ -94,7 +94,7 @@ class KeptSlot final : public RegisteredCall {
 // RetryPolicy::kMaxAttempts slots and names together, since each attempt sends one request.
 class AttemptFence final : private Timer {
  public:
-  // What it knows of its call.
+  // Call: the part of a call that a fence needs.
   struct Call {
     ClientChannel* channel;
     const MethodDescriptor& method;
@@ -161,7 +161,7 @@ class AttemptFence final : private Timer {
     SentAttempt attempt;
     bool is_owed = true;  // the RESPONSE
   };
-  // What the names in a request depend on.
+  // Place: the server to which a request with names goes.
   struct Place {
     uint64_t incarnation = 0;
     bool takes_names = false;

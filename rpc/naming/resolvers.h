@@ -96,7 +96,8 @@ class VERBENA_EXPORT DnsResolver final : public Resolver {
   PeriodicLook look_{kPeriod, kPeriod};
 };
 
-// What a file has. Plain values, since they cross threads.
+// FileContent: the bytes of a file, or why there are none. The values are plain, since they cross
+// threads.
 struct FileContent {
   std::string bytes = {};  // if it is OK
   absl::StatusCode code = absl::StatusCode::kOk;

@@ -202,7 +202,8 @@ void ServerCall::Launch() {
   TakeTurn();
 }
 
-// It takes its turn only after that wait: an earlier attempt may hold the place that it needs.
+// The call takes its turn only after that wait: an earlier attempt may hold the place that the call
+// needs.
 void ServerCall::LaunchBehindEarlier() {
   Prepare();
   // Without an Admission, the pool has counted the call as begun.

@@ -27,7 +27,7 @@ namespace verbena::internal {
 
 class ServerCall;
 
-// What context blocks over `link` may have.
+// Says which parts context blocks over `link` may have.
 inline ContextFeatures ContextFeaturesOf(const Link& link) {
   return {.names_attempts = link.names_attempts(), .tells_highest = link.tells_highest_number()};
 }

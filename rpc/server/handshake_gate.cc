@@ -40,7 +40,7 @@ enum class Phase {
 // How long an offer is young after its answer. A correct client says Ready long before, unless it
 // is far away or overloaded.
 constexpr Duration kYoungOffer = std::chrono::seconds(1);
-// Of a source whose first handshakes are under way. (start)
+// A source whose first handshakes are under way has the pace kFirstPace. (start)
 constexpr Duration kFirstPace = std::chrono::milliseconds(10);
 constexpr Duration kLeastPace = std::chrono::milliseconds(1);
 // One slow client must not spread the turns of a storm over minutes. (start)
@@ -75,7 +75,7 @@ struct Ticket {
   TimePoint placed_at{};  // once it is pending
   size_t ahead = 0;       // pending ones of its source at that time, itself included
   std::optional<TimePoint> answered_at;
-  // What its client hears instead of an answer, once the gate has evicted it before one.
+  // The client hears this instead of an answer if the gate evicts the handshake before it has one.
   absl::Status refusal;
   Phase phase = Phase::kSilent;
   TicketList::iterator place;    // in its source's queue, while silent or pending
@@ -542,7 +542,7 @@ class HandshakeGate::Stream final : public MessageStream {
     CancelScope scope((co_await CurrentContext()).cancel);
     ticket->hearing = &scope;
     const absl::Cleanup heard = [&ticket] { ticket->hearing = nullptr; };
-    // It may have been evicted before anybody listened.
+    // The gate may have evicted the handshake before anybody listened.
     if (!state->RefusalOf(*ticket).ok()) scope.Request();
     absl::StatusOr<std::string> hello = co_await std::move(receive).In(&scope);
     VERBENA_CO_RETURN_IF_ERROR(state->RefusalOf(*ticket));

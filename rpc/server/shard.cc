@@ -185,7 +185,7 @@ Task<absl::Status> ServerShard::EndAttempt(RuntimeId client, EarlierAttempt atte
   }
   session->CloseLink(absl::UnavailableError(
       "the client has lost this link, and repeats a call of it over another one"));
-  // That may have been the end of the session.
+  // Closing the link may have ended the session.
   session = FindByLink(attempt.link);
   ServerCall* const call =
       session == nullptr ? nullptr : session->Find({attempt.slot, attempt.generation});

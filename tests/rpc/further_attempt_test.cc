@@ -242,6 +242,17 @@ class FurtherAttemptTest : public RuntimePair {
   JoinHandle<absl::Status> Put(CallOptions options = {}, size_t bytes = 0) {
     return client_runtime_->Spawn(PutWith(std::move(options), bytes));
   }
+  // Handlers for a Store.
+  static Store::Handler StallsIn(Stall& stall) {
+    return [&stall](ServerContext&, int) -> Task<absl::Status> {
+      co_return co_await stall.Then(absl::OkStatus());
+    };
+  }
+  static Store::Handler IsBusyOrSleeps(bool is_busy) {
+    return [is_busy](ServerContext&, int) -> Task<absl::Status> {
+      co_return is_busy ? absl::UnavailableError("busy") : co_await SleepUntil(kNever);
+    };
+  }
   // Time passes, of which the client hears.
   void Pass(Duration time) {
     clock_.Advance(time);
@@ -252,7 +263,7 @@ class FurtherAttemptTest : public RuntimePair {
     clock_.Advance(1h);
     AwaitArrival();
   }
-  // What the client has sent has come to the servers.
+  // When this returns, the servers have all that the client has sent.
   void AwaitArrival() {
     for (uint64_t key = 0; key < 16; ++key) {
       const testing::Testing::Stub stub(*channel_);
@@ -298,9 +309,7 @@ TEST_F(FurtherAttemptTest, AnAttemptThatEndsWellAfterItsTimeIsTheCallsAnswer) {
   for (const size_t bytes : {size_t{0}, size_t{100}, size_t{256} << 10}) {
     const int before = only().begun;
     Stall stall;
-    only().handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
-      co_return co_await stall.Then(absl::OkStatus());
-    };
+    only().handler = StallsIn(stall);
     JoinHandle<absl::Status> call = Put({}, bytes);
     AwaitStall(stall);
     PassAnHour();
@@ -353,9 +362,7 @@ TEST_F(FurtherAttemptTest, InterceptorsWaitWithTheAttempt) {
   auto interceptor = std::make_shared<PassingInterceptor>();
   Start(1, {.interceptors = {interceptor}});
   Stall stall;
-  only().handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
-    co_return co_await stall.Then(absl::OkStatus());
-  };
+  only().handler = StallsIn(stall);
   JoinHandle<absl::Status> call = Put();
   AwaitStall(stall);
   PassAnHour();
@@ -387,9 +394,7 @@ TEST_F(FurtherAttemptTest, AnotherServerHasTheNextAttemptAtOnce) {
   Store& own = StoreOf(7);
   Store& other = OtherThan(own);
   Stall stall;
-  own.handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
-    co_return co_await stall.Then(absl::OkStatus());
-  };
+  own.handler = StallsIn(stall);
   JoinHandle<absl::Status> call = Put({.route_key = 7}, 256 << 10);
   AwaitStall(stall);
   Pass(1h);
@@ -433,12 +438,8 @@ TEST_F(FurtherAttemptTest, ACallsDeadlineEndsTheWait) {
     Store& own = StoreOf(7);
     Store& other = OtherThan(own);
     Stall stall;
-    own.handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
-      co_return co_await stall.Then(absl::OkStatus());
-    };
-    other.handler = [comes_back](ServerContext&, int) -> Task<absl::Status> {
-      co_return comes_back ? absl::UnavailableError("busy") : co_await SleepUntil(kNever);
-    };
+    own.handler = StallsIn(stall);
+    other.handler = IsBusyOrSleeps(comes_back);
     JoinHandle<absl::Status> call = Put({.deadline = 10h, .route_key = 7});
     AwaitStall(stall);
     Pass(1h);
@@ -462,12 +463,8 @@ TEST_F(FurtherAttemptTest, ACallMayBeCancelledOrAbandonedWhileItWaits) {
     Store& own = StoreOf(7);
     Store& other = OtherThan(own);
     Stall stall;
-    own.handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
-      co_return co_await stall.Then(absl::OkStatus());
-    };
-    other.handler = [comes_back](ServerContext&, int) -> Task<absl::Status> {
-      co_return comes_back ? absl::UnavailableError("busy") : co_await SleepUntil(kNever);
-    };
+    own.handler = StallsIn(stall);
+    other.handler = IsBusyOrSleeps(comes_back);
     JoinHandle<absl::Status> call = Put({.route_key = 7}, 256 << 10);
     AwaitStall(stall);
     Pass(1h);
@@ -490,9 +487,7 @@ TEST_F(FurtherAttemptTest, AServerMayEndWhileAnAttemptWaitsForAnEarlierOne) {
   Store& own = StoreOf(7);
   Store& other = OtherThan(own);
   Stall stall;
-  own.handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
-    co_return co_await stall.Then(absl::OkStatus());
-  };
+  own.handler = StallsIn(stall);
   other.handler = [](ServerContext&, int attempt) -> Task<absl::Status> {
     co_return attempt == 1 ? absl::UnavailableError("busy") : absl::OkStatus();
   };
@@ -514,9 +509,7 @@ TEST_F(FurtherAttemptTest, AnAttemptMayBeDestroyedWhileItWaitsForAnEarlierOne) {
   auto interceptor = std::make_shared<DestroyingInterceptor>();
   Start(1, {.interceptors = {interceptor}});
   Stall stall;
-  only().handler = [&stall](ServerContext&, int) -> Task<absl::Status> {
-    co_return co_await stall.Then(absl::OkStatus());
-  };
+  only().handler = StallsIn(stall);
   JoinHandle<absl::Status> call = Put({.wait_for_ready = true});
   AwaitStall(stall);
   interceptor->may_destroy = 1;
@@ -712,7 +705,7 @@ class NamedAttemptTest : public RuntimePair {
     second_->features = features;
     second_->ConnectTo(server_->address());
   }
-  // It sends a request that names these.
+  // The second rogue sends a request that names `earlier`.
   void SendNaming(std::vector<EarlierAttempt> earlier) {
     CallContext context;
     context.earlier = std::move(earlier);
@@ -774,7 +767,7 @@ TEST_F(NamedAttemptTest, LinksThatTheServerDoesNotKnowHaveNoCallLeft) {
 
 TEST_F(NamedAttemptTest, AClientThatNamesItsPresentLinkLosesThatAlone) {
   ConnectAs(first_->runtime_id);
-  // That of the request itself.
+  // The name is that of the request itself.
   SendNaming({{.link = second_->server_identity(), .slot = 0, .generation = 0}});
   EXPECT_TRUE(second_->IsDropped());
   EXPECT_EQ(store_.begun, 1);

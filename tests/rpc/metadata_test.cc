@@ -159,6 +159,11 @@ TEST(ContextFormatTest, EachBeginningOfABlockIsRefused) {
 
 TEST(ContextFormatTest, MalformedBlocksAreRefused) {
   const std::string block = Encoded(Everything());
+  // Its other parts are right.
+  std::string five_earlier = Encoded({.earlier = std::vector<EarlierAttempt>(4)});
+  five_earlier = WithByte(five_earlier + five_earlier.substr(16), 8, 5);
+  five_earlier.resize(16 + 5 * 16);
+  five_earlier = WithByte(five_earlier, 0, static_cast<char>(five_earlier.size()));
   const size_t state = 8 + 28;
   const size_t dedupe = state + 7 + 24;
   const size_t highest = dedupe + 40;
@@ -169,11 +174,11 @@ TEST(ContextFormatTest, MalformedBlocksAreRefused) {
       {"too short for itself", WithByte(block, 0, 7)},
       {"huge", WithByte(block, 3, '\x7f')},
       {"unknown flag", WithByte(block, 4, '\x7b')},
-      {"highest number of no name", std::string("\x10\0\0\0\x20\0\0\0\x09\0\0\0\0\0\0\0", 16)},
+      {"highest number of no name", std::string("\x10\0\0\0\x20\0\0\0\0\0\0\0\0\0\0\0", 16)},
       {"highest number that is not the highest", WithByte(block, highest, 6)},
       {"highest number that no client gives", std::string(block).replace(highest, 8, 8, '\xff')},
       {"no earlier attempt", WithByte(block, earlier, 0)},
-      {"more earlier attempts than there may be", WithByte(block, earlier, 5)},
+      {"more earlier attempts than there may be", five_earlier},
       {"reserved of the earlier attempts", WithByte(block, earlier + 1, 1)},
       {"travels and has a trace", WithByte(block, 4, '\x05')},
       {"unknown priority", WithByte(block, 5, 3)},

@@ -33,7 +33,8 @@ using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
 
-// What the server does with its first handshakes. On its executor.
+// ScriptedRefusals: the answers of a server to its first handshakes. The server reads them on its
+// executor.
 struct ScriptedRefusals {
   int left = 0;
   std::optional<Duration> wait = {};

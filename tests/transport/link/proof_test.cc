@@ -16,7 +16,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/transport/connect/passing_stream.h"
-#include "tests/transport/connect/scripted_stream.h"
 #include "tests/transport/link/black_hole.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/handshake.h"
@@ -47,17 +46,6 @@ class ProofTest : public LinksFixture {
   }
 
   std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
-    if (is_held_up_) {
-      // After the client's second message, its Ready.
-      return std::make_unique<ScriptedStream>(
-          std::move(stream),
-          ScriptedStream::Script{
-              .after_send = [this](MessageStream&, int message) -> Task<absl::Status> {
-                (void)executor().now();
-                if (message == 2) clock().Advance(kProofTime);
-                co_return absl::OkStatus();
-              }});
-    }
     if (!is_older_) return stream;
     return std::make_unique<OtherHello>(std::move(stream), [](const LinkParameters& hello) {
       return EncodeHello(hello, {.features = kSupportedFeatures & ~kFeaturePaddedPing});
@@ -90,7 +78,6 @@ class ProofTest : public LinksFixture {
 
   std::optional<BlackHole> hole_;
   bool is_older_ = false;
-  bool is_held_up_ = false;
   Receiver at_client_;
   Receiver at_server_;
 };
@@ -121,13 +108,6 @@ TEST_F(ProofTest, ALinkThatCarriesShortSendsAloneFailsAndNamesTheMtu) {
   EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable) << failed;
   EXPECT_NE(failed.message().find("none of 4096 bytes"), std::string::npos) << failed;
   EXPECT_NE(failed.message().find("smaller MTU"), std::string::npos) << failed;
-}
-
-// As by a handler that blocks in the turn in which the link opens.
-TEST_F(ProofTest, ALongTurnBeforeItTakesNoneOfItsTime) {
-  is_held_up_ = true;
-  proof_time = kProofTime;
-  EXPECT_NE(Connect(at_client_, at_server_), nullptr);
 }
 
 // Devices have retries of their own, which may end before the proof does.

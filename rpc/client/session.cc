@@ -217,10 +217,15 @@ absl::Status ClientSession::OnResponse(const FrameHeader& frame, const char* bod
   RegisteredCall* const call = InFlight(frame);
   if (call == nullptr) [[unlikely]]
     return OnLateResponse(frame);
-  if (tally_ != nullptr && !call->is_given_up()) {
-    tally_->OnResponse(frame.status_code, frame.outcome);
-  }
+  if (tally_ != nullptr) [[unlikely]]
+    return OnTalliedResponse(*call, frame, body);
   return call->OnResponse(frame, body);
+}
+
+absl::Status ClientSession::OnTalliedResponse(RegisteredCall& call, const FrameHeader& frame,
+                                              const char* body) {
+  if (!call.is_given_up()) tally_->OnResponse(frame.status_code, frame.outcome);
+  return call.OnResponse(frame, body);
 }
 
 absl::Status ClientSession::OnStreamFrame(const FrameHeader& frame, const char* body) {

@@ -265,6 +265,10 @@ class ClientSession final : public LinkListener, private SendWaiter {
                                               const char* body);
   // The frame's call has ended, or there never was one.
   [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame);
+  // OnResponse() of a call whose channel judges its servers. Apart, so that other calls save no
+  // registers for it.
+  [[gnu::noinline]] absl::Status OnTalliedResponse(RegisteredCall& call, const FrameHeader& frame,
+                                                   const char* body);
   [[gnu::noinline]] absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
   void OnWritable(Link& link) override;
   // The call that a frame is for, if it is in flight; otherwise nullptr.

@@ -35,21 +35,21 @@ def _if_used(words):
         "//conditions:default": [],
     })
 
-def together(name, srcs):
-    """The arguments of a library that compiles `srcs` as few translation units."""
+def together(name, srcs, units = 0):
+    """The arguments of a library that compiles `srcs` as `units` translation units, or as few (0)."""
     sources = [source for source in srcs if source.endswith(".cc")]
     if len(sources) < 2:
         return {"srcs": srcs}
-    units = []
-    count = (len(sources) + _TOGETHER - 1) // _TOGETHER
+    unity = []
+    count = units or (len(sources) + _TOGETHER - 1) // _TOGETHER
     for i in range(count):
         unit = "%s_unity_%d.cc" % (name, i)
         unity_source(name = unit, srcs = sources[i * len(sources) // count:(i + 1) * len(sources) // count])
-        units.append(unit)
+        unity.append(unit)
     others = [source for source in srcs if not source.endswith(".cc")]
     return {
         "srcs": others + select({
-            "//tools/unity:used": units,
+            "//tools/unity:used": unity,
             "//conditions:default": sources,
         }),
         "textual_hdrs": select({
@@ -67,7 +67,7 @@ def cc_binary(**kwargs):
 def cc_test(**kwargs):
     native.cc_test(**_precompiled(kwargs))
 
-def verbena_cc_library(name, hdrs = [], srcs = [], features = [], **kwargs):
+def verbena_cc_library(name, hdrs = [], srcs = [], features = [], units = 0, **kwargs):
     """cc_library with the one include path that users see, in Bazel and when installed.
 
     Args:
@@ -76,6 +76,8 @@ def verbena_cc_library(name, hdrs = [], srcs = [], features = [], **kwargs):
       srcs: sources. clang-format puts the header of a source's own name first, so compiling the
         source by itself, as ./dev lint does, shows that this header compiles alone.
       features: as in cc_library.
+      units: how many translation units `srcs` are; 0: as few as keep both cores busy. Functions of one are
+        inlined into each other, so a folder that every call runs through may ask for one.
       **kwargs: passed to cc_library.
     """
     sources = [source[:-len(".cc")] for source in srcs if source.endswith(".cc")]
@@ -86,7 +88,7 @@ def verbena_cc_library(name, hdrs = [], srcs = [], features = [], **kwargs):
         features = features if alone else features + ["-parse_headers"],
         include_prefix = "verbena/" + native.package_name(),
         strip_include_prefix = "/" + native.package_name(),
-        **dict(kwargs, **together(name, srcs))
+        **dict(kwargs, **together(name, srcs, units))
     )
 
 # Folders whose library has another name than theirs.

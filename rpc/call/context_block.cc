@@ -137,8 +137,17 @@ absl::Status TakeHighest(std::string_view& left, DedupeName& dedupe) {
   return absl::OkStatus();
 }
 
-size_t BytesOf(const std::vector<EarlierAttempt>& earlier) {
-  return earlier.empty() ? 0 : sizeof(WireEarlierHeader) + earlier.size() * sizeof(WireEarlier);
+// The parts that no stream has. Out of line, since most blocks have none.
+[[gnu::noinline]] size_t BytesOfUnaryCall(const CallContext& context) {
+  const std::vector<EarlierAttempt>& earlier = context.earlier;
+  return (context.dedupe ? sizeof(WireDedupe) : 0) +
+         (context.tells_highest ? sizeof(WireHighest) : 0) +
+         (earlier.empty() ? 0 : sizeof(WireEarlierHeader) + earlier.size() * sizeof(WireEarlier));
+}
+
+uint8_t FlagsOfUnaryCall(const CallContext& context) {
+  return (context.dedupe ? kHasDedupe : 0) | (context.tells_highest ? kHasHighest : 0) |
+         (context.earlier.empty() ? 0 : kHasEarlier);
 }
 
 char* Put(char* to, const std::vector<EarlierAttempt>& earlier) {
@@ -154,7 +163,19 @@ char* Put(char* to, const std::vector<EarlierAttempt>& earlier) {
   return to;
 }
 
-absl::Status TakeEarlier(std::string_view& left, std::vector<EarlierAttempt>& earlier) {
+[[gnu::noinline]] char* PutOfUnaryCall(char* to, const CallContext& context) {
+  VERBENA_DCHECK(!context.tells_highest || context.dedupe) << "the highest number of no client";
+  if (const auto& name = context.dedupe) {
+    to = Put(to, WireDedupe{.id = {.client = name->id.client, .number = name->id.number},
+                            .acknowledged_below = name->acknowledged_below,
+                            .earlier = name->earlier});
+  }
+  if (context.tells_highest) to = Put(to, WireHighest{.number = context.dedupe->highest});
+  return Put(to, context.earlier);
+}
+
+[[gnu::noinline]] absl::Status TakeEarlier(std::string_view& left,
+                                           std::vector<EarlierAttempt>& earlier) {
   WireEarlierHeader header;
   VERBENA_RETURN_IF_ERROR(Take(left, header));
   if (header.count == 0 || header.count > EarlierAttempt::kMost ||
@@ -179,15 +200,15 @@ absl::Status TakeEarlier(std::string_view& left, std::vector<EarlierAttempt>& ea
 
 size_t CallContext::encoded_bytes() const {
   return sizeof(WireHeader) + (trace ? sizeof(WireTrace) + trace->state.size() : 0) +
-         (request_id ? sizeof(WireRequestId) : 0) + (dedupe ? sizeof(WireDedupe) : 0) +
-         (tells_highest ? sizeof(WireHighest) : 0) + BytesOf(earlier) + metadata.bytes();
+         (request_id ? sizeof(WireRequestId) : 0) +
+         (is_of_unary_call() ? BytesOfUnaryCall(*this) : 0) + metadata.bytes();
 }
 
 void CallContext::Encode(char* to) const {
-  VERBENA_DCHECK(!tells_highest || dedupe.has_value()) << "the highest number of no client";
-  const auto flags = static_cast<uint8_t>(
-      (trace ? kHasTrace : 0) | (request_id ? kHasRequestId : 0) | (dedupe ? kHasDedupe : 0) |
-      (earlier.empty() ? 0 : kHasEarlier) | (tells_highest ? kHasHighest : 0));
+  const bool is_unary = is_of_unary_call();
+  const auto flags =
+      static_cast<uint8_t>((trace ? kHasTrace : 0) | (request_id ? kHasRequestId : 0) |
+                           (is_unary ? FlagsOfUnaryCall(*this) : 0));
   const char* const begin = to;
   to = Put(to, WireHeader{.block_bytes = static_cast<uint32_t>(encoded_bytes()),
                           .flags = flags,
@@ -202,13 +223,7 @@ void CallContext::Encode(char* to) const {
   if (request_id) {
     to = Put(to, WireRequestId{.client = request_id->client, .number = request_id->number});
   }
-  if (dedupe) {
-    to = Put(to, WireDedupe{.id = {.client = dedupe->id.client, .number = dedupe->id.number},
-                            .acknowledged_below = dedupe->acknowledged_below,
-                            .earlier = dedupe->earlier});
-  }
-  if (tells_highest) to = Put(to, WireHighest{.number = dedupe->highest});
-  to = Put(to, earlier);
+  if (is_unary) to = PutOfUnaryCall(to, *this);
   const char* const end = Put(to, MetadataCodec::EntriesOf(metadata));
   VERBENA_DCHECK(end == begin + encoded_bytes())
       << end - begin << " bytes of a context block of " << encoded_bytes();
@@ -241,7 +256,7 @@ absl::StatusOr<ContextHeader> ParseContextHeader(const char* body, size_t bytes)
   return header;
 }
 
-absl::StatusOr<CallContext> ParseContext(const char* block, size_t bytes) {
+absl::Status ParseContext(const char* block, size_t bytes, CallContext& context) {
   VERBENA_ASSIGN_OR_RETURN(ContextHeader header, ParseContextHeader(block, bytes));
   if (header.travels || header.block_bytes != bytes) {
     return absl::InvalidArgumentError(
@@ -250,7 +265,7 @@ absl::StatusOr<CallContext> ParseContext(const char* block, size_t bytes) {
   std::string_view left(block, bytes);
   WireHeader wire;
   VERBENA_RETURN_IF_ERROR(Take(left, wire));
-  CallContext context{.priority = static_cast<Priority>(wire.priority)};
+  context.priority = static_cast<Priority>(wire.priority);
   if ((wire.flags & kHasTrace) != 0) VERBENA_RETURN_IF_ERROR(TakeTrace(left, context.trace));
   if ((wire.flags & kHasRequestId) != 0) {
     WireRequestId id;
@@ -267,12 +282,12 @@ absl::StatusOr<CallContext> ParseContext(const char* block, size_t bytes) {
   if ((wire.flags & kHasEarlier) != 0) {
     VERBENA_RETURN_IF_ERROR(TakeEarlier(left, context.earlier));
   }
-  VERBENA_RETURN_IF_ERROR(MetadataCodec::Read(left, context.metadata));
-  return context;
+  return MetadataCodec::Read(left, context.metadata);
 }
 
 absl::StatusOr<Metadata> ParseTrailingMetadata(const char* block, size_t bytes) {
-  VERBENA_ASSIGN_OR_RETURN(CallContext context, ParseContext(block, bytes));
+  CallContext context;
+  VERBENA_RETURN_IF_ERROR(ParseContext(block, bytes, context));
   if (context.priority != Priority::kNormal || context.trace || context.request_id ||
       context.is_of_unary_call()) {
     return absl::InvalidArgumentError("a response's context block with more than metadata");
@@ -285,10 +300,8 @@ absl::Status NameOfStream() {
       "a stream with the name of a deduplicated call, or with earlier attempts");
 }
 
-absl::Status CheckAnnounced(const CallContext& context, const ContextFeatures& agreed) {
+absl::Status NotAnnounced(const CallContext& context, const ContextFeatures& agreed) {
   const bool names = !context.earlier.empty() && !agreed.names_attempts;
-  const bool tells = context.tells_highest && !agreed.tells_highest;
-  if (!names && !tells) return absl::OkStatus();
   return absl::InvalidArgumentError(
       fmt::format("a request that {}, on a link whose sides have not both said that they know that",
                   names ? "names earlier attempts" : "tells the highest number of its client"));

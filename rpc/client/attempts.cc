@@ -226,9 +226,9 @@ absl::Status Hedges::Take() {
   return absl::OkStatus();
 }
 
-// RetriedCall(). `fence` is the call's; null if it needs none.
+// RetriedCall(), with spec.fence if the call needs one.
 Task<absl::Status> Retried(AttemptMaker& maker, RetryAccount& account, const RetryPolicy& policy,
-                           CallSpec spec, AttemptFence* fence) {
+                           CallSpec spec) {
   const TaskContext context = co_await CurrentContext();
   const Scheduler& scheduler = *context.scheduler;
   account.Add(RetryAccount::Count::kCalls);
@@ -240,8 +240,8 @@ Task<absl::Status> Retried(AttemptMaker& maker, RetryAccount& account, const Ret
   CallSpec attempt = spec;
   attempt.tried = &tried;
   attempt.keeps_metadata = true;
-  attempt.fence = fence;
   if (spec.info != nullptr) attempt.info = &info;
+  AttemptFence* const fence = spec.fence;
   for (;;) {
     TimePoint limit = kNever;
     if (policy.attempt_timeout > Duration::zero()) {
@@ -306,7 +306,8 @@ Task<absl::Status> RetriedBehindFence(AttemptMaker& maker, RetryAccount& account
                                                  .deadline = spec.deadline,
                                                  .brings_room = spec.buffers.gave_room(),
                                                  .attempt_timeout = policy.attempt_timeout});
-  co_return co_await Retried(maker, account, policy, spec, &fence);
+  spec.fence = &fence;
+  co_return co_await Retried(maker, account, policy, spec);
 }
 
 }  // namespace
@@ -314,7 +315,7 @@ Task<absl::Status> RetriedBehindFence(AttemptMaker& maker, RetryAccount& account
 VERBENA_CORO_WRAPPER Task<absl::Status> RetriedCall(AttemptMaker& maker, RetryAccount& account,
                                                     const RetryPolicy& policy, CallSpec spec) {
   return AttemptFence::IsNeeded(spec.method) ? RetriedBehindFence(maker, account, policy, spec)
-                                             : Retried(maker, account, policy, spec, nullptr);
+                                             : Retried(maker, account, policy, spec);
 }
 
 bool MayBeHedged(const MethodDescriptor& method, const CallOptions& options) {

@@ -225,9 +225,8 @@ bool LinkCall::Begin() {
   // The link may have been replaced since the request was measured, and the new one may have
   // smaller frames.
   if (body_bytes > session_->max_body_bytes()) return Refuse(TooLargeForLink());
-  if (spec_.fence != nullptr && spec_.fence->Blocks(*session_)) return Refuse(OtherServer());
-  if (context_ != nullptr && context_->tells_highest && !session_->link()->tells_highest_number()) {
-    return Refuse(OlderServer());
+  if (spec_.fence != nullptr || (context_ != nullptr && context_->tells_highest)) [[unlikely]] {
+    if (absl::Status fit = CheckServer(); !fit.ok()) return Refuse(std::move(fit));
   }
   method_number_ = session_->NumberOf(method_);
   if (method_number_ == 0) return Refuse(session_->NoSuchMethod(method_));
@@ -247,18 +246,21 @@ absl::Status LinkCall::TooLargeForLink() const {
                   method_.full_name, body_bytes, session_->max_body_bytes()));
 }
 
-absl::Status LinkCall::OtherServer() const {
-  return absl::UnavailableError(fmt::format(
-      "the link changed while an attempt of {} began, and leads to a server at which an "
-      "earlier one still runs; try again",
-      method_.full_name));
-}
-
-absl::Status LinkCall::OlderServer() const {
-  return absl::UnavailableError(
-      fmt::format("the link changed while {} began, and leads to a server of an earlier version, "
-                  "which does not know all that the request has; try again",
-                  method_.full_name));
+absl::Status LinkCall::CheckServer() const {
+  if (spec_.fence != nullptr && spec_.fence->Blocks(*session_)) {
+    return absl::UnavailableError(fmt::format(
+        "the link changed while an attempt of {} began, and leads to a server at which an "
+        "earlier one still runs; try again",
+        method_.full_name));
+  }
+  const bool tells_highest = context_ != nullptr && context_->tells_highest;
+  if (tells_highest && !session_->link()->tells_highest_number()) {
+    return absl::UnavailableError(
+        fmt::format("the link changed while {} began, and leads to a server of an earlier version, "
+                    "which does not know all that the request has; try again",
+                    method_.full_name));
+  }
+  return absl::OkStatus();
 }
 
 bool LinkCall::Refuse(absl::Status status) {
@@ -298,7 +300,8 @@ void LinkCall::WriteRequest(char* body) {
     request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
   }
   state_ = State::kSent;
-  if (spec_.fence != nullptr) spec_.fence->OnSent(*session_, id_);
+  if (spec_.fence != nullptr) [[unlikely]]
+    spec_.fence->OnSent(*session_, id_);
 }
 
 // Returns the end of the block.
@@ -375,7 +378,8 @@ absl::Status LinkCall::OnResponse(const FrameHeader& frame, const char* body) {
     return Unasked(frame);
   if (timed_) [[unlikely]]
     NoteTime();
-  if (spec_.fence != nullptr) spec_.fence->OnAnswered();
+  if (spec_.fence != nullptr) [[unlikely]]
+    spec_.fence->OnAnswered();
   size_t skip = 0;
   if (frame.flags != 0) {
     VERBENA_ASSIGN_OR_RETURN(skip, ReadPrefix(frame, body));

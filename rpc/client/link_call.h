@@ -119,10 +119,9 @@ class LinkCall final : public CallInFlight, private PayloadListener {
   // Ends the call before it has begun. Returns false.
   [[gnu::cold, gnu::noinline]] bool Refuse(absl::Status status);
   [[gnu::cold, gnu::noinline]] absl::Status TooLargeForLink() const;
-  // The link leads to a server at which an earlier attempt may run.
-  [[gnu::cold, gnu::noinline]] absl::Status OtherServer() const;
-  // The block tells a highest number, which the link does not take.
-  [[gnu::cold, gnu::noinline]] absl::Status OlderServer() const;
+  // A link that has been replaced may lead to a server at which an earlier attempt may run, or that
+  // does not know that the block tells a highest number.
+  [[gnu::noinline]] absl::Status CheckServer() const;
   // Measures the block, which has what the link takes.
   void MeasureContext();
   void SendRequest();

@@ -362,23 +362,23 @@ Task<absl::Status> ServerCall::EndEarlier() {
 }
 
 absl::Status ServerCall::ReadContext(std::string_view block) {
-  absl::StatusOr<CallContext> context = ParseContext(block.data(), block.size());
-  if (context.ok() && context->metadata.bytes() > parts_.state.limits().max_metadata_bytes) {
+  CallContext context;
+  absl::Status violation = ParseContext(block.data(), block.size(), context);
+  if (violation.ok() && context.metadata.bytes() > parts_.state.limits().max_metadata_bytes) {
     return parts_.state.RefusalStatus(RefusalReason::kTooMuchMetadata);
   }
-  absl::Status violation = context.status();
-  if (context.ok() && context->is_of_unary_call() && parts_.stream.get() != nullptr) {
+  if (violation.ok() && context.is_of_unary_call() && parts_.stream.get() != nullptr) {
     violation = NameOfStream();
   }
   Link* const link = parts_.link->link();
   if (violation.ok() && link != nullptr) {
-    violation = CheckAnnounced(*context, ContextFeaturesOf(*link));
+    violation = CheckAnnounced(context, ContextFeaturesOf(*link));
   }
   if (!violation.ok()) {
     if (link != nullptr) link->Close(violation);
     return violation;
   }
-  parts_.carried.SetIncoming(*std::move(context), parts_.state.executor().now());
+  parts_.carried.SetIncoming(std::move(context), parts_.state.executor().now());
   SetTrace();
   return absl::OkStatus();
 }

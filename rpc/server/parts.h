@@ -65,27 +65,35 @@ class CarriedContext {
   };
 
   // The request's block; null if it has none.
-  const CallContext* incoming() const { return in_use_ ? &state_->incoming : nullptr; }
+  const CallContext* incoming() const {
+    return in_use_ && state_->incoming ? &*state_->incoming : nullptr;
+  }
   // Its metadata, which interceptors may change.
-  Metadata& incoming_metadata() { return Make().incoming.metadata; }
+  Metadata& incoming_metadata() {
+    State& state = Make();
+    if (!state.incoming) state.incoming.emplace();
+    return state.incoming->metadata;
+  }
   // The block has come at `now`.
   void SetIncoming(CallContext&& incoming, TimePoint now) {
     State& state = Make();
-    state.incoming = std::move(incoming);
+    state.incoming.emplace(std::move(incoming));
     state.came = now;
   }
 
   // The name of a deduplicated call, until DropIncoming(); null if it has none.
   const DedupeName* name() const {
-    return in_use_ && state_->incoming.dedupe ? &*state_->incoming.dedupe : nullptr;
+    const CallContext* block = incoming();
+    return block != nullptr && block->dedupe ? &*block->dedupe : nullptr;
   }
   // When the name came. Precondition: name() is not null, here and below.
   TimePoint came() const { return state_->came; }
   // The name tells no highest number any more.
-  void ForgetHighest() { state_->incoming.dedupe->highest = 0; }
+  void ForgetHighest() { state_->incoming->dedupe->highest = 0; }
   // The attempts that the request names; null if there are none.
   const std::vector<EarlierAttempt>* earlier() const {
-    return in_use_ && !state_->incoming.earlier.empty() ? &state_->incoming.earlier : nullptr;
+    const CallContext* block = incoming();
+    return block != nullptr && !block->earlier.empty() ? &block->earlier : nullptr;
   }
   // Set for a moment when the call is over.
   Event& ended() {
@@ -131,7 +139,7 @@ class CarriedContext {
 
  private:
   struct State {
-    CallContext incoming;
+    std::optional<CallContext> incoming;
     TimePoint came{};  // `incoming`
     CallContext outgoing;
     Once once;
@@ -140,7 +148,7 @@ class CarriedContext {
     bool is_awaited = false;  // its end
   };
   // Out of line to keep the hot path small.
-  [[gnu::noinline]] void ResetIncoming() { state_->incoming = {}; }
+  [[gnu::noinline]] void ResetIncoming() { state_->incoming.reset(); }
   [[gnu::cold, gnu::noinline]] void TellEnd() {
     state_->ended.Set();
     state_->ended.Reset();

@@ -21,7 +21,7 @@ absl::Status TakeContext(const RequestRules& rules, IncomingRequest& into) {
           fmt::format("a context block of {} bytes in a request's frame, which takes at most {}",
                       header.block_bytes, kMaxContextInFrame));
     }
-    VERBENA_ASSIGN_OR_RETURN(into.context, ParseContext(into.message.data(), header.block_bytes));
+    VERBENA_RETURN_IF_ERROR(ParseContext(into.message.data(), header.block_bytes, into.context));
     VERBENA_RETURN_IF_ERROR(CheckAnnounced(into.context, rules.context_features));
   }
   into.has_context = true;

@@ -15,17 +15,18 @@ namespace {
 void Parse(const char* bytes, size_t size) {
   const absl::StatusOr<ContextHeader> header = ParseContextHeader(bytes, size);
   if (header.ok()) VERBENA_CHECK(header->in_frame() <= size) << size;
-  const absl::StatusOr<CallContext> context = ParseContext(bytes, size);
+  CallContext context;
+  const bool is_block = ParseContext(bytes, size, context).ok();
   (void)ParseTrailingMetadata(bytes, size);
-  if (!context.ok()) return;
+  if (!is_block) return;
   size_t entries = 0;
-  for (const auto& [key, value] : context->metadata) {
+  for (const auto& [key, value] : context.metadata) {
     VERBENA_CHECK(Metadata::CheckEntry(key, value).ok()) << std::string(key);
     ++entries;
   }
-  VERBENA_CHECK(entries == context->metadata.size()) << entries;
-  std::string again(context->encoded_bytes(), '\0');
-  context->Encode(again.data());
+  VERBENA_CHECK(entries == context.metadata.size()) << entries;
+  std::string again(context.encoded_bytes(), '\0');
+  context.Encode(again.data());
   VERBENA_CHECK(again == std::string(bytes, size)) << size;
 }
 

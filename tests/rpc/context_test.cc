@@ -527,9 +527,9 @@ class NameOfCallTest : public ContextTest {
     const char* const body = request.body.data();
     const absl::StatusOr<ContextHeader> header = ParseContextHeader(body, request.body.size());
     if (!header.ok()) return {};
-    absl::StatusOr<CallContext> context = ParseContext(body, header->block_bytes);
-    EXPECT_EQ(context.status(), absl::OkStatus());
-    return context.ok() ? *std::move(context) : CallContext();
+    CallContext context;
+    EXPECT_EQ(ParseContext(body, header->block_bytes, context), absl::OkStatus());
+    return context;
   }
   // All fail, since the server goes away.
   Task<void> Calls(uint32_t calls, Watched<bool>& begun) {

@@ -10,6 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "verbena/rpc/call/context_block.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena::internal {
 namespace metadata_test {
@@ -122,11 +123,15 @@ std::string Encoded(const CallContext& context) {
   return block;
 }
 
-absl::Status Parse(const std::string& block) {
+absl::StatusOr<CallContext> Read(const std::string& block) {
   // Memory of exactly this size, so that AddressSanitizer sees a read past it.
   const std::vector<char> bytes(block.begin(), block.end());
-  return ParseContext(bytes.data(), bytes.size()).status();
+  CallContext context;
+  VERBENA_RETURN_IF_ERROR(ParseContext(bytes.data(), bytes.size(), context));
+  return context;
 }
+
+absl::Status Parse(const std::string& block) { return Read(block).status(); }
 
 std::string WithByte(std::string bytes, size_t offset, char value) {
   bytes[offset] = value;
@@ -136,7 +141,7 @@ std::string WithByte(std::string bytes, size_t offset, char value) {
 TEST(ContextFormatTest, ABlockSurvivesItsEncoding) {
   const CallContext sent = Everything();
   const std::string block = Encoded(sent);
-  absl::StatusOr<CallContext> read = ParseContext(block.data(), block.size());
+  const absl::StatusOr<CallContext> read = Read(block);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->priority, sent.priority);
   EXPECT_EQ(read->request_id, sent.request_id);
@@ -207,7 +212,8 @@ TEST(ContextFormatTest, AnEntryEndsWithItsBlockWhateverFollows) {
   for (const size_t length : {entry, entry + 2}) {
     for (const size_t byte : {length, length + 1}) {
       const std::string longer = WithByte(block, byte, '\x7f') + std::string(1 << 17, 'a');
-      EXPECT_EQ(ParseContext(longer.data(), block.size()).status().code(),
+      CallContext context;
+      EXPECT_EQ(ParseContext(longer.data(), block.size(), context).code(),
                 absl::StatusCode::kInvalidArgument)
           << byte - entry;
     }
@@ -242,13 +248,13 @@ TEST(ContextFormatTest, AHighestNumberMayBeUnknown) {
   for (const uint64_t highest : {uint64_t{0}, uint64_t{7}, ~uint64_t{0} - 1}) {
     context.dedupe->highest = highest;
     const std::string block = Encoded(context);
-    absl::StatusOr<CallContext> read = ParseContext(block.data(), block.size());
+    const absl::StatusOr<CallContext> read = Read(block);
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(read->dedupe->highest, highest);
   }
   context.tells_highest = false;
   const std::string block = Encoded(context);
-  EXPECT_EQ(ParseContext(block.data(), block.size())->dedupe->highest, 0u);
+  EXPECT_EQ(Read(block)->dedupe->highest, 0u);
 }
 
 TEST(ContextFormatTest, WhatALinksSidesHaveNotAgreedOnIsAViolation) {
@@ -276,7 +282,7 @@ TEST(ContextFormatTest, ABlockThatTravelsLeavesItsLengthInTheFrame) {
   EXPECT_TRUE(read->travels);
   EXPECT_EQ(read->block_bytes, kMaxContextBytes);
   EXPECT_EQ(read->in_frame(), kContextHeaderBytes);
-  EXPECT_FALSE(ParseContext(header.data(), header.size()).ok()) << "it is no block";
+  EXPECT_FALSE(Parse(header).ok()) << "it is no block";
   EncodeTravellingContext(kMaxContextBytes + 1, header.data());
   EXPECT_FALSE(ParseContextHeader(header.data(), header.size()).ok());
 }

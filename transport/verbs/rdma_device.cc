@@ -83,6 +83,8 @@ std::string ReadProcStatus() {
 // How often a probe looks for what a device may never do. It counts looks, not time: a thread that
 // stands still for 100 ms would miss a time limit, and find an able device unable.
 constexpr int kLooks = 100;
+// The same for what a device does sooner or later if it can: a busy machine may take its time.
+constexpr int kPatientLooks = 5000;
 // The wr_ids of a probe's receive, and of its SEND in ERR. Keys, of 32 bits, name its other
 // requests.
 constexpr uint64_t kReceive = uint64_t{1} << 32;
@@ -231,7 +233,7 @@ absl::Status Connect(Device& device, ibv_qp* qp, const ibv_qp* peer) {
                                               IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
   VERBENA_RETURN_IF_ERROR(device.AwaitPeer(qp));
   change.qp_state = IBV_QPS_RTS;
-  change.timeout = 10;  // 4 ms
+  change.timeout = 17;  // 0.5 s: nothing is lost within a device, but a software one may be busy
   change.retry_cnt = 7;
   change.rnr_retry = 7;
   change.max_rd_atomic = 1;
@@ -267,17 +269,20 @@ bool ToError(Device& device, ibv_qp* qp) {
   return device.ModifyQp(qp, change, IBV_QP_STATE).ok();
 }
 
-// True when a completion of `wr_id` came within kLooks looks, and is a success. Others that come
-// meanwhile are dropped.
-bool Succeeds(const TestBed& bench, uint64_t wr_id) {
+// OK when a completion of `wr_id` came within kPatientLooks looks, and is a success. Others that
+// come meanwhile are dropped. `what` was asked for.
+absl::Status Succeeds(const TestBed& bench, uint64_t wr_id, const char* what) {
   ibv_wc completion{};
-  for (int look = 0; look < kLooks; ++look) {
+  for (int look = 0; look < kPatientLooks; ++look) {
     while (ibv_poll_cq(bench.cq.get(), 1, &completion) > 0) {
-      if (completion.wr_id == wr_id) return completion.status == IBV_WC_SUCCESS;
+      if (completion.wr_id != wr_id) continue;
+      if (completion.status == IBV_WC_SUCCESS) return absl::OkStatus();
+      return absl::UnimplementedError(
+          fmt::format("{} ended with {}", what, ibv_wc_status_str(completion.status)));
     }
     poll(nullptr, 0, kLookMilliseconds);
   }
-  return false;
+  return absl::UnimplementedError(fmt::format("{} did not end", what));
 }
 
 // True when the provider takes the request. What becomes of it is another question.
@@ -285,6 +290,11 @@ bool Takes(ibv_qp* qp, ibv_send_wr& request) {
   request.send_flags = IBV_SEND_SIGNALED;
   ibv_send_wr* refused = nullptr;
   return ibv_post_send(qp, &request, &refused) == 0;
+}
+
+absl::Status Post(ibv_qp* qp, ibv_send_wr& request, const char* what) {
+  if (Takes(qp, request)) return absl::OkStatus();
+  return absl::UnimplementedError(fmt::format("{} is refused", what));
 }
 
 // True when a SEND of no bytes came back within kLooks looks, however it ended.
@@ -334,23 +344,29 @@ ibv_send_wr EndOf(uint32_t key, ibv_wr_opcode opcode) {
 }
 
 // Leases `region` twice between two QPs in RTS: once the lease ends here, once by the peer's SEND.
-bool LeasesTwice(const TestQps& qps, const TestBed& bench, ibv_srq* srq, ibv_mw* window,
-                 ibv_mr* region) {
+absl::Status LeaseTwice(const TestQps& qps, const TestBed& bench, ibv_srq* srq, ibv_mw* window,
+                        ibv_mr* region) {
   const uint32_t first = ibv_inc_rkey(window->rkey);
   const uint32_t second = ibv_inc_rkey(first);
   ibv_send_wr bind = BindOf(window, region, first);
   ibv_send_wr end = EndOf(first, IBV_WR_LOCAL_INV);
-  if (!Takes(qps.qp.get(), bind) || !Succeeds(bench, first)) return false;
-  if (!Takes(qps.qp.get(), end) || !Succeeds(bench, first)) return false;
+  VERBENA_RETURN_IF_ERROR(Post(qps.qp.get(), bind, "a bind"));
+  VERBENA_RETURN_IF_ERROR(Succeeds(bench, first, "a bind"));
+  window->rkey = first;  // providers find a window by its present key
+  VERBENA_RETURN_IF_ERROR(Post(qps.qp.get(), end, "an invalidation"));
+  VERBENA_RETURN_IF_ERROR(Succeeds(bench, first, "an invalidation"));
   ibv_recv_wr receive{};
   receive.wr_id = kReceive;
   ibv_recv_wr* refused = nullptr;
   const int error = srq != nullptr ? ibv_post_srq_recv(srq, &receive, &refused)
                                    : ibv_post_recv(qps.qp.get(), &receive, &refused);
+  if (error != 0) return ErrnoStatus(error, "posting a receive");
   bind = BindOf(window, region, second);
   end = EndOf(second, IBV_WR_SEND_WITH_INV);
-  return error == 0 && Takes(qps.qp.get(), bind) && Succeeds(bench, second) &&
-         Takes(qps.peer.get(), end) && Succeeds(bench, kReceive);
+  VERBENA_RETURN_IF_ERROR(Post(qps.qp.get(), bind, "a second bind"));
+  VERBENA_RETURN_IF_ERROR(Succeeds(bench, second, "a second bind"));
+  VERBENA_RETURN_IF_ERROR(Post(qps.peer.get(), end, "a SEND that invalidates"));
+  return Succeeds(bench, kReceive, "the receive of a SEND that invalidates");
 }
 
 // True when the provider takes the same requests on a QP in ERR, where none is carried out.
@@ -403,7 +419,15 @@ void ProbeQps(Device& device, const TestBed& bench, ibv_srq* srq, DeviceCapabili
   if (HasType2Windows(device.attributes())) memory.emplace(device, bench.pd.get());
   const bool has_window = memory.has_value() && memory->window;
   if (has_window && qps.peer) {
-    found.memory_windows = LeasesTwice(qps, bench, srq, memory->window.get(), memory->region.get());
+    const absl::Status leased =
+        LeaseTwice(qps, bench, srq, memory->window.get(), memory->region.get());
+    found.memory_windows = leased.ok();
+    if (!leased.ok()) {
+      Log(LogLevel::kWarning,
+          fmt::format("{} has memory windows that cannot lease memory, so leases there are of "
+                      "regions: {}",
+                      device.name(), std::string(leased.message())));
+    }
   }
   if (!ToError(device, qps.qp.get())) return;
   found.last_wqe_event = srq != nullptr && AwaitLastWqe(device);

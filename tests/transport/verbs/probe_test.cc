@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -58,6 +60,39 @@ class PostsAnswered {
   inline static int (*post_)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
   Device& device_;
 };
+
+// Shows no completion of a device for so many polls, each time that one is there.
+class LateCompletions {
+ public:
+  LateCompletions(Device& device, int polls) : device_(device) {
+    polls_ = polls;
+    left_ = polls;
+    poll_ = device.context()->ops.poll_cq;
+    device.context()->ops.poll_cq = [](ibv_cq* cq, int entries, ibv_wc* completions) {
+      if (left_-- > 0) return 0;
+      const int found = poll_(cq, entries, completions);
+      if (found > 0) left_ = polls_;
+      return found;
+    };
+  }
+  LateCompletions(const LateCompletions&) = delete;
+  LateCompletions& operator=(const LateCompletions&) = delete;
+  ~LateCompletions() { device_.context()->ops.poll_cq = poll_; }
+
+ private:
+  inline static int (*poll_)(ibv_cq*, int, ibv_wc*) = nullptr;
+  inline static int polls_ = 0;
+  inline static int left_ = 0;
+  Device& device_;
+};
+
+TEST(ProbeTest, ADeviceThatTakesItsTimeHasWindowsAllTheSame) {
+  const std::unique_ptr<SoftDevice> device = MakeDevice("busy_0", {});
+  const LateCompletions late(*device, 200);
+  const absl::StatusOr<DeviceCapabilities> found = ProbeCapabilities(*device);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(found->memory_windows);
+}
 
 TEST(ProbeTest, FindsWhatADeviceSaysThatItHas) {
   const std::unique_ptr<SoftDevice> device = MakeDevice("soft0", {});
@@ -158,6 +193,23 @@ TEST(ProbeTest, WindowsAreThereOnlyIfTheirRequestsAreTaken) {
     EXPECT_FALSE(found->memory_windows) << refused;
     EXPECT_FALSE(found->windows_checked) << refused;
   }
+}
+
+// As rxe: a window that does not say its present key is not found.
+TEST(ProbeTest, AWindowIsBoundAgainUnderItsPresentKey) {
+  const std::unique_ptr<SoftDevice> device = MakeDevice("rxe0", {});
+  std::map<const ibv_mw*, uint32_t> keys;
+  const PostsAnswered posts(
+      *device, [&keys](const ibv_qp&, const ibv_send_wr& request) -> std::optional<int> {
+        if (request.opcode != IBV_WR_BIND_MW) return std::nullopt;
+        const ibv_mw* const window = request.bind_mw.mw;
+        if (window->rkey != keys.try_emplace(window, window->rkey).first->second) return EINVAL;
+        keys[window] = request.bind_mw.rkey;
+        return std::nullopt;
+      });
+  const absl::StatusOr<DeviceCapabilities> found = ProbeCapabilities(*device);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(found->memory_windows);
 }
 
 // It refuses every post in ERR, which says nothing about windows.

@@ -35,6 +35,10 @@ bool MayGoOverAnotherDevice(const absl::Status& failure) {
          !absl::IsDeadlineExceeded(failure);
 }
 
+bool IsAmong(const std::vector<size_t>& devices, size_t device) {
+  return std::ranges::find(devices, device) != devices.end();
+}
+
 // When to come again, from the wait that a server has named. At random, so that those who were
 // refused together do not come together. A program's bootstrap may name any wait, also for ever.
 Duration LaterThan(Duration wait) {
@@ -607,8 +611,7 @@ DeviceAttempts::DeviceAttempts(Shard& shard, const MessageStream& stream,
   for (const size_t device : order_) {
     if (!DeviceScores::Of(shard).WhyPassedOver(address, device).empty()) last.push_back(device);
   }
-  std::erase_if(order_,
-                [&last](size_t device) { return std::ranges::find(last, device) != last.end(); });
+  std::erase_if(order_, [&last](size_t device) { return IsAmong(last, device); });
   order_.insert(order_.end(), last.begin(), last.end());
 }
 
@@ -623,14 +626,16 @@ Duration DeviceAttempts::ProofTime(size_t i) const {
 void DeviceAttempts::AddFailure(size_t i, const absl::Status& why) {
   VERBENA_CHECK(i == failures_.size()) << "device " << i << " of " << order_.size();
   failures_.push_back(why);
-  const bool shared_memory = shard_.kinds()[order_[i]] == LinkKind::kSoft;
-  if (!shared_memory || !(absl::IsPermissionDenied(why) || absl::IsFailedPrecondition(why))) return;
-  for (size_t device = 0; device < shard_.kinds().size(); ++device) {
-    if (std::ranges::find(order_, device) == order_.end()) order_.push_back(device);
+  if (!absl::IsPermissionDenied(why) && !absl::IsFailedPrecondition(why)) return;
+  unfit_.push_back(order_[i]);
+  if (shard_.kinds()[order_[i]] == LinkKind::kSoft) {
+    for (size_t device = 0; device < shard_.kinds().size(); ++device) {
+      if (!IsAmong(order_, device)) order_.push_back(device);
+    }
   }
-  if (first_ != order_[i]) return;
   const std::vector<size_t> all = ConnectOrder(shard_.kinds(), same_host_);
-  const auto next = std::ranges::find_if(all, [this](size_t device) { return device != first_; });
+  const auto next = std::ranges::find_if(
+      all, [this](size_t device) { return IsAmong(order_, device) && !IsAmong(unfit_, device); });
   if (next != all.end()) first_ = *next;
 }
 

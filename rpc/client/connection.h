@@ -322,15 +322,16 @@ class DeviceAttempts {
   // `stream` is the bootstrap connection to the peer, at `address`, which outlives this object.
   DeviceAttempts(Shard& shard, const MessageStream& stream, const std::string& address);
 
-  // The device that comes first, whether it is passed over or not; not shared memory that the two
-  // processes will never share. Precondition: there is one.
+  // The device that comes first, whether it is passed over or not; not one that no link to this
+  // peer can go over, as a failure has said. Precondition: there is one.
   size_t first() const { return first_; }
   // The devices to try, by index in the shard.
   const std::vector<size_t>& order() const { return order_; }
   // How long a link over order()[i] may take to prove itself, by ProofTimeOf().
   Duration ProofTime(size_t i) const;
-  // Device order()[i] does not reach the peer. If that is shared memory, and the two processes will
-  // never share it (they are of two users, or one has none), the devices in reserve join the order.
+  // Device order()[i] does not reach the peer. FAILED_PRECONDITION and PERMISSION_DENIED say that
+  // it never will: the peer has no such device, or another user owns it. If that is shared memory,
+  // the devices in reserve join the order.
   void AddFailure(size_t i, const absl::Status& why);
   // Why no device reaches the address, after a failure of each. With a single device, its own
   // error.
@@ -349,6 +350,7 @@ class DeviceAttempts {
   std::vector<size_t> order_;
   size_t first_ = 0;
   std::vector<absl::Status> failures_;  // of the first in order_
+  std::vector<size_t> unfit_;           // devices that no link to this peer can go over
 };
 
 // ConnectOrder: which of a process's devices a connection tries, and in which order.

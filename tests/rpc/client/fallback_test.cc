@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "tests/rpc/open_link.h"
 #include "tests/rpc/testing_service.h"
+#include "tests/transport/base/captured_log.h"
 #include "tests/transport/connect/scripted_bootstrap.h"
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/link/black_hole.h"
@@ -79,11 +80,13 @@ class FallbackTest : public RpcTest {
   }
 
   void Start(bool server_has_tcp = true, Duration ping_interval = LinkLimits().ping_interval) {
+    StartOn({.use = &far_.roce, .also_use = server_has_tcp ? far_.tcp.get() : nullptr},
+            ping_interval);
+  }
+  void StartOn(TestDevice servers, Duration ping_interval = LinkLimits().ping_interval) {
     RuntimeOptions options{.use_bootstrap = &bootstrap_, .clock = &clock_};
     options.limits.ping_interval = ping_interval;
-    server_runtime_ =
-        StartRuntime({.use_bootstrap = &server_bootstrap_},
-                     {.use = &far_.roce, .also_use = server_has_tcp ? far_.tcp.get() : nullptr});
+    server_runtime_ = StartRuntime({.use_bootstrap = &server_bootstrap_}, servers);
     Serve({.address = "server:0"});
     client_runtime_ =
         StartRuntime(std::move(options), {.use = &near_.roce, .also_use = near_.tcp.get()});
@@ -198,6 +201,16 @@ TEST_F(FallbackTest, ACallGoesOverTheNextDeviceInTheSameAttempt) {
   PassUntil(kMoment, [this] { return InUse() == std::vector<std::string>{"near-tcp"}; });
   EXPECT_NE(PassedOver("near-roce").find("carried nothing"), std::string::npos)
       << PassedOver("near-roce");
+}
+
+TEST_F(FallbackTest, ADeviceThatTheServerDoesNotHaveIsNotWaitedFor) {
+  CapturedLog log;
+  StartOn({.use = far_.tcp.get()});
+  ASSERT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
+  EXPECT_EQ(InUse(), std::vector<std::string>{"near-tcp"});
+  for (const std::string& line : log.Take()) {
+    EXPECT_EQ(line.find("for a time"), std::string::npos) << line;
+  }
 }
 
 TEST_F(FallbackTest, AnMtuThatShrankIsNamed) {

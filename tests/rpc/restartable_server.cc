@@ -17,8 +17,9 @@
 
 namespace verbena {
 
-ForkedServers::ForkedServers(int starts, MakeService make) {
-  for (int i = 0; i < starts; ++i) Fork(make);
+ForkedServers::ForkedServers(int starts, MakeService make, const ServerOptions& options,
+                             const RuntimeOptions& runtime) {
+  for (int i = 0; i < starts; ++i) Fork(make, options, runtime);
 }
 
 ForkedServers::~ForkedServers() {
@@ -40,7 +41,8 @@ void ForkedServers::Stop() {
 
 void ForkedServers::Kill() { End(processes_[current_], SIGKILL); }
 
-void ForkedServers::Fork(MakeService make) {
+void ForkedServers::Fork(MakeService make, const ServerOptions& options,
+                         const RuntimeOptions& runtime) {
   int commands[2];
   int answers[2];
   EXPECT_EQ(pipe(commands), 0);
@@ -50,7 +52,7 @@ void ForkedServers::Fork(MakeService make) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(commands[1]);
     close(answers[0]);
-    Serve(make, commands[0], answers[1]);
+    Serve(make, options, runtime, commands[0], answers[1]);
   }
   close(commands[0]);
   close(answers[1]);
@@ -77,18 +79,19 @@ std::string ForkedServers::ReadLine(int fd) {
 }
 
 // An exception ends the process: GoogleTest would run it as a second test.
-void ForkedServers::Serve(MakeService make, int commands, int answers) noexcept {
-  const std::string address = ReadLine(commands);
-  if (address.empty()) _exit(0);
+void ForkedServers::Serve(MakeService make, ServerOptions options, RuntimeOptions on, int commands,
+                          int answers) noexcept {
+  options.address = ReadLine(commands);
+  if (options.address.empty()) _exit(0);
   {
     const std::unique_ptr<Service> service = make();
     // If one host has two devices, each process takes its own.
     const char* device = std::getenv("VERBENA_PEER_DEVICE");
-    absl::StatusOr<std::unique_ptr<Runtime>> runtime =
-        Runtime::Start({.device = device == nullptr ? "auto" : device});
+    on.device = device == nullptr ? "auto" : device;
+    absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start(std::move(on));
     if (!runtime.ok()) _exit(1);
     absl::StatusOr<std::unique_ptr<Server>> server =
-        Server::Start(**runtime, {service.get()}, {.address = address});
+        Server::Start(**runtime, {service.get()}, options);
     if (!server.ok()) _exit(1);
     const std::string line = (*server)->address() + "\n";
     if (write(answers, line.data(), line.size()) < 0) _exit(1);

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "tests/support/held_port.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/rpc/server.h"
 #include "verbena/rpc/service.h"
 
 namespace verbena {
@@ -40,7 +42,8 @@ class ForkedServers {
   // Called in a server's process.
   using MakeService = std::unique_ptr<Service> (*)();
 
-  ForkedServers(int starts, MakeService make);
+  ForkedServers(int starts, MakeService make, const ServerOptions& options,
+                const RuntimeOptions& runtime);
 
  private:
   struct Process {
@@ -49,11 +52,12 @@ class ForkedServers {
     int answers = -1;
   };
 
-  void Fork(MakeService make);
+  void Fork(MakeService make, const ServerOptions& options, const RuntimeOptions& runtime);
   // 0: it ends by itself.
   static void End(Process& process, int signal);
   static std::string ReadLine(int fd);
-  [[noreturn]] static void Serve(MakeService make, int commands, int answers) noexcept;
+  [[noreturn]] static void Serve(MakeService make, ServerOptions options, RuntimeOptions on,
+                                 int commands, int answers) noexcept;
 
   const HeldPort port_;
   std::vector<Process> processes_;
@@ -63,10 +67,15 @@ class ForkedServers {
 template <typename TestService>
 class RestartableServer final : public ForkedServers {
  public:
-  // Construct it while the test has no threads. `starts` is how often Start() may be called.
-  explicit RestartableServer(int starts)
+  // Construct it while the test has no threads. `starts` is how often Start() may be called. The
+  // address in `options` and the device in `runtime` are ignored: the port is held, and the
+  // environment names the device. A clock in `runtime` stands still in the processes, as it was
+  // when they were forked.
+  explicit RestartableServer(int starts, const ServerOptions& options = {},
+                             const RuntimeOptions& runtime = {})
       : ForkedServers(
-            starts, []() -> std::unique_ptr<Service> { return std::make_unique<TestService>(); }) {}
+            starts, []() -> std::unique_ptr<Service> { return std::make_unique<TestService>(); },
+            options, runtime) {}
 };
 
 }  // namespace verbena

@@ -1,12 +1,18 @@
-// links_bench: echo calls over many links from one endpoint to one executor of a server.
+// links_bench: many links, and links that come and go.
 //
-// First 1, 8, 64, 512 and 1,000 links, to a server with default limits. Each number has a server
-// process of its own. Slices of all numbers alternate, and medians are compared. Then 4,000 links
-// with region leases, whose figures are only reported.
+// calls: echo calls over many links from one endpoint to one executor of a server. First 1, 8, 64,
+// 512 and 1,000 links, to a server with default limits. Each number has a server process of its
+// own. Slices of all numbers alternate, and medians are compared. Then 4,000 links with region
+// leases, whose figures are only reported.
+//
+// storm, shutdown and restart: client processes that connect at once, a server that shuts down
+// while its clients are frozen, and a neighbour that is killed and starts again. Over shared memory
+// and over TCP, in processes that may run on every core.
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -24,22 +30,48 @@
 #include "verbena/benchmarks/harness/options.h"
 #include "verbena/benchmarks/harness/report.h"
 #include "verbena/benchmarks/harness/server_process.h"
+#include "verbena/benchmarks/links/frozen.h"
 #include "verbena/benchmarks/links/link_group.h"
 #include "verbena/benchmarks/links/links_server.h"
+#include "verbena/benchmarks/links/restarts.h"
+#include "verbena/benchmarks/links/storm.h"
+#include "verbena/transport/base/status.h"
 
 namespace verbena::benchmarks {
 namespace {
 
 constexpr char kHelp[] =
     "usage: links_bench [options]\n"
-    "Echo calls over many links between two executors, on two cores.\n\n"
-    "  --links N[,N]        links (default 1,8,64,512,1000,4000)\n"
-    "  --per-link N[,N]     calls in flight on each link (default 1,16)\n";
+    "Echo calls over many links between two executors, on two cores, and links that come and "
+    "go.\n\n"
+    "  --part NAME[,NAME]   calls, storm, shutdown, restart (default all)\n"
+    "  --links N[,N]        calls: links (default 1,8,64,512,1000,4000)\n"
+    "  --per-link N[,N]     calls: in flight on each link (default 1,16)\n"
+    "  --clients N[,N]      storm: processes that connect at once, with 4 executors each (default\n"
+    "                       15,60)\n"
+    "  --frozen N[,N]       shutdown: clients that are frozen (default 50); --seconds is the "
+    "grace\n"
+    "  --restarts N[,N]     restart: how often a neighbour is killed (default 20)\n";
 
 constexpr Duration kSlice = std::chrono::milliseconds(100);
+// What links that come and go are measured over.
+constexpr const char* kWires[] = {"soft", "soft:tcp"};
 // Up to this many links the server keeps its default limits.
 constexpr int kDefaultLinks = 1000;
 constexpr int kMessageBytes = 32;
+
+struct Plan {
+  std::vector<std::string> parts = {"storm", "shutdown", "restart", "calls"};
+  std::vector<int> links = {1, 8, 64, 512, 1000, 4000};
+  std::vector<int> per_link = {1, 16};
+  std::vector<int> clients = {15, 60};
+  std::vector<int> frozen = {50};
+  std::vector<int> restarts = {20};
+
+  bool has(const std::string& part) const {
+    return std::find(parts.begin(), parts.end(), part) != parts.end();
+  }
+};
 
 struct Point {
   LinkGroup* group = nullptr;
@@ -158,15 +190,14 @@ void PrintRatio(const std::vector<Point>& points, int links, int base, int outst
              100 * rate(links) / rate(base), base, outstanding);
 }
 
-absl::Status Run(const std::vector<int>& numbers, const std::vector<int>& per_link,
-                 const Options& options, Report& report) {
+absl::Status MeasureCalls(const Plan& plan, const Options& options, Report& report) {
   RaiseDescriptorLimit();
   absl::StatusOr<TwoCores> cores = ChooseTwoCores();
   if (!cores.ok()) return cores.status();
   // First the numbers that are compared, then those that are only reported. All servers are forked
   // before this process has threads.
   std::vector<std::vector<Served>> phases(2);
-  for (int links : numbers) {
+  for (int links : plan.links) {
     absl::StatusOr<Served> served = Serve(links, *cores);
     if (!served.ok()) return served.status();
     phases[links <= kDefaultLinks ? 0 : 1].push_back(*std::move(served));
@@ -184,7 +215,7 @@ absl::Status Run(const std::vector<int>& numbers, const std::vector<int>& per_li
     absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start(std::move(client));
     if (!runtime.ok()) return runtime.status();
     std::vector<Point> points;
-    absl::Status status = Measure(phase, **runtime, options.seconds, per_link, points);
+    absl::Status status = Measure(phase, **runtime, options.seconds, plan.per_link, points);
     if (!status.ok()) return status;
     Add(points, **runtime, report);
     PrintRatio(points, 1000, 64, 1);
@@ -196,17 +227,77 @@ absl::Status Run(const std::vector<int>& numbers, const std::vector<int>& per_li
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int>> ParseList(const std::string& flag, const std::string& list) {
+// These parts fork, so they come before the calls, which need threads.
+absl::Status Run(const Plan& plan, const Options& options, Report& report) {
+  const auto grace =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.seconds));
+  for (const char* wire : kWires) {
+    for (const int clients : plan.clients) {
+      if (!plan.has("storm")) break;
+      VERBENA_RETURN_IF_ERROR(MeasureStorm(wire, clients, report));
+    }
+  }
+  report.PrintExtra();
+  for (const char* wire : kWires) {
+    for (const int clients : plan.frozen) {
+      if (!plan.has("shutdown")) break;
+      VERBENA_RETURN_IF_ERROR(MeasureFrozen(wire, clients, grace, report));
+    }
+  }
+  report.PrintExtra();
+  for (const char* wire : kWires) {
+    for (const int restarts : plan.restarts) {
+      if (!plan.has("restart")) break;
+      VERBENA_RETURN_IF_ERROR(MeasureRestarts(wire, restarts, report));
+    }
+  }
+  report.PrintExtra();
+  return plan.has("calls") ? MeasureCalls(plan, options, report) : absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int>> ParseList(const std::string& flag, const std::string& list,
+                                           int most) {
   std::vector<int> numbers;
   for (absl::string_view text : absl::StrSplit(list, ',')) {
     int number = 0;
-    if (!absl::SimpleAtoi(text, &number) || number < 1 || number > 4000) {
+    if (!absl::SimpleAtoi(text, &number) || number < 1 || number > most) {
       return absl::InvalidArgumentError(
-          fmt::format("{} {}: '{}' is not from 1 to 4000", flag, list, std::string(text)));
+          fmt::format("{} {}: '{}' is not from 1 to {}", flag, list, std::string(text), most));
     }
     numbers.push_back(number);
   }
   return numbers;
+}
+
+absl::Status ParseParts(const std::string& list, Plan& plan) {
+  const Plan all;
+  plan.parts = absl::StrSplit(list, ',');
+  for (const std::string& part : plan.parts) {
+    if (all.has(part)) continue;
+    return absl::InvalidArgumentError(
+        fmt::format("--part {}: '{}' is not one of calls, storm, shutdown, restart", list, part));
+  }
+  return absl::OkStatus();
+}
+
+// Reads one option that only this benchmark knows.
+absl::Status ParseOption(const std::string& flag, const std::string& value, Plan& plan) {
+  if (flag == "--part") return ParseParts(value, plan);
+  const struct {
+    const char* flag;
+    std::vector<int>* numbers;
+    int most;
+  } lists[] = {{"--links", &plan.links, 4000},
+               {"--per-link", &plan.per_link, 4000},
+               {"--clients", &plan.clients, 100},
+               {"--frozen", &plan.frozen, 100},
+               {"--restarts", &plan.restarts, 1000}};
+  for (const auto& list : lists) {
+    if (flag != list.flag) continue;
+    VERBENA_ASSIGN_OR_RETURN(*list.numbers, ParseList(flag, value, list.most));
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(fmt::format("unknown argument '{}'; see --help", flag));
 }
 
 int Main(int argc, char** argv) {
@@ -214,24 +305,18 @@ int Main(int argc, char** argv) {
   absl::StatusOr<Options> options = ParseOptions(argc, argv, rest);
   if (!options.ok())
     return fmt::print(stderr, "links_bench: {}\n", std::string(options.status().message())), 2;
-  std::vector<int> numbers = {1, 8, 64, 512, 1000, 4000};
-  std::vector<int> per_link = {1, 16};
+  Plan plan;
   for (size_t i = 0; i < rest.size(); i += 2) {
     if (rest[i] == "--help") return fmt::print("{}{}", kHelp, kOptionsHelp), 0;
-    const bool is_links = rest[i] == "--links";
-    if ((!is_links && rest[i] != "--per-link") || i + 1 == rest.size()) {
-      return fmt::print(stderr, "links_bench: unknown argument '{}'; see --help\n", rest[i]), 2;
+    const std::string value = i + 1 < rest.size() ? rest[i + 1] : "";
+    if (absl::Status parsed = ParseOption(rest[i], value, plan); !parsed.ok()) {
+      return fmt::print(stderr, "links_bench: {}\n", std::string(parsed.message())), 2;
     }
-    const absl::StatusOr<std::vector<int>> list = ParseList(rest[i], rest[i + 1]);
-    if (!list.ok()) {
-      return fmt::print(stderr, "links_bench: {}\n", std::string(list.status().message())), 2;
-    }
-    (is_links ? numbers : per_link) = *list;
   }
   absl::StatusOr<Report> report = Report::Open(options->json);
   if (!report.ok())
     return fmt::print(stderr, "links_bench: {}\n", std::string(report.status().message())), 2;
-  if (absl::Status status = Run(numbers, per_link, *options, *report); !status.ok()) {
+  if (absl::Status status = Run(plan, *options, *report); !status.ok()) {
     return fmt::print(stderr, "links_bench: {}\n", status.ToString()), 1;
   }
   return 0;

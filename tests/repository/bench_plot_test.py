@@ -46,6 +46,11 @@ def link(links, outstanding, calls_per_s):
             "outstanding_per_link": outstanding, "p50_us": 1.0 * links, "calls_per_s": calls_per_s}
 
 
+def storm(bench, links, last_call_ms, failed_per_link):
+    return {"bench": bench, "device": "shm", "mode": "adaptive", "size": 32, "links": links, "last_call_ms": last_call_ms,
+            "floor_last_ms": links / 10, "failed_handshakes_per_link": failed_per_link}
+
+
 def loaded(scenario, offered_per_s, goodput_per_s, **extra):
     return {"bench": "overload", "device": "shm", "mode": "busy", "scenario": scenario,
             "offered_per_s": offered_per_s, "goodput_per_s": goodput_per_s, **extra}
@@ -60,6 +65,8 @@ ALL = ([call(n, 0.6 * n) for n in (1, 8, 16, 64, 512)] + [call(n, 9.0 * n, "grpc
        [payload(op, size, n, size / 1e6 + n) for op in ("read", "write") for size in SIZES for n in (1, 4, 16)] +
        [echo(op, size, n, 20.0 * n) for op in ("read", "write") for size in SIZES for n in (1, 4, 16)] +
        [link(n, 1, 1e9 / n) for n in (1, 8, 64, 500, 1000, 2000, 4000)] +
+       [storm(bench, links, 10.0 * links, failed) for bench, failed in (("storm", 0.6), ("comeback", 0))
+        for links in (60, 240)] +
        [loaded("80 percent", 15e3, 15e3), loaded("2 times", 38e3, 19e3), loaded("10 times", 190e3, 18e3),
         loaded("500 impatient, 1000 us", 5e3, 950, floor_per_s=980)] +
        [parameter(curve, x, x / 1e3) for curve in ("granted WRITE", "server's READ") for x in (512, 4096, 1 << 20)])
@@ -76,7 +83,7 @@ def only(rows):
 
 class FiguresTest(unittest.TestCase):
     def test_each_benchmark_has_its_figure(self):
-        self.assertEqual(["shm-calls", "shm-payload-strict-busy", "shm-interference", "shm-links", "shm-overload", "soft0-requests"],
+        self.assertEqual(["shm-calls", "shm-payload-strict-busy", "shm-interference", "shm-links", "shm-storm", "shm-overload", "soft0-requests"],
                          [figure.name for figure in bench_plot.figures(ALL)])
 
     def test_a_point_is_the_median_of_its_runs(self):
@@ -111,6 +118,12 @@ class FiguresTest(unittest.TestCase):
         self.assertEqual({15e3: 15e3, 38e3: 19e3, 190e3: 18e3}, curves["a queue, open load"])
         self.assertEqual({5e3: 950}, curves["500 impatient, 1000 us"])
         self.assertEqual({5e3: 980}, curves["floor: 500 impatient, 1000 us"])
+
+    def test_storms_are_shown_beside_bare_connections_and_with_what_they_cost(self):
+        figure = next(figure for figure in bench_plot.figures(ALL) if figure.name == "shm-storm")
+        self.assertEqual({60: 600, 240: 2400}, figure.panels[0].curves["first calls"])
+        self.assertEqual({60: 6, 240: 24}, figure.panels[0].curves["floor: first calls"])
+        self.assertEqual({60: 0, 240: 0}, figure.panels[1].curves["after the server was killed"])
 
     def test_rows_without_a_plot_give_none(self):
         self.assertEqual([], list(bench_plot.figures([{"bench": "floor", "device": "shm", "size": 1}])))
@@ -169,7 +182,7 @@ class CommandTest(unittest.TestCase):
         done = self.run_script(str(self.rows))
         self.assertEqual(0, done.returncode, done.stderr)
         pictures = {path.stem: path.read_text(encoding="utf-8") for path in self.top.glob("*.svg")}
-        self.assertEqual(5, len(pictures))
+        self.assertEqual(len(list(bench_plot.figures(ALL))), len(pictures))
         for name, picture in pictures.items():
             ElementTree.fromstring(picture)
             self.assertIn("prefers-color-scheme: dark", picture, name)
@@ -199,7 +212,7 @@ class CommandTest(unittest.TestCase):
             stdout=subprocess.PIPE, text=True, check=True,
             env={**os.environ, "PYTHONPATH": os.path.dirname(SCRIPT)})
         results = dict(json.loads(line) for line in done.stdout.splitlines())
-        self.assertEqual(4 + len(bench_plot.COMPARISONS), len(results))
+        self.assertEqual(len(list(bench_plot.figures(ALL))) - 1 + len(bench_plot.COMPARISONS), len(results))
         self.assertEqual({name: [] for name in results}, results)
 
 

@@ -16,7 +16,8 @@ CONFIDENCE = 0.90
 
 # The ends of names of figures. A name that ends like one of WORSE_IF_LOWER is not looked up in WORSE_IF_HIGHER:
 # bandwidth_to_alone is no echo_p99_to_alone.
-WORSE_IF_HIGHER = ("_us", "_ns", "_ms", "_per_gib", "_to_alone", "instructions", "bytes_per_link", "allocations")
+WORSE_IF_HIGHER = ("_us", "_ns", "_ms", "_per_gib", "_to_alone", "instructions", "bytes_per_link", "allocations",
+                   "handshakes_per_link")
 WORSE_IF_LOWER = ("_per_s", "bandwidth", "bandwidth_to_alone", "_gbps", "_mb_s")
 # These say which row it is. All other fields are ignored.
 KEYS = ("bench", "device", "mode", "op", "side", "name", "size", "outstanding", "links", "outstanding_per_link", "streams", "scenario")

@@ -147,6 +147,21 @@ def links(rows):
             Panel("latency", "links", "p50, µs", curves_of(some, name, "links", "p50_us"))])
 
 
+def storms(rows):
+    """Clients that connect at once: how long until the last call has ended, and what that cost in handshakes."""
+    names = {"storm": "first calls", "comeback": "after the server was killed"}
+
+    def name(row):
+        return names[row["bench"]]
+
+    for (device,), some in _by([row for row in rows if row["bench"] in names], "device").items():
+        last = curves_of(some, name, "links", "last_call_ms")
+        last.update(curves_of(some, lambda row: FLOOR + name(row), "links", "floor_last_ms"))
+        yield Figure(f"{device}-storm", f"Clients that all connect at once, over {wire(device)}", [
+            Panel("time", "links", "ms until the last call has ended", last),
+            Panel("cost", "links", "failed handshakes per link", curves_of(some, name, "links", "failed_handshakes_per_link"))])
+
+
 def overload(rows):
     """What is served of what is asked for: open loads of a server with a queue, and callers that give up."""
     for (device,), some in _by([row for row in rows if row["bench"] == "overload"], "device").items():
@@ -169,7 +184,7 @@ def parameters(rows):
 
 def figures(rows):
     """The figures that `rows` have points for."""
-    for kind in (calls, payloads, interference, links, overload, parameters):
+    for kind in (calls, payloads, interference, links, storms, overload, parameters):
         for figure in kind(rows):
             figure.panels = [panel for panel in figure.panels if panel.curves]
             if figure.panels:
@@ -221,7 +236,7 @@ def _draw_y(axes, values, ticker):
         axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1,) if wide else (1, 2, 5), numticks=20))
         axes.yaxis.set_minor_locator(ticker.NullLocator())
     else:
-        axes.set_ylim(0, max(values) * 1.1)
+        axes.set_ylim(0, max(values) * 1.1 or 1)
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: number_label(value)))
 
 

@@ -52,17 +52,20 @@ class SendShareTest : public LinksFixture {
  protected:
   static constexpr uint32_t kBuffers = 256;
   static constexpr uint32_t kFew = 16;
+  static constexpr uint32_t kCredits = 64;
   static constexpr uint32_t kLinks = 20;
   static constexpr size_t kBody = 9000;  // not inline
   static constexpr uint32_t kEnough = 1000;
 
-  void Begin(uint32_t send_buffers) {
+  void Begin(uint32_t send_buffers, Duration servers_interval = LinkLimits().ping_interval) {
     const LinkLimits limits = {.max_links = kLinks,
                                .srq_depth = 2048,
                                .eager_bytes = 16384,
-                               .initial_credits = 64,
+                               .initial_credits = kCredits,
                                .send_buffers = send_buffers};
-    Start(limits, limits);
+    LinkLimits servers = limits;
+    servers.ping_interval = servers_interval;
+    Start(limits, servers);
     // Otherwise silent links close when it takes long to make the others.
     clock().Stop();
     ASSERT_LT(client().supplies().max_inline_bytes(), kBody);
@@ -313,6 +316,24 @@ TEST_F(WithoutInlineTest, APeerIsNotBlamedForAPingThatFoundNoBuffer) {
     for (int turn = 0; turn < 10; ++turn) executor().Poll();
   }
   EXPECT_EQ(waiting_listener_.reason(), absl::OkStatus());
+}
+
+// A PING needs a credit first, and no other link has taken that.
+TEST_F(WithoutInlineTest, ASilentPeerIsFoundDeadThoughItLeftNoCreditForAPing) {
+  Begin(kBuffers, std::chrono::hours(1));
+  Link* link = ConnectWaiting();
+  ASSERT_NE(link, nullptr);
+  silent_qps.insert((**accepted())->qpn());
+  Flood flood(2 * kCredits, kBody);
+  flood.Run(*link);
+  PollUntil([&] { return a_.received() == kCredits; });
+  ASSERT_GT(link->stats().credit_waits, 0u);
+  for (uint32_t check = 0; check < kMaxSilentChecks + 4; ++check) {
+    clock().Advance(LinkLimits{}.ping_interval / 2);
+    for (int turn = 0; turn < 10; ++turn) executor().Poll();
+  }
+  EXPECT_NE(waiting_listener_.reason().message().find("has not answered a PING"), std::string::npos)
+      << waiting_listener_.reason();
 }
 
 // Nothing else that happens on the link would return them: its peer waits for credits.

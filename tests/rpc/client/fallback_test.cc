@@ -1,6 +1,8 @@
 // A client with several devices goes over the next one if links over the first open and carry
-// nothing: in the same attempt to connect, so that no call fails.
+// nothing: in the same attempt to connect, so that no call fails. It goes back once the first one
+// works again.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 
@@ -37,6 +39,9 @@
 namespace verbena::internal {
 namespace fallback_test {
 
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
 // A soft device that says that it is a NIC on Ethernet.
 class RoceLikeDevice final : public DelegatingDevice {
  public:
@@ -66,6 +71,14 @@ struct Devices {
   std::unique_ptr<SoftDevice> tcp;
 };
 
+// How a FallbackTest starts.
+struct StartOptions {
+  bool server_has_roce = true;
+  bool server_has_tcp = true;
+  bool client_has_tcp = true;
+  Duration ping_interval = LinkLimits().ping_interval;  // of the client
+};
+
 class FallbackTest : public RpcTest {
  protected:
   static constexpr Duration kMoment = std::chrono::milliseconds(1);
@@ -79,17 +92,18 @@ class FallbackTest : public RpcTest {
     StopAll();
   }
 
-  void Start(bool server_has_tcp = true, Duration ping_interval = LinkLimits().ping_interval) {
-    StartOn({.use = &far_.roce, .also_use = server_has_tcp ? far_.tcp.get() : nullptr},
-            ping_interval);
-  }
-  void StartOn(TestDevice servers, Duration ping_interval = LinkLimits().ping_interval) {
+  void Start(const StartOptions& start = {}) {
     RuntimeOptions options{.use_bootstrap = &bootstrap_, .clock = &clock_};
-    options.limits.ping_interval = ping_interval;
+    options.limits.ping_interval = start.ping_interval;
+    options.limits.idle_timeout = Duration::zero();
+    TestDevice servers{.use = &far_.roce,
+                       .also_use = start.server_has_tcp ? far_.tcp.get() : nullptr};
+    if (!start.server_has_roce) servers = {.use = far_.tcp.get()};
     server_runtime_ = StartRuntime({.use_bootstrap = &server_bootstrap_}, servers);
     Serve({.address = "server:0"});
-    client_runtime_ =
-        StartRuntime(std::move(options), {.use = &near_.roce, .also_use = near_.tcp.get()});
+    client_runtime_ = StartRuntime(
+        std::move(options),
+        {.use = &near_.roce, .also_use = start.client_has_tcp ? near_.tcp.get() : nullptr});
     channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
     stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
   }
@@ -135,14 +149,26 @@ class FallbackTest : public RpcTest {
     EXPECT_NE(lost.message().find("has not "), std::string::npos) << lost;
   }
 
+  // As many links over the first device as would pass it over prove themselves. `end` ends each of
+  // them before an answer came over it.
+  void EndLinks(const std::function<void()>& end) {
+    for (size_t i = 0; i < DeviceScores::kLosses; ++i) {
+      PassUntil(kMoment, [this] { return Run(channel_->Connect()).ok(); });
+      EXPECT_EQ(InUse(), std::vector<std::string>{"near-roce"});
+      end();
+      PassUntil(kMoment, [this] { return InUse().empty(); });
+    }
+  }
+
   // Whether links to the server go over the first device only if no other one reaches it.
   bool IsFirstPassedOver() {
     Shard& shard = CoreOf(*client_runtime_).shard(0);
     return !DeviceScores::Of(shard).WhyPassedOver(server_->address(), 0).empty();
   }
 
-  Task<absl::Status> CloseLink() {
-    Link* const link = OpenLinkOf(*client_runtime_);
+  VERBENA_CORO_WRAPPER Task<absl::Status> CloseLink() { return CloseLinkOf(*client_runtime_); }
+  static Task<absl::Status> CloseLinkOf(Runtime& runtime) {
+    Link* const link = OpenLinkOf(runtime);
     if (link == nullptr) co_return absl::NotFoundError("there is no link over the first device");
     link->Close(absl::UnavailableError("as was asked"));
     co_return absl::OkStatus();
@@ -152,6 +178,45 @@ class FallbackTest : public RpcTest {
 
   // Most of the time until the first device is tried again.
   void PassThePause() { clock_.Advance(*client_runtime_, Connection::kFirstReturn * 3 / 4); }
+
+  // The link goes over the other device from now on.
+  void FallBack() {
+    hole_.SwallowOver(0);
+    EXPECT_EQ(CallIntoTheHole(), absl::OkStatus());
+  }
+
+  // Lets the client's time pass, first `least` at once, until it has tried the first device again.
+  void AwaitTry(Duration least) {
+    const int before = tries_;
+    clock_.Advance(*client_runtime_, least);
+    PassUntil(std::chrono::seconds(1), [&] { return tries_ > before; });
+  }
+
+  // The first device is tried in vain again and again, after pauses of so many seconds, each give
+  // or take a fifth. The first pause begins now.
+  void ExpectPauses(const std::vector<int>& seconds) {
+    refuses_ = true;
+    TimePoint from = clock_.Now();
+    for (size_t i = 0; i < seconds.size(); ++i) {
+      SCOPED_TRACE(i);
+      const Duration pause = std::chrono::seconds(seconds[i]);
+      AwaitTry(pause * 3 / 4);
+      const Duration paused = tried_at_.load() - from;
+      EXPECT_GE(paused, pause * 4 / 5);
+      EXPECT_LE(paused, pause * 6 / 5);
+      from = tried_at_;
+    }
+    refuses_ = false;
+  }
+
+  // The next try of the first device, for which the client waits as long as it ever does, succeeds.
+  void Return() {
+    hole_.Close();
+    AwaitTry(Connection::kLongestReturn * 3 / 4);
+    // While the link proves itself, no time passes.
+    PassUntil(Duration::zero(), [this] { return PassedOver("near-roce").empty(); });
+    EXPECT_TRUE(Serves());
+  }
 
   // Makes a call, so that the server has a turn of its own while the client's time passes.
   bool Serves() { return Run(EchoOnce(1, "hello")).ok(); }
@@ -177,14 +242,21 @@ class FallbackTest : public RpcTest {
   testing::FakeClock clock_;
   LocalNetwork network_;
   LocalBootstrap server_bootstrap_{network_, "server"};
-  std::atomic<bool> throws_{false};  // the client's bootstrap
+  // What the client's bootstrap does, and when it was last asked to.
+  std::atomic<bool> throws_{false};
+  std::atomic<bool> refuses_{false};
   std::atomic<int> thrown_{0};
+  std::atomic<int> tries_{0};
+  std::atomic<TimePoint> tried_at_{TimePoint()};
   ScriptedBootstrap bootstrap_{network_, [this](const std::string&) -> Task<absl::Status> {
+                                 tried_at_ = clock_.Now();
+                                 ++tries_;
                                  if (throws_) {
                                    ++thrown_;
                                    throw std::runtime_error("out of cheese");
                                  }
-                                 co_return absl::OkStatus();
+                                 co_return refuses_ ? absl::UnavailableError("as was asked")
+                                                    : absl::OkStatus();
                                }};
 };
 
@@ -205,7 +277,7 @@ TEST_F(FallbackTest, ACallGoesOverTheNextDeviceInTheSameAttempt) {
 
 TEST_F(FallbackTest, ADeviceThatTheServerDoesNotHaveIsNotWaitedFor) {
   CapturedLog log;
-  StartOn({.use = far_.tcp.get()});
+  Start({.server_has_roce = false});
   ASSERT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
   EXPECT_EQ(InUse(), std::vector<std::string>{"near-tcp"});
   for (const std::string& line : log.Take()) {
@@ -222,7 +294,7 @@ TEST_F(FallbackTest, AnMtuThatShrankIsNamed) {
 }
 
 TEST_F(FallbackTest, NoDeviceIsBlamedIfNoneProvesItself) {
-  Start(/*server_has_tcp=*/false);
+  Start({.server_has_tcp = false});
   hole_.SwallowOver(0);
   const absl::Status failed = CallIntoTheHole();
   EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable) << failed;
@@ -245,9 +317,52 @@ TEST_F(FallbackTest, ADeviceThatLosesEachLinkBeforeAnAnswerComesLast) {
   EXPECT_EQ(Run(EchoOnce(2, "hello")), absl::OkStatus());
 }
 
+// There is no other one, so links go over it as before.
+TEST_F(FallbackTest, ASoleDeviceThatLosesItsLinksIsLoggedAndTakenAgain) {
+  CapturedLog log;
+  Start({.client_has_tcp = false});
+  for (size_t i = 0; i < DeviceScores::kLosses; ++i) LoseALink();
+  hole_.Close();
+  PassUntil(kMoment, [this] { return Run(channel_->Connect()).ok(); });
+  EXPECT_EQ(InUse(), std::vector<std::string>{"near-roce"});
+  EXPECT_EQ(PassedOver("near-roce"), "");
+  EXPECT_EQ(Run(EchoOnce(2, "hello")), absl::OkStatus());
+  EXPECT_THAT(log.Take(),
+              Contains(HasSubstr("links to " + server_->address() +
+                                 " go over near-roce only if no other device reaches it: it has "
+                                 "lost 3 links")));
+}
+
+// Whoever ends a link on purpose says nothing of its path.
+TEST_F(FallbackTest, LinksThatTheClientClosesDoNotCountAgainstTheirDevice) {
+  Start();
+  EndLinks([this] { EXPECT_EQ(Run(CloseLink()), absl::OkStatus()); });
+  EXPECT_FALSE(IsFirstPassedOver());
+}
+
+// As a server that crashes at its start.
+TEST_F(FallbackTest, LinksOnWhichTheServerHangsUpDoNotCountAgainstTheirDevice) {
+  Start();
+  EndLinks([this] {
+    EXPECT_EQ(server_runtime_->BlockOn(CloseLinkOf(*server_runtime_)), absl::OkStatus());
+  });
+  EXPECT_FALSE(IsFirstPassedOver());
+}
+
+TEST_F(FallbackTest, LinksOnWhichTheServerSaysGoAwayDoNotCountAgainstTheirDevice) {
+  Start();
+  EndLinks([this] {
+    const std::string address = server_->address();
+    (void)server_->Shutdown(std::chrono::seconds(5));
+    server_.reset();
+    Serve({.address = address});
+  });
+  EXPECT_FALSE(IsFirstPassedOver());
+}
+
 // Otherwise each later connection would try the other device in vain first, for ever.
 TEST_F(FallbackTest, ADeviceThatComesLastIsFirstAgainOnceItAnswersInTheOthersPlace) {
-  Start(/*server_has_tcp=*/false);
+  Start({.server_has_tcp = false});
   for (size_t i = 0; i < DeviceScores::kLosses; ++i) LoseALink();
   EXPECT_TRUE(IsFirstPassedOver());
   hole_.Close();
@@ -262,7 +377,7 @@ TEST_F(FallbackTest, ADeviceThatComesLastIsFirstAgainOnceItAnswersInTheOthersPla
 
 // A link that was open before the losses says nothing of the path as it is now.
 TEST_F(FallbackTest, AnAnswerOverAnEarlierLinkBringsNoDeviceBack) {
-  Start(/*server_has_tcp=*/false);
+  Start({.server_has_tcp = false});
   PassUntil(kMoment, [this] { return Run(EchoOnce(1, "hello")).ok(); });
   DeviceScores& scores = DeviceScores::Of(CoreOf(*client_runtime_).shard(0));
   for (size_t i = 0; i < DeviceScores::kLosses; ++i) {
@@ -303,9 +418,9 @@ TEST_F(FallbackTest, ATryThatThrowsIsNotTheLastOne) {
 }
 
 TEST_F(FallbackTest, NewCallsGoBackToTheFirstDeviceAndThoseUnderWayEndWhereTheyAre) {
-  Start(/*server_has_tcp=*/true, std::chrono::minutes(30));
-  hole_.SwallowOver(0);
-  EXPECT_EQ(CallIntoTheHole(), absl::OkStatus());
+  CapturedLog log;
+  Start({.ping_interval = std::chrono::minutes(30)});
+  FallBack();
   PassUntil(kMoment, [this] { return InUse() == std::vector<std::string>{"near-tcp"}; });
   JoinHandle<absl::Status> lingers = client_runtime_->Spawn(Linger());
   EXPECT_EQ(Run(service_.lingering.Until(1)), absl::OkStatus());
@@ -325,6 +440,30 @@ TEST_F(FallbackTest, NewCallsGoBackToTheFirstDeviceAndThoseUnderWayEndWhereTheyA
   service_.let_go = true;
   EXPECT_EQ(lingers.Join(), absl::OkStatus()) << "it ends over the link that it began on";
   PassUntil(kMoment, [this] { return InUse() == std::vector<std::string>{"near-roce"}; });
+  const std::vector<std::string> lines = log.Take();
+  const std::string& server = server_->address();
+  EXPECT_THAT(lines, Contains(HasSubstr("the link to " + server +
+                                        " goes over near-tcp for a time, "
+                                        "since near-roce is passed over")));
+  EXPECT_THAT(lines,
+              Contains(HasSubstr("near-roce is still passed over on the way to " + server + ": ")));
+  EXPECT_THAT(lines, Contains(HasSubstr("new calls to " + server + " go over near-roce again")));
+}
+
+TEST_F(FallbackTest, TheFirstDeviceIsTriedLessAndLessOftenUntilALinkOverItHasLasted) {
+  Start({.ping_interval = std::chrono::minutes(30)});
+  FallBack();
+  ExpectPauses({10, 10, 10, 10, 10, 10, 20, 40, 80, 160, 300, 300});
+  Return();
+  // So soon that the next link would not last, either.
+  EXPECT_EQ(Run(CloseLink()), absl::OkStatus());
+  FallBack();
+  ExpectPauses({300});
+  Return();
+  clock_.Advance(*client_runtime_, DeviceScores::kWithin);
+  EXPECT_EQ(Run(CloseLink()), absl::OkStatus());
+  FallBack();
+  ExpectPauses({10, 10});
 }
 
 TEST_F(FallbackTest, AChannelThatEndsDuringTheSearchLeavesNoLink) {

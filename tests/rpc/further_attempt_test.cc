@@ -29,9 +29,11 @@
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/shard/runtime.h"
+#include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scope.h"
@@ -805,6 +807,77 @@ TEST_F(NamedAttemptInTurnTest, AnAttemptEndsTheEarlierOneWhoseTurnItTakes) {
   EXPECT_TRUE(first_->IsDropped());
   EXPECT_EQ(store_.ended, 2);
   EXPECT_EQ(store_.most_at_once, 1);
+}
+
+// Rogues speak for a server whose process may be another one with each link.
+class RestartedServerTest : public RuntimePair {
+ protected:
+  void SetUp() override {
+    rogue_runtime_ = StartRuntime({.device = RogueDevice()});
+    listener_ = CoreOf(*rogue_runtime_).shard(0).bootstrap().Listen("127.0.0.1:0").value();
+    // No silence ends a link.
+    LinkLimits limits = RoguesLimits();
+    limits.ping_interval = limits.connect_timeout = 1h;
+    client_runtime_ = StartRuntime({.device = RogueDevice(), .limits = limits});
+    ChannelOptions options;
+    options.service_config = {
+        .methods = {{.name = "verbena.testing.Payloads",
+                     .retry = RetryPolicy{.max_attempts = 5,
+                                          .initial_backoff = 1ms,
+                                          .max_backoff = 1ms,
+                                          .retryable_codes = {absl::StatusCode::kUnavailable}}}}};
+    channel_ =
+        std::make_unique<Channel>(*client_runtime_, listener_->address(), std::move(options));
+  }
+  void TearDown() override {
+    StopAll();
+    rogue_.reset();
+    listener_.reset();
+    rogue_runtime_.reset();
+  }
+
+  Task<absl::Status> Put() {
+    const testing::Payloads::Stub stub(*channel_);
+    co_return (co_await stub.Put(testing::PutRequest(), {.deadline = 1min, .wait_for_ready = true}))
+        .status();
+  }
+  // The client loses its link, and makes one to the server's process of that incarnation. Returns
+  // the attempts that the call's next request names there.
+  std::vector<EarlierAttempt> NamedAt(uint64_t incarnation) {
+    rogue_.reset();
+    rogue_ = std::make_unique<RoguePeer>(*rogue_runtime_);
+    rogue_->incarnation = incarnation;
+    rogue_->AcceptFrom(*listener_);
+    request_ = rogue_->Receive()[0];
+    EXPECT_EQ(request_.header.kind, FrameKind::kRequest);
+    CallContext context;
+    if ((request_.header.flags & kFrameHasContext) != 0) {
+      const char* const body = request_.body.data();
+      const absl::StatusOr<ContextHeader> header = ParseContextHeader(body, request_.body.size());
+      EXPECT_EQ(header.status(), absl::OkStatus());
+      EXPECT_EQ(ParseContext(body, header.value().block_bytes, context), absl::OkStatus());
+    }
+    return context.earlier;
+  }
+  void AnswerLast() {
+    rogue_->Send(EncodeSend(
+        kCorrect, {Response(request_.header.call_slot, request_.header.call_generation)}));
+  }
+
+  std::unique_ptr<Runtime> rogue_runtime_;
+  std::unique_ptr<MessageListener> listener_;
+  std::unique_ptr<RoguePeer> rogue_;
+  RogueFrame request_;  // the last one
+};
+
+// With its process all that a server ran has ended.
+TEST_F(RestartedServerTest, AnAttemptIsNamedAtItsIncarnationAlone) {
+  JoinHandle<absl::Status> call = client_runtime_->Spawn(Put());
+  EXPECT_EQ(NamedAt(1).size(), 0u);
+  EXPECT_EQ(NamedAt(1).size(), 1u) << "its process may still run the first attempt";
+  EXPECT_EQ(NamedAt(2).size(), 0u);
+  AnswerLast();
+  EXPECT_EQ(call.Join(), absl::OkStatus());
 }
 
 }  // namespace further_attempt_test

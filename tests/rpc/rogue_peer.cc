@@ -231,6 +231,7 @@ LinkParameters RoguePeer::Mine() const {
   mine.eager_bytes = eager_bytes;
   mine.max_reads = 0;
   mine.runtime_id = runtime_id;
+  mine.incarnation = incarnation;
   for (const uint64_t id : methods) mine.methods.push_back({.id = id});
   return mine;
 }

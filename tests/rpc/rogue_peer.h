@@ -77,6 +77,8 @@ class RoguePeer {
   uint64_t features = kSupportedFeatures;
   // The largest SEND that the rogue claims to take.
   uint32_t eager_bytes = LinkParameters{}.eager_bytes;
+  // The incarnation that it tells as a server; 0: none.
+  uint64_t incarnation = 0;
   // Whether it answers the PING by which a client's link proves itself.
   bool answers_proof = true;
 

@@ -3,14 +3,18 @@
 // cable.
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/testing_service.h"
+#include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena {
@@ -55,7 +59,9 @@ TEST_F(TwoHostsTest, ManyCallsInFlightDoNotMixUpTheirReplies) {
 void Must(const std::string& command) { ASSERT_EQ(std::system(command.c_str()), 0) << command; }
 
 // Paths to the other host that break for RDMA alone: table 200 has the route of UDP, by which rxe
-// sends. The bootstrap and the soft device go by TCP, which is left as it is.
+// sends. The bootstrap and the soft device go by TCP, which is left as it is. That route may lead
+// through a gateway, an address that no host has: packets go to the host whose MAC address its
+// neighbour entry tells.
 class DeadPathTest : public TwoHostsTest {
  protected:
   void SetUp() override {
@@ -83,6 +89,21 @@ class DeadPathTest : public TwoHostsTest {
     Must("ip rule add pref 5 ipproto udp lookup 200");
     is_routed_ = true;
   }
+  void RouteThroughGateway() { Route(std::string("via ") + kGateway + " dev eth0 onlink"); }
+  static void SetGateway(const std::string& mac) {
+    Must(std::string("ip neigh replace ") + kGateway + " lladdr " + mac +
+         " nud permanent dev eth0");
+  }
+  // The other host's MAC address; empty if that is unknown.
+  std::string MacOfPeer() const {
+    std::ifstream table("/proc/net/arp");
+    for (std::string line; std::getline(table, line);) {
+      std::istringstream columns(line);
+      std::string address, type, flags, mac;
+      if (columns >> address >> type >> flags >> mac && address == peer_) return mac;
+    }
+    return "";
+  }
   void Mend() {
     is_routed_ = false;
     Must("ip rule del pref 5");
@@ -97,8 +118,13 @@ class DeadPathTest : public TwoHostsTest {
     channel_ = std::make_unique<Channel>(*client_runtime_, std::getenv("VERBENA_SERVER_ADDRESS"));
     stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
   }
+  // A call whose caller would wait for a minute.
+  absl::Status PatientEcho() {
+    return Run(WithDeadline(EchoOnce(1, "over whatever works"),
+                            Clock::Real().Now() + std::chrono::minutes(1)));
+  }
   void ExpectCallsOverAnother(const std::string& reason) {
-    for (int i = 0; i < 10; ++i) ASSERT_EQ(Run(EchoOnce(i, "over TCP")), absl::OkStatus());
+    for (int i = 0; i < 10; ++i) ASSERT_EQ(PatientEcho(), absl::OkStatus());
     EXPECT_NE(Run(channel_->DeviceName()).value_or(first_), first_);
     for (const DeviceStats& each : client_runtime_->device_stats(0)) {
       if (each.device == first_) {
@@ -111,6 +137,13 @@ class DeadPathTest : public TwoHostsTest {
                "calls are back on RDMA", std::chrono::minutes(2));
     EXPECT_EQ(Run(EchoOnce(1, "over RDMA")), absl::OkStatus());
   }
+  static void PrintTime(const char* what, TimePoint since) {
+    std::printf("%s after %.1f s\n", what,
+                std::chrono::duration<double>(Clock::Real().Now() - since).count());
+  }
+
+  static constexpr const char* kGateway = "10.0.0.9";
+  static constexpr const char* kMacOfNobody = "02:00:00:00:00:09";
 
   std::string peer_;   // the other host
   std::string first_;  // the device that links go over at first
@@ -120,12 +153,35 @@ class DeadPathTest : public TwoHostsTest {
 
 // The packets leave, and nobody takes them.
 TEST_F(DeadPathTest, CallsGoOverTcpBehindAWrongNeighbourEntryAndReturn) {
-  Must("ip neigh replace 10.0.0.9 lladdr 02:00:00:00:00:09 nud permanent dev eth0");
-  Route("via 10.0.0.9 dev eth0 onlink");
+  SetGateway(kMacOfNobody);
+  RouteThroughGateway();
   StartAnew();
   ExpectCallsOverAnother("carried nothing");
   Mend();
   ExpectReturn();
+}
+
+// The neighbour entry becomes wrong under a link that has carried calls.
+TEST_F(DeadPathTest, CallsGoOverTcpOnceThePathOfAnOpenLinkHasBrokenAndReturn) {
+  const std::string mac = MacOfPeer();
+  ASSERT_NE(mac, "") << "no neighbour entry of " << peer_;
+  SetGateway(mac);
+  RouteThroughGateway();
+  StartAnew();
+  ASSERT_EQ(PatientEcho(), absl::OkStatus());
+  ASSERT_EQ(Run(channel_->DeviceName()).value_or(""), first_);
+  SetGateway(kMacOfNobody);
+  // The call that finds the link open fails when the link does. No later one fails.
+  const absl::Status lost = PatientEcho();
+  EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+  const TimePoint seen = Clock::Real().Now();
+  ASSERT_EQ(PatientEcho(), absl::OkStatus());
+  PrintTime("the first answer over TCP", seen);
+  ExpectCallsOverAnother("carried nothing");
+  SetGateway(mac);
+  const TimePoint mended = Clock::Real().Now();
+  ExpectReturn();
+  PrintTime("calls are back on RDMA", mended);
 }
 
 // Both interfaces have the larger MTU, and what is between them has not.

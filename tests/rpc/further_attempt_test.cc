@@ -23,6 +23,7 @@
 #include "tests/support/any_handler.h"
 #include "tests/support/moved_clock.h"
 #include "tests/support/watched.h"
+#include "tests/transport/file/held_writes.h"
 #include "verbena/rpc/call/context_block.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/interceptor.h"
@@ -40,47 +41,11 @@
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/file/file.h"
-#include "verbena/transport/file/file_service.h"
-#include "verbena/transport/file/operation.h"
 
 namespace verbena::internal {
 namespace further_attempt_test {
 
 using namespace std::chrono_literals;
-
-// Answers writes when a test says so; whatever else there is to do is done at once.
-class HeldWrites final : public FileBackend {
- public:
-  explicit HeldWrites(Executor& executor) : executor_(executor) {}
-
-  const char* name() const override { return "holds writes"; }
-  size_t bound() const override { return 4; }
-  void Start(FileOperation& operation) override {
-    const FileRequest& request = operation.request;
-    operation.result = static_cast<int32_t>(request.part.size());
-    if (request.kind == FileRequest::Kind::kOpen) operation.result = 1000;
-    if (request.kind == FileRequest::Kind::kWrite) {
-      held_.push_back(&operation);
-      ++begun;
-    } else {
-      executor_.Post(operation);
-    }
-  }
-  // As of a disk that hangs.
-  void Cancel(FileOperation&) override { ++left; }
-  void Stop(const size_t&) override { EndWrites(); }
-  // On the executor's thread.
-  void EndWrites() {
-    for (FileOperation* operation : std::exchange(held_, {})) executor_.Post(*operation);
-  }
-
-  Watched<int> begun;
-  Watched<int> left;
-
- private:
-  Executor& executor_;
-  std::vector<FileOperation*> held_;
-};
 
 // Runs what a test gives it for the handler, and notes whether two run at once.
 class Store final : public testing::Payloads::Service {
@@ -559,16 +524,10 @@ TEST_F(FurtherAttemptTest, ACallWithoutSideEffectsIsRepeatedBesideItsFirstAttemp
 // The write that the handler has left lands before the next attempt's handler begins.
 TEST_F(FurtherAttemptTest, TheNextAttemptBeginsWhenAWriteThatTheFirstHasLeftHasEnded) {
   Start(1);
-  auto owned = std::make_unique<HeldWrites>(server_runtime_->executor(0));
-  HeldWrites& disk = *owned;
-  (void)server_runtime_->BlockOn(
-      [](Executor& executor, std::unique_ptr<FileBackend> backend) -> Task<absl::Status> {
-        FileService::Install(executor, std::move(backend));
-        co_return absl::OkStatus();
-      }(server_runtime_->executor(0), std::move(owned)));
+  HeldWrites& disk = *server_runtime_->BlockOn(HeldWrites::Install(server_runtime_->executor(0)));
   only().handler = [](ServerContext& context, int) -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await context.AllocateBuffer(4096));
-    VERBENA_CO_ASSIGN_OR_RETURN(File file, co_await File::Open("volume", {.flags = O_RDWR}));
+    VERBENA_CO_ASSIGN_OR_RETURN(File file, co_await File::Open("/dev/null", {.flags = O_RDWR}));
     co_return co_await file.Write(block.view(), 0);
   };
   JoinHandle<absl::Status> call = Put();
@@ -579,13 +538,7 @@ TEST_F(FurtherAttemptTest, TheNextAttemptBeginsWhenAWriteThatTheFirstHasLeftHasE
   PassAnHour();
   PassAnHour();
   EXPECT_EQ(only().begun, 1) << "another attempt begins while the first one's write goes on";
-  const auto end_writes = [&disk]() -> Task<absl::Status> {
-    disk.EndWrites();
-    co_return absl::OkStatus();
-  };
-  (void)server_runtime_->BlockOn(end_writes());
-  (void)server_runtime_->BlockOn(disk.begun.Until([](int n) { return n == 2; }));
-  (void)server_runtime_->BlockOn(end_writes());
+  (void)server_runtime_->BlockOn(disk.EndWrites());
   EXPECT_EQ(call.Join(), absl::OkStatus());
   EXPECT_EQ(only().begun, 2);
 }

@@ -230,7 +230,7 @@ bool Connection::ended() const {
 
 Task<absl::Status> Connection::ConnectInTurn() {
   const TimePoint latest =
-      SaturatingAdd(shard_.executor().now(), shard_.wanted_limits().connect_timeout);
+      SaturatingAdd(shard_.executor().FreshNow(), shard_.wanted_limits().connect_timeout);
   for (;;) {
     absl::Status tried = co_await TryConnect();
     const std::optional<Duration> wait = ReadRetryAfter(tried);
@@ -245,7 +245,6 @@ Task<absl::Status> Connection::ConnectInTurn() {
 Task<absl::Status> Connection::TryConnect() {
   // Before the attempt had begun.
   if (closed_) co_return Unused();
-  const TimePoint begun = shard_.executor().now();
   const size_t count = 1 + others_.size();
   std::vector<size_t> left(count);
   for (size_t i = 0; i < count; ++i) left[i] = (first_address_ + i) % count;
@@ -260,7 +259,7 @@ Task<absl::Status> Connection::TryConnect() {
     if (closed_) co_return Unused();
     // The others lead to the same server, which has named a time.
     if (shard_.closing() || ReadRetryAfter(tried).has_value()) co_return tried;
-    failures[address] = Explained(address, tried, begun);
+    failures[address] = Explained(address, tried, opened->begun);
     std::erase(left, address);
     // The others lead to the same server, which is as silent there. Should this one lead elsewhere,
     // the next attempt prefers another one.
@@ -285,7 +284,7 @@ absl::Status Connection::Explained(size_t address, absl::Status failure, TimePoi
   // The peer has given up, or whoever reaches it.
   return absl::UnavailableError(fmt::format(
       "no link with {} after {:.1f} s: {}", AddressAt(address),
-      Seconds(shard_.executor().now() - begun).count(), std::string(failure.message())));
+      Seconds(shard_.executor().FreshNow() - begun).count(), std::string(failure.message())));
 }
 
 // The addresses that are being tried, for one OpenAny(), in whose frame it lies.
@@ -303,7 +302,7 @@ struct Connection::AddressRace {
 Task<std::optional<Connection::OpenedAddress>> Connection::OpenAny(
     const std::vector<size_t>& addresses, std::vector<absl::Status>& failures) {
   const Duration timeout = shard_.wanted_limits().connect_timeout;
-  const TimePoint now = shard_.executor().now();
+  const TimePoint now = shard_.executor().FreshNow();
   AddressRace race{
       .addresses = addresses,
       .failures = failures,
@@ -330,7 +329,9 @@ Task<std::optional<Connection::OpenedAddress>> Connection::OpenInTurn(AddressRac
   const size_t address = race.addresses[place];
   absl::StatusOr<std::unique_ptr<MessageStream>> stream =
       co_await WithDeadline(shard_.bootstrap().Connect(AddressAt(address)), race.deadline);
-  if (stream.ok()) co_return OpenedAddress{.address = address, .stream = *std::move(stream)};
+  if (stream.ok()) {
+    co_return OpenedAddress{.address = address, .begun = race.begun, .stream = *std::move(stream)};
+  }
   // Another one has won. This one has not failed, and may be tried again.
   const bool lost = race.addresses.size() > 1 && (co_await CurrentContext()).cancel->requested();
   if (lost) co_return std::nullopt;

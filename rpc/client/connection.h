@@ -193,6 +193,7 @@ class Connection final : private ClientSession::Listener {
   // Addresses are counted: 0 is target_, and others_ follow.
   struct OpenedAddress {
     size_t address;
+    TimePoint begun;  // when the first of the addresses was tried
     std::unique_ptr<MessageStream> stream;
   };
   struct AddressRace;

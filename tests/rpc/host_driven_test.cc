@@ -20,12 +20,19 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/support/moved_clock.h"
+#include "tests/transport/connect/scripted_bootstrap.h"
+#include "verbena/rpc/channel.h"
 #include "verbena/rpc/runtime.h"
+#include "verbena/rpc/status.h"
+#include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/sync.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::internal {
 namespace host_driven_test {
+
+using std::chrono::seconds;
 
 // A host's loop over all executors of a runtime, which sleeps in poll() without a timeout.
 class HostLoop {
@@ -232,13 +239,71 @@ TEST_F(HeldExecutorTest, AHandshakeThatBeginsInALongTurnHasItsWholeTime) {
   // As a handler does that blocks. The acceptor goes on behind it, in the same turn.
   executor.PostFunction([&] {
     (void)executor.now();
-    clock_.Advance(std::chrono::seconds(12));
+    clock_.Advance(seconds(12));
   });
   for (int turn = 0; turn < 10; ++turn) (void)executor.Poll();
   EXPECT_EQ(server_->stats().handshakes_failed, 0u);
-  clock_.Advance(std::chrono::seconds(10));
+  clock_.Advance(seconds(10));
   while (server_->stats().handshakes_failed == 0) (void)executor.Poll();
   close(fd);
+}
+
+// A client whose bootstrap refuses the first attempt to connect, and is too busy for the second.
+class HeldConnectTest : public HeldExecutorTest {
+ protected:
+  ~HeldConnectTest() override { StopAll(); }
+
+  void StartClient() {
+    RuntimeOptions options = HostDriven(1);
+    options.clock = &clock_;
+    options.use_bootstrap = &bootstrap_;
+    client_runtime_ = StartRuntime(std::move(options));
+    channel_ = std::make_unique<Channel>(*client_runtime_, "a:1");
+  }
+  Executor& executor() { return client_runtime_->executor(0); }
+  // As a handler does that blocks.
+  void HoldTheTurn(Duration time) {
+    (void)executor().now();
+    clock_.Advance(time);
+  }
+  // Polls until that attempt has begun, or `call` has ended. Each turn takes `time`, and is as long
+  // already when something else begins in it.
+  void PollToAttempt(int attempt, Duration time, const JoinHandle<absl::Status>& call) {
+    while (attempts_ < attempt && !call.done()) {
+      executor().PostFunction([this, time] { HoldTheTurn(time); });
+      (void)executor().Poll();
+    }
+    EXPECT_EQ(attempts_, attempt);
+  }
+
+  int attempts_ = 0;
+  Event may_fail_;  // the second attempt
+  LocalNetwork network_;
+  ScriptedBootstrap bootstrap_{network_, [this](const std::string&) -> Task<absl::Status> {
+                                 if (++attempts_ == 1) {
+                                   co_return WithRetryAfter(absl::ResourceExhaustedError("full"),
+                                                            seconds(1));
+                                 }
+                                 VERBENA_CO_RETURN_IF_ERROR(co_await may_fail_.Wait());
+                                 HoldTheTurn(seconds(2));
+                                 co_return absl::DeadlineExceededError("too busy");
+                               }};
+};
+
+// The first turn takes longer than connect_timeout, within which the client comes again.
+TEST_F(HeldConnectTest, AnAttemptCountsItsTimeFromItsBeginningToItsEnd) {
+  StartClient();
+  executor().PostFunction([this] { HoldTheTurn(seconds(12)); });
+  JoinHandle<absl::Status> call = client_runtime_->Spawn(channel_->Connect());
+  PollToAttempt(1, seconds(12), call);
+  clock_.Advance(seconds(2));
+  PollToAttempt(2, seconds(3), call);
+  clock_.Advance(seconds(4));
+  executor().PostFunction([this] { may_fail_.Set(); });
+  const absl::Status failed = call.Join();
+  EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
+  EXPECT_NE(failed.message().find("no link with a:1 after 6.0 s: too busy"), std::string::npos)
+      << failed;
 }
 
 using HostDrivenRuntimeDeathTest = HostDrivenRuntimeTest;

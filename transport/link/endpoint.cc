@@ -465,7 +465,7 @@ Task<absl::StatusOr<Link*>> Endpoint::Connect(std::unique_ptr<MessageStream> str
   Watch(*link, handshake.TakeStream());
   if (links_.slot(link->key()).address.kind == LinkKind::kSoft) co_return link;
   LinkProof proof(*this, links_, link->key());
-  const TimePoint limit = SaturatingAdd(executor().FreshNow(), proof_time);
+  const TimePoint limit = SaturatingAdd(proof.begun(), proof_time);
   co_return co_await proof.Await(std::min(limit, deadline));
 }
 

@@ -41,6 +41,8 @@ class LinkProof final : private PongWaiter {
   LinkProof& operator=(const LinkProof&) = delete;
   ~LinkProof() override;
 
+  // When the proof was made, which is not when a long turn of the executor began.
+  TimePoint begun() const { return begun_; }
   // Returns the link once it has proven itself. UNAVAILABLE: it has not until `limit`, or was lost
   // before. Call it once.
   Task<absl::StatusOr<Link*>> Await(TimePoint limit);

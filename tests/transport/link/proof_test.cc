@@ -16,10 +16,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/transport/connect/passing_stream.h"
+#include "tests/transport/connect/scripted_stream.h"
 #include "tests/transport/link/black_hole.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/spawn.h"
 
 namespace verbena::internal {
@@ -46,6 +48,18 @@ class ProofTest : public LinksFixture {
   }
 
   std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
+    if (is_held_up_) {
+      // As by a handler that blocks in the turn in which the client sends its Ready, its second
+      // message. The proof begins in that turn.
+      return std::make_unique<ScriptedStream>(
+          std::move(stream),
+          ScriptedStream::Script{
+              .after_send = [this](MessageStream&, int message) -> Task<absl::Status> {
+                (void)executor().now();
+                if (message == 2) clock().Advance(kProofTime);
+                co_return absl::OkStatus();
+              }});
+    }
     if (!is_older_) return stream;
     return std::make_unique<OtherHello>(std::move(stream), [](const LinkParameters& hello) {
       return EncodeHello(hello, {.features = kSupportedFeatures & ~kFeaturePaddedPing});
@@ -78,6 +92,7 @@ class ProofTest : public LinksFixture {
 
   std::optional<BlackHole> hole_;
   bool is_older_ = false;
+  bool is_held_up_ = false;
   Receiver at_client_;
   Receiver at_server_;
 };
@@ -108,6 +123,19 @@ TEST_F(ProofTest, ALinkThatCarriesShortSendsAloneFailsAndNamesTheMtu) {
   EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable) << failed;
   EXPECT_NE(failed.message().find("none of 4096 bytes"), std::string::npos) << failed;
   EXPECT_NE(failed.message().find("smaller MTU"), std::string::npos) << failed;
+}
+
+TEST_F(ProofTest, ALongTurnBeforeItTakesNoneOfItsTime) {
+  is_held_up_ = true;
+  proof_time = kProofTime;
+  EXPECT_NE(Connect(at_client_, at_server_), nullptr);
+}
+
+TEST_F(ProofTest, AFailedOneTellsItsOwnTimeAndNotThatOfALongTurn) {
+  is_held_up_ = true;
+  hole_->SwallowOver(0);
+  const absl::Status failed = ConnectAndWait();
+  EXPECT_NE(failed.message().find("within 1000 ms"), std::string::npos) << failed;
 }
 
 // Devices have retries of their own, which may end before the proof does.

@@ -324,6 +324,8 @@ TEST_F(HostDrivenRuntimeDeathTest, AThreadBesideThoseThatRunTheExecutorsIsRefuse
   };
   EXPECT_DEATH(beside_runners([this] { server_runtime_->BlockOn(ForEver()); }),
                "Poll\\(\\) of verbena-[01], which another thread drives");
+  EXPECT_DEATH(beside_runners([this] { (void)server_->Shutdown(Duration::zero()); }),
+               "Poll\\(\\) of verbena-[01], which another thread drives");
 }
 
 }  // namespace host_driven_test

@@ -536,8 +536,10 @@ void PollUntil(const std::vector<Executor*>& executors, absl::FunctionRef<bool()
   internal::IdleSpin spin(executors.front()->options().mode == ExecutorMode::kEvent
                               ? Duration::zero()
                               : executors.front()->options().spin);
-  while (!done()) {
-    if (PollAll(executors)) {
+  for (;;) {
+    const bool worked = PollAll(executors);
+    if (done()) return;
+    if (worked) {
       spin.Reset();
     } else if (may_sleep && spin.Over()) {
       SleepOn(executors);

@@ -1,18 +1,29 @@
 // Payloads arrive whole between processes that live in different PID namespaces, whichever side
 // executes the operations. Memory that both map is copied there and then, and no other memory is
-// touched by a process that does not see the other's process id.
+// touched by a process that does not see the other's process id. A process that has ended is not
+// taken for the next one of its number.
 
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
+#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "tests/transport/soft/exchanges.h"
 #include "tests/transport/soft/pid_namespaces.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/two_processes.h"
+#include "verbena/transport/soft/address.h"
+#include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/copies.h"
 
 namespace verbena::internal::soft {
@@ -78,6 +89,70 @@ CopiedBytes Exchange(Side& side, bool shared_arena, int ours, int other) {
   return process.device->copied_bytes() - before;
 }
 
+// What a process has found that others can read from its exit code.
+enum Finding : int { kRight, kWrong, kUnknown };
+
+// Forks past the C library, and the child has that number. -1 if the kernel refuses.
+pid_t ForkAs(const pid_t& number) {
+  // clone_args of linux/sched.h: the fifth is the signal of its end, the last two are set_tid.
+  const uint64_t arguments[] = {0, 0, 0, 0, SIGCHLD, 0, 0, 0, reinterpret_cast<uintptr_t>(&number),
+                                1};
+  return static_cast<pid_t>(syscall(SYS_clone3, arguments, sizeof(arguments)));
+}
+
+// Whether the kernel tells who has connected by more than a number: since Linux 6.5.
+bool TellsThePeersDescriptor(int socket) {
+  constexpr int kPeerPidFd = 77;  // SO_PEERPIDFD
+  int fd = -1;
+  socklen_t bytes = sizeof(fd);
+  const bool told = getsockopt(socket, SOL_SOCKET, kPeerPidFd, &fd, &bytes) == 0;
+  if (told) close(fd);
+  return told || errno != ENOPROTOOPT;
+}
+
+// Whether ControlSocket takes a process that has connected and ended for another one, which has its
+// number by now. For the first process of a PID namespace.
+Finding AcceptAfterTheEnd() {
+  const DeviceAddress address{.gid = NewGid(/*predictable=*/false)};
+  const absl::StatusOr<UniqueFd> listener = ControlSocket::Listen(address);
+  if (!listener.ok()) return kWrong;
+  const pid_t ended = fork();
+  if (ended == 0) _exit(ControlSocket::Connect(address).ok() ? 0 : 1);
+  int status = 0;
+  if (ended < 0 || waitpid(ended, &status, 0) != ended || status != 0) return kWrong;
+  const pid_t another = ForkAs(ended);
+  // It ends with its namespace.
+  while (another == 0) pause();
+  if (another != ended) return kUnknown;
+  const absl::StatusOr<std::unique_ptr<ControlSocket>> accepted =
+      ControlSocket::Accept(listener->get());
+  if (!accepted.ok()) return kWrong;
+  if (!TellsThePeersDescriptor((*accepted)->fd())) return kUnknown;
+  if ((*accepted)->pid_fd() < 0) return kRight;
+  pollfd descriptor{.fd = (*accepted)->pid_fd(), .events = POLLIN, .revents = 0};
+  return poll(&descriptor, 1, /*timeout=*/0) == 1 ? kRight : kWrong;
+}
+
+// Runs `find` as the first process of a new PID namespace.
+Finding FindInNewPidNamespace(Finding (*find)()) {
+  const auto run = [find]() noexcept -> int {
+    if (!EnterNewPidNamespace()) return kUnknown;
+    const pid_t first = fork();
+    if (first == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      _exit(find());
+    }
+    int status = 0;
+    if (first < 0 || waitpid(first, &status, 0) != first) return kUnknown;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : kWrong;
+  };
+  const pid_t child = fork();
+  if (child == 0) _exit(run());
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return kWrong;
+  return static_cast<Finding>(WEXITSTATUS(status));
+}
+
 class PidNamespaceTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -125,6 +200,14 @@ TEST_F(PidNamespaceTest, PayloadsCrossBetweenProcessesThatDoNotSeeEachOther) {
   close(sockets[1]);
   one.Join();
   two.Join();
+}
+
+TEST_F(PidNamespaceTest, AProcessThatHasEndedIsNotTakenForTheNextOfItsNumber) {
+  const Finding found = FindInNewPidNamespace(AcceptAfterTheEnd);
+  if (found == kUnknown)
+    GTEST_SKIP() << "this kernel gives a process no number that it is asked "
+                    "for, or knows no SO_PEERPIDFD";
+  EXPECT_EQ(found, kRight);
 }
 
 }  // namespace pid_namespace_test

@@ -2,10 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/retry_after.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/peer.h"
 
@@ -30,12 +34,22 @@ void CheckBounds(const LinkParameters& peer) {
   VERBENA_CHECK((peer.features & ~kSupportedFeatures) == 0);
 }
 
+// A server that refuses has a client wait no longer than a handshake may take.
+void CheckRefusal(const absl::Status& refused) {
+  const std::optional<Duration> wait = ReadRetryAfter(refused);
+  VERBENA_CHECK(!wait.has_value() || (*wait > Duration::zero() && *wait <= kLongestComeAgain));
+}
+
 void Parse(const std::string& bytes) {
   if (const auto offer = ParseHello(bytes, {.executor_count = kMaxExecutors}); offer.ok()) {
     CheckBounds(*offer);
     (void)EncodeAcceptance(*offer, *offer);
   }
-  if (const auto answer = ParseReply(bytes, {}); answer.ok()) CheckBounds(*answer);
+  if (const auto answer = ParseReply(bytes, {}); answer.ok()) {
+    CheckBounds(*answer);
+  } else {
+    CheckRefusal(answer.status());
+  }
   ParseReady(bytes).IgnoreError();
 }
 

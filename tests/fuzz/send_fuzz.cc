@@ -33,6 +33,10 @@ void ReadBody(const FrameHeader& frame, const char* body) {
     case FrameKind::kLandingNeeded:
       (void)ParseLandingRequest(body, frame.body_bytes);
       break;
+    case FrameKind::kPing:
+    case FrameKind::kPong:
+      // Nobody reads it.
+      break;
     default:
       (void)ParseLanding(body, frame.body_bytes);
   }

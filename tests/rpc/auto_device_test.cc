@@ -9,15 +9,21 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/support/forbidden_call.h"
 #include "tests/transport/base/captured_log.h"
+#include "tests/transport/connect/passing_stream.h"
 #include "verbena/rpc/shard/open_device.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
+#include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/rdma_cm.h"
 #include "verbena/transport/connect/tcp_bootstrap.h"
 
@@ -107,6 +113,48 @@ TEST_F(AutoDeviceTest, AClientOpensTcpForAServerOfItsHostThatHasNoSharedMemory) 
   }
   EXPECT_EQ(InUse(), std::vector<std::string>{kTcpDeviceName});
   EXPECT_NE(PassedOver("soft0").find("only tcp0 (tcp)"), std::string::npos) << PassedOver("soft0");
+}
+
+// A client's stream, whose offer is refused as by a server of another user.
+class OtherUsersStream final : public PassingStream {
+ public:
+  using PassingStream::PassingStream;
+
+  Task<absl::StatusOr<std::string>> Receive() override {
+    co_return EncodeRefusal(absl::PermissionDeniedError("process 7 belongs to user 1, not 0"));
+  }
+};
+
+// TCP, on which the first offer is refused so.
+class OtherUsersBootstrap final : public Bootstrap {
+ public:
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override {
+    VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<MessageStream> stream,
+                                co_await bootstrap_->Connect(std::move(target)));
+    if (!std::exchange(is_first_, false)) co_return stream;
+    co_return std::unique_ptr<MessageStream>(new OtherUsersStream(std::move(stream)));
+  }
+  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override {
+    return bootstrap_->Listen(address);
+  }
+
+ private:
+  const std::unique_ptr<TcpBootstrap> bootstrap_ = TcpBootstrap::Create().value();
+  bool is_first_ = true;
+};
+
+TEST_F(AutoDeviceTest, AClientOpensTcpForAServerOfAnotherUser) {
+  OtherUsersBootstrap bootstrap;
+  StartServer({.address = "127.0.0.1:0"}, {.device = "auto"});
+  StartClient({.device = "auto", .use_bootstrap = &bootstrap});
+  EXPECT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
+  const std::string next = has_rdma_ ? OpenDevice("rdma").value()->name() : kTcpDeviceName;
+  EXPECT_EQ(InUse(), std::vector<std::string>{next});
+  EXPECT_NE(PassedOver("soft0").find("belongs to user 1"), std::string::npos)
+      << PassedOver("soft0");
+  stub_.reset();
+  channel_.reset();
+  client_runtime_.reset();
 }
 
 // Takes connections of a bootstrap, and closes each at once.

@@ -3,11 +3,12 @@
 // A method that its .proto marks with `option (verbena.method) = { dedupe: true }` gives each call
 // a name, the same in each attempt: random bits of the channel, and a number. The server keeps the
 // results of recent calls (DedupeOptions). A repeated request gets the kept result, payload
-// included, or waits for the call that runs. If a good result was lost on its way, as by a lack of
-// memory, the caller hears kMaybeExecuted, and may repeat the call. A server that has dropped the
-// result, has restarted since, or may have forgotten the client cannot prove that the call has not
-// run. It refuses the request with ABORTED and Outcome::kMaybeExecuted, unless the service stores
-// names with its data (DedupeStore).
+// included, or waits for the call that runs. A call runs until its handler has ended, and no change
+// of a file goes on that an await of the handler has left. If a good result was lost on its way, as
+// by a lack of memory, the caller hears kMaybeExecuted, and may repeat the call. A server that has
+// dropped the result, has restarted since, or may have forgotten the client cannot prove that the
+// call has not run. It refuses the request with ABORTED and Outcome::kMaybeExecuted, unless the
+// service stores names with its data (DedupeStore).
 //
 // A call that is given no token has one of its own, which all attempts of a RetryPolicy (policy.h)
 // share. A caller who repeats a call by hand gives all its attempts one token:
@@ -118,10 +119,11 @@ class DedupeStore {
   virtual ~DedupeStore() = default;
   // The result of the call with that name, or none if no such call has committed: then the handler
   // runs. The server asks only for repeated requests whose result it does not have in memory;
-  // meanwhile no other request with that name runs. A failed Status means that the store cannot
-  // tell, for example because the name is older than those that it keeps: the caller hears
-  // kMaybeExecuted. If several servers share the data, the handler's commit itself must refuse a
-  // name that is there already, since another server may run the same call.
+  // meanwhile no other request with that name runs, and no change of a file goes on that an earlier
+  // run at this server has left. A failed Status means that the store cannot tell, for example
+  // because the name is older than those that it keeps: the caller hears kMaybeExecuted. If several
+  // servers share the data, the handler's commit itself must refuse a name that is there already,
+  // since another server may run the same call.
   virtual Task<absl::StatusOr<std::optional<DedupeResult>>> Lookup(RequestId id) = 0;
 };
 

@@ -533,7 +533,10 @@ uint64_t ServerCall::client() const { return reinterpret_cast<uintptr_t>(&parts_
 void ServerCall::OnLeftChangeEnded() {
   CarriedContext::LeftChanges& left = parts_.carried.left_changes();
   VERBENA_CHECK(left.count > 0) << method_name();
-  if (--left.count == 0) left.ended.Set();
+  if (--left.count > 0) return;
+  // Before the response, which the call's name does not outlive.
+  if (left.result != nullptr) parts_.EndNamedRun(std::exchange(left.result, {}));
+  left.ended.Set();
 }
 
 bool ServerCall::AwaitLeftChanges(const absl::Status& status) {

@@ -49,7 +49,8 @@ class CallPool;
 // cancelled and runs to its end, and its response goes nowhere.
 //
 // The response says that nothing of the call goes on. So it waits for the changes of files that the
-// handler's awaits have left, and the call keeps its slot until then.
+// handler's awaits have left, and the call keeps its slot until then. Requests that repeat a
+// deduplicated call wait for these, too.
 class ServerCall final : public IntrusiveNode<ServerCall>,
                          public QueuedCall,
                          private WorkOwner,

@@ -311,8 +311,8 @@ struct DedupeRequest {
 // The decision about a request.
 struct DedupeClaim {
   enum class Verdict : uint8_t {
-    kRun,      // run the handler, then call End()
-    kLookUp,   // ask the store; run the handler if it has no result; then call End()
+    kRun,      // run the handler; call End() when nothing of that goes on
+    kLookUp,   // ask the store; run the handler if it has no result; then the same
     kWait,     // for `waiter`
     kKept,     // answer with `result`
     kRefused,  // with `refusal` and `outcome`
@@ -450,7 +450,8 @@ class DedupeTable {
 
   // A request has come to `executor`, on whose thread this is called.
   DedupeClaim Begin(const DedupeRequest& request, Executor& executor);
-  // The call of a request that Begin() let run has ended, on `executor`: tells those who wait.
+  // The call of a request that Begin() let run has ended, on `executor`, and nothing of it goes on:
+  // tells those who wait.
   void End(const RequestId& id, const std::shared_ptr<const KeptResult>& result,
            const Executor& executor);
 

@@ -128,7 +128,7 @@ Task<absl::Status> AnswerWith(NamedCall call, const KeptResult& result) {
 // nobody would ever end the entry, and all requests that repeat the call would wait for it.
 class NamedRun {
  public:
-  NamedRun(const NamedCall& call, RequestId id) : call_(call), id_(id) {
+  explicit NamedRun(const NamedCall& call) : call_(call) {
     call_.parts.carried.once().outlives_link = true;
   }
   NamedRun(const NamedRun&) = delete;
@@ -149,7 +149,6 @@ class NamedRun {
   void WarnOfKept(const absl::Status& failure) const;
 
   const NamedCall call_;
-  const RequestId id_;
   bool runs_ = true;
 };
 
@@ -188,10 +187,11 @@ void NamedRun::WarnOfKept(const absl::Status& failure) const {
                   method.full_name, absl::StatusCodeToString(failure.code())));
 }
 
-// Whoever waits for the result has it. What is left of the call is for its own caller alone.
+// Whoever waits for the result hears it now, or when the last change of a file has ended that the
+// run has left. What is left of the call is for its own caller alone.
 void NamedRun::End(const std::shared_ptr<const KeptResult>& result) {
   runs_ = false;
-  call_.parts.state.limits().dedupe->End(id_, result, call_.parts.state.executor());
+  call_.parts.EndNamedRun(result);
   CarriedContext::Once& once = call_.parts.carried.once();
   once.outlives_link = false;
   // Nobody would answer if the response asked for a landing.
@@ -303,7 +303,7 @@ Task<absl::Status> RunOnce(NamedCall call) {
     case kLookUp:
       break;
   }
-  NamedRun run(call, name.id);
+  NamedRun run(call);
   if (claim.verdict == kLookUp) {
     absl::StatusOr<std::optional<DedupeResult>> stored = co_await AskStore(*table.store(), name.id);
     if (!stored.ok() || stored->has_value()) {

@@ -1,5 +1,7 @@
 #include "verbena/rpc/server/parts.h"
 
+#include <memory>
+
 #include "verbena/rpc/server/dedupe.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/link/link.h"
@@ -38,6 +40,14 @@ Task<absl::Status> CallParts::WriteKept(BufferView part) {
     once.lacks_room = true;
   }
   co_return absl::OkStatus();
+}
+
+void CallParts::EndNamedRun(const std::shared_ptr<const KeptResult>& result) {
+  if (carried.has_left_changes()) {
+    carried.left_changes().result = result;
+  } else {
+    state.limits().dedupe->End(carried.name()->id, result, state.executor());
+  }
 }
 
 }  // namespace verbena::internal

@@ -27,12 +27,15 @@
 #include "verbena/rpc/server/served_stream.h"
 #include "verbena/rpc/server/state.h"
 #include "verbena/rpc/status.h"
+#include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
+
+struct KeptResult;
 
 // CarriedContext: what a server's call carries beside its messages: the request's context block,
 // the trailing metadata of its answer, the state of a deduplicated call, and the changes of files
@@ -62,6 +65,9 @@ class CarriedContext {
   struct LeftChanges {
     uint32_t count = 0;
     Event ended = {};  // the last of them
+    // How the run of a deduplicated call has ended; null if it goes on, or is told already. Told
+    // when the last of them has ended.
+    std::shared_ptr<const KeptResult> result = {};
   };
 
   // The request's block; null if it has none.
@@ -129,6 +135,8 @@ class CarriedContext {
   // The call is over, and has dropped the request's block.
   void Clear() {
     if (!std::exchange(in_use_, false)) return;
+    VERBENA_DCHECK(state_->left_changes.count == 0 && state_->left_changes.result == nullptr)
+        << state_->left_changes.count << " changes that the call has left go on";
     state_->outgoing.metadata = {};
     state_->once = {};
     if (std::exchange(state_->is_awaited, false)) [[unlikely]]
@@ -206,6 +214,9 @@ struct CallParts {
   }
   // WriteResponsePayload() of a deduplicated call: also keeps `part` for those that repeat it.
   Task<absl::Status> WriteKept(BufferView part);
+  // The run of a call with a name has ended with `result`. Tells the table: now, or when the last
+  // change of a file has ended that the run has left, so that no repetition runs beside that.
+  void EndNamedRun(const std::shared_ptr<const KeptResult>& result);
   void Clear() {
     bulk.Clear();
     carried.Clear();

@@ -40,25 +40,53 @@ enum class Phase {
 // How long an offer is young after its answer. A correct client says Ready long before, unless it
 // is far away or overloaded.
 constexpr Duration kYoungOffer = std::chrono::seconds(1);
-// A source whose first handshakes are under way has the pace kFirstPace. (start)
+// The pace until handshakes have ended. (start)
 constexpr Duration kFirstPace = std::chrono::milliseconds(10);
 constexpr Duration kLeastPace = std::chrono::milliseconds(1);
 // One slow client must not spread the turns of a storm over minutes. (start)
 constexpr Duration kMostPace = std::chrono::milliseconds(100);
 // The latest turn of a client whose Hello has not come. Whoever floods draws such turns, too, and
-// others of its source should not wait for these. (start)
+// others that the same bound refuses should not wait for these. (start)
 constexpr Duration kLatestSilentTurn = std::chrono::seconds(4);
 
 struct Ticket;
 using TicketList = std::list<Ticket*>;  // oldest first
 
+// Turns: when the clients that one bound refuses come again, one after another. They come somewhat
+// more slowly than the handshakes that this bound counts have ended lately, so that most of them
+// find a place.
+//
+// A value, under the state's mutex.
+class Turns {
+ public:
+  // A handshake has ended well. Those that were pending with it, `together` with itself, took as
+  // long together.
+  void Measure(Duration took, size_t together) {
+    const Duration each =
+        std::clamp<Duration>(took / static_cast<int64_t>(together), Duration::zero(), kMostPace);
+    pace_ += (each - pace_) / 8;
+  }
+
+  // How long the next client should wait: until after the turn of the client before it, but
+  // `longest` at most.
+  Duration Next(TimePoint now, Duration longest) {
+    const Duration step = std::max<Duration>(pace_ * 3 / 2, kLeastPace);
+    const TimePoint turn = std::min(std::max(last_, now) + step, now + longest);
+    last_ = std::max(last_, turn);
+    return turn - now;
+  }
+
+ private:
+  // Mean time between two handshakes that end, while others wait.
+  Duration pace_ = kFirstPace;
+  TimePoint last_{};  // the latest turn so far
+};
+
 struct Source {
   TicketList silent;
   TicketList pending;  // first those that were answered, the one that waits longest in front
-  // Mean time between two handshakes that end, while others wait.
-  Duration pace = kFirstPace;
-  TimePoint next_turn{};              // when the client that was refused last comes again
-  uint32_t links = 0;                 // placed: pending and open
+  Turns turns;         // of clients that the bounds of this source refuse
+  uint32_t links = 0;  // placed: pending and open
   std::vector<uint32_t> by_executor;  // of those
   uint32_t tickets = 0;
   size_t under_way() const { return silent.size() + pending.size(); }
@@ -72,8 +100,9 @@ struct Ticket {
   bool bounded = false;  // by the links that its source may have
   bool names_source = true;
   RuntimeId client;
-  TimePoint placed_at{};  // once it is pending
-  size_t ahead = 0;       // pending ones of its source at that time, itself included
+  TimePoint placed_at{};    // once it is pending
+  size_t ahead = 0;         // pending ones of its source at that time, itself included
+  size_t ahead_in_all = 0;  // those of all sources
   std::optional<TimePoint> answered_at;
   // The client hears this instead of an answer if the gate evicts the handshake before it has one.
   absl::Status refusal;
@@ -146,15 +175,16 @@ class HandshakeGate::State {
     std::lock_guard lock(mutex_);
     Source& source = sources_[ticket->source_name];
     if (source.under_way() >= limits_.handshakes_per_source) {
-      EvictFrom(source.silent.empty() ? source.pending : source.silent,
+      EvictFrom(source.silent.empty() ? source.pending : source.silent, source.turns,
                 fmt::format("{} of one source are under way, the most by "
                             "ServerOptions::handshakes.handshakes_per_source",
                             source.under_way()));
     } else if (under_way_ >= handshakes_) {
-      EvictFrom(MostWaiting(), fmt::format("{} are under way, the most by "
-                                           "ServerOptions::handshakes.handshakes, or by a quarter "
-                                           "of RLIMIT_NOFILE",
-                                           under_way_));
+      EvictFrom(MostWaiting(), turns_,
+                fmt::format("{} are under way, the most by "
+                            "ServerOptions::handshakes.handshakes, or by a quarter "
+                            "of RLIMIT_NOFILE",
+                            under_way_));
     }
     source.by_executor.resize(executors_.size());
     ticket->source = &source;
@@ -192,7 +222,7 @@ class HandshakeGate::State {
     ticket.client = offer.runtime_id;
     ticket.placed_at = now();
     ticket.ahead = pending.size();
-    ++offers_;
+    ticket.ahead_in_all = ++offers_;
     ticket.index = static_cast<int>(index);
     ++links_[index];
     ++ticket.source->links;
@@ -328,6 +358,7 @@ class HandshakeGate::State {
     const bool source_full =
         ticket.names_source && source.pending.size() >= limits_.offers_per_source;
     if (!source_full && offers_ < limits_.offers) return absl::OkStatus();
+    Turns& turns = source_full ? source.turns : turns_;
     Source& most =
         source_full ? source : Largest([](const Source& source) { return RankOf(source.pending); });
     // Otherwise clients would close each other's offers without end, and none would get in: those
@@ -342,15 +373,16 @@ class HandshakeGate::State {
           source_full ? source.pending.size() : offers_,
           source_full ? "offers_per_source" : "offers",
           source_full ? limits_.offers_per_source : limits_.offers));
-      SetRetryAfter(refusal, NextTurn(source, kLongestComeAgain));
+      SetRetryAfter(refusal, turns.Next(now(), kLongestComeAgain));
       return refusal;
     }
-    EvictFrom(most.pending, source_full ? fmt::format("{} of one source have no Ready, the most by "
-                                                      "ServerOptions::handshakes.offers_per_source",
-                                                      source.pending.size())
-                                        : fmt::format("{} have no Ready, the most by "
-                                                      "ServerOptions::handshakes.offers",
-                                                      offers_));
+    EvictFrom(most.pending, turns,
+              source_full ? fmt::format("{} of one source have no Ready, the most by "
+                                        "ServerOptions::handshakes.offers_per_source",
+                                        source.pending.size())
+                          : fmt::format("{} have no Ready, the most by "
+                                        "ServerOptions::handshakes.offers",
+                                        offers_));
     return absl::OkStatus();
   }
 
@@ -359,22 +391,11 @@ class HandshakeGate::State {
     return !pending.answered_at.has_value() || now() - *pending.answered_at < kYoungOffer;
   }
 
-  // A handshake has ended well. Those that were pending with it took as long together.
+  // A handshake has ended well.
   void Measure(const Ticket& ticket) {
     const Duration took = ticket.executor->now() - ticket.placed_at;
-    const Duration each = std::clamp<Duration>(took / static_cast<int64_t>(ticket.ahead),
-                                               Duration::zero(), kMostPace);
-    Duration& pace = ticket.source->pace;
-    pace += (each - pace) / 8;
-  }
-
-  // How long a client that is refused should wait, `longest` at most. Clients get turns one after
-  // another, more slowly than handshakes ended lately, so that most of them find a place.
-  Duration NextTurn(Source& source, Duration longest) {
-    const Duration step = std::max<Duration>(source.pace * 3 / 2, kLeastPace);
-    const TimePoint turn = std::min(std::max(source.next_turn, now()) + step, now() + longest);
-    source.next_turn = std::max(source.next_turn, turn);
-    return turn - now();
+    ticket.source->turns.Measure(took, ticket.ahead);
+    turns_.Measure(took, ticket.ahead_in_all);
   }
 
   size_t Choose(const Ticket& ticket, const LinkParameters& offer) {
@@ -433,7 +454,8 @@ class HandshakeGate::State {
     return all_young && !newest.answered_at.has_value() ? newest : oldest;
   }
 
-  void EvictFrom(TicketList& queue, const std::string& why) {
+  // One of `queue` makes way for a bound that has these `turns`.
+  void EvictFrom(TicketList& queue, Turns& turns, const std::string& why) {
     if (queue.empty()) return;
     Ticket& ticket = MakesWay(queue);
     const bool silent = ticket.phase == Phase::kSilent;
@@ -446,7 +468,7 @@ class HandshakeGate::State {
                            : answered ? "whose client never said Ready"
                                       : "which has no answer yet",
                            why, stats_.evicted_silent + stats_.evicted_pending));
-    if (!answered) PutOff(ticket, silent, why);
+    if (!answered) PutOff(ticket, turns, silent, why);
     Drop(ticket);
     ticket.phase = Phase::kEvicted;
     // One that waits for its answer hears of it then.
@@ -458,11 +480,11 @@ class HandshakeGate::State {
   }
 
   // Its client comes again, since it may be a correct one: of a storm, or slower than a flood.
-  void PutOff(Ticket& ticket, bool silent, const std::string& why) {
+  void PutOff(Ticket& ticket, Turns& turns, bool silent, const std::string& why) {
     ticket.refusal = absl::ResourceExhaustedError(
         fmt::format("closed to make room for others before an answer: {}; try again later", why));
     SetRetryAfter(ticket.refusal,
-                  NextTurn(*ticket.source, silent ? kLatestSilentTurn : kLongestComeAgain));
+                  turns.Next(now(), silent ? kLatestSilentTurn : kLongestComeAgain));
   }
 
   // Takes it off its queue.
@@ -489,6 +511,8 @@ class HandshakeGate::State {
   std::vector<uint32_t> links_;  // by executor
   uint32_t under_way_ = 0;
   uint32_t offers_ = 0;
+  // Of clients that the bounds in all refuse: a source may have one client, and end with it.
+  Turns turns_;
   uint64_t entered_ = 0;  // so far
   HandshakeStats stats_;
 };

@@ -10,10 +10,12 @@
 // answer: the gate refuses a new one instead.
 //
 // Whoever is refused for a bound of handshakes, or evicted before the server's answer, hears when
-// to come again. Each client gets a later turn than the one before. Its connection counts no more,
-// and closes once the refusal is sent. The gate wraps each stream: Receive() and Send() of an
-// evicted one return the refusal, and Send() sends it first. A stream counts until its link, once
-// torn down, destroys it.
+// to come again. The clients that the bounds in all refuse get turns one after another, whichever
+// sources they are of, and so do those that the bounds of one source refuse. Each gets a later turn
+// than the one before, until turns are 10 s away, or 4 s for a silent one. A refused connection
+// counts no more, and closes once the refusal is sent. The gate wraps each stream: Receive() and
+// Send() of an evicted one return the refusal, and Send() sends it first. A stream counts until its
+// link, once torn down, destroys it.
 //
 // Used by the accept loop; streams are destroyed on any executor's thread. Bounded by its limits,
 // and by the links of the endpoints.

@@ -839,191 +839,190 @@ TEST_F(RestartedServerTest, AnAttemptIsNamedAtItsIncarnationAlone) {
   EXPECT_EQ(NamedAt(2).size(), 0u);
   AnswerLast();
   EXPECT_EQ(call.Join(), absl::OkStatus());
+}
 
-  // Destroys the handler of the first call with a name when a test says so.
-  class DestroyingServerInterceptor final : public ServerInterceptor {
+// Destroys the handler of the first call with a name when a test says so.
+class DestroyingServerInterceptor final : public ServerInterceptor {
+ public:
+  Watched<bool> may_destroy;
+  Watched<bool> destroyed;
+
+ private:
+  Task<absl::Status> Intercept(ServerCallView& call, ServerNext next) override {
+    if (destroyed || !call.context().dedupe_id().has_value()) co_return co_await next();
+    {
+      TaskScope rest(co_await CurrentContext());
+      rest.Spawn(Ignored(next()));
+      (void)co_await may_destroy.Until(true);
+    }
+    destroyed = true;
+    co_return absl::UnavailableError("an interceptor has destroyed the handler");
+  }
+  static Task<void> Ignored(Task<absl::Status> rest) { (co_await std::move(rest)).IgnoreError(); }
+};
+
+// The first attempt of a deduplicated call loses its link while its handler writes. The handler
+// leaves the write and ends, and a second attempt comes.
+class DedupedAttemptTest : public CounterTest {
+ protected:
+  using Call = JoinHandle<absl::StatusOr<uint64_t>>;
+  using End = AnyHandler<ServerContext&>;
+
+  class EmptyStore final : public DedupeStore {
    public:
-    Watched<bool> may_destroy;
-    Watched<bool> destroyed;
-
-   private:
-    Task<absl::Status> Intercept(ServerCallView& call, ServerNext next) override {
-      if (destroyed || !call.context().dedupe_id().has_value()) co_return co_await next();
-      {
-        TaskScope rest(co_await CurrentContext());
-        rest.Spawn(Ignored(next()));
-        (void)co_await may_destroy.Until(true);
-      }
-      destroyed = true;
-      co_return absl::UnavailableError("an interceptor has destroyed the handler");
+    Task<absl::StatusOr<std::optional<DedupeResult>>> Lookup(RequestId) override {
+      co_return std::nullopt;
     }
-    static Task<void> Ignored(Task<absl::Status> rest) { (co_await std::move(rest)).IgnoreError(); }
   };
 
-  // The first attempt of a deduplicated call loses its link while its handler writes. The handler
-  // leaves the write and ends, and a second attempt comes.
-  class DedupedAttemptTest : public CounterTest {
-   protected:
-    using Call = JoinHandle<absl::StatusOr<uint64_t>>;
-    using End = AnyHandler<ServerContext&>;
+  void Start(std::shared_ptr<ServerInterceptor> interceptor = nullptr) {
+    server_runtime_ = StartRuntime({}, breaker_.device());
+    disk_ = server_runtime_->BlockOn(HeldWrites::Install(server_runtime_->executor(0)));
+    ServerOptions options;
+    if (interceptor != nullptr) options.interceptors.push_back(std::move(interceptor));
+    options.dedupe.store = &store_;
+    ServeWith(service_, std::move(options));
+    client_runtime_ = StartRuntime({}, breaker_.device());
+    const MethodConfig config = {
+        .retry = RetryPolicy{.max_attempts = 3,
+                             .initial_backoff = 1ms,
+                             .max_backoff = 1ms,
+                             .retryable_codes = {absl::StatusCode::kUnavailable,
+                                                 absl::StatusCode::kInternal,
+                                                 absl::StatusCode::kAborted}},
+        .wait_for_ready = true};
+    channel_ = std::make_unique<Channel>(*client_runtime_, server_->address(),
+                                         ChannelOptions{.service_config = {.methods = {config}}});
+    stub_ = std::make_unique<testing::Counter::Stub>(*channel_);
+  }
+  void TearDown() override {
+    if (disk_ != nullptr) EndWrites();
+    stub_.reset();
+    StopAll();
+  }
 
-    class EmptyStore final : public DedupeStore {
-     public:
-      Task<absl::StatusOr<std::optional<DedupeResult>>> Lookup(RequestId) override {
-        co_return std::nullopt;
-      }
+  // The handler of the first run writes, until it may leave that, and then ends by `end`.
+  Call LoseFirst(End end) {
+    service_.handler = [this, end = std::move(end)](ServerContext& context,
+                                                    const testing::AddRequest&,
+                                                    testing::AddReply&) -> Task<absl::Status> {
+      if (++begun_ > 1) co_return absl::OkStatus();
+      VERBENA_CO_RETURN_IF_ERROR(co_await LeaveAWrite(context));
+      ++ended_;
+      co_return co_await end(context);
     };
-
-    void Start(std::shared_ptr<ServerInterceptor> interceptor = nullptr) {
-      server_runtime_ = StartRuntime({}, breaker_.device());
-      disk_ = server_runtime_->BlockOn(HeldWrites::Install(server_runtime_->executor(0)));
-      ServerOptions options;
-      if (interceptor != nullptr) options.interceptors.push_back(std::move(interceptor));
-      options.dedupe.store = &store_;
-      ServeWith(service_, std::move(options));
-      client_runtime_ = StartRuntime({}, breaker_.device());
-      const MethodConfig config = {
-          .retry = RetryPolicy{.max_attempts = 3,
-                               .initial_backoff = 1ms,
-                               .max_backoff = 1ms,
-                               .retryable_codes = {absl::StatusCode::kUnavailable,
-                                                   absl::StatusCode::kInternal,
-                                                   absl::StatusCode::kAborted}},
-          .wait_for_ready = true};
-      channel_ = std::make_unique<Channel>(*client_runtime_, server_->address(),
-                                           ChannelOptions{.service_config = {.methods = {config}}});
-      stub_ = std::make_unique<testing::Counter::Stub>(*channel_);
-    }
-    void TearDown() override {
-      if (disk_ != nullptr) EndWrites();
-      stub_.reset();
-      StopAll();
-    }
-
-    // The handler of the first run writes, until it may leave that, and then ends by `end`.
-    Call LoseFirst(End end) {
-      service_.handler = [this, end = std::move(end)](ServerContext& context,
-                                                      const testing::AddRequest&,
-                                                      testing::AddReply&) -> Task<absl::Status> {
-        if (++begun_ > 1) co_return absl::OkStatus();
-        VERBENA_CO_RETURN_IF_ERROR(co_await LeaveAWrite(context));
-        ++ended_;
-        co_return co_await end(context);
-      };
-      EXPECT_EQ(Run(Count()), absl::OkStatus()) << "there is a link";
-      breaker_.Arm(CallEvent::kHandlerBegins);
-      Call call = client_runtime_->Spawn(AddWith({}));
-      (void)server_runtime_->BlockOn(disk_->begun.Until(1));
-      breaker_.OfHandler(CallEvent::kHandlerBegins);
-      return call;
-    }
-    void EndHandler() {
-      may_leave_ = true;
-      (void)server_runtime_->BlockOn(ended_.Until(1));
-    }
-    // When this returns, the second attempt has come to the server, and whatever this has answered
-    // by then has come to the client.
-    void AwaitSecond() {
-      // The client notices that its link is lost when it sends something.
-      Eventually(
-          [this] {
-            (void)Run(Count());
-            return kept().repeated > 0 || begun_ > 1;
-          },
-          "the second attempt comes to the server");
-      EXPECT_EQ(begun_, 1) << "another run begins beside the write that the first one has left";
-      for (int i = 0; i < 3; ++i) EXPECT_EQ(Run(Count()), absl::OkStatus());
-    }
-    void EndWrites() { (void)server_runtime_->BlockOn(disk_->EndWrites()); }
-    absl::Status EndOf(Call call) {
-      Eventually([&call] { return call.done(); }, "the call ends");
-      call.RequestCancel();
-      return call.Join().status();
-    }
-
-    Watched<int> begun_;  // runs of the handler
-    Watched<int> ended_;
-
-   private:
-    // Returns while the write goes on.
-    Task<absl::Status> LeaveAWrite(ServerContext& context) {
-      VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await context.AllocateBuffer(4096));
-      VERBENA_CO_ASSIGN_OR_RETURN(File file, co_await File::Open("/dev/null", {.flags = O_RDWR}));
-      (void)co_await WhenAny(file.Write(block.view(), 0), may_leave_.Until(true));
-      co_return absl::OkStatus();
-    }
-    Task<absl::Status> Count() {
-      co_return (co_await stub_->Count(testing::AddRequest())).status();
-    }
-
-    EmptyStore store_;
-    HeldWrites* disk_ = nullptr;
-    Watched<bool> may_leave_;
-  };
-
-  TEST_F(DedupedAttemptTest, ACallWhoseHandlerCannotTellRunsAgainWhenItsWriteHasEnded) {
-    Start();
-    Call call = LoseFirst([](ServerContext& context) -> Task<absl::Status> {
-      co_return context.MaybeExecuted(absl::UnavailableError("the disk hangs"));
-    });
-    EndHandler();
-    AwaitSecond();
-    EXPECT_FALSE(call.done()) << "the end of a run is told while its write goes on";
-    EndWrites();
-    EXPECT_EQ(EndOf(std::move(call)), absl::OkStatus());
-    EXPECT_EQ(begun_, 2);
+    EXPECT_EQ(Run(Count()), absl::OkStatus()) << "there is a link";
+    breaker_.Arm(CallEvent::kHandlerBegins);
+    Call call = client_runtime_->Spawn(AddWith({}));
+    (void)server_runtime_->BlockOn(disk_->begun.Until(1));
+    breaker_.OfHandler(CallEvent::kHandlerBegins);
+    return call;
   }
-
-  TEST_F(DedupedAttemptTest, ACallWhoseHandlerThrewRunsAgainWhenItsWriteHasEnded) {
-    Start();
-    Call call = LoseFirst([](ServerContext&) -> Task<absl::Status> {
-      throw 7;
-      co_return absl::OkStatus();
-    });
-    EndHandler();
-    AwaitSecond();
-    EXPECT_FALSE(call.done()) << "the end of a run is told while its write goes on";
-    EndWrites();
-    EXPECT_EQ(EndOf(std::move(call)), absl::OkStatus());
-    EXPECT_EQ(begun_, 2);
+  void EndHandler() {
+    may_leave_ = true;
+    (void)server_runtime_->BlockOn(ended_.Until(1));
   }
-
-  TEST_F(DedupedAttemptTest, AKeptResultIsToldWhenTheWriteOfItsHandlerHasEnded) {
-    Start();
-    Call call = LoseFirst([](ServerContext&) -> Task<absl::Status> { co_return absl::OkStatus(); });
-    EndHandler();
-    AwaitSecond();
-    EXPECT_FALSE(call.done()) << "the result is told while a write goes on";
-    EndWrites();
-    EXPECT_EQ(EndOf(std::move(call)), absl::OkStatus());
-    EXPECT_EQ(begun_, 1);
+  // When this returns, the second attempt has come to the server, and whatever this has answered
+  // by then has come to the client.
+  void AwaitSecond() {
+    // The client notices that its link is lost when it sends something.
+    Eventually(
+        [this] {
+          (void)Run(Count());
+          return kept().repeated > 0 || begun_ > 1;
+        },
+        "the second attempt comes to the server");
+    EXPECT_EQ(begun_, 1) << "another run begins beside the write that the first one has left";
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(Run(Count()), absl::OkStatus());
   }
-
-  TEST_F(DedupedAttemptTest, ACallWhoseHandlerWasDestroyedRunsAgainWhenItsWriteHasEnded) {
-    const auto interceptor = std::make_shared<DestroyingServerInterceptor>();
-    Start(interceptor);
-    Call call = LoseFirst([](ServerContext&) -> Task<absl::Status> { co_return absl::OkStatus(); });
-    interceptor->may_destroy = true;
-    (void)server_runtime_->BlockOn(interceptor->destroyed.Until(true));
-    AwaitSecond();
-    EXPECT_FALSE(call.done()) << "the end of a run is told while its write goes on";
-    EndWrites();
-    EXPECT_EQ(EndOf(std::move(call)), absl::OkStatus());
-    EXPECT_EQ(begun_, 2);
-    EXPECT_EQ(ended_, 0);
-  }
-
-  // The server ends when the write has ended.
-  TEST_F(DedupedAttemptTest, AShutdownCountsARunWhoseWriteGoesOnAndDoesNotWaitForIt) {
-    Start();
-    Call call = LoseFirst([](ServerContext&) -> Task<absl::Status> { co_return absl::OkStatus(); });
-    EndHandler();
-    AwaitSecond();
-    EXPECT_EQ(server_->Shutdown(Duration::zero()).size(), 1u) << "the method of the first attempt";
+  void EndWrites() { (void)server_runtime_->BlockOn(disk_->EndWrites()); }
+  absl::Status EndOf(Call call) {
+    Eventually([&call] { return call.done(); }, "the call ends");
     call.RequestCancel();
-    EXPECT_FALSE(call.Join().ok()) << "the second attempt had no result to wait for";
-    EXPECT_EQ(begun_, 1);
+    return call.Join().status();
   }
+
+  Watched<int> begun_;  // runs of the handler
+  Watched<int> ended_;
+
+ private:
+  // Returns while the write goes on.
+  Task<absl::Status> LeaveAWrite(ServerContext& context) {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await context.AllocateBuffer(4096));
+    VERBENA_CO_ASSIGN_OR_RETURN(File file, co_await File::Open("/dev/null", {.flags = O_RDWR}));
+    (void)co_await WhenAny(file.Write(block.view(), 0), may_leave_.Until(true));
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Count() { co_return (co_await stub_->Count(testing::AddRequest())).status(); }
+
+  EmptyStore store_;
+  HeldWrites* disk_ = nullptr;
+  Watched<bool> may_leave_;
+};
+
+TEST_F(DedupedAttemptTest, ACallWhoseHandlerCannotTellRunsAgainWhenItsWriteHasEnded) {
+  Start();
+  Call call = LoseFirst([](ServerContext& context) -> Task<absl::Status> {
+    co_return context.MaybeExecuted(absl::UnavailableError("the disk hangs"));
+  });
+  EndHandler();
+  AwaitSecond();
+  EXPECT_FALSE(call.done()) << "the end of a run is told while its write goes on";
+  EndWrites();
+  EXPECT_EQ(EndOf(std::move(call)), absl::OkStatus());
+  EXPECT_EQ(begun_, 2);
+}
+
+TEST_F(DedupedAttemptTest, ACallWhoseHandlerThrewRunsAgainWhenItsWriteHasEnded) {
+  Start();
+  Call call = LoseFirst([](ServerContext&) -> Task<absl::Status> {
+    throw 7;
+    co_return absl::OkStatus();
+  });
+  EndHandler();
+  AwaitSecond();
+  EXPECT_FALSE(call.done()) << "the end of a run is told while its write goes on";
+  EndWrites();
+  EXPECT_EQ(EndOf(std::move(call)), absl::OkStatus());
+  EXPECT_EQ(begun_, 2);
+}
+
+TEST_F(DedupedAttemptTest, AKeptResultIsToldWhenTheWriteOfItsHandlerHasEnded) {
+  Start();
+  Call call = LoseFirst([](ServerContext&) -> Task<absl::Status> { co_return absl::OkStatus(); });
+  EndHandler();
+  AwaitSecond();
+  EXPECT_FALSE(call.done()) << "the result is told while a write goes on";
+  EndWrites();
+  EXPECT_EQ(EndOf(std::move(call)), absl::OkStatus());
+  EXPECT_EQ(begun_, 1);
+}
+
+TEST_F(DedupedAttemptTest, ACallWhoseHandlerWasDestroyedRunsAgainWhenItsWriteHasEnded) {
+  const auto interceptor = std::make_shared<DestroyingServerInterceptor>();
+  Start(interceptor);
+  Call call = LoseFirst([](ServerContext&) -> Task<absl::Status> { co_return absl::OkStatus(); });
+  interceptor->may_destroy = true;
+  (void)server_runtime_->BlockOn(interceptor->destroyed.Until(true));
+  AwaitSecond();
+  EXPECT_FALSE(call.done()) << "the end of a run is told while its write goes on";
+  EndWrites();
+  EXPECT_EQ(EndOf(std::move(call)), absl::OkStatus());
+  EXPECT_EQ(begun_, 2);
+  EXPECT_EQ(ended_, 0);
+}
+
+// The server ends when the write has ended.
+TEST_F(DedupedAttemptTest, AShutdownCountsARunWhoseWriteGoesOnAndDoesNotWaitForIt) {
+  Start();
+  Call call = LoseFirst([](ServerContext&) -> Task<absl::Status> { co_return absl::OkStatus(); });
+  EndHandler();
+  AwaitSecond();
+  EXPECT_EQ(server_->Shutdown(Duration::zero()).size(), 1u) << "the method of the first attempt";
+  call.RequestCancel();
+  EXPECT_FALSE(call.Join().ok()) << "the second attempt had no result to wait for";
+  EXPECT_EQ(begun_, 1);
+}
 
 }  // namespace further_attempt_test
 }  // namespace verbena::internal

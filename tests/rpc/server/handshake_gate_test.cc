@@ -4,6 +4,7 @@
 #include "verbena/rpc/server/handshake_gate.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,6 +68,11 @@ class FakeStream final : public MessageStream {
   FakeClient& client_;
 };
 
+// The address of the `number`-th host, from 0.
+std::string HostOf(int number) {
+  return "10.1." + std::to_string(number / 250) + "." + std::to_string(number % 250);
+}
+
 class HandshakeGateTest : public testing::Test {
  protected:
   struct Connection {
@@ -113,14 +120,18 @@ class HandshakeGateTest : public testing::Test {
 
   // Whether it made way before the server's answer, so that its client hears a refusal with a time
   // in the place of that answer.
-  bool MadeWay(Connection& connection) {
+  bool MadeWay(Connection& connection) { return AnswerOrTurn(connection).has_value(); }
+
+  // The server answers its offer. If it has made way before, its client hears in how long it should
+  // come again.
+  std::optional<Duration> AnswerOrTurn(Connection& connection) {
     TaskScope scope(*executors_[0]);
     absl::Status sent;
     const auto send = [&]() -> Task<void> { sent = co_await connection.stream->Send("accepted"); };
     scope.Spawn(send());
     while (scope.size() > 0) executors_[0]->Poll();
-    if (sent.ok()) return false;
-    return ReadRetryAfter(ParseReply(connection.client->heard.back(), {}).status()).has_value();
+    if (sent.ok()) return std::nullopt;
+    return ReadRetryAfter(ParseReply(connection.client->heard.back(), {}).status());
   }
 
   // The server accepts its offer, and its client has to say Ready next.
@@ -418,6 +429,95 @@ TEST_F(HandshakeGateTest, ARefusalForOffersNamesATurnForEachClient) {
   EXPECT_EQ(last, kLongestComeAgain);
 }
 
+// As when many hosts that have one client each connect at once.
+TEST_F(HandshakeGateTest, ARefusalForOffersInAllNamesATurnForEachClientWhicheverHostItIsOf) {
+  Start({.offers = 1});
+  Connection pending = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(pending).ok());
+  Duration last{};
+  for (int i = 0; i < 300; ++i) {
+    Connection refused = Connect(HostOf(i));
+    const std::optional<Duration> turn = ReadRetryAfter(Place(refused).status());
+    ASSERT_TRUE(turn.has_value()) << i;
+    EXPECT_GT(*turn, last) << i;
+    last = *turn;
+  }
+}
+
+TEST_F(HandshakeGateTest, SilentOnesThatMakeWayForOtherHostsGetTurnsOneAfterAnother) {
+  Start({.handshakes = 1});
+  std::vector<Connection> silent;
+  silent.push_back(Connect(HostOf(0)));
+  Duration last{};
+  for (int i = 1; i <= 200; ++i) {
+    silent.push_back(Connect(HostOf(i)));
+    const std::optional<Duration> turn = ReadRetryAfter(Place(silent[i - 1]).status());
+    ASSERT_TRUE(turn.has_value()) << i;
+    EXPECT_GT(*turn, last) << i;
+    last = *turn;
+  }
+}
+
+TEST_F(HandshakeGateTest, OffersThatMakeWayForOtherHostsGetTurnsOneAfterAnother) {
+  constexpr int kHosts = 20;
+  Start({.offers = 3 * kHosts});
+  std::vector<Connection> pending;
+  for (int i = 0; i < 3 * kHosts; ++i) {
+    pending.push_back(Connect(HostOf(i % kHosts)));
+    ASSERT_TRUE(Place(pending.back()).ok());
+  }
+  std::vector<Connection> newcomers;
+  for (int i = 0; i < kHosts; ++i) {
+    newcomers.push_back(Connect(HostOf(kHosts + i)));
+    ASSERT_TRUE(Place(newcomers.back()).ok());
+  }
+  EXPECT_EQ(gate_->stats().evicted_pending, static_cast<uint64_t>(kHosts));
+  std::set<Duration> turns;
+  for (Connection& each : pending) {
+    if (const std::optional<Duration> turn = AnswerOrTurn(each)) turns.insert(*turn);
+  }
+  EXPECT_EQ(turns.size(), static_cast<size_t>(kHosts)) << "no two come at once";
+}
+
+TEST_F(HandshakeGateTest, ClientsOfOneHostDoNotPutOffThoseOfAnother) {
+  Start({.handshakes_per_source = 2, .offers_per_source = 1});
+  std::vector<std::vector<Duration>> turns(2);
+  for (int host = 0; host < 2; ++host) {
+    Connection pending = Connect(HostOf(host));
+    ASSERT_TRUE(Place(pending).ok());
+    for (int i = 0; i < 10; ++i) {
+      Connection silent = Connect(HostOf(host));
+      Connection newcomer = Connect(HostOf(host));
+      for (Connection* each : {&silent, &newcomer}) {
+        const std::optional<Duration> turn = ReadRetryAfter(Place(*each).status());
+        ASSERT_TRUE(turn.has_value()) << i;
+        turns[host].push_back(*turn);
+      }
+    }
+  }
+  EXPECT_EQ(turns[0], turns[1]);
+}
+
+// Each handshake of a hundred hosts ends 40 ms after the one before.
+TEST_F(HandshakeGateTest, TurnsOfAllHostsFollowThePaceOfAllTheirHandshakes) {
+  Start({.offers = 100});
+  std::vector<Connection> links;
+  const auto connect = [&](int host) {
+    links.push_back(Connect(HostOf(host)));
+    return Place(links.back()).status();
+  };
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(connect(i), absl::OkStatus());
+  for (int i = 0; i < 50; ++i) {
+    Advance(std::chrono::milliseconds(40));
+    Open(links[i]);
+  }
+  for (int i = 100; i < 150; ++i) ASSERT_EQ(connect(i), absl::OkStatus());
+  const std::optional<Duration> turn = ReadRetryAfter(connect(150));
+  ASSERT_TRUE(turn.has_value());
+  EXPECT_GT(*turn, std::chrono::milliseconds(40));
+  EXPECT_LT(*turn, std::chrono::milliseconds(80));
+}
+
 // Its client would hear that the connection was closed, instead of when to come again.
 TEST_F(HandshakeGateTest, AConnectionThatIsBeingRefusedIsNotClosedForAnother) {
   Start({.handshakes_per_source = 2, .offers_per_source = 1});
@@ -446,89 +546,116 @@ TEST_F(HandshakeGateTest, ARefusalForLinksNamesNoTimeSinceOnlyTheClientCanMendIt
   EXPECT_EQ(ReadRetryAfter(status), std::nullopt);
 }
 
-// Clients of one host that all come within 100 ms, say Hello after a while, and come again when
-// they are told to, up to a fifth later. The server answers one offer after another.
+// Clients that all come within 100 ms, say Hello after a while, and come again when they are told
+// to, up to a fifth later. The server answers one offer after another.
 class StormTest : public HandshakeGateTest {
  protected:
+  struct Load {
+    int clients = 0;
+    Duration handshake{};  // which takes the server so long
+    Duration silence{};
+    int hosts = 1;  // which have as many clients each
+    HandshakeLimits limits = {};
+  };
   struct Result {
     int refusals = 0;
     Duration time{};
   };
-  // What a client does next: it connects, or says Hello.
+  // What a client does next: it connects, says Hello, or hears the server's answer.
   struct Step {
     int client = 0;
     std::optional<Connection> connection = {};
   };
 
-  Result Storm(int clients, Duration handshake, Duration silence) {
-    Start({});
+  // A quarter of the descriptors of this process bounds handshakes: here only the limits should.
+  StormTest() {
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = std::max(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, 4096));
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+
+  Result Storm(const Load& load) {
+    Start(load.limits);
     const TimePoint begin = executors_[0]->now();
     SeededRandom random(1);
     std::multimap<TimePoint, Step> steps;
-    for (int i = 0; i < clients; ++i) {
+    for (int i = 0; i < load.clients; ++i) {
       steps.emplace(begin + Duration(random.Below(100'000'000)), Step{.client = i});
     }
-    std::deque<Connection> pending;
+    std::deque<Step> pending;
     std::vector<Connection> links;
+    TimePoint next = begin;
     TimePoint done = begin;  // when the server has answered the first of `pending`
     Result result;
-    while (links.size() < static_cast<size_t>(clients)) {
+    const auto come_again = [&](int client, Duration wait) {
+      ++result.refusals;
+      const auto fifth = static_cast<uint64_t>(wait.count() / 5);
+      steps.emplace(next + wait + Duration(random.Below(fifth + 1)), Step{.client = client});
+    };
+    // Ends, too, if clients come again and again and nearly all in vain.
+    while (links.size() < static_cast<size_t>(load.clients) &&
+           result.refusals < 10 * load.clients) {
       const bool next_is_done = !pending.empty() && (steps.empty() || done <= steps.begin()->first);
-      const TimePoint next = next_is_done ? done : steps.begin()->first;
+      next = next_is_done ? done : steps.begin()->first;
       Advance(std::max(next - executors_[0]->now(), Duration::zero()));
       if (next_is_done) {
-        Answer(pending.front());
-        Open(pending.front());
-        links.push_back(std::move(pending.front()));
+        Step step = std::move(pending.front());
         pending.pop_front();
-        done = next + handshake;
+        done = next + load.handshake;
+        if (const std::optional<Duration> turn = AnswerOrTurn(*step.connection)) {
+          come_again(step.client, *turn);
+        } else {
+          Open(*step.connection);
+          links.push_back(*std::move(step.connection));
+        }
         continue;
       }
       Step step = std::move(steps.begin()->second);
       steps.erase(steps.begin());
       if (!step.connection.has_value()) {
-        step.connection = Connect("10.0.0.1");
-        steps.emplace(next + silence, std::move(step));
+        step.connection = Connect(HostOf(step.client % load.hosts));
+        steps.emplace(next + load.silence, std::move(step));
         continue;
       }
       const absl::Status placed =
           Place(*step.connection, static_cast<uint8_t>(step.client)).status();
       if (placed.ok()) {
-        if (pending.empty()) done = next + handshake;
-        pending.push_back(*std::move(step.connection));
+        if (pending.empty()) done = next + load.handshake;
+        pending.push_back(std::move(step));
         continue;
       }
-      ++result.refusals;
       const std::optional<Duration> wait = ReadRetryAfter(placed);
       if (!wait.has_value()) break;
-      const auto fifth = static_cast<uint64_t>(wait->count() / 5);
-      steps.emplace(next + *wait + Duration(random.Below(fifth + 1)), Step{.client = step.client});
+      come_again(step.client, *wait);
     }
-    EXPECT_EQ(links.size(), static_cast<size_t>(clients));
-    EXPECT_EQ(gate_->stats().evicted_pending, 0u);
-    if (silence == Duration::zero()) {
+    EXPECT_EQ(links.size(), static_cast<size_t>(load.clients));
+    if (load.hosts == 1) {
+      EXPECT_EQ(gate_->stats().evicted_pending, 0u);
+    }
+    if (load.silence == Duration::zero()) {
       EXPECT_EQ(gate_->stats().evicted_silent, 0u);
     }
     result.time = executors_[0]->now() - begin;
-    links.clear();
     return result;
   }
 
-  void ExpectFewRefusals(int clients, Duration handshake, Duration silence) {
-    SCOPED_TRACE(testing::Message() << clients << " clients, " << handshake.count() << " ns each, "
-                                    << silence.count() << " ns silent");
-    const Result storm = Storm(clients, handshake, silence);
-    EXPECT_LT(storm.refusals, clients);
+  void ExpectFewRefusals(const Load& load) {
+    SCOPED_TRACE(testing::Message()
+                 << load.clients << " clients of " << load.hosts << " hosts, "
+                 << load.handshake.count() << " ns each, " << load.silence.count() << " ns silent");
+    const Result storm = Storm(load);
+    EXPECT_LT(storm.refusals, load.clients);
     // The server does not stand idle for long.
     EXPECT_LT(storm.time,
-              clients * std::max<Duration>(handshake, std::chrono::milliseconds(10)) * 2);
+              load.clients * std::max<Duration>(load.handshake, std::chrono::milliseconds(10)) * 2);
   }
 };
 
 TEST_F(StormTest, EachClientIsRefusedLessThanOnceOnAverageHoweverLongAHandshakeTakes) {
   for (const int clients : {240, 400}) {
     for (const int ms : {2, 5, 10, 20}) {
-      ExpectFewRefusals(clients, std::chrono::milliseconds(ms), Duration::zero());
+      ExpectFewRefusals({.clients = clients, .handshake = std::chrono::milliseconds(ms)});
     }
   }
 }
@@ -537,8 +664,40 @@ TEST_F(StormTest, EachClientIsRefusedLessThanOnceOnAverageHoweverLongAHandshakeT
 TEST_F(StormTest, TheSameHoldsIfTheirHellosTakeAWhile) {
   for (const int clients : {240, 400}) {
     for (const int ms : {2, 5, 10}) {
-      ExpectFewRefusals(clients, std::chrono::milliseconds(ms), std::chrono::milliseconds(50));
+      ExpectFewRefusals({.clients = clients,
+                         .handshake = std::chrono::milliseconds(ms),
+                         .silence = std::chrono::milliseconds(50)});
     }
+  }
+}
+
+// So the bound of offers in all refuses them, not one of a host.
+TEST_F(StormTest, TheSameHoldsIfEachClientIsOfAnotherHost) {
+  for (const int clients : {240, 400, 1000}) {
+    for (const int ms : {2, 5, 10, 20}) {
+      ExpectFewRefusals(
+          {.clients = clients, .handshake = std::chrono::milliseconds(ms), .hosts = clients});
+    }
+  }
+}
+
+TEST_F(StormTest, TheSameHoldsForHostsOfSomeClientsEach) {
+  for (const auto& [clients, hosts] : {std::pair(400, 20), std::pair(1000, 100)}) {
+    for (const int ms : {2, 5, 10}) {
+      ExpectFewRefusals(
+          {.clients = clients, .handshake = std::chrono::milliseconds(ms), .hosts = hosts});
+    }
+  }
+}
+
+// So more are silent at once than the server takes in all.
+TEST_F(StormTest, TheSameHoldsIfHellosOfManyHostsTakeAWhile) {
+  for (const int ms : {2, 5, 10}) {
+    ExpectFewRefusals({.clients = 400,
+                       .handshake = std::chrono::milliseconds(ms),
+                       .silence = std::chrono::milliseconds(50),
+                       .hosts = 400,
+                       .limits = {.handshakes = 256, .offers = 128}});
   }
 }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -359,8 +360,7 @@ class HandshakeGate::State {
         ticket.names_source && source.pending.size() >= limits_.offers_per_source;
     if (!source_full && offers_ < limits_.offers) return absl::OkStatus();
     Turns& turns = source_full ? source.turns : turns_;
-    Source& most =
-        source_full ? source : Largest([](const Source& source) { return RankOf(source.pending); });
+    Source& most = source_full ? source : MostPending();
     // Otherwise clients would close each other's offers without end, and none would get in: those
     // of one source, and those of sources that have as many.
     const bool takes_from_another =
@@ -421,17 +421,30 @@ class HandshakeGate::State {
     return best;
   }
 
-  // Ranks sources by what they have in such a queue. Among those that have as many, the one whose
-  // oldest has waited longest comes first.
-  static std::pair<size_t, uint64_t> RankOf(const TicketList& queue) {
-    return {queue.size(), queue.empty() ? 0 : ~queue.front()->number};
-  }
-
   // The silent handshakes of the source that has most of them, or else the pending ones likewise.
   TicketList& MostWaiting() {
-    TicketList& silent = Largest([](const Source& source) { return RankOf(source.silent); }).silent;
-    if (!silent.empty()) return silent;
-    return Largest([](const Source& source) { return RankOf(source.pending); }).pending;
+    TicketList& silent = Largest(&State::RankOfSilent).silent;
+    return silent.empty() ? MostPending().pending : silent;
+  }
+  Source& MostPending() {
+    return Largest([this](const Source& source) { return RankOfPending(source); });
+  }
+
+  // Of sources that have as many, the one whose oldest has waited longest comes first.
+  static std::pair<size_t, uint64_t> RankOfSilent(const Source& source) {
+    const TicketList& silent = source.silent;
+    return {silent.size(), silent.empty() ? 0 : ~silent.front()->number};
+  }
+  // Of sources that have as many, one of which an old offer makes way comes first. Then comes the
+  // one of which the newest makes way: the others are nearer to their end. If it were the oldest,
+  // newcomers would close each handshake before its end, and none would get in.
+  std::tuple<size_t, int, uint64_t> RankOfPending(const Source& source) const {
+    const size_t size = source.pending.size();
+    if (size == 0) return {0, 0, 0};
+    const Ticket& ticket = MakesWay(source.pending);
+    if (!IsYoung(ticket)) return {size, 2, ~ticket.number};
+    if (!ticket.answered_at.has_value()) return {size, 1, ticket.number};
+    return {size, 0, ~ticket.number};
   }
 
   // Looks at every source, but only for a connection that exceeds a bound.
@@ -447,7 +460,7 @@ class HandshakeGate::State {
   // Which one of `queue` makes way: the one that waits longest. But of pending ones that are all
   // young it is the newest if it has no answer yet: the others are nearer to their end, and this
   // client can still be told when to come again.
-  Ticket& MakesWay(TicketList& queue) const {
+  Ticket& MakesWay(const TicketList& queue) const {
     Ticket& oldest = *queue.front();
     Ticket& newest = *queue.back();
     const bool all_young = oldest.phase == Phase::kPending && IsYoung(oldest);

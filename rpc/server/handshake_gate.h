@@ -3,11 +3,12 @@
 // each link, and compares the address that a client claims with the one that it connects from.
 //
 // A connection is silent until its Hello has come, pending until its Ready has come, and then open
-// until its link ends. When too many are under way, the gate evicts one of the source that has
-// most: the one that has waited longest. Silent ones of any source go first. So a source that
-// floods closes its own connections, and a client of another source gets in. Offers of one source,
-// and of sources that have as many, do not close each other until a second after the server's
-// answer: the gate refuses a new one instead.
+// until its link ends. When too many are under way, the gate evicts a silent one of the source that
+// has most of these: the one that has waited longest. If none is silent, it evicts a pending one of
+// the source that has most: one that the server answered more than a second ago, or else the newest
+// without an answer. So a source that floods closes its own connections, and a client of another
+// source gets in. Offers of one source, and of sources that have as many, do not close each other
+// until a second after the server's answer: the gate refuses a new one instead.
 //
 // Whoever is refused for a bound of handshakes, or evicted before the server's answer, hears when
 // to come again. The clients that the bounds in all refuse get turns one after another, whichever

@@ -379,6 +379,31 @@ TEST_F(HandshakeGateTest, ANewcomerTakesThePlaceOfAnOldOfferWhicheverHostHasIt) 
   }
 }
 
+// Many hosts that have one client each. Nobody is silent.
+TEST_F(HandshakeGateTest, TheNewestOfferMakesWayForAConnectionIfNoneIsOld) {
+  Start({.handshakes = 4});
+  std::vector<Connection> pending;
+  for (int i = 0; i < 3; ++i) {
+    pending.push_back(Connect(HostOf(i)));
+    ASSERT_TRUE(Place(pending.back()).ok());
+  }
+  Connection answered = Connect(HostOf(3));
+  ASSERT_TRUE(Place(answered).ok());
+  Answer(answered);
+  Connection first = Connect(HostOf(4));
+  ASSERT_TRUE(Place(first).ok());
+  EXPECT_FALSE(IsClosed(answered)) << "its client could not be told when to come again";
+  EXPECT_FALSE(MadeWay(pending[0]));
+  EXPECT_FALSE(MadeWay(pending[1]));
+  EXPECT_TRUE(MadeWay(pending[2]));
+  Advance(std::chrono::seconds(1));
+  Connection second = Connect(HostOf(5));
+  EXPECT_TRUE(IsClosed(pending[0]));
+  EXPECT_FALSE(IsClosed(pending[1]));
+  EXPECT_FALSE(IsClosed(answered));
+  EXPECT_FALSE(MadeWay(first));
+}
+
 TEST_F(HandshakeGateTest, ASlowClientDoesNotSpreadTheTurnsOfOthers) {
   Start({.offers_per_source = 1});
   Connection slow = Connect("10.0.0.1");
@@ -687,6 +712,16 @@ TEST_F(StormTest, TheSameHoldsForHostsOfSomeClientsEach) {
       ExpectFewRefusals(
           {.clients = clients, .handshake = std::chrono::milliseconds(ms), .hosts = hosts});
     }
+  }
+}
+
+// So each connection closes a handshake.
+TEST_F(StormTest, TheSameHoldsIfTheServerTakesNoMoreHandshakesThanOffers) {
+  for (const int ms : {2, 5, 10, 20}) {
+    ExpectFewRefusals({.clients = 400,
+                       .handshake = std::chrono::milliseconds(ms),
+                       .hosts = 400,
+                       .limits = {.handshakes = 256}});
   }
 }
 

@@ -224,6 +224,7 @@ class HandshakeGate::State {
     ticket.placed_at = now();
     ticket.ahead = pending.size();
     ticket.ahead_in_all = ++offers_;
+    ++clients_[KeyOf(ticket, ticket.client)];
     ticket.index = static_cast<int>(index);
     ++links_[index];
     ++ticket.source->links;
@@ -260,7 +261,6 @@ class HandshakeGate::State {
     --offers_;
     --under_way_;
     ticket.phase = Phase::kOpen;
-    ++clients_[KeyOf(ticket, ticket.client)];
   }
 
   void Leave(Ticket& ticket) {
@@ -268,10 +268,7 @@ class HandshakeGate::State {
     std::lock_guard lock(mutex_);
     Source& source = *ticket.source;
     if (ticket.phase == Phase::kSilent || ticket.phase == Phase::kPending) Drop(ticket);
-    if (ticket.phase == Phase::kOpen) {
-      auto client = clients_.find(KeyOf(ticket, ticket.client));
-      if (--client->second == 0) clients_.erase(client);
-    }
+    if (ticket.phase == Phase::kOpen) LeaveClient(ticket);
     if (ticket.index >= 0) {
       --links_[ticket.index];
       --source.links;
@@ -504,8 +501,17 @@ class HandshakeGate::State {
   void Drop(Ticket& ticket) {
     const bool silent = ticket.phase == Phase::kSilent;
     (silent ? ticket.source->silent : ticket.source->pending).erase(ticket.place);
-    if (!silent) --offers_;
+    if (!silent) {
+      --offers_;
+      LeaveClient(ticket);
+    }
     --under_way_;
+  }
+
+  // Its client has one link less.
+  void LeaveClient(const Ticket& ticket) {
+    auto client = clients_.find(KeyOf(ticket, ticket.client));
+    if (--client->second == 0) clients_.erase(client);
   }
 
   const HandshakeLimits limits_;
@@ -519,7 +525,7 @@ class HandshakeGate::State {
   mutable std::mutex mutex_;
   // Under mutex_. Entries of these maps stay at their addresses.
   absl::node_hash_map<std::string, Source> sources_;
-  absl::node_hash_map<ClientKey, uint32_t> clients_;  // open links
+  absl::node_hash_map<ClientKey, uint32_t> clients_;  // links, pending and open
   absl::node_hash_map<Ticket*, std::shared_ptr<Ticket>> tickets_;
   std::vector<uint32_t> links_;  // by executor
   uint32_t under_way_ = 0;

@@ -437,7 +437,7 @@ TEST_F(HandshakeGateTest, AnOfferThatTheServerHasYetToAnswerIsNotClosed) {
 }
 
 TEST_F(HandshakeGateTest, ARefusalForOffersNamesATurnForEachClient) {
-  Start({.offers_per_source = 1, .links_per_client = 1});
+  Start({.offers_per_source = 1, .links_per_client = 2});
   Connection pending = Connect("10.0.0.1");
   ASSERT_TRUE(Place(pending).ok());
   Duration last{};
@@ -760,6 +760,32 @@ TEST_F(HandshakeGateTest, OpenLinksAreBoundedPerClientAndPerSource) {
   open.clear();
   EXPECT_EQ(connect_open(1), absl::OkStatus());
   EXPECT_EQ(gate_->stats().refused, 2u);
+}
+
+TEST_F(HandshakeGateTest, PendingLinksCountInTheBoundOfTheirClientUntilTheyEnd) {
+  Start({.offers = 2, .links_per_client = 1});
+  std::vector<Connection> links;
+  const auto connect = [&](uint8_t client) {
+    links.push_back(Connect("10.0.0.1"));
+    return Place(links.back(), client).status();
+  };
+  ASSERT_EQ(connect(1), absl::OkStatus());
+  const absl::Status refused = connect(1);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_NE(refused.message().find("handshakes.links_per_client"), std::string::npos) << refused;
+  Open(links[0]);
+  EXPECT_TRUE(absl::IsResourceExhausted(connect(1)));
+  ASSERT_EQ(connect(2), absl::OkStatus());
+  ASSERT_EQ(connect(3), absl::OkStatus());
+  // The newest one makes way, and counts no more, although its stream is still there.
+  Connection other = Connect("10.0.0.2");
+  ASSERT_EQ(Place(other).status(), absl::OkStatus());
+  EXPECT_EQ(gate_->stats().evicted_pending, 1u);
+  const absl::Status full = connect(3);
+  EXPECT_TRUE(ReadRetryAfter(full).has_value())
+      << "it is refused for offers, not for links: " << full;
+  links.clear();
+  EXPECT_EQ(connect(1), absl::OkStatus());
 }
 
 TEST_F(HandshakeGateTest, OneSourceLeavesLinksOfEachExecutorToOthers) {

@@ -104,7 +104,9 @@ struct DedupeResult {
 // cannot tell a new client from one that it has forgotten: of a client that it does not know, calls
 // up to context.dedupe_highest() may have run. Calls with higher numbers come since, if each client
 // that was forgotten had been idle for 2 * DedupeOptions::keep_for, longer than a request takes.
-// Otherwise, and if the number is 0, any call of the client may have run.
+// Otherwise, and if the number is 0, any call of the client may have run. That ends with the first
+// request of the client that tells its number 2 * keep_for after the clients were active that the
+// store had forgotten when this one came: calls with numbers up to that one may have run.
 //
 // A handler that cannot tell whether its commit has taken effect returns
 // ServerContext::MaybeExecuted(), or throws, so that a repeated request asks the store.

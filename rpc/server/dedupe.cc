@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <limits>
-#include <optional>
 #include <utility>
 
 #include "absl/hash/hash.h"
@@ -121,9 +119,11 @@ DedupeClaim DedupeShard::BeginUnknown(const DedupeRequest& request, Record* reco
   const bool repeated = name.earlier != 0;
   const bool forgotten = record != nullptr && record->forgotten.Contains(name.id.number);
   const bool elsewhere = repeated && name.earlier != incarnation_;
-  const uint64_t unproven_below =
-      record != nullptr ? record->unproven_below : UnprovenBelow(name, now);
-  const bool lost = repeated && name.id.number < unproven_below;
+  UnprovenCalls entered;
+  if (record == nullptr) entered = dropped_.UnprovenOf(name.id.client, request.runtime);
+  UnprovenCalls& unproven = record == nullptr ? entered : record->unproven;
+  Prove(name, now, unproven);
+  const bool lost = repeated && unproven.Contains(name.id.number);
   if ((forgotten || elsewhere || lost) && !limits_.has_store) {
     return Unproven(forgotten ? "it has dropped the result (DedupeOptions)"
                     : elsewhere
@@ -131,7 +131,7 @@ DedupeClaim DedupeShard::BeginUnknown(const DedupeRequest& request, Record* reco
                           "it restarted"
                         : "it has dropped what it knew of the client (DedupeOptions)");
   }
-  if (record == nullptr) record = AddRecord(request, unproven_below, now);
+  if (record == nullptr) record = AddRecord(request, entered, now);
   if (record == nullptr) {
     return Refused(absl::ResourceExhaustedError(
                        "the server runs deduplicated calls of as many clients as it may: retry "
@@ -165,8 +165,8 @@ void DedupeShard::Acknowledge(Record& record, uint64_t below, TimePoint now) {
   }
 }
 
-DedupeShard::Record* DedupeShard::AddRecord(const DedupeRequest& request, uint64_t unproven_below,
-                                            TimePoint now) {
+DedupeShard::Record* DedupeShard::AddRecord(const DedupeRequest& request,
+                                            const UnprovenCalls& unproven, TimePoint now) {
   const auto has_some = [](const DedupeOwner& owner) {
     return !owner.idle.empty() || !owner.results.empty();
   };
@@ -183,7 +183,8 @@ DedupeShard::Record* DedupeShard::AddRecord(const DedupeRequest& request, uint64
   record->client = {.client = request.name.id.client};
   record->owner = &shares_.Of(request.source, request.runtime);
   record->acknowledged_below = request.name.acknowledged_below;
-  record->unproven_below = unproven_below;
+  record->unproven = unproven;
+  dropped_.Remove(request.name.id.client, request.runtime);
   shares_.Add(*record->owner, entry_weight_);
   return (records_[request.name.id.client] = std::move(record)).get();
 }
@@ -241,21 +242,21 @@ void DedupeShard::NoteIdle(Record& record, TimePoint now) {
   idle_by_age_.PushBack(record);
 }
 
-uint64_t DedupeShard::UnprovenBelow(const DedupeName& name, TimePoint now) const {
-  const std::optional<uint64_t> dropped = dropped_.Below(name.id.client);
-  if (dropped.has_value()) return *dropped;
-  const std::optional<TimePoint> last = dropped_.forgotten_last();
-  if (!last.has_value()) return 0;
+void DedupeShard::Prove(const DedupeName& name, TimePoint now, UnprovenCalls& unproven) const {
+  if (!unproven.any_until.has_value() || name.highest == 0) return;
   // The request may have been on its way for keep_for, and RunOnce() lets it wait as long.
-  const TimePoint proven = SaturatingAdd(SaturatingAdd(*last, limits_.keep_for), limits_.keep_for);
-  const bool is_exact = name.highest != 0 && proven < now;
-  return is_exact ? name.highest + 1 : std::numeric_limits<uint64_t>::max();
+  const TimePoint proven =
+      SaturatingAdd(SaturatingAdd(*unproven.any_until, limits_.keep_for), limits_.keep_for);
+  if (proven >= now) return;
+  unproven.below = std::max(unproven.below, name.highest + 1);
+  unproven.any_until.reset();
 }
 
 void DedupeShard::DropRecord(Record& record) {
-  dropped_.Add(record.client.client, std::max(record.began_below, record.unproven_below),
-               record.idle_since);
   DedupeOwner& owner = *record.owner;
+  record.unproven.below = std::max(record.unproven.below, record.began_below);
+  dropped_.Add(record.client.client, owner.source->address, owner.runtime, record.unproven,
+               record.idle_since);
   records_.erase(std::array<uint8_t, 16>(record.client.client));
   shares_.Remove(owner, entry_weight_);
 }

@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,22 +44,34 @@ namespace verbena::internal {
 struct DedupeResultNode : IntrusiveNode<DedupeResultNode> {};
 struct DedupeIdleNode : IntrusiveNode<DedupeIdleNode> {};
 
+// Orders parts by weight, the heaviest last. Of those that weigh alike, the oldest comes last.
+struct DedupeByWeight {
+  template <typename Part>
+  bool operator()(const Part* a, const Part* b) const {
+    return a->weight != b->weight ? a->weight < b->weight : a->serial > b->serial;
+  }
+};
+
 struct DedupeSource;
 
 // One client's part.
 struct DedupeOwner {
   RuntimeId runtime;
   DedupeSource* source = nullptr;
+  uint64_t serial = 0;  // in the order in which parts are made
   size_t weight = 0;
   IntrusiveList<DedupeResultNode> results;  // that are kept, the oldest first
-  IntrusiveList<DedupeIdleNode> idle;       // records of names without results and calls
+  // Records of names without results and calls, or what DroppedNames has left of them. The oldest
+  // come first.
+  IntrusiveList<DedupeIdleNode> idle;
 };
 
 struct DedupeSource {
   std::string address;
+  uint64_t serial = 0;
   size_t weight = 0;
   absl::flat_hash_map<RuntimeId, std::unique_ptr<DedupeOwner>> owners;
-  absl::btree_set<std::pair<size_t, DedupeOwner*>> by_weight;
+  absl::btree_set<DedupeOwner*, DedupeByWeight> by_weight;
 };
 
 // DedupeShares: whose results a table of deduplicated calls drops first, so that no client pushes
@@ -68,7 +79,8 @@ struct DedupeSource {
 //
 // A client is a runtime, and belongs to the source address that it first came from. Each result and
 // each record of names weighs on its client and on the client's source. The heaviest client of the
-// heaviest source loses first. Owned by a DedupeShard, under its lock.
+// heaviest source loses first, and the oldest one among those that weigh alike. Owned by a
+// DedupeShard, under its lock.
 class DedupeShares {
  public:
   // The part of a runtime at an address. It goes when its weight is 0 again.
@@ -77,14 +89,16 @@ class DedupeShares {
     if (source == nullptr) {
       source = std::make_unique<DedupeSource>();
       source->address = address;
-      by_weight_.emplace(0, source.get());
+      source->serial = next_serial_++;
+      by_weight_.insert(source.get());
     }
     std::unique_ptr<DedupeOwner>& owner = source->owners[runtime];
     if (owner == nullptr) {
       owner = std::make_unique<DedupeOwner>();
       owner->runtime = runtime;
       owner->source = source.get();
-      source->by_weight.emplace(0, owner.get());
+      owner->serial = next_serial_++;
+      source->by_weight.insert(owner.get());
     }
     return *owner;
   }
@@ -99,10 +113,10 @@ class DedupeShares {
         << weight << " of " << owner.weight << " and " << source.weight;
     SetWeight(owner, owner.weight - weight, source.weight - weight);
     if (owner.weight > 0) return;
-    source.by_weight.erase({0, &owner});
+    source.by_weight.erase(&owner);
     source.owners.erase(RuntimeId(owner.runtime));
     if (!source.owners.empty()) return;
-    by_weight_.erase({source.weight, &source});
+    by_weight_.erase(&source);
     sources_.erase(std::string(source.address));
   }
 
@@ -110,9 +124,9 @@ class DedupeShares {
   template <typename HasSome>
   DedupeOwner* Heaviest(HasSome has_some) const {
     for (auto source = by_weight_.rbegin(); source != by_weight_.rend(); ++source) {
-      const auto& owners = source->second->by_weight;
+      const auto& owners = (*source)->by_weight;
       for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner) {
-        if (has_some(*owner->second)) return owner->second;
+        if (has_some(**owner)) return *owner;
       }
     }
     return nullptr;
@@ -121,16 +135,17 @@ class DedupeShares {
  private:
   void SetWeight(DedupeOwner& owner, size_t weight, size_t of_source) {
     DedupeSource& source = *owner.source;
-    source.by_weight.erase({owner.weight, &owner});
-    by_weight_.erase({source.weight, &source});
+    source.by_weight.erase(&owner);
+    by_weight_.erase(&source);
     owner.weight = weight;
     source.weight = of_source;
-    source.by_weight.emplace(owner.weight, &owner);
-    by_weight_.emplace(source.weight, &source);
+    source.by_weight.insert(&owner);
+    by_weight_.insert(&source);
   }
 
   absl::flat_hash_map<std::string, std::unique_ptr<DedupeSource>> sources_;  // by address
-  absl::btree_set<std::pair<size_t, DedupeSource*>> by_weight_;
+  absl::btree_set<DedupeSource*, DedupeByWeight> by_weight_;
+  uint64_t next_serial_ = 0;
 };
 
 // KeptResult: how a deduplicated call ended, for requests that repeat it.
@@ -183,9 +198,20 @@ class DedupeWaiter final : public std::enable_shared_from_this<DedupeWaiter> {
   std::shared_ptr<const KeptResult> result_;
 };
 
-// DroppedNames: up to which numbers clients had calls whose records of names a table has dropped.
+// The calls of a client that may have run, as far as its record does not know them.
+struct UnprovenCalls {
+  uint64_t below = 0;  // calls with lower numbers
+  // Whatever their numbers are, calls that came until then. None: there are no such calls.
+  std::optional<TimePoint> any_until = {};
+
+  bool Contains(uint64_t number) const { return any_until.has_value() || number < below; }
+};
+
+// DroppedNames: which calls of clients may have run whose records of names a table has dropped.
 //
-// Bounded: the oldest entries go first. Part of a DedupeShard, under its lock.
+// Bounded: as with results, the runtime that has the most loses first (DedupeShares), its oldest
+// entry. A name is good for one runtime, so entries that were lost leave nothing unproven of other
+// runtimes, until theirs has no entry any more. Part of a DedupeShard, under its lock.
 class DroppedNames {
  public:
   using Client = std::array<uint8_t, 16>;
@@ -193,39 +219,78 @@ class DroppedNames {
   // Keeps `most` of them, at least 1.
   explicit DroppedNames(size_t most) : most_(most) {}
 
-  // Calls of the client, with numbers below `below`, may have run. It has had none since `last`.
-  void Add(const Client& client, uint64_t below, TimePoint last) {
-    const auto [entry, added] = entries_.try_emplace(client);
-    entry->second.below = std::max(entry->second.below, below);
-    entry->second.last = std::max(entry->second.last, last);
-    if (!added) return;
-    by_age_.push_back(client);
-    if (by_age_.size() <= most_) return;
-    const auto oldest = entries_.find(by_age_.front());
-    forgotten_last_ = std::max(forgotten_last_.value_or(TimePoint()), oldest->second.last);
-    entries_.erase(oldest);
-    by_age_.pop_front();
+  // The record of a client of `runtime`, which came from `source`, was dropped. The client has had
+  // no call since `last`.
+  void Add(const Client& client, const std::string& source, const RuntimeId& runtime,
+           const UnprovenCalls& unproven, TimePoint last) {
+    // Of another runtime, which has given the same name.
+    if (const auto other = entries_.find(client); other != entries_.end()) Forget(*other->second);
+    auto entry = std::make_unique<Entry>();
+    entry->client = client;
+    entry->owner = &shares_.Of(source, runtime);
+    entry->unproven = unproven;
+    entry->last = last;
+    entry->owner->idle.PushBack(*entry);
+    shares_.Add(*entry->owner, 1);
+    ++runtimes_[runtime].entries;
+    entries_.emplace(client, std::move(entry));
+    if (entries_.size() <= most_) return;
+    DedupeOwner* heaviest = shares_.Heaviest([](const DedupeOwner&) { return true; });
+    Forget(*static_cast<Entry*>(heaviest->idle.Front()));
   }
-  // None: the client is not among them.
-  std::optional<uint64_t> Below(const Client& client) const {
+  // Of a client without a record.
+  UnprovenCalls UnprovenOf(const Client& client, const RuntimeId& runtime) const {
     const auto entry = entries_.find(client);
-    return entry == entries_.end() ? std::nullopt : std::optional<uint64_t>(entry->second.below);
+    const bool is_known = entry != entries_.end() && entry->second->owner->runtime == runtime;
+    if (is_known) return entry->second->unproven;
+    const auto lost = runtimes_.find(runtime);
+    if (lost == runtimes_.end()) return {.any_until = forgotten_last_};
+    return {.any_until = std::max(forgotten_last_, lost->second.forgotten_last)};
   }
-  // The clients that are not among them any more have had no call since then. None: there are no
-  // such clients.
-  std::optional<TimePoint> forgotten_last() const { return forgotten_last_; }
+  // The client has a record again.
+  void Remove(const Client& client, const RuntimeId& runtime) {
+    const auto entry = entries_.find(client);
+    const bool is_known = entry != entries_.end() && entry->second->owner->runtime == runtime;
+    if (is_known) Remove(*entry->second);
+  }
   size_t size() const { return entries_.size(); }
 
  private:
-  struct Entry {
-    uint64_t below = 0;
+  struct Entry : DedupeIdleNode {
+    Client client{};
+    DedupeOwner* owner = nullptr;
+    UnprovenCalls unproven;
     TimePoint last{};
   };
+  struct Lost {
+    size_t entries = 0;  // that are left of the runtime
+    // Its clients that were forgotten have had no call since then. None: there are no such clients.
+    std::optional<TimePoint> forgotten_last;
+  };
+
+  // Destroys `entry`, and takes its client for any client of the runtime that is not known.
+  void Forget(const Entry& entry) {
+    std::optional<TimePoint>& last = runtimes_[entry.owner->runtime].forgotten_last;
+    last = std::max(last, std::optional<TimePoint>(entry.last));
+    Remove(entry);
+  }
+  // Destroys `entry`.
+  void Remove(const Entry& entry) {
+    DedupeOwner& owner = *entry.owner;
+    const auto lost = runtimes_.find(owner.runtime);
+    if (--lost->second.entries == 0) {
+      forgotten_last_ = std::max(forgotten_last_, lost->second.forgotten_last);
+      runtimes_.erase(lost);
+    }
+    entries_.erase(Client(entry.client));
+    shares_.Remove(owner, 1);
+  }
 
   const size_t most_;
-  absl::flat_hash_map<Client, Entry> entries_;
-  std::deque<Client> by_age_;  // the oldest first
-  std::optional<TimePoint> forgotten_last_;
+  DedupeShares shares_;  // each entry weighs 1
+  absl::flat_hash_map<Client, std::unique_ptr<Entry>> entries_;
+  absl::flat_hash_map<RuntimeId, Lost> runtimes_;  // that have entries
+  std::optional<TimePoint> forgotten_last_;        // of all other runtimes
 };
 
 // SequenceSet: a set of numbers that mostly follow each other, as ranges.
@@ -332,9 +397,10 @@ using DedupeWaiters = absl::InlinedVector<std::shared_ptr<DedupeWaiter>, 1>;
 //
 // Owned by a DedupeTable, which holds its lock around each call. Bounded in results, bytes and time
 // as DedupeLimits says, and in records of clients' names by max_results, too. Each record remembers
-// which numbers have run, so that no call is taken for a new one because its result was dropped. Of
-// records that were dropped, the latest max_results leave their highest number (DroppedNames). A
-// client that may have been forgotten beyond that tells itself which numbers it had given.
+// which numbers have run, so that no call is taken for a new one because its result was dropped.
+// Records that were dropped leave their highest number, max_results of them (DroppedNames). A
+// client that may have been forgotten beyond that tells itself which numbers it had given, with the
+// first request that left it after all calls that may have been forgotten.
 class DedupeShard {
  public:
   // `incarnation` is the server's.
@@ -378,8 +444,7 @@ class DedupeShard {
     RequestId client;  // its number is 0
     DedupeOwner* owner = nullptr;
     uint64_t acknowledged_below = 0;
-    // The client may have had a record before, which was dropped, with calls of these numbers.
-    uint64_t unproven_below = 0;
+    UnprovenCalls unproven;          // the client may have had a record before, which was dropped
     uint64_t began_below = 0;        // as far as numbers of calls went here
     SequenceSet forgotten;           // numbers that have run, and whose results were dropped
     std::map<uint64_t, Call> calls;  // by number
@@ -390,15 +455,14 @@ class DedupeShard {
   static void DropGoneWaiters(Call& call);
   static DedupeClaim Found(const DedupeRequest& request, Call& call, Executor& executor);
   DedupeClaim BeginUnknown(const DedupeRequest& request, Record* record, TimePoint now);
-  // Calls of a client without a record may have run if their numbers are below this. The client may
-  // have had a record that is not among the dropped ones any more. Then the limit is behind the
-  // highest number that the client had given when this request left it. Numbers need not come as
-  // they were given, so one that is higher may have come between, and be forgotten, too: then all
-  // numbers are unproven, as if the highest one is not known.
-  uint64_t UnprovenBelow(const DedupeName& name, TimePoint now) const;
+  // A request of the client has come. Calls that may have run before have numbers up to the highest
+  // one that the client had given when the request left it, if they had all come by then. Numbers
+  // need not come as they were given: so one that is higher may have overtaken a request that left
+  // before, and be forgotten.
+  void Prove(const DedupeName& name, TimePoint now, UnprovenCalls& unproven) const;
   void Acknowledge(Record& record, uint64_t below, TimePoint now);
   // A record for the request's client; null if there is no room.
-  Record* AddRecord(const DedupeRequest& request, uint64_t unproven_below, TimePoint now);
+  Record* AddRecord(const DedupeRequest& request, const UnprovenCalls& unproven, TimePoint now);
   void Keep(Call& call, const std::shared_ptr<const KeptResult>& result, TimePoint now);
   // `forgets`: its number stays known as one that has run.
   void DropResult(Call& call, bool forgets, TimePoint now);

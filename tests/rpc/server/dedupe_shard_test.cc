@@ -38,6 +38,13 @@ class DedupeShardTest : public ::testing::Test {
     request.method = 1;
     return request;
   }
+  // A request of a client that had given `highest` when it left.
+  static DedupeRequest Telling(uint8_t client, uint64_t number, uint64_t highest,
+                               uint64_t earlier = 0) {
+    DedupeRequest request = Request(client, number, earlier);
+    request.name.highest = highest;
+    return request;
+  }
   DedupeClaim Begin(const DedupeRequest& request) {
     return shard_->Begin(request, *executor_, now_);
   }
@@ -245,9 +252,7 @@ TEST_F(DedupeShardTest, AForgottenClientThatTellsItsHighestNumberHasItsLaterOnes
   RunCall(Request(1, 6));
   for (uint8_t client = 2; client <= 4; ++client) RunCall(Request(client, 1));
   now_ += seconds(121);
-  DedupeRequest late = Request(1, 5);
-  late.name.highest = 7;
-  ASSERT_EQ(Begin(late).verdict, kRun);
+  ASSERT_EQ(Begin(Telling(1, 5, 7)).verdict, kRun);
   ExpectUnproven(Begin(Request(1, 6, kIncarnation)));
   ExpectUnproven(Begin(Request(1, 7, kIncarnation)));
   EXPECT_EQ(Begin(Request(1, 8, kIncarnation)).verdict, kRun) << "it came here, and got lost";
@@ -258,9 +263,7 @@ TEST_F(DedupeShardTest, ARepetitionOfAForgottenClientIsUnprovenThoughItTellsTheH
   RunCall(Request(1, 6));
   for (uint8_t client = 2; client <= 4; ++client) RunCall(Request(client, 1));
   now_ += seconds(121);
-  DedupeRequest repeated = Request(1, 6, kIncarnation);
-  repeated.name.highest = 6;
-  ExpectUnproven(Begin(repeated));
+  ExpectUnproven(Begin(Telling(1, 6, 6, kIncarnation)));
 }
 
 // A call with a higher number may have overtaken the request, run, and be forgotten by now: each
@@ -270,28 +273,122 @@ TEST_F(DedupeShardTest, AHighestNumberProvesNothingIfAClientWasForgottenLately) 
   RunCall(Request(1, 6));
   for (uint8_t client = 2; client <= 4; ++client) RunCall(Request(client, 1));
   now_ += seconds(120);
-  DedupeRequest late = Request(1, 5);
-  late.name.highest = 5;
-  ASSERT_EQ(Begin(late).verdict, kRun);
+  ASSERT_EQ(Begin(Telling(1, 5, 5)).verdict, kRun);
   ExpectUnproven(Begin(Request(1, 6, kIncarnation)));
 }
 
-TEST(DroppedNamesTest, TheOldestGoFirst) {
-  const TimePoint begin{};
-  DroppedNames names(2);
-  EXPECT_EQ(names.forgotten_last(), std::nullopt);
-  names.Add({1}, 5, begin + seconds(4));
-  names.Add({2}, 7, begin + seconds(2));
-  names.Add({1}, 3, begin + seconds(3));
-  EXPECT_EQ(names.Below({1}), 5u);
-  EXPECT_EQ(names.forgotten_last(), std::nullopt);
-  names.Add({3}, 9, begin + seconds(5));
-  EXPECT_EQ(names.size(), 2u);
-  EXPECT_FALSE(names.Below({1}).has_value());
-  EXPECT_EQ(names.Below({3}), 9u);
-  EXPECT_EQ(names.forgotten_last(), begin + seconds(4));
-  names.Add({4}, 9, begin + seconds(6));
-  EXPECT_EQ(names.forgotten_last(), begin + seconds(4)) << "client 2 was idle for longer";
+// The request that tells the number may be any of the client's, also long after the first.
+TEST_F(DedupeShardTest, AHighestNumberProvesLaterCallsOnceNoForgottenOneCanHaveOvertakenIt) {
+  Make({.max_results = 1, .max_bytes = 100});
+  RunCall(Request(1, 6));
+  for (uint8_t client = 2; client <= 4; ++client) RunCall(Request(client, 1));
+  now_ += seconds(120);
+  ASSERT_EQ(Begin(Telling(1, 5, 5)).verdict, kRun);
+  // That call still runs, so its record stays.
+  ExpectUnproven(Begin(Telling(1, 7, 7, kIncarnation)));
+  now_ += seconds(1);
+  ExpectUnproven(Begin(Request(1, 8, kIncarnation)));
+  ExpectUnproven(Begin(Telling(1, 9, 9, kIncarnation)));
+  EXPECT_EQ(Begin(Telling(1, 10, 10, kIncarnation)).verdict, kRun) << "it came here, and got lost";
+  ExpectUnproven(Begin(Telling(1, 6, 11, kIncarnation)));
+  EXPECT_EQ(Begin(Telling(1, 12, 12, kIncarnation)).verdict, kRun)
+      << "it was given after the request that told 9";
+}
+
+TEST_F(DedupeShardTest, WhatIsUnprovenOfAClientStaysSoWhenItIsDroppedAgain) {
+  Make({.max_results = 1, .max_bytes = 100});
+  RunCall(Request(1, 7));
+  for (uint8_t client = 2; client <= 4; ++client) RunCall(Request(client, 1));
+  now_ += seconds(120);
+  RunCall(Telling(1, 5, 5));
+  RunCall(Request(2, 2));
+  ExpectUnproven(Begin(Telling(1, 7, 7, kIncarnation)));
+  now_ += seconds(1);
+  ExpectUnproven(Begin(Telling(1, 8, 8, kIncarnation)));
+  RunCall(Telling(1, 9, 9));
+  EXPECT_EQ(Begin(Telling(1, 10, 10, kIncarnation)).verdict, kRun)
+      << "its calls that may have run came long ago, though its last one did not";
+}
+
+TEST_F(DedupeShardTest, ARuntimeWithManyNamesUnprovesItsOwnCallsAlone) {
+  Make({.max_results = 8, .max_bytes = 800});
+  const auto of_greedy = [](uint64_t name, uint64_t earlier = 0) {
+    DedupeRequest request = Request(2, 1, earlier);
+    request.name.id.client = {2, static_cast<uint8_t>(name >> 8), static_cast<uint8_t>(name)};
+    return request;
+  };
+  RunCall(Request(1, 6));
+  now_ += seconds(60);
+  RunCall(of_greedy(0));
+  now_ += seconds(60);
+  for (uint64_t name = 1; name <= 10'000; ++name) RunCall(of_greedy(name));
+  EXPECT_EQ(Begin(Request(3, 1, kIncarnation)).verdict, kRun) << "a client that nobody knew";
+  ExpectUnproven(Begin(of_greedy(10'001, kIncarnation)));
+  ExpectUnproven(Begin(Request(1, 6, kIncarnation)));
+  EXPECT_EQ(Begin(Request(1, 7, kIncarnation)).verdict, kRun) << "it came here, and got lost";
+}
+
+class DroppedNamesTest : public ::testing::Test {
+ protected:
+  static RuntimeId Runtime(uint8_t runtime) {
+    RuntimeId id;
+    id.bytes = {runtime};
+    return id;
+  }
+  void Add(uint8_t client, uint8_t runtime, uint64_t below, seconds last) {
+    names_.Add({client}, "host", Runtime(runtime), {.below = below}, kBegin + last);
+  }
+  UnprovenCalls Of(uint8_t client, uint8_t runtime) const {
+    return names_.UnprovenOf({client}, Runtime(runtime));
+  }
+
+  static constexpr TimePoint kBegin{};
+  DroppedNames names_{3};
+};
+
+TEST_F(DroppedNamesTest, OfRuntimesThatHaveAsManyTheOneWithTheOldestGoesFirst) {
+  Add(1, 1, 5, seconds(4));
+  Add(2, 2, 7, seconds(2));
+  Add(3, 3, 8, seconds(3));
+  EXPECT_EQ(Of(1, 1).below, 5u);
+  EXPECT_EQ(Of(9, 9).any_until, std::nullopt) << "none was forgotten";
+  Add(4, 4, 9, seconds(5));
+  EXPECT_EQ(names_.size(), 3u);
+  EXPECT_EQ(Of(1, 1).any_until, kBegin + seconds(4));
+  EXPECT_EQ(Of(4, 4).below, 9u);
+  EXPECT_EQ(Of(4, 4).any_until, std::nullopt);
+  Add(5, 5, 9, seconds(6));
+  EXPECT_EQ(Of(2, 2).any_until, kBegin + seconds(4)) << "client 2 was idle for longer";
+}
+
+TEST_F(DroppedNamesTest, TheRuntimeThatHasTheMostLosesFirstAndUnprovesItsOwnClients) {
+  Add(1, 1, 5, seconds(1));
+  Add(2, 2, 6, seconds(3));
+  Add(3, 2, 7, seconds(2));
+  Add(4, 2, 8, seconds(4));
+  EXPECT_EQ(Of(1, 1).below, 5u);
+  EXPECT_EQ(Of(9, 1).any_until, std::nullopt);
+  EXPECT_EQ(Of(2, 2).any_until, kBegin + seconds(3));
+  Add(5, 2, 9, seconds(5));
+  EXPECT_EQ(Of(9, 2).any_until, kBegin + seconds(3)) << "client 3 was idle for longer";
+  EXPECT_EQ(Of(4, 2).below, 8u);
+  names_.Remove({4}, Runtime(2));
+  EXPECT_EQ(Of(9, 1).any_until, std::nullopt);
+  names_.Remove({5}, Runtime(2));
+  EXPECT_EQ(names_.size(), 1u);
+  EXPECT_EQ(Of(9, 1).any_until, kBegin + seconds(3)) << "nobody knows whose client that was";
+}
+
+TEST_F(DroppedNamesTest, ANameThatTwoRuntimesHaveGivenLeavesTheFirstOneUnproven) {
+  Add(1, 1, 5, seconds(1));
+  Add(2, 1, 6, seconds(2));
+  EXPECT_EQ(Of(1, 3).below, 0u);
+  names_.Remove({1}, Runtime(3));
+  EXPECT_EQ(Of(1, 1).below, 5u);
+  Add(1, 3, 4, seconds(3));
+  EXPECT_EQ(Of(1, 3).below, 4u);
+  EXPECT_EQ(Of(1, 1).any_until, kBegin + seconds(1));
+  EXPECT_EQ(names_.size(), 2u);
 }
 
 TEST_F(DedupeShardTest, TheClientWithTheMostLosesFirst) {

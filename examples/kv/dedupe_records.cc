@@ -27,7 +27,7 @@ constexpr std::string_view kDropped = "dropped";
 // replies alone. A reply is empty or begins with a tag, which none of these is.
 constexpr char kClientKnown = 'k';
 constexpr char kClientAnew = 'a';
-// The client came after a drop. By then it had given the numbers below that of the eight bytes
+// The client came after a drop. Names that were dropped have numbers below that of the eight bytes
 // which follow.
 // Earlier versions take such a record for a reply, and prove nothing of the client's other names:
 // for their clients these nine bytes are a field that they do not know (15, fixed64).
@@ -154,7 +154,11 @@ absl::StatusOr<DedupeRecords::Changes> DedupeRecords::Begin(const Call& call) {
   const verbena::TimePoint now = clock_.Now();
   const bool is_known = clients_.contains(call.name.client);
   Client& client = ClientOf(call.name.client);
-  if (!is_known && dropped_) Enter(call, now, client);
+  if (!is_known && dropped_) {
+    client.is_anew = true;
+    client.dropped_last = dropped_last_;
+  }
+  Prove(call, now, client);
   client.last = now;
   by_age_.splice(by_age_.end(), by_age_, client.age);
   Changes changes{.client = PrefixOf(client.entered_below, client.is_anew)};
@@ -200,14 +204,14 @@ DedupeRecords::Client& DedupeRecords::ClientOf(const ClientId& id) {
   return found->second;
 }
 
-// The client may have had names before, which were dropped, and whose numbers are at most the
-// highest that it had given when this request left it. A request that came later may have been
-// faster, though, and its name be dropped already, if a client was dropped that wrote since.
-void DedupeRecords::Enter(const Call& call, verbena::TimePoint now, Client& client) const {
-  const bool is_exact =
-      call.highest != 0 && (!dropped_last_.has_value() || now - *dropped_last_ > kMostUnderWay);
-  client.entered_below = is_exact ? call.highest + 1 : 0;
-  client.is_anew = !is_exact;
+// A request that left the client after this one may have been faster, and its name be dropped
+// already, if a client was dropped that wrote since. All that was dropped before Load() is older
+// than any link, and so than any request.
+void DedupeRecords::Prove(const Call& call, verbena::TimePoint now, Client& client) {
+  if (!client.is_anew || call.highest == 0) return;
+  if (client.dropped_last.has_value() && now - *client.dropped_last <= kMostUnderWay) return;
+  client.entered_below = std::max(client.entered_below, call.highest + 1);
+  client.is_anew = false;
 }
 
 DedupeRecords::Removal DedupeRecords::Acknowledge(const Call& call, Client& client) {

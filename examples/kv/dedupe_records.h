@@ -6,8 +6,9 @@
 // unacknowledged is refused. Clients that are gone acknowledge nothing: beyond `max_names` in all,
 // those that have been idle longest are dropped. After that a missing record proves that a call has
 // not run only if its client was known before the drop and ever since, or gave the call its number
-// after it had come again. A restart keeps that proof for names above all that the store still has
-// of the client.
+// after a request that told its highest one, and that left it when all names that it may have lost
+// were written. A restart keeps that proof for names above all that the store still has of the
+// client, unless a name is left from before that request. Then the next request proves it anew.
 //
 // On any executor; a mutex is held for a few look-ups in the names, which are in memory, too. The
 // store must outlive it, and have no other DedupeRecords.
@@ -80,10 +81,11 @@ class DedupeRecords final : public verbena::DedupeStore {
   struct Client {
     absl::btree_set<uint64_t> numbers;
     uint64_t unproven_below = 0;  // such numbers may be among the dropped ones
-    // The client came after some were dropped, and had given the numbers below this one by then.
-    // 0: nobody knows.
+    // The client came after some were dropped, whose numbers are below this one. 0: nobody knows.
     uint64_t entered_below = 0;
-    bool is_anew = false;       // any number may be: it came after some were dropped
+    bool is_anew = false;  // any number may be: it came after some were dropped
+    // dropped_last_ when it came. None, too: it came before Load().
+    std::optional<verbena::TimePoint> dropped_last;
     verbena::TimePoint last{};  // its last write, or Load()
     std::list<ClientId>::iterator age;
   };
@@ -109,8 +111,9 @@ class DedupeRecords final : public verbena::DedupeStore {
   bool IsProven(const verbena::RequestId& name);
   // Under the mutex.
   Client& ClientOf(const ClientId& id);
-  // The client of `call` is new, or was dropped.
-  void Enter(const Call& call, verbena::TimePoint now, Client& client) const;
+  // The client may have had names before, which were dropped. `call` proves that numbers above its
+  // highest one are not among them, if it left its client after they were written.
+  static void Prove(const Call& call, verbena::TimePoint now, Client& client);
   Removal Acknowledge(const Call& call, Client& client);
   void DropIdlest();
 

@@ -231,6 +231,41 @@ TEST_F(DedupeRecordsTest, AHighestNumberProvesNothingIfAClientWasDroppedThatWrot
   }
 }
 
+// Drops that come later are of other clients.
+TEST_F(DedupeRecordsTest, ALaterHighestNumberProvesNamesThoughAClientWasDroppedThatWroteLately) {
+  DropFirst();
+  ASSERT_TRUE(Call(1, 5, 1, /*highest=*/5).ok());
+  ASSERT_TRUE(Call(1, 7, 1, /*highest=*/7).ok());
+  EXPECT_EQ(Known(1, 8), "ABORTED");
+  clock_.Advance(DedupeRecords::kMostUnderWay + std::chrono::seconds(1));
+  for (uint8_t client = 100; client < 100 + kMaxNames - 2; ++client) {
+    ASSERT_TRUE(Call(client, 1).ok());
+  }
+  ASSERT_TRUE(Call(1, 9).ok());
+  EXPECT_EQ(Known(100, 1), "ABORTED");
+  EXPECT_EQ(Known(1, 11), "ABORTED") << "no request has told a number since";
+  ASSERT_TRUE(Call(1, 10, 1, /*highest=*/10).ok());
+  for (const uint64_t number : {4, 6, 8}) EXPECT_EQ(Known(1, number), "ABORTED") << number;
+  EXPECT_EQ(Known(1, 11), "none");
+}
+
+// All names that were dropped are older than the request's link.
+TEST_F(DedupeRecordsTest, AfterARestartTheNextHighestNumberProvesNames) {
+  DropFirst();
+  ASSERT_TRUE(Call(1, 5, 1, /*highest=*/5).ok());
+  Restart();
+  EXPECT_EQ(Known(1, 8), "ABORTED");
+  ASSERT_TRUE(Call(1, 7, 1, /*highest=*/7).ok());
+  EXPECT_EQ(Known(1, 6), "ABORTED");
+  EXPECT_EQ(Known(1, 8), "none");
+  Restart();
+  EXPECT_EQ(Known(1, 8), "ABORTED") << "a name from before is left";
+  ASSERT_TRUE(Call(1, 8, 8, /*highest=*/8).ok());
+  Restart();
+  EXPECT_EQ(Known(1, 6), "ABORTED");
+  EXPECT_EQ(Known(1, 9), "none");
+}
+
 TEST_F(DedupeRecordsTest, EarlierVersionsReadTheNamesOfAClientThatToldItsHighestNumber) {
   DropFirst();
   clock_.Advance(DedupeRecords::kMostUnderWay + std::chrono::seconds(1));

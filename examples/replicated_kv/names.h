@@ -10,8 +10,9 @@
 // that was pushed out, gives an error, never "not there". A client that has written nothing for
 // long may be forgotten when there are too many. From then on a repeated call that is not there
 // gives an error, too, if its client is not known, or has come since and had given the call its
-// number before. An entry tells the highest number that its client had given. Without that, nobody
-// knows which ones ran before, since numbers need not come in the order in which a client gave
+// number before. An entry tells the highest number that its client had given, if its request left
+// the client after all that was forgotten before that came. Until there is such an entry, nobody
+// knows which numbers ran before, since they need not come in the order in which a client gave
 // them. One thread.
 //
 //   absl::StatusOr<std::optional<uint64_t>> sequence = names.Find(client, number);
@@ -94,11 +95,16 @@ class Names {
       if (forgot_ || IsAwaited(entry.client())) {
         v1::ClientNames& entered = clients_[entry.client()];
         entered.set_unproven_below(kAllNumbers);
-        const bool is_exact = entry.highest() != 0 && !IsAwaited(entry.client());
-        if (is_exact) entered.set_entered_below(entry.highest() + 1);
+        entered.set_entered_at(entry.sequence());
       }
     }
     v1::ClientNames& client = clients_[entry.client()];
+    const bool is_open = client.unproven_below() != 0 && client.entered_below() == 0;
+    // The record may come from a copy that has the entry already, and more.
+    const bool is_news = entry.sequence() > client.last_sequence();
+    if (is_open && is_news && entry.highest() != 0 && !IsAwaited(entry.client())) {
+      client.set_entered_below(entry.highest() + 1);
+    }
     client.set_last_sequence(std::max(client.last_sequence(), entry.sequence()));
     client.set_over_below(std::max(client.over_below(), entry.acknowledged_below()));
     auto& names = *client.mutable_names();
@@ -150,9 +156,12 @@ class Names {
   }
   // Whether a client may have been forgotten.
   bool has_forgotten() const { return forgot_ || is_full(); }
-  // The clients that these have forgotten have written nothing after that entry. Of clients that
-  // were forgotten before Load(), nothing is known.
-  uint64_t forgotten_up_to() const { return forgotten_up_to_; }
+  // What these have forgotten of the client stands in no entry after that one. Of what was
+  // forgotten before Load(), nothing is known.
+  uint64_t forgotten_up_to(std::string_view client) const {
+    const auto known = clients_.find(client);
+    return known == clients_.end() ? forgotten_up_to_ : known->second.entered_at();
+  }
   // The replica that these are copied from may have forgotten a client. They are full, and tell so
   // themselves, once the copy is whole.
   void NoteForgotten() { forgot_ = true; }
@@ -162,7 +171,7 @@ class Names {
   // number that came.
   static constexpr uint64_t kAllNumbers = std::numeric_limits<uint64_t>::max();
 
-  // The client's calls below this may have run before it was entered.
+  // The client's calls below this may have run and been forgotten.
   static uint64_t UnprovenBelow(const v1::ClientNames& client) {
     if (client.unproven_below() == 0) return 0;
     return client.entered_below() != 0 ? client.entered_below() : kAllNumbers;
@@ -180,8 +189,8 @@ class Names {
   }
 
   std::map<std::string, v1::ClientNames, std::less<>> clients_;
-  bool forgot_ = false;  // a client, here or where a copy comes from
-  uint64_t forgotten_up_to_ = 0;
+  bool forgot_ = false;           // a client, here or where a copy comes from
+  uint64_t forgotten_up_to_ = 0;  // no client that was has written anything since that entry
   // The last client whose names a copy has brought; none: no names are under way.
   std::optional<std::string> copied_to_;
 };

@@ -92,7 +92,7 @@ Task<absl::StatusOr<LogPosition>> Primary::Begin(WriteKind kind, const v1::Write
   entry->set_client(client);
   entry->set_number(name.id.number);
   entry->set_acknowledged_below(name.acknowledged_below);
-  if (IsHighestExact(old)) entry->set_highest(name.highest);
+  if (IsHighestExact(client, old)) entry->set_highest(name.highest);
   uncommitted_.push_back(entry);
   newest_[request.key()] = entry;
   parts_.log.Append(std::move(entry));

@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -102,10 +103,10 @@ class Primary {
   // Wakes those that wait for what is committed; all of them once this has ended.
   void WakeCommitted();
   // Whether an entry tells its client's highest number. A request may have been overtaken by one of
-  // a higher number, and that be forgotten by now; but not if each client that was forgotten had
-  // written nothing after the entry `old`, which is older than any request that is under way.
-  bool IsHighestExact(uint64_t old) const {
-    return old >= std::max(inherited_, parts_.store.names().forgotten_up_to());
+  // a higher number, and that be forgotten by now; but not if nothing of the client was forgotten
+  // that stood after the entry `old`, which is older than any request that is under way.
+  bool IsHighestExact(std::string_view client, uint64_t old) const {
+    return old >= std::max(inherited_, parts_.store.names().forgotten_up_to(client));
   }
   // Tells etcd now and then how far the log is committed.
   verbena::Task<void> TellCommitted();

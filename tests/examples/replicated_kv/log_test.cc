@@ -507,13 +507,13 @@ TEST(NamesTest, AForgottenClientThatTellsItsHighestNumberHasItsLaterCallsProven)
     entry.set_sequence(1 + i);
     names.Add(entry);
   }
-  EXPECT_EQ(names.forgotten_up_to(), 1u);
+  EXPECT_EQ(names.forgotten_up_to("client 0"), 1u);
   entry.set_client("client 0");
   entry.set_sequence(Names::kMaxClients + 2);
   entry.set_number(100);
   entry.set_highest(105);
   names.Add(entry);
-  EXPECT_EQ(names.forgotten_up_to(), 2u);
+  EXPECT_EQ(names.forgotten_up_to("unknown"), 2u);
   Names loaded;
   ASSERT_TRUE(loaded.Load("client 0", names.RecordOf("client 0")).ok());
   for (const Names& each : {names, loaded}) {
@@ -526,6 +526,56 @@ TEST(NamesTest, AForgottenClientThatTellsItsHighestNumberHasItsLaterCallsProven)
   v1::ClientNames record;
   ASSERT_TRUE(record.ParseFromString(names.RecordOf("client 0")));
   EXPECT_NE(record.unproven_below(), 0u) << "for earlier versions no number is proven";
+}
+
+TEST(NamesTest, ALaterEntryProvesCallsOfAClientThatCameTooSoonAfterAForgottenOne) {
+  Names names;
+  v1::Entry entry = EntryOf(1, 2, "k", "v");
+  const auto add = [&](const std::string& client, uint64_t number, uint64_t highest) {
+    entry.set_client(client);
+    entry.set_number(number);
+    entry.set_highest(highest);
+    names.Add(entry);
+    entry.set_sequence(entry.sequence() + 1);
+  };
+  for (size_t i = 0; i <= Names::kMaxClients; ++i) add("client " + std::to_string(i), 101, 0);
+  const uint64_t came = entry.sequence();
+  add("client 0", 100, 0);
+  add("another", 1, 0);
+  EXPECT_EQ(names.forgotten_up_to("client 0"), came) << "later ones are of others";
+  EXPECT_EQ(names.forgotten_up_to("client 9"), 0u);
+  EXPECT_EQ(names.forgotten_up_to("unknown"), 3u);
+  EXPECT_TRUE(absl::IsOutOfRange(names.FindRepeated("client 0", 104).status()));
+  add("client 0", 103, 103);
+  add("client 0", 106, 106);
+  Names loaded;
+  ASSERT_TRUE(loaded.Load("client 0", names.RecordOf("client 0")).ok());
+  for (const Names& each : {names, loaded}) {
+    for (const uint64_t number : {99, 101, 102}) {
+      EXPECT_TRUE(absl::IsOutOfRange(each.FindRepeated("client 0", number).status())) << number;
+    }
+    EXPECT_EQ(**each.FindRepeated("client 0", 100), came);
+    EXPECT_EQ(**each.FindRepeated("client 0", 103), came + 2);
+    EXPECT_FALSE(each.FindRepeated("client 0", 104)->has_value()) << "it came here, and got lost";
+    EXPECT_EQ(each.forgotten_up_to("client 0"), came);
+  }
+}
+
+// Such an entry may be from before the client was forgotten.
+TEST(NamesTest, AnEntryThatACopiedRecordHasAlreadyProvesNothing) {
+  v1::ClientNames record;
+  record.set_unproven_below(UINT64_MAX);
+  record.set_entered_at(9);
+  record.set_last_sequence(9);
+  Names names;
+  ASSERT_TRUE(names.Load(kClient, record.SerializeAsString()).ok());
+  v1::Entry entry = EntryOf(7, 2, "k", "v");  // number 107
+  entry.set_highest(107);
+  names.Add(entry);
+  EXPECT_TRUE(absl::IsOutOfRange(names.FindRepeated(kClient, 108).status()));
+  entry.set_sequence(10);
+  names.Add(entry);
+  EXPECT_FALSE(names.FindRepeated(kClient, 108)->has_value());
 }
 
 // They took the first number that came for the lowest that was left.

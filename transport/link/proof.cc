@@ -72,8 +72,9 @@ absl::Status LinkProof::Unanswered(uint32_t padding) const {
   }
   return absl::UnavailableError(
       fmt::format("a link to {} over {} carries short packets, but none of {} bytes: {}; an "
-                  "interface or switch on the path has a smaller MTU; give all the same MTU, or "
-                  "set RdmaOptions::path_mtu to a smaller one",
+                  "interface or switch on the path has a smaller MTU (give all the same MTU, or "
+                  "set RdmaOptions::path_mtu to a smaller one), or a side had no send buffer for "
+                  "the packet (raise LinkLimits::send_buffers there)",
                   peer_, device, packet_bytes_, how));
 }
 

@@ -4,7 +4,9 @@
 // between them: behind a wrong neighbour entry, a firewall, or a switch with a smaller MTU. The
 // first round trip is a bare PING. In the second one PING and PONG fill a packet of the path, or
 // the longest SEND if that is shorter, if the peer takes padding (kFeaturePaddedPing). So a failure
-// can tell a path that carries nothing from one that carries short packets alone.
+// can tell a path that carries nothing from one that carries short packets alone. Both SENDs of the
+// second round trip need ordinary send buffers: a side that finds none until the limit fails the
+// proof, too.
 //
 // Owned by the coroutine of Endpoint::Connect(), on the thread of the endpoint's executor. It never
 // holds the link across an await. A link that has not proven itself is closed by the destructor:

@@ -418,8 +418,7 @@ absl::Status SharedWire::EndPredecessor(Connection& connection, int controls) {
   connection.controls_inode = file.st_ino;
   for (auto& each : connections_) {
     if (each->over || each->peer == nullptr || each->address != connection.address) continue;
-    const bool is_same_process = each->socket->pid() == connection.socket->pid();
-    if (is_same_process && each->controls_inode == connection.controls_inode) continue;
+    if (IsSameDevice(connection, *each)) continue;
     if (!MayFollow(connection, *each)) {
       return absl::PermissionDeniedError(
           fmt::format("it claims the address {} of process {}, which has not ended: give each "
@@ -431,11 +430,20 @@ absl::Status SharedWire::EndPredecessor(Connection& connection, int controls) {
   return absl::OkStatus();
 }
 
-bool SharedWire::MayFollow(const Connection& connection, const Connection& other) {
-  // A process that our PID namespace does not show is not known to be the same.
+bool SharedWire::IsSameProcess(const Connection& connection, const Connection& other) {
   const pid_t pid = connection.socket->pid();
-  const bool is_same_process = pid != 0 && pid == other.socket->pid();
-  return connection.outbound || is_same_process || other.socket->PeerIsGone();
+  return pid != 0 && pid == other.socket->pid();
+}
+
+bool SharedWire::IsSameDevice(const Connection& connection, const Connection& other) {
+  if (connection.controls_inode != other.controls_inode) return false;
+  const bool are_unseen = connection.socket->pid() == 0 && other.socket->pid() == 0;
+  const bool have_met = are_unseen && connection.outbound != other.outbound;
+  return have_met || IsSameProcess(connection, other);
+}
+
+bool SharedWire::MayFollow(const Connection& connection, const Connection& other) {
+  return connection.outbound || IsSameProcess(connection, other) || other.socket->PeerIsGone();
 }
 
 absl::Status SharedWire::HandleResolved(Connection& connection, const ControlMessage& message) {

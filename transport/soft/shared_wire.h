@@ -12,7 +12,9 @@
 //
 // A process that connects to us claims an address. The claim of an address that another process, or
 // another device, has with us counts only if the kernel confirms it (MayFollow). Otherwise that
-// process is refused, and nobody's lanes end.
+// process is refused, and nobody's lanes end. One limit: the kernel does not tell apart processes
+// that our PID namespace does not show. If we have dialed such a process, and it has not dialed us,
+// another one of these may pass for it by showing its memory (IsSameDevice).
 //
 // Nobody proves the name that he listens under, and any process may choose which name we are to
 // reach. So the wire never waits for a peer that does not accept: it tries a few times more, while
@@ -137,6 +139,13 @@ class SharedWire final : public Engine::Wire {
   // yet. `connection` has just named its address, and `controls` is the memory of its CQs'
   // controls. PERMISSION_DENIED if the address is another device's, which may well be there.
   absl::Status EndPredecessor(Connection& connection, int controls);
+  // Whether the kernel says that one process is at the other end of both. It does not say so of a
+  // process that our PID namespace does not show: the process id of each of these is 0.
+  static bool IsSameProcess(const Connection& connection, const Connection& other);
+  // Whether both are of one device: one process shows the same memory over both. If our PID
+  // namespace does not show the process, one of them must be our dial, which proves who has the
+  // address, and the other one the peer's.
+  static bool IsSameDevice(const Connection& connection, const Connection& other);
   // Whether the kernel says that `other`, of another device under the same address, is out of date:
   // we have connected to the one that listens under the address, `other` has ended, or both are of
   // one process, which lets go of a device before it makes another one under its address.

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/forbidden_call.h"
 #include "tests/support/manual_clock.h"
+#include "tests/transport/soft/pid_namespaces.h"
 #include "tests/transport/soft/raw_shared_peer.h"
 #include "tests/transport/soft/two_processes.h"
 #include "verbena/transport/base/process.h"
@@ -397,6 +399,103 @@ TEST_F(SharedWireTest, ASecondConnectionOfOneProcessEndsNone) {
   const auto first = Greet();
   const auto second = Greet();
   EXPECT_EQ(host_.peers_lost, 0);
+}
+
+// The device is in a PID namespace of its own, as in another container. It does not see the
+// processes of its peers: the kernel gives it their process ids as 0.
+class UnseenProcessTest : public SharedWireTest {
+ protected:
+  void SetUp() override {
+    if (!MayMakePidNamespaces()) GTEST_SKIP() << "no PID namespaces may be made here";
+  }
+
+  // For a Child: the device, which has `turns` turns, each when the test asks for it. In turn
+  // `dials` it connects to the peer.
+  std::function<void(Side&)> Device(int turns, int dials = -1) {
+    return InNewPidNamespace([this, turns, dials](Side& side) {
+      for (int turn = 0; turn < turns; ++turn) {
+        side.Await();
+        if (turn == dials) wire_.Connect({.qpn = 1, .address = peer_.address()});
+        Serve();
+        Serve();
+        side.Signal();
+      }
+      EXPECT_NE(host_.peer, nullptr);
+      EXPECT_EQ(host_.peers_lost, 0);
+      EXPECT_TRUE(host_.by_tcp.empty());
+    });
+  }
+  static void AwaitTurn(Child& device) {
+    Side side = device.side();
+    side.Signal();
+    side.Await();
+  }
+
+  std::unique_ptr<ControlSocket> Dial() {
+    auto socket = ControlSocket::Connect(state_.address()).value();
+    peer_.SayHello(*socket);
+    return socket;
+  }
+  // Takes the device's connection to it.
+  std::unique_ptr<ControlSocket> TakeDial() {
+    auto socket = ControlSocket::Accept(listener_.get()).value();
+    peer_.SayHello(*socket);
+    return socket;
+  }
+  // Whether the device has the peer's dial, and answers over it. It has one turn.
+  static bool IsAnswered(ControlSocket& socket, Child& device) {
+    EXPECT_TRUE(socket.Send({.kind = ControlMessage::kResolve}).ok());
+    AwaitTurn(device);
+    return Kinds(socket) ==
+           std::vector<uint32_t>{ControlMessage::kHello, ControlMessage::kResolved};
+  }
+};
+
+TEST_F(UnseenProcessTest, ItsMemoryAloneProvesNoAddress) {
+  Child claimant([this](Side& side) {
+    side.Await();
+    const auto socket = Dial();
+    side.Signal();
+    side.Await();
+    EXPECT_EQ(socket->Receive().value().message.kind, ControlMessage::kHello);
+    EXPECT_TRUE(absl::IsAborted(socket->Receive().status()));
+  });
+  Child device(Device(/*turns=*/4));
+  const auto socket = Dial();
+  AwaitTurn(device);
+  Side side = claimant.side();
+  side.Signal();
+  side.Await();
+  AwaitTurn(device);
+  side.Signal();
+  claimant.Join();
+  AwaitTurn(device);
+  EXPECT_TRUE(IsAnswered(*socket, device)) << "the connection goes on";
+  device.Join();
+}
+
+TEST_F(UnseenProcessTest, AProcessThatWasDialedMayDial) {
+  Child device(Device(/*turns=*/4, /*dials=*/0));
+  Listen();
+  AwaitTurn(device);
+  const auto theirs = TakeDial();
+  AwaitTurn(device);
+  const auto ours = Dial();
+  AwaitTurn(device);
+  EXPECT_TRUE(IsAnswered(*ours, device));
+  device.Join();
+}
+
+TEST_F(UnseenProcessTest, AProcessThatHasDialedMayBeDialed) {
+  Child device(Device(/*turns=*/4, /*dials=*/1));
+  Listen();
+  const auto ours = Dial();
+  AwaitTurn(device);
+  AwaitTurn(device);
+  const auto theirs = TakeDial();
+  AwaitTurn(device);
+  EXPECT_TRUE(IsAnswered(*ours, device));
+  device.Join();
 }
 
 // What the peer says of its arenas comes over each of its connections. The device reads one later

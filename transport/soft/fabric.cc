@@ -48,6 +48,11 @@ class LocalDevices {
     return found == devices_.end() ? nullptr : found->second.lock();
   }
 
+  bool Has(const DeviceAddress& address) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return devices_.contains(address);
+  }
+
   std::vector<std::shared_ptr<SoftFabric>> All() {
     std::lock_guard<std::mutex> lock(mutex_);
     std::vector<std::shared_ptr<SoftFabric>> all;
@@ -128,19 +133,27 @@ std::shared_ptr<Peer> SoftFabric::FindPeer(const DeviceAddress& address) {
 }
 
 absl::StatusOr<std::shared_ptr<Peer>> SoftFabric::PeerOf(SoftFabric& other) {
-  if (auto known = FindPeer(other.state_.address()); known != nullptr) return known;
+  auto known = FindPeer(other.state_.address());
+  if (known != nullptr && known->in_process()) return known;
   UniqueFd doorbell(other.state_.engine().DuplicateDoorbell());
   // Without it nobody could wake the engine of `other`.
   if (!doorbell && other.state_.engine().doorbell_fd() >= 0) {
     return ErrnoStatus(errno, "another descriptor of a soft device's doorbell");
   }
-  return AddPeer(std::make_shared<Peer>(PeerParts{.address = other.state_.address(),
-                                                  .controls = other.state_.share()->control(),
-                                                  .tables = &other.state_.tables(),
-                                                  .doorbell = std::move(doorbell),
-                                                  .keep_alive = other.state_.share(),
-                                                  .in_process = true}));
+  auto made = std::make_shared<Peer>(PeerParts{.address = other.state_.address(),
+                                               .controls = other.state_.share()->control(),
+                                               .tables = &other.state_.tables(),
+                                               .doorbell = std::move(doorbell),
+                                               .keep_alive = other.state_.share(),
+                                               .in_process = true});
+  std::lock_guard<std::mutex> lock(peers_mutex_);
+  std::shared_ptr<Peer>& peer = peers_[other.state_.address()];
+  // Another thread may have been faster. Who claimed the address keeps its own lanes.
+  if (peer == nullptr || !peer->in_process()) peer = std::move(made);
+  return peer;
 }
+
+bool SoftFabric::IsLocal(const DeviceAddress& address) { return LocalDevices::Get().Has(address); }
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved into the map.
 std::shared_ptr<Peer> SoftFabric::AddPeer(std::shared_ptr<Peer> peer) {

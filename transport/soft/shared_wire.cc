@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -372,6 +373,13 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
   if (connection.peer != nullptr || received.descriptors.size() != 3 ||
       (connection.outbound && connection.address != message.address())) {
     return absl::InvalidArgumentError("a soft device introduced itself wrongly");
+  }
+  // While one of our own devices is being made, another one may dial it.
+  if (connection.socket->pid() != getpid() && host_.IsLocal(message.address())) {
+    return absl::PermissionDeniedError(
+        fmt::format("it claims the address {} of a device of this process: give each soft device "
+                    "an address of its own",
+                    AddressText(message.address())));
   }
   connection.address = message.address();
   connection.deadline = kNever;

@@ -64,6 +64,8 @@ class WireHost {
   // Frees the memory of lanes that are over.
   virtual void SweepLanes() = 0;
 
+  // Whether a device of this process, this one or another, has the address.
+  virtual bool IsLocal(const DeviceAddress& address) = 0;
   // The one Peer with that address that everybody uses: `peer`, unless there is one already.
   virtual std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> peer) = 0;
   // The peer's process or device is no more.

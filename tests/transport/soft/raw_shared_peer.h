@@ -53,9 +53,11 @@ class RawSharedPeer {
     Resolve(*socket, /*qpn=*/0);
     return socket;
   }
-  void SayHello(ControlSocket& socket) {
+  void SayHello(ControlSocket& socket) { Claim(socket, address_.gid); }
+  // Greets under an address that may be another's.
+  void Claim(ControlSocket& socket, const ibv_gid& gid) {
     EXPECT_TRUE(socket
-                    .Send({.kind = ControlMessage::kHello, .gid = address_.gid},
+                    .Send({.kind = ControlMessage::kHello, .gid = gid},
                           {controls_.fd(), tables_.fd(), doorbell_.get()})
                     .ok());
   }

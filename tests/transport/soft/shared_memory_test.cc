@@ -1,6 +1,7 @@
 // Two QPs in two processes lose no byte and no wake-up over the shared-memory wire. Peers that die,
 // freeze or talk nonsense harm nobody else.
 
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -22,6 +23,7 @@
 #include "tests/transport/soft/two_processes.h"
 #include "verbena/transport/base/process.h"
 #include "verbena/transport/device/device.h"
+#include "verbena/transport/soft/address.h"
 #include "verbena/transport/soft/control_socket.h"
 
 namespace verbena::internal::soft {
@@ -251,6 +253,85 @@ TEST(SharedMemoryTest, ConnectionThatTalksNonsenseIsHungUpOnAndTheDeviceGoesOn) 
   ASSERT_TRUE(process.endpoint.ToRts(process.endpoint.qp()).ok());
   ASSERT_EQ(process.endpoint.SendText(0, "alive"), 0);
   EXPECT_EQ(AwaitByEvents(other).status, IBV_WC_SUCCESS);
+}
+
+// Sends a message over `queue` of `a`'s, to `b`.
+void ExpectDelivery(QpEnd& a, ibv_qp* queue, QpEnd& b) {
+  ASSERT_EQ(a.PostSend(1, a.SendSge(0, 8), IBV_SEND_SIGNALED, queue), 0);
+  EXPECT_EQ(AwaitInTime(a.cq()).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(AwaitInTime(b.cq()).status, IBV_WC_SUCCESS);
+}
+
+Address GidOf(QpEnd& endpoint) {
+  return {.gid = endpoint.gid(), .qpn = 0, .rkey = 0, .receive_buffer = 0};
+}
+
+// Whether the device hangs up, instead of answering.
+bool IsRefused(ControlSocket& socket) {
+  (void)socket.Send({.kind = ControlMessage::kResolve, .request = 1});
+  while (true) {
+    const auto received = socket.Receive();
+    if (received.ok() && received->message.kind == ControlMessage::kResolved) return false;
+    if (!received.ok() && !absl::IsUnavailable(received.status())) return true;
+    sched_yield();
+  }
+}
+
+TEST(SharedMemoryTest, NoOtherProcessSpeaksForADeviceOfThisOne) {
+  Child child([](Side& side) {
+    const DeviceAddress one{.gid = side.Exchange({}).gid};
+    const DeviceAddress other{.gid = side.Exchange({}).gid};
+    RawSharedPeer peer(one);
+    {
+      const auto as_itself = ControlSocket::Connect(one).value();
+      const auto as_other = ControlSocket::Connect(one).value();
+      peer.Claim(*as_itself, one.gid);
+      peer.Claim(*as_other, other.gid);
+      EXPECT_TRUE(IsRefused(*as_itself));
+      EXPECT_TRUE(IsRefused(*as_other));
+    }
+    // The device has seen the end of these when it has greeted another one.
+    peer.Greet();
+  });
+  Process one;
+  const auto other = SoftDevice::Create().value();
+  QpEnd target(*other, {.shared_receives = true});
+  PostReceives(target, 3);
+  Connect(one.endpoint, target);
+  ExpectDelivery(one.endpoint, one.endpoint.qp(), target);
+  child.side().Exchange(GidOf(one.endpoint));
+  child.side().Exchange(GidOf(target));
+  child.Join();
+  ExpectDelivery(one.endpoint, one.endpoint.qp(), target);
+  const QpHandle later = one.endpoint.AddQp();
+  const QpHandle its_target = target.AddQp();
+  ConnectQps(one.endpoint, later.get(), target, its_target.get());
+  ExpectDelivery(one.endpoint, later.get(), target);
+}
+
+// The process came first.
+TEST(SharedMemoryTest, ADeviceOfThisProcessHasItsAddressWhoeverClaimedIt) {
+  Child child([](Side& side) {
+    RawSharedPeer peer({.gid = side.Exchange({}).gid});
+    const auto socket = peer.Greet();
+    side.Signal();
+    side.Await();
+  });
+  Process one;
+  Side side = child.side();
+  side.Exchange(GidOf(one.endpoint));
+  side.Await();
+  const RawSharedPeer claimant({.gid = one.endpoint.gid()});
+  const auto other = SoftDevice::Create({.gid = claimant.address().gid}).value();
+  QpEnd target(*other, {.shared_receives = true});
+  PostReceives(target, 2);
+  Connect(one.endpoint, target);
+  ExpectDelivery(one.endpoint, one.endpoint.qp(), target);
+  side.Signal();
+  child.Join();
+  RawSharedPeer bystander({.gid = one.endpoint.gid()}, 2);
+  const auto after_its_end = bystander.Greet();
+  ExpectDelivery(one.endpoint, one.endpoint.qp(), target);
 }
 
 constexpr uid_t kNobody = 65534;

@@ -70,6 +70,7 @@ class CountingHost final : public WireHost {
   }
   void ServePairs(uint64_t) override {}
   void SweepLanes() override {}
+  bool IsLocal(const DeviceAddress& address) override { return address == local; }
   std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> added) override {
     lost_before_peer = peers_lost;
     if (peer_ended) peer = added;
@@ -90,6 +91,7 @@ class CountingHost final : public WireHost {
   int lost_before_peer = 0;          // peers_lost when the latest was added
   std::shared_ptr<Peer> peer;        // the latest, of all its connections
   bool peer_ended = true;            // there is none, or it was lost
+  DeviceAddress local{};             // of another device of this process; none by default
   std::vector<uint32_t> failed;      // QPs whose target is not reached
   std::vector<absl::Status> by_tcp;  // why: of each request that shared memory does not serve
 };
@@ -393,6 +395,19 @@ TEST_F(SharedWireTest, TheProcessThatListensUnderAnAddressHasIt) {
   EXPECT_TRUE(host_.failed.empty());
   child.side().Signal();
   child.Join();
+}
+
+TEST_F(SharedWireTest, OnlyOurProcessGreetsUnderTheAddressesOfItsDevices) {
+  host_.local = peer_.address();
+  Child child([this](Side& side) { GreetFrom(side, peer_); });
+  Side side = child.side();
+  side.Await();
+  Serve();
+  Serve();
+  EXPECT_EQ(host_.peer, nullptr);
+  side.Signal();
+  child.Join();
+  const auto socket = Greet();
 }
 
 TEST_F(SharedWireTest, ASecondConnectionOfOneProcessEndsNone) {

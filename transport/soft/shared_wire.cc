@@ -35,6 +35,23 @@ struct MappedShare {
   SharedRegion tables;
 };
 
+// Executors write to a peer's doorbell. What is not an eventfd like `ours`, or waits for room,
+// could hold them up. A malicious peer may still make it wait later (docs/peers.md).
+absl::Status CheckDoorbell(int theirs, int ours) {
+  struct stat their_file{};
+  struct stat our_file{};
+  const int flags = fcntl(theirs, F_GETFL);
+  if (flags < 0 || fstat(theirs, &their_file) != 0 || fstat(ours, &our_file) != 0) {
+    return ErrnoStatus(errno, "looking at a soft device's doorbell");
+  }
+  // All eventfds are one inode. What else has that inode (an epoll, say) refuses the write.
+  const bool is_eventfd =
+      their_file.st_dev == our_file.st_dev && their_file.st_ino == our_file.st_ino;
+  if (is_eventfd && (flags & O_NONBLOCK) != 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "a soft device's doorbell is not an eventfd, or waits for room");
+}
+
 }  // namespace
 
 SharedWire::~SharedWire() = default;
@@ -381,6 +398,8 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
                     "an address of its own",
                     AddressText(message.address())));
   }
+  VERBENA_RETURN_IF_ERROR(
+      CheckDoorbell(received.descriptors[2].get(), state_.engine().doorbell_fd()));
   connection.address = message.address();
   connection.deadline = kNever;
   VERBENA_RETURN_IF_ERROR(EndPredecessor(connection, received.descriptors[0].get()));

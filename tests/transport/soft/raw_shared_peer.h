@@ -55,11 +55,10 @@ class RawSharedPeer {
   }
   void SayHello(ControlSocket& socket) { Claim(socket, address_.gid); }
   // Greets under an address that may be another's.
-  void Claim(ControlSocket& socket, const ibv_gid& gid) {
-    EXPECT_TRUE(socket
-                    .Send({.kind = ControlMessage::kHello, .gid = gid},
-                          {controls_.fd(), tables_.fd(), doorbell_.get()})
-                    .ok());
+  void Claim(ControlSocket& socket, const ibv_gid& gid) { Introduce(socket, gid, doorbell_.get()); }
+  // Greets, and says that writing to `doorbell` wakes it.
+  void SayHelloWith(ControlSocket& socket, int doorbell) {
+    Introduce(socket, address_.gid, doorbell);
   }
   // Opens the lane to the CQ through which the device's QP `qpn` receives. Returns once the device
   // has it.
@@ -97,6 +96,12 @@ class RawSharedPeer {
   bool copies() const { return memory_.header().copying.load() % 2 != 0; }
 
  private:
+  void Introduce(ControlSocket& socket, const ibv_gid& gid, int doorbell) {
+    EXPECT_TRUE(socket
+                    .Send({.kind = ControlMessage::kHello, .gid = gid},
+                          {controls_.fd(), tables_.fd(), doorbell})
+                    .ok());
+  }
   ControlMessage Resolve(ControlSocket& socket, uint32_t qpn) {
     EXPECT_TRUE(socket.Send({.kind = ControlMessage::kResolve, .request = 1, .qpn = qpn}).ok());
     return Hear(socket, ControlMessage::kResolved).message;

@@ -6,8 +6,10 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -626,6 +628,24 @@ TEST_F(SharedWireTest, WithoutADescriptorForItsProcessAPeerIsRefusedInWords) {
   EXPECT_EQ(host_.peer, nullptr);
   ASSERT_EQ(host_.by_tcp.size(), 1u);
   EXPECT_TRUE(absl::IsResourceExhausted(host_.by_tcp[0])) << host_.by_tcp[0];
+}
+
+TEST_F(SharedWireTest, ADoorbellThatMayHoldUpWhoRingsItIsRefused) {
+  const UniqueFd waits(eventfd(0, EFD_CLOEXEC));
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+  const UniqueFd reads(ends[0]);
+  const UniqueFd writes(ends[1]);
+  for (const int doorbell : {waits.get(), writes.get()}) {
+    const auto socket = ControlSocket::Connect(state_.address()).value();
+    peer_.SayHelloWith(*socket, doorbell);
+    Serve();
+    Serve();
+    EXPECT_EQ(host_.peer, nullptr);
+    EXPECT_EQ(socket->Receive().value().message.kind, ControlMessage::kHello);
+    EXPECT_TRUE(absl::IsAborted(socket->Receive().status()));
+  }
+  const auto socket = Greet();
 }
 
 constexpr size_t kAtOnce = Engine::Wire::kMessagesAtOnce;

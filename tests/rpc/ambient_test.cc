@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "tests/rpc/first_device.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/support/any_handler.h"
-#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/task.h"
 
 namespace verbena::internal {
@@ -223,7 +223,7 @@ TEST_F(AmbientMemoryTest, AWaitForMemoryEndsBeforeTheDeadlineOfItsTask) {
   limits.memory.send_bytes = 4 << 20;
   StartBoth(limits);
   const auto all = [this]() -> Task<absl::Status> {
-    BufferPool& pool = (*CoreOf(*client_runtime_).shard(0).EndpointOn(0))->memory().send();
+    BufferPool& pool = PayloadMemoryOf(*client_runtime_)->send();
     const std::vector<Buffer> taken = co_await TakeAll(pool, 1 << 20);
     co_return (co_await WithDeadline(channel_->AllocateBuffer(1 << 20), 400ms)).status();
   };

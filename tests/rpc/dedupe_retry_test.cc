@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/counter_service.h"
+#include "tests/rpc/first_device.h"
 #include "tests/rpc/watched_device.h"
 #include "tests/support/moved_clock.h"
 #include "verbena/rpc/interceptor.h"
@@ -52,13 +53,7 @@ class DedupeRetryTest : public CounterTest {
   }
   // Without memory windows a lease ends at once.
   Task<bool> HasWindows() {
-    co_return CoreOf(*client_runtime_)
-        .shard(0)
-        .EndpointOn(0)
-        .value()
-        ->device()
-        .capabilities()
-        .memory_windows;
+    co_return FirstDeviceOf(*client_runtime_).capabilities().memory_windows;
   }
   uint64_t retries() const { return channel_->retry_stats().retries; }
 };

@@ -5,12 +5,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/rpc/first_device.h"
 #include "tests/rpc/open_link.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/transport/base/captured_log.h"
@@ -20,7 +22,6 @@
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
 namespace verbena::internal {
@@ -95,19 +96,19 @@ class DeviceFailureTest : public PayloadFixture {
 
   // Whether the pool that the client's payloads lie in registers more memory.
   Task<bool> ClientsPoolGrows() {
-    absl::StatusOr<Endpoint*> endpoint = CoreOf(*client_runtime_).shard(0).EndpointOn(0);
-    co_return endpoint.ok() && (*endpoint)->memory().send().stats().growing_bytes > 0;
+    const PayloadMemory* const memory = PayloadMemoryOf(*client_runtime_);
+    co_return memory != nullptr && memory->send().stats().growing_bytes > 0;
   }
 
   // Names memory as a handle from the client's link would.
   Task<absl::StatusOr<RemoteMemory>> SomeOfTheServers() {
-    const Link* link = OpenLinkOf(*client_runtime_);
-    if (link == nullptr) co_return absl::NotFoundError("there is no link");
+    const uint64_t link = PeerIdentityOf(*client_runtime_);
+    if (link == 0) co_return absl::NotFoundError("there is no link");
     RemoteMemoryHandle handle;
     handle.set_address(4096);
     handle.set_bytes(4096);
     handle.set_access(static_cast<uint32_t>(LeaseAccess::kRead));
-    handle.set_link(link->peer_identity());
+    handle.set_link(link);
     co_return channel_->Remote(handle);
   }
 
@@ -228,9 +229,7 @@ TEST_F(DeviceFailureTest, ACallWhoseMemoryIsOfTheFailedDeviceWasNotSentAndMayBeT
     co_return got;
   };
   auto hold = [&]() -> Task<void> {
-    absl::StatusOr<Endpoint*> endpoint = CoreOf(*client_runtime_).shard(0).EndpointOn(0);
-    EXPECT_TRUE(endpoint.ok()) << endpoint.status();
-    BufferPool& pool = (*endpoint)->memory().landing();
+    BufferPool& pool = PayloadMemoryOf(*client_runtime_)->landing();
     all = co_await TakeAll(pool, kBytes);
     TaskScope scope(client_runtime_->executor(0));
     scope.Spawn([&]() -> Task<void> { status = co_await get(); });

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "tests/rpc/first_device.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/shard/runtime.h"
 
 namespace verbena::internal {
 namespace faulty_client_test {
@@ -48,9 +48,7 @@ class FaultyClientTest : public PayloadFixture {
   }
   // The server grants no landing while its first memory is being registered.
   static Task<absl::Status> GrowReceiveMemory(Runtime& runtime) {
-    absl::StatusOr<Endpoint*> endpoint = CoreOf(runtime).shard(0).EndpointOn(0);
-    if (!endpoint.ok()) co_return endpoint.status();
-    co_return (co_await (*endpoint)->memory().receive().Allocate(kBytes)).status();
+    co_return (co_await PayloadMemoryOf(runtime)->receive().Allocate(kBytes)).status();
   }
   void TearDown() override {
     peer_.reset();

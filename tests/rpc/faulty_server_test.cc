@@ -213,7 +213,7 @@ class FaultyServerTest : public PayloadFixture, public ::testing::WithParamInter
   }
   // Until the client has noticed that its link is lost.
   Task<void> AwaitNoLink() {
-    while (CoreOf(*client_runtime_).shard(0).EndpointOn(0).value()->stats().links > 0) {
+    while (client_runtime_->endpoint_stats(0).links > 0) {
       co_await Turn(client_runtime_->executor(0));
     }
   }

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "tests/rpc/first_device.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/transport/base/captured_log.h"
-#include "verbena/rpc/shard/runtime.h"
 
 namespace verbena::internal {
 namespace greedy_client_test {
@@ -33,9 +33,7 @@ class GreedyClientTest : public PayloadFixture {
   }
   // Calls wait for memory in use alone: registering it may take longer than they may wait.
   static Task<absl::Status> RegisterAll(Runtime& runtime) {
-    absl::StatusOr<Endpoint*> endpoint = CoreOf(runtime).shard(0).EndpointOn(0);
-    if (!endpoint.ok()) co_return endpoint.status();
-    co_return (co_await (*endpoint)->memory().receive().Allocate(kBudget)).status();
+    co_return (co_await PayloadMemoryOf(runtime)->receive().Allocate(kBudget)).status();
   }
 
   static Task<absl::Status> Put(Channel& channel, size_t bytes, Deadline deadline = {}) {

@@ -15,6 +15,8 @@
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/scope.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 namespace lease_lifetime_test {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/rpc/first_device.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/support/moved_clock.h"
 #include "tests/support/watched.h"
@@ -139,7 +140,7 @@ TEST_F(MemoryWaitTest, AServerThatWaitsForItsClientHasNotFailed) {
   StartServer();
   StartClient({.limits = limits, .clock = &clock_});
   const auto landing = [this]() -> BufferPool& {
-    return (*CoreOf(*client_runtime_).shard(0).EndpointOn(0))->memory().landing();
+    return PayloadMemoryOf(*client_runtime_)->landing();
   };
   const auto prepare = [&]() -> Task<std::vector<Buffer>> {
     (void)CoreOf(*channel_).Here()->KeepTally();
@@ -169,8 +170,8 @@ TEST_F(MemoryWaitTest, AServerThatWaitsForItsClientHasNotFailed) {
 TEST_F(MemoryWaitTest, AWaitTooShortForThePoolToGrowBlamesNoBudget) {
   StartBoth();
   const auto wait = [this]() -> Task<absl::Status> {
-    Endpoint& endpoint = **CoreOf(*client_runtime_).shard(0).EndpointOn(0);
-    BufferPool& pool = endpoint.memory().landing();
+    const Endpoint& endpoint = **CoreOf(*client_runtime_).shard(0).EndpointOn(0);
+    BufferPool& pool = PayloadMemoryOf(*client_runtime_)->landing();
     co_return (
         co_await AllocateUntil(endpoint, pool, kMaxBufferBytes, {.longest = Duration::zero()}))
         .status();

@@ -1,11 +1,10 @@
 #include "tests/rpc/open_link.h"
 
-#include <cstdint>
-
 #include "absl/status/statusor.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 
@@ -17,6 +16,18 @@ Link* OpenLinkOf(Runtime& runtime) {
     if (Link* link = (*endpoint)->OpenLink({slot, 0})) return link;
   }
   return nullptr;
+}
+
+absl::Status CloseLinkOf(Runtime& runtime) {
+  Link* const link = OpenLinkOf(runtime);
+  if (link == nullptr) return absl::NotFoundError("there is no link");
+  link->Close(absl::UnavailableError("as was asked"));
+  return absl::OkStatus();
+}
+
+uint64_t PeerIdentityOf(Runtime& runtime) {
+  const Link* const link = OpenLinkOf(runtime);
+  return link == nullptr ? 0 : link->peer_identity();
 }
 
 }  // namespace verbena::internal

@@ -1,17 +1,28 @@
-// OpenLinkOf: the open link of a runtime, for tests that close it or look at it.
+// The open link of a runtime, for tests that close it or look at it.
+//
+// All functions run on the runtime's first executor. They find an open link there on the first
+// device, among the first LinkLimits::max_links links that were made.
 
 #ifndef VERBENA_TESTS_RPC_OPEN_LINK_H_
 #define VERBENA_TESTS_RPC_OPEN_LINK_H_
 
+#include <cstdint>
+
+#include "absl/status/status.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 
-// An open link on the runtime's first executor and device; nullptr if there is none. Finds only the
-// first LinkLimits::max_links links that were made there. On that executor; the link is valid until
-// the next await.
+class Link;
+
+// nullptr if there is none. Valid until the next await.
 Link* OpenLinkOf(Runtime& runtime);
+
+// Closes the link. NOT_FOUND if there is none.
+absl::Status CloseLinkOf(Runtime& runtime);
+
+// Link::peer_identity(); 0 if there is none.
+uint64_t PeerIdentityOf(Runtime& runtime);
 
 }  // namespace verbena::internal
 

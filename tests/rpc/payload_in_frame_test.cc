@@ -8,13 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "tests/rpc/first_device.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/support/moved_clock.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/call/bulk_format.h"
-#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/coro/scope.h"
+#include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
 namespace payload_in_frame_test {
@@ -70,9 +71,7 @@ class InFrameFixture : public PayloadFixture {
     co_return co_await Get(request, {.response_payload_into = std::move(into)});
   }
   // The device's default, since no test of this fixture that asks gives another.
-  size_t LargestInFrame() {
-    return DefaultPayloadInFrame((*CoreOf(*client_runtime_).shard(0).EndpointOn(0))->device());
-  }
+  size_t LargestInFrame() { return DefaultPayloadInFrame(FirstDeviceOf(*client_runtime_)); }
   // Transfers of both sides so far.
   uint64_t Moved() {
     return client_runtime_->endpoint_stats(0).traffic.transfers +
@@ -317,7 +316,7 @@ TEST_F(SmallPayloadMemoryTest, AResponseWaitsForTheClientsMemory) {
   StartServer();
   StartClient({.limits = Patient(), .clock = &clock_});
   auto get = [this](uint64_t most, bool frees) -> Task<absl::Status> {
-    BufferPool& pool = (*CoreOf(*client_runtime_).shard(0).EndpointOn(0))->memory().landing();
+    BufferPool& pool = PayloadMemoryOf(*client_runtime_)->landing();
     std::vector<Buffer> all = co_await TakeAll(pool, size_t{32} << 20);
     absl::Status status;
     bool ended = false;

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "tests/rpc/first_device.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/server_process.h"
 #include "tests/support/turn.h"
 #include "tests/support/watched.h"
-#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/coro/scope.h"
 
 namespace verbena::internal {
@@ -118,8 +118,7 @@ class PayloadProcessTest : public PayloadFixture {
   }
 
   Task<std::vector<Buffer>> TakeAllMemory() {
-    std::vector<Buffer> all = co_await TakeAll(
-        (*CoreOf(*client_runtime_).shard(0).EndpointOn(0))->memory().send(), kBytes);
+    std::vector<Buffer> all = co_await TakeAll(PayloadMemoryOf(*client_runtime_)->send(), kBytes);
     for (const Buffer& buffer : all) std::memset(buffer.data(), 'W', buffer.size());
     co_return all;
   }

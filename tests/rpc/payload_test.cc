@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "tests/rpc/first_device.h"
 #include "tests/rpc/payload_service.h"
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/shard/open_device.h"
@@ -343,11 +344,10 @@ TEST(PayloadCopiesTest, APayloadIsCopiedOnceEachWay) {
 // The request is borrowed until the call ends, and the call may wait before it serializes it.
 TEST_P(PayloadTest, ARequestThatChangesWhileItsCallWaitsForMemoryFailsTheCall) {
   auto call = [this]() -> Task<absl::Status> {
-    const BufferPool& pool = (*CoreOf(*client_runtime_).shard(0).EndpointOn(0))->memory().landing();
+    BufferPool& pool = PayloadMemoryOf(*client_runtime_)->landing();
     std::vector<Buffer> all;
     for (int i = 0; i < 2; ++i) {
-      VERBENA_CO_ASSIGN_OR_RETURN(Buffer half,
-                                  co_await const_cast<BufferPool&>(pool).Allocate(64 << 20));
+      VERBENA_CO_ASSIGN_OR_RETURN(Buffer half, co_await pool.Allocate(64 << 20));
       all.push_back(std::move(half));
     }
     testing::GetRequest request = Wanted(5);

@@ -221,9 +221,7 @@ TEST_F(StreamTest, AReadThatNoCancellationReachesEndsWithTheLink) {
     VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(ItemOf(1)));
     while (service_.read_ == 0) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
     // While the stream lives: its destructor would send a CANCEL.
-    internal::Link* link = internal::OpenLinkOf(*client_runtime_);
-    if (link == nullptr) co_return absl::InternalError("there is no link");
-    link->Close(absl::UnavailableError("as was asked"));
+    VERBENA_CO_RETURN_IF_ERROR(internal::CloseLinkOf(*client_runtime_));
     EXPECT_TRUE(absl::IsUnavailable((co_await writer.Finish()).status()));
     co_return absl::OkStatus();
   };

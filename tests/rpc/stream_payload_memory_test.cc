@@ -9,8 +9,8 @@
 
 #include "gtest/gtest.h"
 #include "tests/rpc/abandonable.h"
+#include "tests/rpc/first_device.h"
 #include "tests/rpc/stream_payload_service.h"
-#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/combinators.h"
@@ -39,9 +39,7 @@ class ShortStreamMemoryTest : public StreamPayloadTest {
     EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
   }
 
-  internal::BufferPool& landing() {
-    return (*internal::CoreOf(*client_runtime_).shard(0).EndpointOn(0))->memory().landing();
-  }
+  internal::BufferPool& landing() { return internal::PayloadMemoryOf(*client_runtime_)->landing(); }
   Task<absl::Status> TakeAll() {
     for (size_t bytes : {size_t{1} << 20, size_t{4096}}) {
       for (;;) {

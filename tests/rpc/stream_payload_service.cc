@@ -9,12 +9,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/rpc/first_device.h"
 #include "tests/rpc/open_link.h"
-#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/link/endpoint.h"
 
 namespace verbena {
 
@@ -143,17 +142,14 @@ testing::CountRequest StreamPayloadTest::CountOf(uint32_t count, uint32_t bytes)
 }
 
 void StreamPayloadTest::LoseLink() {
-  internal::Link* link = internal::OpenLinkOf(*client_runtime_);
-  ASSERT_NE(link, nullptr);
-  link->Close(absl::UnavailableError("as was asked"));
+  ASSERT_EQ(internal::CloseLinkOf(*client_runtime_), absl::OkStatus());
 }
 
 Task<size_t> StreamPayloadTest::HeldBytes(Runtime& runtime) {
-  absl::StatusOr<internal::Endpoint*> endpoint = internal::CoreOf(runtime).shard(0).EndpointOn(0);
-  if (!endpoint.ok()) co_return size_t{0};
-  const internal::PayloadMemory& memory = (*endpoint)->memory();
-  co_return memory.send().stats().bytes_in_use + memory.receive().stats().bytes_in_use +
-      memory.landing().stats().bytes_in_use;
+  const internal::PayloadMemory* const memory = internal::PayloadMemoryOf(runtime);
+  if (memory == nullptr) co_return size_t{0};
+  co_return memory->send().stats().bytes_in_use + memory->receive().stats().bytes_in_use +
+      memory->landing().stats().bytes_in_use;
 }
 
 void StreamPayloadTest::ExpectNothingHeld() {

@@ -40,12 +40,7 @@ class UselessLinksTest : public StreamTest {
     LoseLink();
   }
 
-  Task<absl::Status> CloseLink() {
-    Link* const link = OpenLinkOf(*client_runtime_);
-    if (link == nullptr) co_return absl::NotFoundError("there is no link");
-    link->Close(absl::UnavailableError("as was asked"));
-    co_return absl::OkStatus();
-  }
+  Task<absl::Status> CloseLink() { co_return CloseLinkOf(*client_runtime_); }
 
   // The row has `lost` links by now. The channel makes the next one after `pause`, give or take a
   // fifth, and says until then why it makes none.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/rpc/dedupe_testing.verbena.pb.h"
+#include "tests/rpc/first_device.h"
 #include "tests/rpc/payload_testing.verbena.pb.h"
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing_service.h"
@@ -89,8 +90,8 @@ class WaitingRequestsTest : public RpcTest {
 
   // The send memory in use on a runtime's first executor and device.
   static Task<size_t> SendBytes(Runtime& runtime) {
-    absl::StatusOr<Endpoint*> endpoint = CoreOf(runtime).shard(0).EndpointOn(0);
-    co_return endpoint.ok() ? (*endpoint)->memory().send().stats().bytes_in_use : 0;
+    const PayloadMemory* const memory = PayloadMemoryOf(runtime);
+    co_return memory != nullptr ? memory->send().stats().bytes_in_use : 0;
   }
 
   Task<absl::Status> Calls(const std::function<void()>& meanwhile) {
@@ -129,11 +130,7 @@ class WaitingRequestsTest : public RpcTest {
         ended_[i] = co_await stub_->Echo(requests_[i], reply, std::move(options));
       });
     }
-    const Endpoint* endpoint = nullptr;
-    while (endpoint == nullptr || endpoint->stats().traffic.credit_waits == 0) {
-      (void)co_await Pause();
-      endpoint = *CoreOf(*client_runtime_).shard(0).EndpointOn(0);
-    }
+    while (client_runtime_->endpoint_stats(0).traffic.credit_waits == 0) (void)co_await Pause();
     meanwhile();
     waiting_ = true;
     co_await last.Join();
@@ -234,8 +231,7 @@ TEST_F(WaitingRequestsTest, NorDoesThatOfACallGivenUpWhileItsLinkStaysOpen) {
   bool is_strict = false;
   MakeCalls([](RoguePeer&) {},
             [&] {
-              const Endpoint* endpoint = *CoreOf(*client_runtime_).shard(0).EndpointOn(0);
-              is_strict = endpoint->limits().leases.level == LeaseLevel::kStrict;
+              is_strict = FirstDeviceOf(*client_runtime_).capabilities().windows_checked;
               last_->RequestCancel();
             });
   EXPECT_EQ(ended_[kLast].code(), absl::StatusCode::kCancelled) << ended_[kLast];

@@ -33,7 +33,6 @@
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/link/link.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
@@ -166,13 +165,8 @@ class FallbackTest : public RpcTest {
     return !DeviceScores::Of(shard).WhyPassedOver(server_->address(), 0).empty();
   }
 
-  VERBENA_CORO_WRAPPER Task<absl::Status> CloseLink() { return CloseLinkOf(*client_runtime_); }
-  static Task<absl::Status> CloseLinkOf(Runtime& runtime) {
-    Link* const link = OpenLinkOf(runtime);
-    if (link == nullptr) co_return absl::NotFoundError("there is no link over the first device");
-    link->Close(absl::UnavailableError("as was asked"));
-    co_return absl::OkStatus();
-  }
+  VERBENA_CORO_WRAPPER Task<absl::Status> CloseLink() { return Closing(*client_runtime_); }
+  static Task<absl::Status> Closing(Runtime& runtime) { co_return CloseLinkOf(runtime); }
 
   Task<absl::Status> Linger() { co_return (co_await stub_->Linger(testing::Empty())).status(); }
 
@@ -344,7 +338,7 @@ TEST_F(FallbackTest, LinksThatTheClientClosesDoNotCountAgainstTheirDevice) {
 TEST_F(FallbackTest, LinksOnWhichTheServerHangsUpDoNotCountAgainstTheirDevice) {
   Start();
   EndLinks([this] {
-    EXPECT_EQ(server_runtime_->BlockOn(CloseLinkOf(*server_runtime_)), absl::OkStatus());
+    EXPECT_EQ(server_runtime_->BlockOn(Closing(*server_runtime_)), absl::OkStatus());
   });
   EXPECT_FALSE(IsFirstPassedOver());
 }

@@ -1,6 +1,7 @@
 // A landing counts for its client and source until its memory is free, even after its link is lost.
 
 #include "verbena/rpc/server/landings.h"
+#include "tests/rpc/first_device.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +10,6 @@
 
 #include "tests/rpc/runtime_pair.h"
 #include "verbena/rpc/server/clients.h"
-#include "verbena/rpc/shard/runtime.h"
-#include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -20,9 +19,8 @@ namespace landings_test {
 constexpr size_t kBytes = 64 << 10;
 
 Task<absl::Status> LoseALink(Runtime& runtime) {
-  VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint, CoreOf(runtime).shard(0).EndpointOn(0));
   VERBENA_CO_ASSIGN_OR_RETURN(Buffer landing,
-                              co_await endpoint->memory().receive().Allocate(kBytes));
+                              co_await PayloadMemoryOf(runtime)->receive().Allocate(kBytes));
   auto source = std::make_shared<ServerSource>(
       ClientBounds{.calls = 1, .bytes = 2 * kBytes, .granted = kBytes, .responses = kBytes});
   auto client = std::make_shared<ServerClient>(

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/rpc/first_device.h"
 #include "tests/rpc/payload_testing.verbena.pb.h"
 #include "tests/rpc/runtime_pair.h"
 #include "verbena/rpc/call/allocate.h"
@@ -89,9 +90,7 @@ class ResponseMemoryTest : public RuntimePair {
 
   // The server's send memory; a pool keeps what it has registered.
   Task<absl::Status> RegisterAll() {
-    VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint,
-                                CoreOf(*server_runtime_).shard(0).EndpointOn(0));
-    co_return (co_await endpoint->memory().send().Allocate(kBudget)).status();
+    co_return (co_await PayloadMemoryOf(*server_runtime_)->send().Allocate(kBudget)).status();
   }
 
   Client StartClient() {
@@ -139,11 +138,11 @@ TEST_F(ResponseMemoryTest, AWaitThatWasGivenUpAsksForNothingMore) {
   const auto run = [&]() -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint,
                                 CoreOf(*server_runtime_).shard(0).EndpointOn(0));
+    BufferPool& pool = PayloadMemoryOf(*server_runtime_)->send();
     QuotaHold hold(part, 10);
     CancelScope scope;
     const auto wait = [&]() -> Task<absl::Status> {
-      co_return (co_await AllocateWithin(hold, *endpoint, endpoint->memory().send(), 64,
-                                         {.listener = &listener}))
+      co_return (co_await AllocateWithin(hold, *endpoint, pool, 64, {.listener = &listener}))
           .status();
     };
     const auto waiter = [&]() -> Task<absl::Status> { co_return co_await wait().In(&scope); };

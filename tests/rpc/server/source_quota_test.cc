@@ -1,6 +1,7 @@
 // A source address has one share of a server's calls, memory and landings, whatever number of
 // runtime ids its clients claim.
 
+#include "tests/rpc/first_device.h"
 #include "verbena/rpc/server/clients.h"
 
 #include <memory>
@@ -11,7 +12,6 @@
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing_service.h"
-#include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 
 namespace verbena::internal {
@@ -52,8 +52,7 @@ class SourceTest : public PayloadFixture {
 
   // Memory for requests, `bytes` of it; a pool keeps what it has registered.
   static Task<absl::Status> Register(Runtime& runtime, size_t bytes) {
-    VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint, CoreOf(runtime).shard(0).EndpointOn(0));
-    co_return (co_await endpoint->memory().receive().Allocate(bytes)).status();
+    co_return (co_await PayloadMemoryOf(runtime)->receive().Allocate(bytes)).status();
   }
 
   std::unique_ptr<RoguePeer> Rogue(Host& host) {

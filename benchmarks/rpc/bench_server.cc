@@ -9,6 +9,7 @@
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/executor/executor.h"
+#include "verbena/transport/link/endpoint.h"
 
 namespace verbena::benchmarks {
 namespace {

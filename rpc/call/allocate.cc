@@ -9,6 +9,7 @@
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
 namespace {

@@ -15,10 +15,12 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/memory/buffer.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
 namespace verbena::internal {
+
+class Endpoint;
 
 // The longest wait for memory, whatever the call's deadline is: handlers that make calls and wait
 // for each other's memory would otherwise wait for ever. Servers have an option of their own.

@@ -13,6 +13,8 @@
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/leases.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/link_ref.h"
 #include "verbena/transport/link/one_sided_awaits.h"
 
 namespace verbena {

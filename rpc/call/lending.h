@@ -11,13 +11,14 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/compiler.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/lease_access.h"
 #include "verbena/transport/link/link_ref.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 
 class Endpoint;
+class Link;
 
 class Lending {
  public:

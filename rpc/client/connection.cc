@@ -24,6 +24,8 @@
 #include "verbena/transport/coro/combinators.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 namespace {

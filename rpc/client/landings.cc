@@ -8,6 +8,8 @@
 #include "verbena/rpc/call/frames.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {

@@ -21,12 +21,15 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/listener.h"
 #include "verbena/transport/link/transfers.h"
+#include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
+
+class Endpoint;
+class Link;
 
 struct HeldGrant {
   uint32_t slot = 0;

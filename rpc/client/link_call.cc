@@ -16,6 +16,7 @@
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/link.h"
 #include "verbena/transport/link/one_sided_awaits.h"
 #include "verbena/transport/memory/buffer.h"
 

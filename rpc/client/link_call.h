@@ -36,10 +36,12 @@
 #include "verbena/rpc/client/spec.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/transfers.h"
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
+
+class Link;
 
 class LinkCall final : public CallInFlight, private PayloadListener {
  public:

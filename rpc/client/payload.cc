@@ -14,6 +14,7 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {

@@ -26,11 +26,14 @@
 #include "verbena/rpc/client/session.h"
 #include "verbena/rpc/detail/message.h"
 #include "verbena/transport/coro/sync.h"
+#include "verbena/transport/link/lease_access.h"
 #include "verbena/transport/link/leases.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/transfers.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
+
+class Link;
 
 // Hears when the request of a call may follow its payload.
 class PayloadListener {

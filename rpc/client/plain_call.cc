@@ -6,6 +6,7 @@
 #include "verbena/rpc/call/frames.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 

@@ -14,10 +14,11 @@
 #include "verbena/rpc/call/bulk_format.h"
 #include "verbena/rpc/client/call.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/link/link.h"
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
+
+class Link;
 
 class PlainCall : public CallInFlight {
  public:

@@ -39,6 +39,7 @@
 namespace verbena::internal {
 
 class Endpoint;
+class Link;
 
 // ReplyBuffers: memory for the payloads of a stream's messages at its client.
 //

@@ -29,6 +29,7 @@
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 
@@ -372,7 +373,7 @@ absl::Status ServerCall::ReadContext(std::string_view block) {
   }
   Link* const link = parts_.link->link();
   if (violation.ok() && link != nullptr) {
-    violation = CheckAnnounced(context, ContextFeaturesOf(*link));
+    violation = CheckAnnounced(context, parts_.link->context_features());
   }
   if (!violation.ok()) {
     if (link != nullptr) link->Close(violation);

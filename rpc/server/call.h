@@ -31,13 +31,17 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/transfers.h"
+#include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
 
 class CallPool;
+class Link;
 
 // ServerCall: one call that a server runs, from its request frame to its response.
 //

@@ -21,16 +21,11 @@
 #include "verbena/rpc/stream/windows.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/clock.h"
-#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 
+class Link;
 class ServerCall;
-
-// Says which parts context blocks over `link` may have.
-inline ContextFeatures ContextFeaturesOf(const Link& link) {
-  return {.names_attempts = link.names_attempts(), .tells_highest = link.tells_highest_number()};
-}
 
 // CallSlots: the calls of one link that a server runs, by the client's call slot.
 //
@@ -109,6 +104,8 @@ class CallLink : public ShortageListener {
   // nullptr until the link opens, which is before its handshake has ended, and once it is down.
   Link* link() const { return link_; }
   const std::string& peer() const { return peer_; }
+  // The parts that context blocks over the link may have, once it has opened.
+  const ContextFeatures& context_features() const { return context_features_; }
   // The client of this link, which may have other links.
   ServerClient& client() const { return *client_; }
   // The windows that the link's streams share. Precondition: a stream was opened.
@@ -147,6 +144,7 @@ class CallLink : public ShortageListener {
   CallSlots by_slot_;
   StreamLink streams_;
   uint32_t waits_ = 0;
+  ContextFeatures context_features_;
 };
 
 }  // namespace verbena::internal

@@ -5,6 +5,7 @@
 
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/quota.h"
+#include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {

@@ -22,10 +22,11 @@
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
+
+class Endpoint;
 
 // What one client, or all clients of one source address, may have of one executor of a server.
 struct ClientBounds {

@@ -26,10 +26,12 @@
 #include "verbena/rpc/server/clients.h"
 #include "verbena/transport/coro/quota.h"
 #include "verbena/transport/link/leases.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/listener.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
+
+class Link;
 
 // A landing that a request has used. Its holder must end the lease by Link::EndLease(), and give
 // the hold back when the request's handler has ended, or, if no handler got the landing, when its

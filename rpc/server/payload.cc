@@ -23,6 +23,7 @@
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
 #include "verbena/transport/link/one_sided_awaits.h"
 #include "verbena/transport/link/transfers.h"
 

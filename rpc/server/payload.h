@@ -26,11 +26,15 @@
 #include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/leases.h"
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/listener.h"
+#include "verbena/transport/link/transfers.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
+
+class Link;
 
 // ServedCall: the parts of a server's call that both halves of its bulk use.
 //

@@ -5,6 +5,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 

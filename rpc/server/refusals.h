@@ -18,9 +18,11 @@
 #include "verbena/rpc/server/state.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/listener.h"
 
 namespace verbena::internal {
+
+class Link;
 
 struct Refusal {
   Refusal(CallId id, RefusalReason its_reason)

@@ -9,6 +9,7 @@
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 

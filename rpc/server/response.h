@@ -22,10 +22,13 @@
 #include "verbena/rpc/stream/beside.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/listener.h"
+#include "verbena/transport/link/transfers.h"
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
+
+class Link;
 
 // CallMessages: the request and the reply of a server's call, kept from call to call.
 //

@@ -7,6 +7,7 @@
 #include "verbena/rpc/server/request.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
 
@@ -28,6 +29,8 @@ ServerSession::~ServerSession() {
 
 void ServerSession::OnLinkOpen(Link& link) {
   link_ = &link;
+  context_features_ = {.names_attempts = link.names_attempts(),
+                       .tells_highest = link.tells_highest_number()};
   owner_.OnSessionOpen(*this);
 }
 
@@ -66,7 +69,7 @@ absl::Status ServerSession::OnRequest(const FrameHeader& frame, const char* body
   }
   IncomingRequest request;
   const RequestRules rules{.max_body_bytes = link_->max_body_bytes(),
-                           .context_features = ContextFeaturesOf(*link_)};
+                           .context_features = context_features_};
   VERBENA_RETURN_IF_ERROR(ParseRequest(frame, body, rules, request));
   UsedGrant landing;
   if (request.bulk.has_value() && request.bulk->grant != RequestBulk::kNoGrant) {

@@ -26,6 +26,8 @@
 
 namespace verbena::internal {
 
+class Endpoint;
+
 // Handlers that run, by the method's full name.
 using RunningHandlers = absl::btree_map<std::string, uint32_t>;
 

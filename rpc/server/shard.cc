@@ -14,6 +14,8 @@
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/executor/spawn.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 namespace {

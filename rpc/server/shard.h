@@ -28,6 +28,9 @@
 
 namespace verbena::internal {
 
+class Endpoint;
+class Link;
+
 class ServerShard final : private ServerSession::Owner {
  public:
   ServerShard(Shard& shard, const MethodTable& methods, const ServerLimits& limits);

@@ -35,6 +35,7 @@
 namespace verbena::internal {
 
 class DedupeTable;
+class Endpoint;
 
 // EarlierAttempts: ends attempts of calls that came over links which their clients have lost, on
 // whichever executor of a server they run.

@@ -21,6 +21,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -35,9 +36,10 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/random.h"
+#include "verbena/transport/connect/peer.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/link/device_context.h"
-#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/endpoint_memory.h"
 
 namespace verbena::internal {
 

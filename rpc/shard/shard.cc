@@ -9,6 +9,7 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/executor/spawn.h"
+#include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
 

@@ -6,6 +6,7 @@
 #ifndef VERBENA_RPC_SHARD_SHARD_H_
 #define VERBENA_RPC_SHARD_SHARD_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -20,12 +21,15 @@
 #include "verbena/rpc/stream/memory.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/scope.h"
+#include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/limits.h"
 
 namespace verbena::internal {
 
+class Endpoint;
 class RuntimeCore;
 
 // Published: a value that its owner sets from time to time, and any thread reads.

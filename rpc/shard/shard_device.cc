@@ -11,6 +11,7 @@
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/device/control_pool.h"
+#include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
 namespace {
@@ -27,6 +28,8 @@ ShardDevice::ShardDevice(Executor& executor, DeviceKeeper& keeper, const Endpoin
   opened_ = keeper.Attach(*this);
   if (opened_ != nullptr || !keeper.in_reserve()) arrived_.Set();
 }
+
+ShardDevice::~ShardDevice() = default;
 
 absl::StatusOr<Endpoint*> ShardDevice::UseEndpoint() {
   if (endpoint_ != nullptr) return endpoint_.get();

@@ -10,6 +10,7 @@
 #define VERBENA_RPC_SHARD_SHARD_DEVICE_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,15 +21,19 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/shard/device_keeper.h"
+#include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
-#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/endpoint_memory.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/stats.h"
 
 namespace verbena::internal {
+
+class Endpoint;
 
 // The arguments of each endpoint of one executor.
 struct EndpointOptions {
@@ -45,7 +50,7 @@ class ShardDevice final : private DeviceKeeper::User {
               TaskScope& tasks);
   ShardDevice(const ShardDevice&) = delete;
   ShardDevice& operator=(const ShardDevice&) = delete;
-  ~ShardDevice() override = default;
+  ~ShardDevice() override;
 
   const std::string& name() const { return keeper_.name(); }
   LinkKind kind() const { return keeper_.kind(); }

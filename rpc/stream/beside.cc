@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/call/frames.h"
 #include "verbena/transport/base/check.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 

@@ -20,10 +20,11 @@
 #include "verbena/rpc/call/frames.h"
 #include "verbena/rpc/stream/memory.h"
 #include "verbena/transport/base/check.h"
-#include "verbena/transport/link/link.h"
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
+
+class Link;
 
 class BesideSender {
  public:

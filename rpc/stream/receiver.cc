@@ -13,6 +13,7 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {

@@ -28,10 +28,13 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/listener.h"
+#include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
+
+class Link;
 
 // A frame's body, as a part of a stream's message. The bytes of a message's payload follow those of
 // the message.

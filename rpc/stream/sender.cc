@@ -9,6 +9,7 @@
 #include "verbena/rpc/detail/message.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 namespace {

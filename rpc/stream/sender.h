@@ -16,10 +16,13 @@
 #include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/detail/stream_awaits.h"
 #include "verbena/rpc/stream/windows.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/listener.h"
+#include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
+
+class Link;
 
 // StreamListener: hears of each message of a stream, in order, once.
 //

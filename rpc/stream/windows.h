@@ -19,10 +19,12 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/listener.h"
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
+
+class Link;
 
 // (start)
 inline constexpr uint32_t kStreamWindowBytes = 256 * 1024;

@@ -17,6 +17,7 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
 namespace lifetime_test {

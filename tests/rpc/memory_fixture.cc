@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "verbena/rpc/shard/runtime.h"
+#include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
 

@@ -34,6 +34,7 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/turn_pacer.h"
 #include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/endpoint_memory.h"
 #include "verbena/transport/link/handshake.h"
 #include "verbena/transport/link/host.h"
 #include "verbena/transport/link/ids.h"
@@ -46,7 +47,6 @@
 #include "verbena/transport/link/receives.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/supplies.h"
-#include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
 
@@ -165,17 +165,6 @@ class ServiceState {
   absl::Status reason_;
   bool failed_ = false;
   bool shutting_down_ = false;
-};
-
-// Memory and queues that an endpoint registers with its device when it is made. Move-only; any
-// thread.
-struct EndpointMemory {
-  std::unique_ptr<ReceiveRing> receives;
-  SendMemory send;
-  // For payloads. None when an endpoint is made: its pools grow by themselves.
-  std::vector<std::unique_ptr<CarvedArena>> arenas = {};
-  // On a device without shared receive queues.
-  std::unique_ptr<LinkReceives> link_receives = nullptr;
 };
 
 class Endpoint final : public LinkHost, private CompletionListener, private FlushHook {

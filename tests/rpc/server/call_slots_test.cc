@@ -1,6 +1,6 @@
 // A link's table of call slots takes memory for calls that run, and gives it back.
 
-#include "verbena/rpc/server/session.h"
+#include "verbena/rpc/server/call_link.h"
 
 #include <gtest/gtest.h>
 

@@ -26,6 +26,7 @@
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
+#include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/soft/options.h"
 #include "verbena/transport/soft/soft_device.h"

@@ -24,6 +24,7 @@
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena {
 namespace internal {
@@ -277,7 +278,7 @@ Task<absl::StatusOr<Buffer>> AllocateFor(internal::ClientChannel& channel, size_
   absl::StatusOr<internal::ClientSession*> session =
       co_await connection->Session(deadline, wish.wait_for_ready);
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
-  const internal::Endpoint& endpoint = (*session)->endpoint();
+  const internal::Endpoint& endpoint = (*session)->link()->endpoint();
   absl::StatusOr<Buffer> buffer = co_await internal::AllocateUntil(
       endpoint, endpoint.memory().send(), bytes, {.deadline = deadline});
   if (!buffer.ok()) co_return WithOutcome(buffer.status(), Outcome::kNotExecuted);
@@ -326,7 +327,7 @@ Task<absl::StatusOr<std::string>> Channel::DeviceName() {
                               co_await core_->Route({}, {}, /*wait_for_ready=*/false));
   absl::StatusOr<internal::ClientSession*> session = co_await connection->Session({});
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
-  co_return (*session)->endpoint().device_name();
+  co_return (*session)->link()->endpoint().device_name();
 }
 
 Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {

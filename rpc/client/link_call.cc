@@ -64,7 +64,7 @@ bool LinkCall::WantsLanding(const Link& link) const {
 bool LinkCall::LacksRoom() const {
   const Link& link = *session_->link();
   return MessageTravels(link) || WantsLanding(link) ||
-         session_->free_leases() < bulk_->leases_needed(session_);
+         link.free_leases() < bulk_->leases_needed(session_);
 }
 
 size_t LinkCall::BytesInFrame() const {
@@ -87,7 +87,7 @@ absl::Status LinkCall::Shape() {
   if (info_ != nullptr) info_->request_bytes = static_cast<uint32_t>(message_bytes_);
   const CallOptions& options = spec_.options;
   if (!HasPayloads(method_, options) && context_bytes_ <= kMaxContextInFrame &&
-      context_bytes_ + message_bytes_ <= session_->max_body_bytes()) {
+      context_bytes_ + message_bytes_ <= session_->link()->max_body_bytes()) {
     return absl::OkStatus();
   }
   ClientBulk& bulk = bulk_.emplace();
@@ -95,7 +95,7 @@ absl::Status LinkCall::Shape() {
   bulk.landing = spec_.buffers.TakeRoom();
   if (!bulk.landing) bulk.response_room = options.max_response_payload;
   bulk.frame_message_bytes = BytesInFrame();
-  const LinkLimits& limits = session_->endpoint().limits();
+  const LinkLimits& limits = session_->link()->endpoint().limits();
   VERBENA_RETURN_IF_ERROR(
       CheckPayloadSize("a request payload", bulk.payload.size(), "client", limits));
   VERBENA_RETURN_IF_ERROR(CheckMessageSize("a request", message_bytes_, "client", limits));
@@ -107,7 +107,7 @@ absl::Status LinkCall::Shape() {
 // be gone when this ends.
 Task<absl::Status> LinkCall::AllocateMemory() {
   const Link& link = *session_->link();
-  const Endpoint& endpoint = session_->endpoint();
+  const Endpoint& endpoint = link.endpoint();
   [[maybe_unused]] const auto use = endpoint.Use();
   const bool wants_landing = WantsLanding(link);
   if (MessageTravels(link)) {
@@ -142,7 +142,7 @@ Task<absl::Status> LinkCall::AwaitLeases(uint32_t leases, bool wait_for_ready) {
     absl::Status status;
     if (session_ == nullptr) {
       status = (co_await connection_->Session(spec_.deadline, wait_for_ready)).status();
-    } else if (session_->free_leases() >= leases) {
+    } else if (session_->link()->free_leases() >= leases) {
       co_return absl::OkStatus();
     } else {
       status = co_await WithDeadline(FreeLeases(*session_->link(), leases), spec_.deadline);
@@ -157,7 +157,7 @@ Task<absl::Status> LinkCall::AwaitRoom() {
   VERBENA_CO_RETURN_IF_ERROR(co_await AllocateMemory());
   bulk_->frame_message_bytes = BytesInFrame();
   session_ = connection_->usable_session();
-  if (session_ == nullptr || session_->free_leases() < bulk_->leases_needed(session_)) {
+  if (session_ == nullptr || session_->link()->free_leases() < bulk_->leases_needed(session_)) {
     VERBENA_CO_RETURN_IF_ERROR(
         co_await AwaitLeases(bulk_->leases_needed(nullptr), spec_.options.wait_for_ready));
   }
@@ -174,7 +174,7 @@ absl::Status LinkCall::CheckAfterWait(bool own_landing) const {
   for (const Buffer* taken : {&bulk_->message, own_landing ? &bulk_->landing : nullptr}) {
     if (taken == nullptr || taken->size() == 0) continue;
     const MemoryRegion& region = taken->view().region();
-    if (region.pd() == session_->endpoint().pd()) continue;
+    if (region.pd() == session_->link()->endpoint().pd()) continue;
     return absl::UnavailableError(
         fmt::format("{} failed, or was removed, while {} waited with memory of it; try again",
                     region.device_name(), method_.full_name));
@@ -225,7 +225,7 @@ bool LinkCall::Begin() {
   if (has_deadline() && deadline_ <= scheduler_.now()) return Refuse(TooLate());
   // The link may have been replaced since the request was measured, and the new one may have
   // smaller frames.
-  if (body_bytes > session_->max_body_bytes()) return Refuse(TooLargeForLink());
+  if (body_bytes > session_->link()->max_body_bytes()) return Refuse(TooLargeForLink());
   if (spec_.fence != nullptr || (context_ != nullptr && context_->tells_highest)) [[unlikely]] {
     if (absl::Status fit = CheckServer(); !fit.ok()) return Refuse(std::move(fit));
   }
@@ -244,7 +244,7 @@ absl::Status LinkCall::TooLargeForLink() const {
   return absl::UnavailableError(
       fmt::format("the request to {} takes {} bytes, but a frame of this link {}: the link "
                   "changed while the call began; try again",
-                  method_.full_name, body_bytes, session_->max_body_bytes()));
+                  method_.full_name, body_bytes, session_->link()->max_body_bytes()));
 }
 
 absl::Status LinkCall::CheckServer() const {
@@ -428,7 +428,7 @@ absl::Status LinkCall::OnLandingNeeded(const LandingRequest& wanted) {
 
 // The call may end while this waits, and its link may be lost: then the await returns its status.
 Task<absl::Status> LinkCall::GiveLanding() {
-  const Endpoint& endpoint = session_->endpoint();
+  const Endpoint& endpoint = session_->link()->endpoint();
   absl::Status status = wanted_->payload_bytes > 0 && !method_.response_payload()
                             ? UnknownPayload()
                             : CheckWanted(*wanted_, endpoint.limits());
@@ -440,7 +440,7 @@ Task<absl::Status> LinkCall::GiveLanding() {
     status = allocated.status();
     if (allocated.ok()) buffer = *std::move(allocated);
   }
-  while (status.ok() && landing_needed() && session_->free_leases() == 0) {
+  while (status.ok() && landing_needed() && session_->link()->free_leases() == 0) {
     status = co_await WithDeadline(FreeLeases(*session_->link(), 1), spec_.deadline);
   }
   if (landing_needed()) {
@@ -513,7 +513,7 @@ Task<absl::Status> LinkCall::PlaceResponse() {
   absl::Status linked = co_await AwaitLeases(0, /*wait_for_ready=*/false);
   if (!linked.ok()) co_return AnswerLost(std::move(linked));
   absl::StatusOr<Buffer> memory =
-      co_await AllocateLanding(session_->landing_quota(), session_->endpoint(),
+      co_await AllocateLanding(session_->landing_quota(), session_->link()->endpoint(),
                                bulk_->response_payload_bytes(), {.deadline = spec_.deadline});
   if (!memory.ok()) co_return AnswerLost(memory.status());
   bulk_->PlaceResponse(*std::move(memory));

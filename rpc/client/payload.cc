@@ -177,7 +177,7 @@ absl::Status ClientBulk::OnResponse(ClientSession& session, const ResponseBulk& 
 void ClientBulk::TakeFromFrame(ClientSession& session, const char* bytes) {
   const size_t size = response_payload_bytes();
   if (landing.size() == 0) {
-    Endpoint& endpoint = session.endpoint();
+    Endpoint& endpoint = session.link()->endpoint();
     absl::StatusOr<Buffer> memory =
         response_room > 0 ? endpoint.memory().landing().TryAllocate(size)
                           : TryAllocateLanding(session.landing_quota(), endpoint, size);

@@ -14,6 +14,7 @@
 #include "verbena/rpc/call/status_codec.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 namespace {
@@ -46,8 +47,10 @@ absl::Status OfOneLostLink(absl::Status status) {
 
 }  // namespace
 
-uint16_t MethodNumbers::LookUp(const MethodDescriptor& method, uint32_t index,
-                               const std::vector<OfferedMethod>& offered) {
+uint16_t MethodNumbers::Of(const MethodDescriptor& method,
+                           const std::vector<OfferedMethod>& offered) {
+  if (const uint16_t known = Known(method); known != kUnasked) return known;
+  const uint32_t index = method.index.value();
   if (index >= numbers_.size()) numbers_.resize(index + 1, kUnasked);
   const OfferedMethod* found = FindMethod(offered, method.id);
   const bool callable = found != nullptr && ConflictOf(method, *found).empty();
@@ -64,6 +67,20 @@ absl::Status NotAStream(const FrameHeader& frame) {
 ClientSession::~ClientSession() {
   VERBENA_CHECK(in_flight_ == 0 && settling_ == 0)
       << in_flight_ << " calls in flight, " << settling_ << " settling";
+}
+
+void ClientSession::Attach(Link& link) {
+  VERBENA_DCHECK(link.open()) << "a session of a link that is lost, to " << link.peer();
+  link_ = &link;
+  streams_.Attach(link, stream_share_);
+}
+
+void ClientSession::CloseLink(const absl::Status& reason) {
+  if (link_ != nullptr) link_->Close(reason);
+}
+
+uint16_t ClientSession::LookUpNumber(const MethodDescriptor& method) {
+  return numbers_.Of(method, link_->methods());
 }
 
 bool ClientSession::Register(RegisteredCall& call, CallId* id) {

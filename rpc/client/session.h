@@ -28,9 +28,12 @@
 #include "verbena/transport/base/list.h"
 #include "verbena/transport/connect/peer.h"
 #include "verbena/transport/link/leases.h"
-#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/listener.h"
+#include "verbena/transport/link/wire_format.h"
 
 namespace verbena::internal {
+
+class Link;
 
 // MethodNumbers: the numbers that a server gave its methods, as one session has asked for them.
 //
@@ -38,21 +41,19 @@ namespace verbena::internal {
 // by a ClientSession, on its executor's thread. Bounded by the methods that this process knows.
 class MethodNumbers {
  public:
-  // 0 if the server, whose methods are `offered`, has no such method, or has it in a shape with
-  // which it cannot serve this client. A session passes the same methods each time.
-  uint16_t Of(const MethodDescriptor& method, const std::vector<OfferedMethod>& offered) {
-    const uint32_t index = method.index.value();
-    if (index < numbers_.size() && numbers_[index] != kUnasked) [[likely]]
-      return numbers_[index];
-    return LookUp(method, index, offered);
-  }
-
- private:
+  // No method's number: a server has at most kMaxMethods.
   static constexpr uint16_t kUnasked = 0xffff;
 
-  [[gnu::cold, gnu::noinline]] uint16_t LookUp(const MethodDescriptor& method, uint32_t index,
-                                               const std::vector<OfferedMethod>& offered);
+  // What Of() returned for the method; kUnasked if it was not asked for.
+  uint16_t Known(const MethodDescriptor& method) const {
+    const uint32_t index = method.index.value();
+    return index < numbers_.size() ? numbers_[index] : kUnasked;
+  }
+  // 0 if the server, whose methods are `offered`, has no such method, or has it in a shape with
+  // which it cannot serve this client. A session passes the same methods each time.
+  uint16_t Of(const MethodDescriptor& method, const std::vector<OfferedMethod>& offered);
 
+ private:
   std::vector<uint16_t> numbers_;
 };
 
@@ -160,10 +161,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
       : listener_(listener), stream_share_(std::move(streams)) {}
   ~ClientSession() override;
 
-  void Attach(Link& link) {
-    link_ = &link;
-    streams_.Attach(link, stream_share_);
-  }
+  // `link` is open.
+  void Attach(Link& link);
   // Set once, before the link is connected: for the landings that the server asks for.
   void set_landing_quota(std::shared_ptr<Quota> quota) { landing_quota_ = std::move(quota); }
   const std::shared_ptr<Quota>& landing_quota() const { return landing_quota_; }
@@ -175,20 +174,15 @@ class ClientSession final : public LinkListener, private SendWaiter {
   bool times_call() const {
     return tally_ != nullptr && stats_.calls % CallTally::kTimedOneIn == 0;
   }
-  // nullptr before Attach(), and once the link is down.
+  // nullptr before Attach(), and once the link is down. Otherwise the link is open, unless it is
+  // being closed and this session has not heard of it yet.
   Link* link() const { return link_; }
   // Whether link() is nullptr.
   bool down() const { return link_ == nullptr; }
-  // Properties of the link. Precondition: !down().
-  Endpoint& endpoint() const { return link_->endpoint(); }
-  size_t max_body_bytes() const { return link_->max_body_bytes(); }
-  uint32_t free_leases() const { return link_->free_leases(); }
   // Ends its link, unless it is down().
-  void CloseLink(const absl::Status& reason) {
-    if (link_ != nullptr) link_->Close(reason);
-  }
+  void CloseLink(const absl::Status& reason);
   // Whether it may take new calls.
-  bool usable() const { return link_ != nullptr && link_->open() && !draining_; }
+  bool usable() const { return link_ != nullptr && !draining_; }
   // Takes no new calls from now on, as if the server had said GOAWAY, and tells the listener.
   void Drain();
   // Whether no call is in flight, and none waits for its leases to end.
@@ -203,7 +197,10 @@ class ClientSession final : public LinkListener, private SendWaiter {
   // The number that requests call `method` by; 0 if it cannot be called there, as NoSuchMethod()
   // says. Precondition: !down().
   uint16_t NumberOf(const MethodDescriptor& method) {
-    return numbers_.Of(method, link_->methods());
+    const uint16_t known = numbers_.Known(method);
+    if (known != MethodNumbers::kUnasked) [[likely]]
+      return known;
+    return LookUpNumber(method);
   }
 
   // Takes a slot; false when kMaxCallsInFlight are taken.
@@ -260,6 +257,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   };
 
   // Rare paths are out of line to keep the hot path small.
+  [[gnu::cold, gnu::noinline]] uint16_t LookUpNumber(const MethodDescriptor& method);
   [[gnu::cold, gnu::noinline]] uint32_t AddSlot();
   [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
                                               const char* body);

@@ -31,6 +31,7 @@
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 
@@ -99,7 +100,7 @@ class ConnectScope final : private CancelNode {
 
 void ReplyBuffers::Begin(const ClientSession& session, TimePoint deadline) {
   quota_ = session.landing_quota();
-  endpoint_ = &session.endpoint();
+  endpoint_ = &session.link()->endpoint();
   alive_ = endpoint_->alive();
   deadline_ = deadline;
 }
@@ -315,7 +316,8 @@ absl::Status ClientStream::Refusal(const ClientSession& session) const {
   if (deadline_.is_set() && deadline_.when() <= started_) {
     return absl::DeadlineExceededError("the deadline passed before the call began");
   }
-  return CheckMessageSize("a request", request_.size(), "client", session.endpoint().limits());
+  return CheckMessageSize("a request", request_.size(), "client",
+                          session.link()->endpoint().limits());
 }
 
 void ClientStream::EndUnbegun(absl::Status status) {

@@ -23,6 +23,7 @@
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/link/link.h"
 
 namespace verbena::internal {
 
@@ -219,7 +220,7 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
   if (session == nullptr || traced) [[unlikely]]
     return BeginTask(connection, caller, request, reply, payload);
   const size_t request_bytes = request.ByteSizeLong();
-  if (request_bytes > session->max_body_bytes()) [[unlikely]]
+  if (request_bytes > session->link()->max_body_bytes()) [[unlikely]]
     return BeginTask(connection, caller, request, reply, payload);
   Executor& executor = connection->shard().executor();
   stage_ = Stage::kPlain;

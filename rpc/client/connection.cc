@@ -84,8 +84,9 @@ Task<absl::Status> Connection::Ready() {
       // Not the caller's own task: other callers wait for the same attempt.
       shard_.tasks().Spawn(Attempt());
     }
-    VERBENA_CO_RETURN_IF_ERROR(co_await attempt_ended_.Wait());
-    VERBENA_CO_RETURN_IF_ERROR(last_error_);
+    // Until the attempt has ended, or the search for the first device has made a link.
+    VERBENA_CO_RETURN_IF_ERROR(co_await state_changed_.Wait());
+    if (!connecting_) VERBENA_CO_RETURN_IF_ERROR(last_error_);
   }
   co_return absl::OkStatus();
 }
@@ -93,13 +94,17 @@ Task<absl::Status> Connection::Ready() {
 Task<void> Connection::Attempt() {
   std::erase_if(retired_, [](const auto& session) { return session->down(); });
   attempt_.emplace((co_await CurrentContext()).cancel);
-  last_error_ = co_await Caught(ConnectInTurn()).In(&*attempt_);
+  const absl::Status ended = co_await Caught(ConnectInTurn()).In(&*attempt_);
   attempt_.reset();
   put_off_ = absl::OkStatus();
   connecting_ = false;
-  // A link that opens has yet to prove that it is of use: see Retire().
-  if (!last_error_.ok()) PutOffNextAttempt();
-  WakeWaiters();
+  // A link that opens has yet to prove that it is of use: see Retire(). Nobody misses one if the
+  // search for the first device has made another meanwhile.
+  if (!ended.ok() && usable_session() == nullptr) {
+    last_error_ = ended;
+    PutOffNextAttempt();
+  }
+  NoteChange();
   if (draining_) {
     DrainLink();
   } else if (closed_) {
@@ -117,12 +122,6 @@ Task<absl::Status> Connection::Caught(Task<absl::Status> connecting) const {
     co_return absl::InternalError(
         fmt::format("connecting to {} failed with an exception", target_));
   }
-}
-
-void Connection::WakeWaiters() {
-  attempt_ended_.Set();
-  attempt_ended_.Reset();
-  NoteChange();
 }
 
 void Connection::NoteChange() {
@@ -148,8 +147,13 @@ Task<absl::StatusOr<ClientSession*>> Connection::Session(Deadline deadline, bool
         wait_for_ready || (deadline.is_set() && ReadRetryAfter(waited).has_value());
     if (!patient || closed_ || shard_.closing() || !MayPass(waited)) co_return waited;
     if (shard_.executor().now() >= deadline.when()) co_return TooLate();
-    waited = co_await SleepUntil(std::min(next_attempt_, deadline.when()));
-    if (absl::IsDeadlineExceeded(waited)) co_return TooLate();
+    const TimePoint again = std::min(next_attempt_, deadline.when());
+    // The search for the first device may make a link earlier.
+    waited = co_await WithDeadline(state_changed_.Wait(), again);
+    if (absl::IsDeadlineExceeded(waited)) {
+      if (shard_.executor().now() >= again) continue;
+      co_return TooLate();  // the deadline of the caller's Task
+    }
     VERBENA_CO_RETURN_IF_ERROR(waited);
   }
   co_return usable_session();
@@ -173,7 +177,7 @@ void Connection::Close() {
   VERBENA_CHECK(users_ == 0) << "users " << users_ << " of " << target_;
   closed_ = true;
   // Whoever still waits leaves before the attempt ends, and the connection with it.
-  WakeWaiters();
+  NoteChange();
   CancelAttempt();
   CloseLinks();
 }
@@ -371,8 +375,7 @@ Task<absl::Status> Connection::TryDevices(size_t address, std::unique_ptr<Messag
     absl::StatusOr<std::unique_ptr<ClientSession>> opened = co_await OpenLink(
         way, order.size() == 1, attempts.ProofTime(i), std::exchange(stream, nullptr));
     if (opened.ok()) {
-      attempts.NoteChoice(i);
-      Take(*std::move(opened), way);
+      if (Take(*std::move(opened), way)) attempts.NoteChoice(i);
       co_return absl::OkStatus();
     }
     if (!MayGoOverAnotherDevice(opened.status())) co_return opened.status();
@@ -409,7 +412,12 @@ Task<absl::StatusOr<std::unique_ptr<ClientSession>>> Connection::OpenLink(
   co_return session;
 }
 
-void Connection::Take(std::unique_ptr<ClientSession> session, Way way) {
+bool Connection::Take(std::unique_ptr<ClientSession> session, Way way) {
+  // An attempt to connect and the search for the first device may end side by side.
+  if (usable_session() != nullptr && !temporary()) {
+    session->CloseLink(absl::CancelledError("calls go over another link, made at the same time"));
+    return false;
+  }
   ClientSession* const former = current_.get();
   if (former != nullptr) SetAside();
   current_ = std::move(session);
@@ -418,9 +426,11 @@ void Connection::Take(std::unique_ptr<ClientSession> session, Way way) {
   way_ = way;
   passed_over_ =
       !DeviceScores::Of(shard_).WhyPassedOver(AddressAt(way.address), way.device).empty();
+  last_error_ = absl::OkStatus();
+  next_attempt_ = {};
   TellListeners();
   if (former != nullptr && !former->down()) former->Drain();
-  if (!temporary() || returning_ || closed_) return;
+  if (!temporary() || returning_ || closed_) return true;
   returning_ = true;
   static thread_local ThrottledLog log({.lines = 4, .interval = std::chrono::seconds(10)});
   log.Write(LogLevel::kWarning, opened_,
@@ -428,6 +438,7 @@ void Connection::Take(std::unique_ptr<ClientSession> session, Way way) {
                         "is tried beside it from time to time",
                         target_, DeviceName(way.device), DeviceName(way.first)));
   shard_.tasks().Spawn(ReturnToFirst());
+  return true;
 }
 
 std::string Connection::DeviceName(size_t device) const { return shard_.devices()[device]->name(); }

@@ -63,7 +63,8 @@ class ConnectionListener {
 //
 // A link over another device than the first is temporary: after a pause the connection makes one
 // over the first device beside it. Once that one has proven itself, new calls take it, and the
-// other one closes when its last call has ended.
+// other one closes when its last call has ended. If the other one is lost before, calls connect
+// anew meanwhile and take the link that is made first. A link over the first device stays.
 //
 // The next call replaces a link that was lost. While the server cannot be reached, attempts back
 // off exponentially, and calls fail at once with the last error. A server that goes away gracefully
@@ -155,7 +156,7 @@ class Connection final : private ClientSession::Listener {
   // Calls and streams on all links, those that drain included.
   uint32_t calls_in_flight() const;
   bool connecting() const { return connecting_; }
-  // How the last attempt ended; OK before the first.
+  // Why the last attempt failed; OK before the first, and once a link was made.
   const absl::Status& last_error() const { return last_error_; }
   // Attempts that failed since the last link that was of use.
   uint32_t failures() const { return failures_; }
@@ -168,8 +169,6 @@ class Connection final : private ClientSession::Listener {
   Task<void> Attempt();
   // As `connecting`; INTERNAL if that throws, as the bootstrap of a program may.
   Task<absl::Status> Caught(Task<absl::Status> connecting) const;
-  // Ready() looks again.
-  void WakeWaiters();
   void NoteChange();
   // The current link takes no more calls.
   void Retire();
@@ -226,8 +225,9 @@ class Connection final : private ClientSession::Listener {
   // reach the peer.
   Task<absl::StatusOr<std::unique_ptr<ClientSession>>> OpenLink(
       Way way, bool only, Duration proof_time, std::unique_ptr<MessageStream> stream);
-  // New calls take `session` from now on. The link that they took until now drains.
-  void Take(std::unique_ptr<ClientSession> session, Way way);
+  // New calls take `session` from now on. The link that they took until now drains. False if that
+  // one is usable and goes over the first device: then it stays, and the link of `session` closes.
+  bool Take(std::unique_ptr<ClientSession> session, Way way);
   // While the current link goes over another device than the first: tries that one beside it.
   Task<void> ReturnToFirst();
   Task<void> TryFirstAgain();
@@ -270,7 +270,6 @@ class Connection final : private ClientSession::Listener {
   std::optional<CancelScope> return_;
   Backoff return_backoff_{kFirstReturn, kLongestReturn};
   uint32_t returns_tried_ = 0;
-  Event attempt_ended_;
   Event state_changed_;
   uint64_t revision_ = 1;
   absl::Status last_error_;

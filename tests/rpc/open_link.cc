@@ -1,5 +1,8 @@
 #include "tests/rpc/open_link.h"
 
+#include <cstddef>
+#include <cstdint>
+
 #include "absl/status/statusor.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
@@ -8,8 +11,8 @@
 
 namespace verbena::internal {
 
-Link* OpenLinkOf(Runtime& runtime) {
-  absl::StatusOr<Endpoint*> endpoint = CoreOf(runtime).shard(0).EndpointOn(0);
+Link* OpenLinkOf(Runtime& runtime, size_t device) {
+  absl::StatusOr<Endpoint*> endpoint = CoreOf(runtime).shard(0).EndpointOn(device);
   if (!endpoint.ok()) return nullptr;
   // A slot gets its second generation when each other one has had a link.
   for (uint32_t slot = 0; slot < (*endpoint)->limits().max_links; ++slot) {
@@ -18,8 +21,8 @@ Link* OpenLinkOf(Runtime& runtime) {
   return nullptr;
 }
 
-absl::Status CloseLinkOf(Runtime& runtime) {
-  Link* const link = OpenLinkOf(runtime);
+absl::Status CloseLinkOf(Runtime& runtime, size_t device) {
+  Link* const link = OpenLinkOf(runtime, device);
   if (link == nullptr) return absl::NotFoundError("there is no link");
   link->Close(absl::UnavailableError("as was asked"));
   return absl::OkStatus();

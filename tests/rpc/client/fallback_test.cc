@@ -19,8 +19,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "tests/rpc/open_link.h"
 #include "tests/rpc/testing_service.h"
+#include "tests/support/watched.h"
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/connect/scripted_bootstrap.h"
 #include "tests/transport/device/delegating_device.h"
@@ -31,8 +33,12 @@
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/testing/fake_clock.h"
+#include "verbena/transport/base/status.h"
+#include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/local_bootstrap.h"
+#include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/link.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
@@ -78,6 +84,64 @@ struct StartOptions {
   Duration ping_interval = LinkLimits().ping_interval;  // of the client
 };
 
+// A bootstrap whose handshakes wait, while it holds them, until the test lets them go on. Their
+// connections to the server are made only then, so that no time limit of the server's runs.
+class HeldHandshakes final : public Bootstrap {
+ public:
+  explicit HeldHandshakes(Bootstrap& below) : below_(below) {}
+
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override {
+    if (holds) co_return std::make_unique<HeldStream>(*this, std::move(target));
+    co_return co_await below_.Connect(std::move(target));
+  }
+  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override {
+    return below_.Listen(address);
+  }
+
+  std::atomic<bool> holds{false};
+  Watched<int> begun;  // of those that are held
+  Watched<bool> first_goes;
+  Watched<bool> others_go;
+  std::atomic<int> last_failing{0};  // those behind the first fail, up to this number
+
+ private:
+  class HeldStream final : public MessageStream {
+   public:
+    HeldStream(HeldHandshakes& held, std::string target)
+        : held_(held), target_(std::move(target)) {}
+
+    Task<absl::Status> Send(std::string message) override {
+      if (stream_ == nullptr) {
+        VERBENA_CO_ASSIGN_OR_RETURN(stream_, co_await held_.Open(target_));
+      }
+      co_return co_await stream_->Send(std::move(message));
+    }
+    Task<absl::StatusOr<std::string>> Receive() override {
+      if (stream_ == nullptr) co_return absl::UnavailableError("as was asked");
+      co_return co_await stream_->Receive();
+    }
+    void Close() override {
+      if (stream_ != nullptr) stream_->Close();
+    }
+    const std::string& peer() const override { return target_; }
+    bool same_host() const override { return true; }
+
+   private:
+    HeldHandshakes& held_;
+    const std::string target_;
+    std::unique_ptr<MessageStream> stream_;  // null before the first message
+  };
+
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Open(std::string target) {
+    const int number = ++begun;
+    VERBENA_CO_RETURN_IF_ERROR(co_await (number == 1 ? first_goes : others_go).Until(true));
+    if (number > 1 && number <= last_failing) co_return absl::UnavailableError("as was asked");
+    co_return co_await below_.Connect(std::move(target));
+  }
+
+  Bootstrap& below_;
+};
+
 class FallbackTest : public RpcTest {
  protected:
   static constexpr Duration kMoment = std::chrono::milliseconds(1);
@@ -92,7 +156,7 @@ class FallbackTest : public RpcTest {
   }
 
   void Start(const StartOptions& start = {}) {
-    RuntimeOptions options{.use_bootstrap = &bootstrap_, .clock = &clock_};
+    RuntimeOptions options{.use_bootstrap = &handshakes_, .clock = &clock_};
     options.limits.ping_interval = start.ping_interval;
     options.limits.idle_timeout = Duration::zero();
     TestDevice servers{.use = &far_.roce,
@@ -165,8 +229,21 @@ class FallbackTest : public RpcTest {
     return !DeviceScores::Of(shard).WhyPassedOver(server_->address(), 0).empty();
   }
 
-  VERBENA_CORO_WRAPPER Task<absl::Status> CloseLink() { return Closing(*client_runtime_); }
-  static Task<absl::Status> Closing(Runtime& runtime) { co_return CloseLinkOf(runtime); }
+  VERBENA_CORO_WRAPPER Task<absl::Status> CloseLink(size_t device = 0) {
+    return Closing(*client_runtime_, device);
+  }
+  static Task<absl::Status> Closing(Runtime& runtime, size_t device = 0) {
+    co_return CloseLinkOf(runtime, device);
+  }
+  // From now on links to the server go over the first device only if no other one reaches it.
+  void PassFirstOver() {
+    DeviceScores& scores = DeviceScores::Of(CoreOf(*client_runtime_).shard(0));
+    for (size_t i = 0; i < DeviceScores::kLosses; ++i) {
+      scores.NoteLoss(server_->address(), 0, absl::UnavailableError("lost by another executor"),
+                      clock_.Now());
+    }
+    EXPECT_TRUE(IsFirstPassedOver());
+  }
 
   Task<absl::Status> Linger() { co_return (co_await stub_->Linger(testing::Empty())).status(); }
 
@@ -252,6 +329,7 @@ class FallbackTest : public RpcTest {
                                  co_return refuses_ ? absl::UnavailableError("as was asked")
                                                     : absl::OkStatus();
                                }};
+  HeldHandshakes handshakes_{bootstrap_};
 };
 
 TEST_F(FallbackTest, TheFirstDeviceIsTakenIfItCarriesWhatItIsGiven) {
@@ -337,9 +415,8 @@ TEST_F(FallbackTest, LinksThatTheClientClosesDoNotCountAgainstTheirDevice) {
 // As a server that crashes at its start.
 TEST_F(FallbackTest, LinksOnWhichTheServerHangsUpDoNotCountAgainstTheirDevice) {
   Start();
-  EndLinks([this] {
-    EXPECT_EQ(server_runtime_->BlockOn(Closing(*server_runtime_)), absl::OkStatus());
-  });
+  EndLinks(
+      [this] { EXPECT_EQ(server_runtime_->BlockOn(Closing(*server_runtime_)), absl::OkStatus()); });
   EXPECT_FALSE(IsFirstPassedOver());
 }
 
@@ -373,11 +450,7 @@ TEST_F(FallbackTest, ADeviceThatComesLastIsFirstAgainOnceItAnswersInTheOthersPla
 TEST_F(FallbackTest, AnAnswerOverAnEarlierLinkBringsNoDeviceBack) {
   Start({.server_has_tcp = false});
   PassUntil(kMoment, [this] { return Run(EchoOnce(1, "hello")).ok(); });
-  DeviceScores& scores = DeviceScores::Of(CoreOf(*client_runtime_).shard(0));
-  for (size_t i = 0; i < DeviceScores::kLosses; ++i) {
-    scores.NoteLoss(server_->address(), 0, absl::UnavailableError("lost by another executor"),
-                    clock_.Now());
-  }
+  PassFirstOver();
   EXPECT_EQ(Run(CloseLink()), absl::OkStatus());
   EXPECT_TRUE(IsFirstPassedOver());
 }
@@ -470,6 +543,123 @@ TEST_F(FallbackTest, AChannelThatEndsDuringTheSearchLeavesNoLink) {
   stub_.reset();
   channel_.reset();
   PassUntil(kMoment, [this] { return InUse().empty(); });
+}
+
+// The link over the second device is lost while the first one is tried beside it. The try and the
+// attempt that a call then begins, over the second device, are both held in their handshakes.
+class LostDuringTheSearchTest : public FallbackTest {
+ protected:
+  // Lets the link be lost, and begins the call.
+  void LoseTheLink(CallOptions options = {}) {
+    Start();
+    PassFirstOver();
+    EXPECT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
+    EXPECT_EQ(InUse(), std::vector<std::string>{"near-tcp"});
+    handshakes_.holds = true;
+    PassThePause();
+    PassUntil(kStep, [this] { return Serves() && handshakes_.begun.load() == 1; });
+    EXPECT_EQ(Run(CloseLink(kTcp)), absl::OkStatus());
+    call_ = client_runtime_->Spawn(Echo(std::move(options)));
+    EXPECT_EQ(Run(handshakes_.begun.Until(2)), absl::OkStatus());
+  }
+
+  // Lets the try succeed: the call ends, though no time passes.
+  void LetTheCallReturn() {
+    handshakes_.first_goes = true;
+    PassUntil(Duration::zero(), [this] { return call_.done(); });
+    // Otherwise it ends with the attempt, or when the time for the next one has come.
+    PassUntil(kStep, [this] { return call_.done(); });
+    EXPECT_EQ(call_.Join(), absl::OkStatus());
+    EXPECT_FALSE(IsFirstPassedOver());
+  }
+
+  // Lets the attempt go on, and waits until it has ended.
+  void LetTheAttemptEnd() {
+    const absl::StatusOr<uint64_t> seen = Run(channel_->ServersChanged(0));
+    ASSERT_TRUE(seen.ok()) << seen.status();
+    handshakes_.others_go = true;
+    EXPECT_TRUE(Run(channel_->ServersChanged(*seen)).ok());
+  }
+
+  Task<absl::Status> Echo(CallOptions options) {
+    co_return (co_await stub_->Echo(testing::EchoRequest(), std::move(options))).status();
+  }
+
+  // The number of the open link's queue pair; 0 if no link over the device is open.
+  uint32_t QpnOver(size_t device) {
+    return Run([this, device]() -> Task<uint32_t> {
+      const Link* const link = OpenLinkOf(*client_runtime_, device);
+      co_return link == nullptr ? 0 : link->qpn();
+    }());
+  }
+
+  ChannelServer Described() {
+    return Run([this]() -> Task<ChannelServer> { co_return channel_->Servers()->front(); }());
+  }
+
+  static constexpr size_t kRoce = 0;
+  static constexpr size_t kTcp = 1;
+
+  JoinHandle<absl::Status> call_;
+};
+
+TEST_F(LostDuringTheSearchTest, ACallTakesTheLinkOverTheFirstDeviceThoughAnAttemptGoesOn) {
+  LoseTheLink();
+  LetTheCallReturn();
+  EXPECT_EQ(handshakes_.begun.load(), 2);
+  EXPECT_NE(QpnOver(kRoce), 0u);
+}
+
+TEST_F(LostDuringTheSearchTest, AnAttemptThatEndsLaterReplacesNoLinkOverTheFirstDevice) {
+  LoseTheLink();
+  LetTheCallReturn();
+  LetTheAttemptEnd();
+  EXPECT_EQ(PassedOver("near-roce"), "");
+  ASSERT_NE(QpnOver(kRoce), 0u);
+  EXPECT_EQ(QpnOver(kTcp), 0u);
+  EXPECT_EQ(Run(EchoOnce(2, "hello")), absl::OkStatus());
+  PassUntil(kMoment, [this] { return InUse() == std::vector<std::string>{"near-roce"}; });
+}
+
+// Memory that was lent over that link could then no longer be reached.
+TEST_F(LostDuringTheSearchTest, ATryThatEndsLaterReplacesNoLinkOverTheFirstDevice) {
+  LoseTheLink();
+  handshakes_.last_failing = 2;  // so that the attempt goes over the first device in the end
+  LetTheAttemptEnd();
+  EXPECT_EQ(call_.Join(), absl::OkStatus());
+  const uint32_t made = QpnOver(kRoce);
+  EXPECT_NE(made, 0u);
+  EXPECT_TRUE(IsFirstPassedOver()) << "before the try has ended";
+  handshakes_.first_goes = true;
+  PassUntil(Duration::zero(), [this] { return !IsFirstPassedOver(); });
+  EXPECT_EQ(QpnOver(kRoce), made);
+}
+
+TEST_F(LostDuringTheSearchTest, AnAttemptThatFailsLaterCountsForNothing) {
+  LoseTheLink();
+  LetTheCallReturn();
+  handshakes_.last_failing = 3;
+  LetTheAttemptEnd();
+  const ChannelServer server = Described();
+  EXPECT_EQ(server.state, ChannelServer::State::kReady);
+  EXPECT_EQ(server.failures, 0u);
+  EXPECT_EQ(server.last_error, absl::OkStatus());
+  handshakes_.holds = false;
+  EXPECT_EQ(Run(CloseLink(kRoce)), absl::OkStatus());
+  EXPECT_EQ(Run(channel_->Connect()), absl::OkStatus()) << "without a pause";
+}
+
+TEST_F(LostDuringTheSearchTest, ACallThatWaitsOutAFailureTakesTheLinkOverTheFirstDevice) {
+  LoseTheLink({.wait_for_ready = true});
+  handshakes_.last_failing = 3;
+  LetTheAttemptEnd();
+  EXPECT_EQ(Described().failures, 1u);
+  EXPECT_FALSE(call_.done());
+  LetTheCallReturn();
+  EXPECT_EQ(Described().last_error, absl::OkStatus());
+  handshakes_.holds = false;
+  EXPECT_EQ(Run(CloseLink(kRoce)), absl::OkStatus());
+  EXPECT_EQ(Run(channel_->Connect()), absl::OkStatus()) << "without a pause";
 }
 
 }  // namespace fallback_test

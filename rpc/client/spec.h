@@ -123,8 +123,10 @@ inline TimePoint LimitOf(const CallSpec& spec) {
 // The context block of an attempt in `scope`, which may be null.
 CallContext ContextOf(const CallSpec& spec, const CancelScope* scope);
 
-// Waits for a connection for the attempt. An error has Outcome::kNotExecuted.
-VERBENA_CORO_WRAPPER Task<absl::StatusOr<ConnectionUse>> RouteOf(const CallSpec& spec);
+// Waits for a connection for the attempt. An error has Outcome::kNotExecuted. Never inlined: the
+// wait's frame would be part of that of each attempt.
+[[gnu::noinline]] VERBENA_CORO_WRAPPER Task<absl::StatusOr<ConnectionUse>> RouteOf(
+    const CallSpec& spec);
 
 // Whether a call may send `context`. INVALID_ARGUMENT if an entry of the metadata, or the trace,
 // may not be sent; RESOURCE_EXHAUSTED if the metadata takes more than `max_metadata_bytes`.

@@ -942,6 +942,15 @@ class DedupedAttemptTest : public CounterTest {
     return call.Join().status();
   }
 
+  // The call ends well when the write has ended, and not before, after so many runs of the handler.
+  void ExpectRuns(int runs, Call call) {
+    AwaitSecond();
+    EXPECT_FALSE(call.done()) << "the end of a run is told while its write goes on";
+    EndWrites();
+    EXPECT_EQ(EndOf(std::move(call)), absl::OkStatus());
+    EXPECT_EQ(begun_, runs);
+  }
+
   Watched<int> begun_;  // runs of the handler
   Watched<int> ended_;
 
@@ -966,11 +975,7 @@ TEST_F(DedupedAttemptTest, ACallWhoseHandlerCannotTellRunsAgainWhenItsWriteHasEn
     co_return context.MaybeExecuted(absl::UnavailableError("the disk hangs"));
   });
   EndHandler();
-  AwaitSecond();
-  EXPECT_FALSE(call.done()) << "the end of a run is told while its write goes on";
-  EndWrites();
-  EXPECT_EQ(EndOf(std::move(call)), absl::OkStatus());
-  EXPECT_EQ(begun_, 2);
+  ExpectRuns(2, std::move(call));
 }
 
 TEST_F(DedupedAttemptTest, ACallWhoseHandlerThrewRunsAgainWhenItsWriteHasEnded) {
@@ -980,22 +985,14 @@ TEST_F(DedupedAttemptTest, ACallWhoseHandlerThrewRunsAgainWhenItsWriteHasEnded) 
     co_return absl::OkStatus();
   });
   EndHandler();
-  AwaitSecond();
-  EXPECT_FALSE(call.done()) << "the end of a run is told while its write goes on";
-  EndWrites();
-  EXPECT_EQ(EndOf(std::move(call)), absl::OkStatus());
-  EXPECT_EQ(begun_, 2);
+  ExpectRuns(2, std::move(call));
 }
 
 TEST_F(DedupedAttemptTest, AKeptResultIsToldWhenTheWriteOfItsHandlerHasEnded) {
   Start();
   Call call = LoseFirst([](ServerContext&) -> Task<absl::Status> { co_return absl::OkStatus(); });
   EndHandler();
-  AwaitSecond();
-  EXPECT_FALSE(call.done()) << "the result is told while a write goes on";
-  EndWrites();
-  EXPECT_EQ(EndOf(std::move(call)), absl::OkStatus());
-  EXPECT_EQ(begun_, 1);
+  ExpectRuns(1, std::move(call));
 }
 
 TEST_F(DedupedAttemptTest, ACallWhoseHandlerWasDestroyedRunsAgainWhenItsWriteHasEnded) {
@@ -1004,11 +1001,7 @@ TEST_F(DedupedAttemptTest, ACallWhoseHandlerWasDestroyedRunsAgainWhenItsWriteHas
   Call call = LoseFirst([](ServerContext&) -> Task<absl::Status> { co_return absl::OkStatus(); });
   interceptor->may_destroy = true;
   (void)server_runtime_->BlockOn(interceptor->destroyed.Until(true));
-  AwaitSecond();
-  EXPECT_FALSE(call.done()) << "the end of a run is told while its write goes on";
-  EndWrites();
-  EXPECT_EQ(EndOf(std::move(call)), absl::OkStatus());
-  EXPECT_EQ(begun_, 2);
+  ExpectRuns(2, std::move(call));
   EXPECT_EQ(ended_, 0);
 }
 

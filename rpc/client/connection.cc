@@ -648,8 +648,8 @@ void DeviceAttempts::AddFailure(size_t i, const absl::Status& why) {
     }
   }
   const std::vector<size_t> all = ConnectOrder(shard_.kinds(), same_host_);
-  const auto next = std::ranges::find_if(
-      all, [this](size_t device) { return IsAmong(order_, device) && !IsAmong(unfit_, device); });
+  const auto next =
+      std::ranges::find_if(all, [this](size_t device) { return !IsAmong(unfit_, device); });
   if (next != all.end()) first_ = *next;
 }
 

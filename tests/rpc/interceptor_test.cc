@@ -132,6 +132,19 @@ TEST_F(InterceptorTest, ReadAndChangeMetadata) {
   EXPECT_TRUE(service_.seen.trace.has_value());
 }
 
+// The server uses the object of the call before again.
+TEST_F(InterceptorTest, ACallSeesNoMetadataOfTheCallBefore) {
+  std::atomic<size_t> seen{0};
+  Start({}, {[&seen](ServerCallView& call, ServerNext next) -> Task<absl::Status> {
+          seen = call.metadata().size();
+          co_return co_await next();
+        }});
+  EXPECT_EQ(Run(EchoWith({.metadata = {{"tenant", "blue"}}})), absl::OkStatus());
+  EXPECT_EQ(seen, 1u);
+  EXPECT_EQ(Run(EchoWith({})), absl::OkStatus());
+  EXPECT_EQ(seen, 0u);
+}
+
 TEST_F(InterceptorTest, MetadataThatOneAddsIsCheckedLikeTheCallers) {
   Start({[](ClientCallView& call, ClientNext next) -> Task<absl::Status> {
           call.metadata.Add("Token", "x");

@@ -4,11 +4,11 @@
 // a name, the same in each attempt: random bits of the channel, and a number. The server keeps the
 // results of recent calls (DedupeOptions). A repeated request gets the kept result, payload
 // included, or waits for the call that runs. A call runs until its handler has ended, and no change
-// of a file goes on that an await of the handler has left. If a good result was lost on its way, as
-// by a lack of memory, the caller hears kMaybeExecuted, and may repeat the call. A server that has
-// dropped the result, has restarted since, or may have forgotten the client cannot prove that the
-// call has not run. It refuses the request with ABORTED and Outcome::kMaybeExecuted, unless the
-// service stores names with its data (DedupeStore).
+// of a file goes on that an await of the handler has left. If a good result was lost on its way,
+// for example for lack of memory, the caller hears kMaybeExecuted, and may repeat the call. A
+// server that has dropped the result, has restarted since, or may have forgotten the client cannot
+// prove that the call has not run. It refuses the request with ABORTED and Outcome::kMaybeExecuted,
+// unless the service stores names with its data (DedupeStore).
 //
 // A call that is given no token has one of its own, which all attempts of a RetryPolicy (policy.h)
 // share. A caller who repeats a call by hand gives all its attempts one token:
@@ -105,8 +105,8 @@ struct DedupeResult {
 // up to context.dedupe_highest() may have run. Calls with higher numbers come since, if each client
 // that was forgotten had been idle for 2 * DedupeOptions::keep_for, longer than a request takes.
 // Otherwise, and if the number is 0, any call of the client may have run. That ends with the first
-// request of the client that tells its number 2 * keep_for after the clients were active that the
-// store had forgotten when this one came: calls with numbers up to that one may have run.
+// request that tells a number and comes 2 * keep_for after the last activity of all clients that
+// the store had forgotten when this client came. Then only calls up to that number may have run.
 //
 // A handler that cannot tell whether its commit has taken effect returns
 // ServerContext::MaybeExecuted(), or throws, so that a repeated request asks the store.

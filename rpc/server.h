@@ -61,7 +61,7 @@ struct HandshakeLimits {
   uint32_t offers = 256;
   // offers_per_source is no bound for clients of a FileBootstrap, which names no hosts.
   uint32_t offers_per_source = 64;
-  // Links of one runtime, pending ones included, per source address that it has.
+  // Links of one runtime from one source address, pending ones included.
   uint32_t links_per_client = 256;
   // Links of one source address, pending ones included. 0, the default: three quarters of
   // LinkLimits::max_links on each executor, and at most half of the descriptors that the process

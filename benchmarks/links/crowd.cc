@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<Crowd>> Crowd::Start(
     int clients, int signals, const std::function<absl::Status(Member& me)>& be) {
   std::unique_ptr<Crowd> crowd(new Crowd(signals));
   for (int i = 0; i < clients; ++i) {
-    // A client is as a server that nobody calls: it has no address, and says so at once.
+    // ServerProcess waits for an address. A client has none, and says so at once.
     absl::StatusOr<ServerProcess> client =
         ServerProcess::Start("links_bench", [&](const Ready& ready) {
           ready("none");

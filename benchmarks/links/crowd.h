@@ -1,4 +1,4 @@
-// Crowd: client processes of a benchmark that do something at once, and say when each was done.
+// Crowd: client processes of a benchmark that act at once. Each tells when it has done its part.
 //
 //   absl::StatusOr<std::unique_ptr<Crowd>> crowd =
 //       Crowd::Start(60, /*signals=*/1, [](Crowd::Member& me) -> absl::Status {
@@ -34,12 +34,12 @@ class Crowd {
   };
 
  public:
-  // What a client's process has of the crowd. From any thread.
+  // A client process's end of the crowd. Any thread may use it.
   class Member {
    public:
-    // Waits for a signal, each once.
+    // Waits for the signal. A client may wait for each signal once.
     bool Await(int signal) const;
-    // Says that something was done now; prints a failure.
+    // Tells the crowd that the client has just done something. Prints a failure.
     void Tell(const absl::Status& done) const;
 
    private:
@@ -48,8 +48,8 @@ class Crowd {
     const Crowd& crowd_;
   };
 
-  // Forks, so call it before this process has threads. `be` runs in each client's process, which
-  // ends with it. There are signals 0 to `signals` - 1.
+  // Forks, so call it before this process has threads. Each client's process runs `be`, and ends
+  // when `be` returns. Signals have the numbers 0 to `signals` - 1.
   static absl::StatusOr<std::unique_ptr<Crowd>> Start(
       int clients, int signals, const std::function<absl::Status(Member& me)>& be);
 
@@ -59,13 +59,13 @@ class Crowd {
     std::vector<uint64_t> times;  // of what was done well
     int failed = 0;
   };
-  // What becomes of the next `count` things that clients do. DEADLINE_EXCEEDED if nothing is done
-  // for two minutes.
+  // Returns how the next `count` things that clients do have ended. DEADLINE_EXCEEDED if no client
+  // does anything for two minutes.
   absl::StatusOr<Done> Await(int count) const;
   // The same; INTERNAL if one of them failed.
   absl::StatusOr<std::vector<uint64_t>> AwaitAll(int count) const;
-  // Stops all clients; only their end is left to them. Returns when all of their threads stand
-  // still. INTERNAL if one has ended.
+  // Stops all clients for good. Returns when all of their threads stand still. INTERNAL if a client
+  // has ended.
   absl::Status Freeze() const;
 
  private:

@@ -20,7 +20,7 @@ namespace {
 constexpr int kStreamBytes = 4000;
 constexpr int kReadBytes = 16 << 20;
 
-// Reads payloads until that fails. Tells when the first is there.
+// Reads payloads until a read fails. Tells the crowd when the first payload has come.
 Task<void> ReadBesideAStream(Channel& channel, const Crowd::Member& me) {
   bench::Bench::Stub stub(channel);
   bench::PullRequest request;

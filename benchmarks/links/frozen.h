@@ -1,4 +1,4 @@
-// A server's shutdown while its clients are frozen: their processes are there, and do nothing.
+// A server's shutdown while its clients are frozen: their processes are stopped, and do not end.
 
 #ifndef VERBENA_BENCHMARKS_LINKS_FROZEN_H_
 #define VERBENA_BENCHMARKS_LINKS_FROZEN_H_
@@ -11,9 +11,9 @@
 
 namespace verbena::benchmarks {
 
-// Adds a row `shutdown`: how long a server takes, with that grace, until its process has ended,
-// while `clients` processes are stopped. Each has a stream that nobody reads, and reads payloads of
-// 16 MiB. The floor is the same with one client.
+// Adds a row `shutdown`: the time from a server's shutdown with `grace` until its process has
+// ended, while `clients` processes are stopped. Each of these has a stream that it does not read,
+// and reads payloads of 16 MiB. The floor is the same measurement with one client.
 //
 // Forks, so call it before this process has threads.
 absl::Status MeasureFrozen(const std::string& device, int clients, Duration grace, Report& report);

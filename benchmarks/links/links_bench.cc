@@ -6,8 +6,8 @@
 // leases, whose figures are only reported.
 //
 // storm, shutdown and restart: client processes that connect at once, a server that shuts down
-// while its clients are frozen, and a neighbour that is killed and starts again. Over shared memory
-// and over TCP, in processes that may run on every core.
+// while its clients are frozen, and a neighbour that is killed and starts again. They run over
+// shared memory and over TCP, in processes that may run on every core.
 
 #include <unistd.h>
 
@@ -54,7 +54,7 @@ constexpr char kHelp[] =
     "  --restarts N[,N]     restart: how often a neighbour is killed (default 20)\n";
 
 constexpr Duration kSlice = std::chrono::milliseconds(100);
-// What links that come and go are measured over.
+// The devices of the parts that measure links that come and go.
 constexpr const char* kWires[] = {"soft", "soft:tcp"};
 // Up to this many links the server keeps its default limits.
 constexpr int kDefaultLinks = 1000;

@@ -78,7 +78,7 @@ absl::StatusOr<Duration> GuidedServer::ShutDown(Duration grace) const {
   const uint64_t begin = NowNs();
   pipes_->commands.Write(grace.count());
   siginfo_t end{};
-  // The destructor takes its status.
+  // The destructor of ServerProcess takes the exit status.
   if (waitid(P_PID, static_cast<id_t>(process_.pid()), &end, WEXITED | WNOWAIT) != 0) {
     return absl::InternalError(fmt::format("waitid: {}", std::strerror(errno)));
   }

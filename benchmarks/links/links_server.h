@@ -1,5 +1,5 @@
-// The serving sides of links_bench: one executor that echoes on a core of its own, and
-// GuidedServer, which the benchmark asks what came of its clients, kills and shuts down.
+// The servers of links_bench: one executor that echoes on a core of its own, and GuidedServer. The
+// benchmark asks a GuidedServer for its counts of handshakes, kills it, and shuts it down.
 
 #ifndef VERBENA_BENCHMARKS_LINKS_LINKS_SERVER_H_
 #define VERBENA_BENCHMARKS_LINKS_LINKS_SERVER_H_
@@ -27,7 +27,7 @@ absl::Status RunLinksServer(const LinkLimits& limits, int core, const Ready& rea
 // payloads.
 std::unique_ptr<Service> MakeLinksService();
 
-// What has come of the handshakes of a server's clients.
+// The handshakes that did not become links, as the server counts them.
 struct HandshakeCounts {
   uint64_t failed = 0;   // refused, ended by the client, or closed before its offer
   uint64_t evicted = 0;  // closed to make room for others; before its offer, it counts as both
@@ -43,11 +43,11 @@ class GuidedServer {
 
   const std::string& address() const { return process_.address(); }
   absl::StatusOr<HandshakeCounts> Count() const;
-  // Shuts it down with that grace. Returns how long it took until its process had ended.
+  // Shuts the server down with that grace. Returns the time until its process had ended.
   absl::StatusOr<Duration> ShutDown(Duration grace) const;
 
  private:
-  // A grace, or a negative number: count.
+  // The grace of a shutdown. A negative number asks for the counts instead.
   using Command = int64_t;
   struct Pipes {
     Pipe<Command> commands;

@@ -1,7 +1,7 @@
-// Pipe: how the processes of a benchmark tell each other what is to be done, and what was.
+// Pipe: a pipe by which the processes of a benchmark send each other commands and results.
 //
-// Made before the processes are forked, which then share it. Carries values of one type, each in
-// one piece, so that several processes may write, or take turns to read.
+// Make it before the processes are forked, which then share it. It carries values of one type, each
+// in one piece, so several processes may write, or take turns to read.
 
 #ifndef VERBENA_BENCHMARKS_LINKS_PIPE_H_
 #define VERBENA_BENCHMARKS_LINKS_PIPE_H_
@@ -37,7 +37,7 @@ class Pipe {
     }
   }
 
-  // Whether it was written. Waits while the pipe is full.
+  // Returns whether `value` was written. Waits while the pipe is full.
   bool Write(const T& value) const { return write(ends_[1], &value, sizeof(value)) == sizeof(T); }
   // Waits for a value. False if nobody is left to write one.
   bool Read(T& value) const { return read(ends_[0], &value, sizeof(value)) == sizeof(T); }

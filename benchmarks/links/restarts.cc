@@ -38,7 +38,7 @@ Task<absl::Status> ReadOnce(bench::Bench::Stub& stub) {
       {.deadline = kDeadline, .max_response_payload = kRestartReadBytes, .wait_for_ready = true});
 }
 
-// Until one ends well, or fails otherwise than with its link.
+// Repeats a read until one ends well, or fails for another reason than the loss of its link.
 Task<absl::Status> ReadAgain(bench::Bench::Stub& stub) {
   absl::Status status;
   do {
@@ -55,7 +55,7 @@ Task<void> ReadAgainAndAgain(bench::Bench::Stub& stub) {
 // One of the two processes.
 class Neighbour {
  public:
-  // Returns when it listens at `self`. It calls `other`.
+  // Returns when the neighbour listens at `self`. It calls `other`.
   static absl::StatusOr<Neighbour> Start(const std::string& device, const std::string& self,
                                          const std::string& other) {
     auto pipes = std::make_unique<Pipes>();
@@ -66,9 +66,9 @@ class Neighbour {
     return Neighbour(std::move(pipes), std::move(process));
   }
 
-  // Has it call the other one, from now on.
+  // Has the neighbour begin a call to the other one now.
   void Ask() const { pipes_->asked.Write('a'); }
-  // The time at which that call has ended well.
+  // Returns the time at which that call has ended well.
   absl::StatusOr<uint64_t> Answer() const {
     uint64_t at_ns = 0;
     VERBENA_RETURN_IF_ERROR(pipes_->answers.ReadWithin(at_ns, kRestartPatience));
@@ -126,7 +126,7 @@ absl::Status MeasureRestarts(const std::string& device, int restarts, Report& re
   std::vector<double> to_listen_ms;
   std::vector<double> to_call_ms;
   for (int i = 0; i < restarts; ++i) {
-    // Each in turn, once both call well.
+    // The two are killed in turn, each after both have made a call that ended well.
     for (const Neighbour& each : neighbours) each.Ask();
     for (const Neighbour& each : neighbours) {
       VERBENA_RETURN_IF_ERROR(each.Answer().status());

@@ -10,9 +10,9 @@
 
 namespace verbena::benchmarks {
 
-// Adds a row `restart`: how long, from a kill, until a call of the other process to the killed one
-// has ended well again, while both read payloads of 1 MiB from each other all the time. The floor
-// is how long, from the kill, until the new process listens.
+// Adds a row `restart`: the time from a kill until a call of the other process to the killed one
+// ends well again. Both read payloads of 1 MiB from each other all the time. The floor is the time
+// from the kill until the new process listens.
 //
 // Forks, so call it before this process has threads.
 absl::Status MeasureRestarts(const std::string& device, int restarts, Report& report);

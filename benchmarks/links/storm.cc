@@ -66,7 +66,7 @@ absl::Status RunFloorServer(const Ready& ready) {
   }
 }
 
-// All of a client's connections, and then a byte over each.
+// Makes all of a client's connections, and then sends a byte over each and waits for it.
 void ConnectBarely(uint16_t port, const Crowd::Member& me) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -89,8 +89,8 @@ void ConnectBarely(uint16_t port, const Crowd::Member& me) {
   }
 }
 
-// With `again` the client may not have noticed yet that its link is lost. The link's end fails such
-// a call as one that may have run, and its caller repeats it.
+// With `again` the client may not have noticed yet that its link is lost. A call over that link
+// then fails as one that may have run, and this function repeats it.
 Task<void> CallOnce(bench::Bench::Stub& stub, bool again, const Crowd::Member& me) {
   bench::EchoMessage request;
   request.mutable_data()->resize(kStormMessageBytes);
@@ -105,7 +105,7 @@ Task<void> CallOnce(bench::Bench::Stub& stub, bool again, const Crowd::Member& m
 absl::Status BeClient(const std::string& device, const std::string& address, uint16_t floor_port,
                       const Crowd::Member& me) {
   RuntimeOptions options{.executors = kExecutors, .device = device};
-  // Enough for a call at a time, so that hundreds of executors take little memory.
+  // These limits suffice for one call at a time. Hundreds of executors then take little memory.
   options.limits.max_links = 16;
   options.limits.srq_depth = 256;
   options.limits.send_buffers = 64;
@@ -127,7 +127,7 @@ absl::Status BeClient(const std::string& device, const std::string& address, uin
   for (;;) pause();
 }
 
-// How long the calls of one storm took that ended well.
+// The times of those calls of one storm that ended well.
 struct Times {
   Times(uint64_t begin, const Crowd::Done& calls) : failed(calls.failed) {
     for (const uint64_t end : calls.times) {

@@ -11,10 +11,10 @@
 namespace verbena::benchmarks {
 
 // Adds two rows: `storm`, the first calls of `clients` processes to a server that knows none of
-// them, and `comeback`, one call of each executor after the server was killed, while it starts
-// again. Times count from when all may begin, which they may before the server starts again. The
-// floor is as many bare TCP connections of the same processes at once, each with a byte there and
-// back. If calls fail, their row says how many, and the run fails.
+// them, and `comeback`, one call of each executor after the server was killed. Times count from the
+// signal to begin. In `comeback` the benchmark gives that signal before it starts the server again.
+// The floor is as many bare TCP connections of the same processes at once, each with a byte there
+// and back. If calls fail, their row says how many, and the run fails.
 //
 // Forks, so call it before this process has threads.
 absl::Status MeasureStorm(const std::string& device, int clients, Report& report);

@@ -204,9 +204,9 @@ DedupeRecords::Client& DedupeRecords::ClientOf(const ClientId& id) {
   return found->second;
 }
 
-// A request that left the client after this one may have been faster, and its name be dropped
-// already, if a client was dropped that wrote since. All that was dropped before Load() is older
-// than any link, and so than any request.
+// A request that left the client after this one may have overtaken it. The name of that request may
+// be dropped already, if a client was dropped that wrote since this one left. All that was dropped
+// before Load() is older than any link, and so than any request.
 void DedupeRecords::Prove(const Call& call, verbena::TimePoint now, Client& client) {
   if (!client.is_anew || call.highest == 0) return;
   if (client.dropped_last.has_value() && now - *client.dropped_last <= kMostUnderWay) return;

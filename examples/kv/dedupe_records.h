@@ -5,10 +5,11 @@
 // once the client has acknowledged it. A client that leaves more than half of `max_names`
 // unacknowledged is refused. Clients that are gone acknowledge nothing: beyond `max_names` in all,
 // those that have been idle longest are dropped. After that a missing record proves that a call has
-// not run only if its client was known before the drop and ever since, or gave the call its number
-// after a request that told its highest one, and that left it when all names that it may have lost
-// were written. A restart keeps that proof for names above all that the store still has of the
-// client, unless a name is left from before that request. Then the next request proves it anew.
+// not run only in two cases: its client was known before the drop and ever since; or the client
+// gave the call its number after a proving request. That is one that tells the highest number, and
+// that left the client when all names that it may have lost were written. A restart keeps the proof
+// for names above all that the store still has of the client, unless a name is left from before the
+// proving request. Then the client's next request proves it anew.
 //
 // On any executor; a mutex is held for a few look-ups in the names, which are in memory, too. The
 // store must outlive it, and have no other DedupeRecords.
@@ -81,10 +82,10 @@ class DedupeRecords final : public verbena::DedupeStore {
   struct Client {
     absl::btree_set<uint64_t> numbers;
     uint64_t unproven_below = 0;  // such numbers may be among the dropped ones
-    // The client came after some were dropped, whose numbers are below this one. 0: nobody knows.
+    // The client came after some names were dropped, whose numbers are below this. 0: not known.
     uint64_t entered_below = 0;
-    bool is_anew = false;  // any number may be: it came after some were dropped
-    // dropped_last_ when it came. None, too: it came before Load().
+    bool is_anew = false;  // any number may be a dropped one: the client came after a drop
+    // dropped_last_ when the client came. Also none if the client came before Load().
     std::optional<verbena::TimePoint> dropped_last;
     verbena::TimePoint last{};  // its last write, or Load()
     std::list<ClientId>::iterator age;

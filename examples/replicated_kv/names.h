@@ -9,11 +9,11 @@
 // names of one client, and kMaxClients clients. A number that the client repeats no more, or
 // that was pushed out, gives an error, never "not there". A client that has written nothing for
 // long may be forgotten when there are too many. From then on a repeated call that is not there
-// gives an error, too, if its client is not known, or has come since and had given the call its
+// gives an error, too, if its client is not known, or was entered since and had given the call its
 // number before. An entry tells the highest number that its client had given, if its request left
-// the client after all that was forgotten before that came. Until there is such an entry, nobody
-// knows which numbers ran before, since they need not come in the order in which a client gave
-// them. One thread.
+// the client after all writes that had been forgotten when the client was entered. Until there is
+// such an entry, any number may have run before, since numbers need not come in the order in which
+// a client gave them. One thread.
 //
 //   absl::StatusOr<std::optional<uint64_t>> sequence = names.Find(client, number);
 
@@ -100,7 +100,7 @@ class Names {
     }
     v1::ClientNames& client = clients_[entry.client()];
     const bool is_open = client.unproven_below() != 0 && client.entered_below() == 0;
-    // The record may come from a copy that has the entry already, and more.
+    // The record may come from a copy that has this entry and later ones already.
     const bool is_news = entry.sequence() > client.last_sequence();
     if (is_open && is_news && entry.highest() != 0 && !IsAwaited(entry.client())) {
       client.set_entered_below(entry.highest() + 1);
@@ -156,8 +156,8 @@ class Names {
   }
   // Whether a client may have been forgotten.
   bool has_forgotten() const { return forgot_ || is_full(); }
-  // What these have forgotten of the client stands in no entry after that one. Of what was
-  // forgotten before Load(), nothing is known.
+  // The last entry of the log that may hold a forgotten call of the client. Names that were
+  // forgotten before Load() do not count: nothing is known of them.
   uint64_t forgotten_up_to(std::string_view client) const {
     const auto known = clients_.find(client);
     return known == clients_.end() ? forgotten_up_to_ : known->second.entered_at();
@@ -167,8 +167,8 @@ class Names {
   void NoteForgotten() { forgot_ = true; }
 
  private:
-  // A client that came after any was forgotten has this bound. Earlier versions wrote the first
-  // number that came.
+  // The bound of a client that came after any was forgotten. Earlier versions wrote the first
+  // number that came instead.
   static constexpr uint64_t kAllNumbers = std::numeric_limits<uint64_t>::max();
 
   // The client's calls below this may have run and been forgotten.
@@ -190,7 +190,7 @@ class Names {
 
   std::map<std::string, v1::ClientNames, std::less<>> clients_;
   bool forgot_ = false;           // a client, here or where a copy comes from
-  uint64_t forgotten_up_to_ = 0;  // no client that was has written anything since that entry
+  uint64_t forgotten_up_to_ = 0;  // no forgotten client has written anything after that entry
   // The last client whose names a copy has brought; none: no names are under way.
   std::optional<std::string> copied_to_;
 };

@@ -102,9 +102,9 @@ class Primary {
   verbena::Task<void> WatchOwnDisk();
   // Wakes those that wait for what is committed; all of them once this has ended.
   void WakeCommitted();
-  // Whether an entry tells its client's highest number. A request may have been overtaken by one of
-  // a higher number, and that be forgotten by now; but not if nothing of the client was forgotten
-  // that stood after the entry `old`, which is older than any request that is under way.
+  // Whether an entry tells its client's highest number. A call with a higher number may have
+  // overtaken the request, and be forgotten by now. That is impossible if no forgotten call of the
+  // client stood after the entry `old`, which is older than any request that is under way.
   bool IsHighestExact(std::string_view client, uint64_t old) const {
     return old >= std::max(inherited_, parts_.store.names().forgotten_up_to(client));
   }

@@ -137,7 +137,7 @@ absl::Status TakeHighest(std::string_view& left, DedupeName& dedupe) {
   return absl::OkStatus();
 }
 
-// The parts that no stream has. Out of line, since most blocks have none.
+// The bytes of the parts that no stream has. Out of line, since most blocks have none of them.
 [[gnu::noinline]] size_t BytesOfUnaryCall(const CallContext& context) {
   const std::vector<EarlierAttempt>& earlier = context.earlier;
   return (context.dedupe ? sizeof(WireDedupe) : 0) +

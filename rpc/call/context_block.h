@@ -112,22 +112,22 @@ void EncodeTravellingContext(size_t block_bytes, char* to);
 // Reads the beginning of a body of `bytes`. INVALID_ARGUMENT if it is too short for the block, a
 // reserved bit is not 0, or the block is larger than kMaxContextBytes.
 absl::StatusOr<ContextHeader> ParseContextHeader(const char* body, size_t bytes);
-// Reads a block of just these bytes into `context`, which is new. INVALID_ARGUMENT if it is
-// malformed; `context` then has no meaning.
+// Reads a block of exactly these bytes into `context`, which must be new. INVALID_ARGUMENT if the
+// block is malformed; `context` then has no meaning.
 absl::Status ParseContext(const char* block, size_t bytes, CallContext& context);
 // Reads the block of a response, which holds metadata and nothing else.
 absl::StatusOr<Metadata> ParseTrailingMetadata(const char* block, size_t bytes);
 // The violation of a stream whose block has the name of a deduplicated call, or earlier attempts.
 [[gnu::cold]] absl::Status NameOfStream();
 
-// ContextFeatures: the parts of a block that need the word of both sides of its link.
+// ContextFeatures: the parts of a block that both sides of its link must have announced.
 struct ContextFeatures {
   bool names_attempts = false;  // CallContext::earlier
   bool tells_highest = false;   // DedupeName::highest
 };
-// The violation of a context that has something that is not among `agreed`.
+// Returns the violation of a context that has a part which is not among `agreed`.
 [[gnu::cold]] absl::Status NotAnnounced(const CallContext& context, const ContextFeatures& agreed);
-// INVALID_ARGUMENT if `context` has something that is not among `agreed`.
+// INVALID_ARGUMENT if `context` has a part that is not among `agreed`.
 inline absl::Status CheckAnnounced(const CallContext& context, const ContextFeatures& agreed) {
   const bool announced = (agreed.names_attempts || context.earlier.empty()) &&
                          (agreed.tells_highest || !context.tells_highest);

@@ -30,8 +30,8 @@
 namespace verbena::internal {
 namespace {
 
-// Whether the attempt failed for a reason that may lie in the device. An overloaded or silent
-// server is no different over another one.
+// Whether the attempt failed for a reason that may lie in the device. Another device does not help
+// with an overloaded or silent server.
 bool MayGoOverAnotherDevice(const absl::Status& failure) {
   return !absl::IsResourceExhausted(failure) && !absl::IsCancelled(failure) &&
          !absl::IsDeadlineExceeded(failure);
@@ -41,8 +41,9 @@ bool IsAmong(const std::vector<size_t>& devices, size_t device) {
   return std::ranges::find(devices, device) != devices.end();
 }
 
-// When to come again, from the wait that a server has named. At random, so that those who were
-// refused together do not come together. A program's bootstrap may name any wait, also for ever.
+// The wait before the client comes again, from the one that the server has named. Random, so that
+// clients that were refused together do not come together. A program's bootstrap may name any wait,
+// also for ever.
 Duration LaterThan(Duration wait) {
   wait = std::min(wait, Duration::max() / 2);
   return wait + Duration(Random::Real().Below(static_cast<uint64_t>(wait.count() / 5) + 1));
@@ -84,7 +85,7 @@ Task<absl::Status> Connection::Ready() {
       // Not the caller's own task: other callers wait for the same attempt.
       shard_.tasks().Spawn(Attempt());
     }
-    // Until the attempt has ended, or the search for the first device has made a link.
+    // Waits until the attempt has ended, or the search for the first device has made a link.
     VERBENA_CO_RETURN_IF_ERROR(co_await state_changed_.Wait());
     if (!connecting_) VERBENA_CO_RETURN_IF_ERROR(last_error_);
   }
@@ -98,8 +99,8 @@ Task<void> Connection::Attempt() {
   attempt_.reset();
   put_off_ = absl::OkStatus();
   connecting_ = false;
-  // A link that opens has yet to prove that it is of use: see Retire(). Nobody misses one if the
-  // search for the first device has made another meanwhile.
+  // A link that opens has yet to prove that it is of use: see Retire(). A failed attempt does not
+  // count if the search for the first device has made a link meanwhile.
   if (!ended.ok() && usable_session() == nullptr) {
     last_error_ = ended;
     PutOffNextAttempt();
@@ -148,7 +149,7 @@ Task<absl::StatusOr<ClientSession*>> Connection::Session(Deadline deadline, bool
     if (!patient || closed_ || shard_.closing() || !MayPass(waited)) co_return waited;
     if (shard_.executor().now() >= deadline.when()) co_return TooLate();
     const TimePoint again = std::min(next_attempt_, deadline.when());
-    // The search for the first device may make a link earlier.
+    // The search for the first device may make a link before `again`.
     waited = co_await WithDeadline(state_changed_.Wait(), again);
     if (absl::IsDeadlineExceeded(waited)) {
       if (shard_.executor().now() >= again) continue;

@@ -62,9 +62,10 @@ class ConnectionListener {
 // that goes on refusing is asked less and less often, as one that cannot be reached.
 //
 // A link over another device than the first is temporary: after a pause the connection makes one
-// over the first device beside it. Once that one has proven itself, new calls take it, and the
-// other one closes when its last call has ended. If the other one is lost before, calls connect
-// anew meanwhile and take the link that is made first. A link over the first device stays.
+// over the first device beside it. Once the new link has proven itself, calls take it, and the
+// temporary one closes when its last call has ended. If the temporary link is lost before that,
+// calls begin an attempt to connect, too, and take whichever link is made first. If that one goes
+// over the first device, no later link replaces it.
 //
 // The next call replaces a link that was lost. While the server cannot be reached, attempts back
 // off exponentially, and calls fail at once with the last error. A server that goes away gracefully
@@ -167,7 +168,7 @@ class Connection final : private ClientSession::Listener {
   friend class ConnectionUse;
 
   Task<void> Attempt();
-  // As `connecting`; INTERNAL if that throws, as the bootstrap of a program may.
+  // Returns what `connecting` returns. INTERNAL if it throws, as the bootstrap of a program may.
   Task<absl::Status> Caught(Task<absl::Status> connecting) const;
   void NoteChange();
   // The current link takes no more calls.
@@ -178,7 +179,7 @@ class Connection final : private ClientSession::Listener {
   // or it lasted for kLastingLink.
   bool WasOfUse() const;
   void PutOffNextAttempt();
-  // Until the next attempt: as the server asks, but longer after each failure.
+  // The pause until the next attempt: as the server asks, but longer after each failure.
   Duration PauseAfter(const absl::Status& failure);
   void CloseOldestDraining();
   void CloseLinks();
@@ -225,8 +226,9 @@ class Connection final : private ClientSession::Listener {
   // reach the peer.
   Task<absl::StatusOr<std::unique_ptr<ClientSession>>> OpenLink(
       Way way, bool only, Duration proof_time, std::unique_ptr<MessageStream> stream);
-  // New calls take `session` from now on. The link that they took until now drains. False if that
-  // one is usable and goes over the first device: then it stays, and the link of `session` closes.
+  // New calls take `session` from now on, and the current link drains. Returns false if the current
+  // link is usable and goes over the first device: then calls stay on that one, and the link of
+  // `session` closes.
   bool Take(std::unique_ptr<ClientSession> session, Way way);
   // While the current link goes over another device than the first: tries that one beside it.
   Task<void> ReturnToFirst();
@@ -322,16 +324,16 @@ class DeviceAttempts {
   // `stream` is the bootstrap connection to the peer, at `address`, which outlives this object.
   DeviceAttempts(Shard& shard, const MessageStream& stream, const std::string& address);
 
-  // The device that comes first, whether it is passed over or not; not one that no link to this
-  // peer can go over, as a failure has said. Precondition: there is one.
+  // The first device, whether it is passed over or not. Devices that AddFailure() has found unfit
+  // do not count, unless all are. Precondition: there is a device.
   size_t first() const { return first_; }
   // The devices to try, by index in the shard.
   const std::vector<size_t>& order() const { return order_; }
   // How long a link over order()[i] may take to prove itself, by ProofTimeOf().
   Duration ProofTime(size_t i) const;
-  // Device order()[i] does not reach the peer. FAILED_PRECONDITION and PERMISSION_DENIED say that
-  // it never will: the peer has no such device, or another user owns it. If that is shared memory,
-  // the devices in reserve join the order.
+  // Device order()[i] does not reach the peer. With FAILED_PRECONDITION or PERMISSION_DENIED it
+  // never will: for example, the peer has no such device, or belongs to another user. If the device
+  // is shared memory, the devices in reserve then join the order.
   void AddFailure(size_t i, const absl::Status& why);
   // Why no device reaches the address, after a failure of each. With a single device, its own
   // error.

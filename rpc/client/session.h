@@ -44,7 +44,7 @@ class MethodNumbers {
   // No method's number: a server has at most kMaxMethods.
   static constexpr uint16_t kUnasked = 0xffff;
 
-  // What Of() returned for the method; kUnasked if it was not asked for.
+  // Returns the number that Of() returned for the method; kUnasked if Of() was not called for it.
   uint16_t Known(const MethodDescriptor& method) const {
     const uint32_t index = method.index.value();
     return index < numbers_.size() ? numbers_[index] : kUnasked;
@@ -263,8 +263,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
                                               const char* body);
   // The frame's call has ended, or there never was one.
   [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame);
-  // OnResponse() of a call whose channel judges its servers. Apart, so that other calls save no
-  // registers for it.
+  // OnResponse() of a call whose channel judges its servers. A function of its own, so that other
+  // calls need not save registers for it.
   [[gnu::noinline]] absl::Status OnTalliedResponse(RegisteredCall& call, const FrameHeader& frame,
                                                    const char* body);
   [[gnu::noinline]] absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);

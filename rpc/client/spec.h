@@ -123,8 +123,8 @@ inline TimePoint LimitOf(const CallSpec& spec) {
 // The context block of an attempt in `scope`, which may be null.
 CallContext ContextOf(const CallSpec& spec, const CancelScope* scope);
 
-// Waits for a connection for the attempt. An error has Outcome::kNotExecuted. Never inlined: the
-// wait's frame would be part of that of each attempt.
+// Waits for a connection for the attempt. An error has Outcome::kNotExecuted. Never inlined:
+// otherwise the frame of each attempt would contain the frame of this wait.
 [[gnu::noinline]] VERBENA_CORO_WRAPPER Task<absl::StatusOr<ConnectionUse>> RouteOf(
     const CallSpec& spec);
 

@@ -203,8 +203,8 @@ void ServerCall::Launch() {
   TakeTurn();
 }
 
-// The call takes its turn only after that wait: an earlier attempt may hold the place that the call
-// needs.
+// The call takes its turn only after that wait, because an earlier attempt may hold the place that
+// the call needs.
 void ServerCall::LaunchBehindEarlier() {
   Prepare();
   // Without an Admission, the pool has counted the call as begun.
@@ -535,7 +535,7 @@ void ServerCall::OnLeftChangeEnded() {
   CarriedContext::LeftChanges& left = parts_.carried.left_changes();
   VERBENA_CHECK(left.count > 0) << method_name();
   if (--left.count > 0) return;
-  // Before the response, which the call's name does not outlive.
+  // Before the response is sent: the call's name does not outlive that.
   if (left.result != nullptr) parts_.EndNamedRun(std::exchange(left.result, {}));
   left.ended.Set();
 }

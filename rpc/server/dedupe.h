@@ -201,17 +201,19 @@ class DedupeWaiter final : public std::enable_shared_from_this<DedupeWaiter> {
 // The calls of a client that may have run, as far as its record does not know them.
 struct UnprovenCalls {
   uint64_t below = 0;  // calls with lower numbers
-  // Whatever their numbers are, calls that came until then. None: there are no such calls.
+  // Calls with any number that came until then. None: there are no such calls.
   std::optional<TimePoint> any_until = {};
 
   bool Contains(uint64_t number) const { return any_until.has_value() || number < below; }
 };
 
-// DroppedNames: which calls of clients may have run whose records of names a table has dropped.
+// DroppedNames: the clients whose records of names a table has dropped, each with its calls that
+// may have run.
 //
-// Bounded: as with results, the runtime that has the most loses first (DedupeShares), its oldest
-// entry. A name is good for one runtime, so entries that were lost leave nothing unproven of other
-// runtimes, until theirs has no entry any more. Part of a DedupeShard, under its lock.
+// Bounded: as with results, the runtime that has the most entries loses its oldest one first
+// (DedupeShares). A name is good for one runtime. So a lost entry makes only clients of its own
+// runtime doubtful while that runtime has other entries, and clients of every runtime after that.
+// Part of a DedupeShard, under its lock.
 class DroppedNames {
  public:
   using Client = std::array<uint8_t, 16>;
@@ -223,7 +225,7 @@ class DroppedNames {
   // no call since `last`.
   void Add(const Client& client, const std::string& source, const RuntimeId& runtime,
            const UnprovenCalls& unproven, TimePoint last) {
-    // Of another runtime, which has given the same name.
+    // An entry of another runtime that has given the same name makes way.
     if (const auto other = entries_.find(client); other != entries_.end()) Forget(*other->second);
     auto entry = std::make_unique<Entry>();
     entry->client = client;
@@ -238,7 +240,7 @@ class DroppedNames {
     DedupeOwner* heaviest = shares_.Heaviest([](const DedupeOwner&) { return true; });
     Forget(*static_cast<Entry*>(heaviest->idle.Front()));
   }
-  // Of a client without a record.
+  // Returns the calls that may have run of a client without a record.
   UnprovenCalls UnprovenOf(const Client& client, const RuntimeId& runtime) const {
     const auto entry = entries_.find(client);
     const bool is_known = entry != entries_.end() && entry->second->owner->runtime == runtime;
@@ -264,11 +266,11 @@ class DroppedNames {
   };
   struct Lost {
     size_t entries = 0;  // that are left of the runtime
-    // Its clients that were forgotten have had no call since then. None: there are no such clients.
+    // The runtime's forgotten clients have had no call since then. None: it has no such clients.
     std::optional<TimePoint> forgotten_last;
   };
 
-  // Destroys `entry`, and takes its client for any client of the runtime that is not known.
+  // Destroys `entry`. Each unknown client of the runtime may be the one of `entry` from now on.
   void Forget(const Entry& entry) {
     std::optional<TimePoint>& last = runtimes_[entry.owner->runtime].forgotten_last;
     last = std::max(last, std::optional<TimePoint>(entry.last));
@@ -376,8 +378,8 @@ struct DedupeRequest {
 // The decision about a request.
 struct DedupeClaim {
   enum class Verdict : uint8_t {
-    kRun,      // run the handler; call End() when nothing of that goes on
-    kLookUp,   // ask the store; run the handler if it has no result; then the same
+    kRun,      // run the handler; call End() when nothing of the run goes on
+    kLookUp,   // ask the store; run the handler if it has no result; then call End() as for kRun
     kWait,     // for `waiter`
     kKept,     // answer with `result`
     kRefused,  // with `refusal` and `outcome`
@@ -398,9 +400,9 @@ using DedupeWaiters = absl::InlinedVector<std::shared_ptr<DedupeWaiter>, 1>;
 // Owned by a DedupeTable, which holds its lock around each call. Bounded in results, bytes and time
 // as DedupeLimits says, and in records of clients' names by max_results, too. Each record remembers
 // which numbers have run, so that no call is taken for a new one because its result was dropped.
-// Records that were dropped leave their highest number, max_results of them (DroppedNames). A
-// client that may have been forgotten beyond that tells itself which numbers it had given, with the
-// first request that left it after all calls that may have been forgotten.
+// For max_results dropped records the table keeps the highest number (DroppedNames). A client
+// beyond these may have been forgotten. It tells which numbers it had given, in its first request
+// that left it after all calls that may have been forgotten.
 class DedupeShard {
  public:
   // `incarnation` is the server's.
@@ -455,10 +457,10 @@ class DedupeShard {
   static void DropGoneWaiters(Call& call);
   static DedupeClaim Found(const DedupeRequest& request, Call& call, Executor& executor);
   DedupeClaim BeginUnknown(const DedupeRequest& request, Record* record, TimePoint now);
-  // A request of the client has come. Calls that may have run before have numbers up to the highest
-  // one that the client had given when the request left it, if they had all come by then. Numbers
-  // need not come as they were given: so one that is higher may have overtaken a request that left
-  // before, and be forgotten.
+  // A request of the client has come. If it left the client after all calls that may have run had
+  // come, their numbers are at most the highest one that the request tells. Otherwise it proves
+  // nothing: requests need not come in the order of their numbers, so a call with a higher number
+  // may have overtaken this one, run, and be forgotten.
   void Prove(const DedupeName& name, TimePoint now, UnprovenCalls& unproven) const;
   void Acknowledge(Record& record, uint64_t below, TimePoint now);
   // A record for the request's client; null if there is no room.

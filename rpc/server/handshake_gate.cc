@@ -38,38 +38,38 @@ enum class Phase {
   kEvicted
 };
 
-// How long an offer is young after its answer. A correct client says Ready long before, unless it
-// is far away or overloaded.
+// An offer is young for this long after its answer. A correct client says Ready long before, unless
+// it is far away or overloaded.
 constexpr Duration kYoungOffer = std::chrono::seconds(1);
-// The pace until handshakes have ended. (start)
+// The pace before any handshake has ended. (start)
 constexpr Duration kFirstPace = std::chrono::milliseconds(10);
 constexpr Duration kLeastPace = std::chrono::milliseconds(1);
 // One slow client must not spread the turns of a storm over minutes. (start)
 constexpr Duration kMostPace = std::chrono::milliseconds(100);
-// The latest turn of a client whose Hello has not come. Whoever floods draws such turns, too, and
-// others that the same bound refuses should not wait for these. (start)
+// The latest turn of a client whose Hello has not come. A flood draws such turns, too, and correct
+// clients that the same bound refuses should not wait for these. (start)
 constexpr Duration kLatestSilentTurn = std::chrono::seconds(4);
 
 struct Ticket;
 using TicketList = std::list<Ticket*>;  // oldest first
 
-// Turns: when the clients that one bound refuses come again, one after another. They come somewhat
-// more slowly than the handshakes that this bound counts have ended lately, so that most of them
-// find a place.
+// Turns: the times at which the clients that one bound refuses come again, one after another. Turns
+// are somewhat further apart than the ends of recent handshakes that this bound counts, so most
+// clients find a place.
 //
 // A value, under the state's mutex.
 class Turns {
  public:
-  // A handshake has ended well. Those that were pending with it, `together` with itself, took as
-  // long together.
+  // A handshake has ended well and took `took`. `together` handshakes were pending at its begin,
+  // itself included, and shared that time.
   void Measure(Duration took, size_t together) {
     const Duration each =
         std::clamp<Duration>(took / static_cast<int64_t>(together), Duration::zero(), kMostPace);
     pace_ += (each - pace_) / 8;
   }
 
-  // How long the next client should wait: until after the turn of the client before it, but
-  // `longest` at most.
+  // Returns how long the next client should wait: until after the turn of the client before it, but
+  // at most `longest`.
   Duration Next(TimePoint now, Duration longest) {
     const Duration step = std::max<Duration>(pace_ * 3 / 2, kLeastPace);
     const TimePoint turn = std::min(std::max(last_, now) + step, now + longest);
@@ -233,8 +233,8 @@ class HandshakeGate::State {
     return index;
   }
 
-  // The server answers its offer, and waits for its client from now on. Otherwise returns what its
-  // client hears instead.
+  // The server answers the offer, and waits for the client from now on. An error is the refusal
+  // that the client hears instead.
   absl::Status Answer(Ticket& ticket) {
     std::lock_guard lock(mutex_);
     if (ticket.phase != Phase::kPending || ticket.answered_at.has_value()) return ticket.refusal;
@@ -252,7 +252,7 @@ class HandshakeGate::State {
     return ticket.refusal;
   }
 
-  // Its Ready has come, or whatever it sent as its second message.
+  // The client's second message has come, which is its Ready if the client is correct.
   void Open(Ticket& ticket) {
     std::lock_guard lock(mutex_);
     if (ticket.phase != Phase::kPending) return;
@@ -427,14 +427,15 @@ class HandshakeGate::State {
     return Largest([this](const Source& source) { return RankOfPending(source); });
   }
 
-  // Of sources that have as many, the one whose oldest has waited longest comes first.
+  // If several sources have the most, the one whose oldest connection has waited longest loses.
   static std::pair<size_t, uint64_t> RankOfSilent(const Source& source) {
     const TicketList& silent = source.silent;
     return {silent.size(), silent.empty() ? 0 : ~silent.front()->number};
   }
-  // Of sources that have as many, one of which an old offer makes way comes first. Then comes the
-  // one of which the newest makes way: the others are nearer to their end. If it were the oldest,
-  // newcomers would close each handshake before its end, and none would get in.
+  // If several sources have the most, one that would lose an old offer loses. Otherwise the source
+  // with the newest unanswered offer loses it, because the other handshakes are nearer to their
+  // end. If the oldest made way instead, newcomers would close each handshake before its end, and
+  // no client would get in.
   std::tuple<size_t, int, uint64_t> RankOfPending(const Source& source) const {
     const size_t size = source.pending.size();
     if (size == 0) return {0, 0, 0};
@@ -464,7 +465,8 @@ class HandshakeGate::State {
     return all_young && !newest.answered_at.has_value() ? newest : oldest;
   }
 
-  // One of `queue` makes way for a bound that has these `turns`.
+  // Closes a handshake of `queue` to keep a bound. If the server has not answered it, its client
+  // gets one of the bound's `turns`.
   void EvictFrom(TicketList& queue, Turns& turns, const std::string& why) {
     if (queue.empty()) return;
     Ticket& ticket = MakesWay(queue);
@@ -489,7 +491,8 @@ class HandshakeGate::State {
     });
   }
 
-  // Its client comes again, since it may be a correct one: of a storm, or slower than a flood.
+  // Tells the client when to come again. It may be a correct one: of a storm, or slower than a
+  // flood.
   void PutOff(Ticket& ticket, Turns& turns, bool silent, const std::string& why) {
     ticket.refusal = absl::ResourceExhaustedError(
         fmt::format("closed to make room for others before an answer: {}; try again later", why));
@@ -508,7 +511,7 @@ class HandshakeGate::State {
     --under_way_;
   }
 
-  // Its client has one link less.
+  // The ticket's client has one link less.
   void LeaveClient(const Ticket& ticket) {
     auto client = clients_.find(KeyOf(ticket, ticket.client));
     if (--client->second == 0) clients_.erase(client);
@@ -530,7 +533,8 @@ class HandshakeGate::State {
   std::vector<uint32_t> links_;  // by executor
   uint32_t under_way_ = 0;
   uint32_t offers_ = 0;
-  // Of clients that the bounds in all refuse: a source may have one client, and end with it.
+  // The turns of clients that the bounds in all refuse. No Source can keep these: it may have one
+  // client, and is erased with it.
   Turns turns_;
   uint64_t entered_ = 0;  // so far
   HandshakeStats stats_;

@@ -5,15 +5,16 @@
 // A connection is silent until its Hello has come, pending until its Ready has come, and then open
 // until its link ends. When too many are under way, the gate evicts a silent one of the source that
 // has most of these: the one that has waited longest. If none is silent, it evicts a pending one of
-// the source that has most: one that the server answered more than a second ago, or else the newest
-// without an answer. So a source that floods closes its own connections, and a client of another
-// source gets in. Offers of one source, and of sources that have as many, do not close each other
-// until a second after the server's answer: the gate refuses a new one instead.
+// the source that has most: one that the server answered more than a second ago; otherwise the
+// newest if it has no answer; otherwise the oldest. So a source that floods closes its own
+// connections, and a client of another source gets in. Offers of one source, and of sources that
+// have as many, do not close each other until a second after the server's answer: the gate refuses
+// a new one instead.
 //
-// Whoever is refused for a bound of handshakes, or evicted before the server's answer, hears when
-// to come again. The clients that the bounds in all refuse get turns one after another, whichever
-// sources they are of, and so do those that the bounds of one source refuse. Each gets a later turn
-// than the one before, until turns are 10 s away, or 4 s for a silent one. A refused connection
+// A client that is refused for a bound of handshakes, or evicted before the server's answer, hears
+// when to come again. The clients of all sources that the bounds in all refuse get turns one after
+// another, and so do the clients that the bounds of one source refuse. Each gets a later turn than
+// the client before it, but at most 10 s from now, or 4 s if it was silent. A refused connection
 // counts no more, and closes once the refusal is sent. The gate wraps each stream: Receive() and
 // Send() of an evicted one return the refusal, and Send() sends it first. A stream counts until its
 // link, once torn down, destroys it.

@@ -187,8 +187,8 @@ void NamedRun::WarnOfKept(const absl::Status& failure) const {
                   method.full_name, absl::StatusCodeToString(failure.code())));
 }
 
-// Whoever waits for the result hears it now, or when the last change of a file has ended that the
-// run has left. What is left of the call is for its own caller alone.
+// Requests that wait for the result get it now, or when the last change of a file has ended that
+// the run has left. The rest of the call concerns its own caller only.
 void NamedRun::End(const std::shared_ptr<const KeptResult>& result) {
   runs_ = false;
   call_.parts.EndNamedRun(result);

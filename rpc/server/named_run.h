@@ -30,9 +30,9 @@ struct NamedCall {
 
 // Runs the handler, or waits for the run of another request with the name, or asks the DedupeStore.
 // Returns the status of the call; its outcome is in parts.carried.once(). If the Task is destroyed
-// while the handler runs, those that repeat the call get ABORTED. They hear of the end of a run,
-// whatever it is, when no change of a file goes on that the run has left
-// (CallParts::EndNamedRun). Precondition: call.parts.carried.name() is not null.
+// while the handler runs, requests that repeat the call get ABORTED. They hear of any end of a run
+// only when no change of a file goes on that the run has left (CallParts::EndNamedRun).
+// Precondition: call.parts.carried.name() is not null.
 Task<absl::Status> RunOnce(NamedCall call);
 
 }  // namespace verbena::internal

@@ -65,8 +65,8 @@ class CarriedContext {
   struct LeftChanges {
     uint32_t count = 0;
     Event ended = {};  // the last of them
-    // How the run of a deduplicated call has ended; null if it goes on, or is told already. Told
-    // when the last of them has ended.
+    // The result of a deduplicated call whose run has ended, until the table hears of it: when the
+    // last of the changes has ended. Null otherwise.
     std::shared_ptr<const KeptResult> result = {};
   };
 
@@ -214,8 +214,8 @@ struct CallParts {
   }
   // WriteResponsePayload() of a deduplicated call: also keeps `part` for those that repeat it.
   Task<absl::Status> WriteKept(BufferView part);
-  // The run of a call with a name has ended with `result`. Tells the table: now, or when the last
-  // change of a file has ended that the run has left, so that no repetition runs beside that.
+  // The run of a call with a name has ended with `result`. Tells the table now, or when the last
+  // change of a file that the run has left has ended. So no repetition runs beside such a change.
   void EndNamedRun(const std::shared_ptr<const KeptResult>& result);
   void Clear() {
     bulk.Clear();

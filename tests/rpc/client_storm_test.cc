@@ -33,7 +33,7 @@ namespace verbena {
 namespace client_storm_test {
 
 constexpr int kExecutors = 4;
-// Far more than a storm takes. No call and no handshake may need it all.
+// Far more time than a storm takes.
 constexpr std::chrono::seconds kPatience{240};
 
 int ClientsWanted() {
@@ -41,14 +41,14 @@ int ClientsWanted() {
   return asked == nullptr ? 12 : std::atoi(asked);
 }
 
-// So few offers that most clients of the storm are refused at first.
+// The bound of offers is so low that the server refuses most clients of the storm at first.
 ServerOptions Narrow() {
   return {
       .handshakes = {.offers_per_source = static_cast<uint32_t>(ClientsWanted() * kExecutors / 4)}};
 }
 
-// Enough for one call. Defaults would pin far more than hundreds of executors need. No client gives
-// up a server that is slow.
+// These limits suffice for one call: defaults would pin far more memory than hundreds of executors
+// need. No client gives up a slow server.
 LinkLimits SmallLimits() {
   LinkLimits limits;
   limits.connect_timeout = kPatience;
@@ -65,7 +65,7 @@ class StormClients {
  public:
   static constexpr int kStorms = 2;
 
-  // Returns when each of them has its runtime, and no link.
+  // Returns when each process has its runtime, and no link yet.
   StormClients(int clients, const std::string& address) : clients_(clients) {
     for (auto& each : begin_) EXPECT_EQ(pipe(each.data()), 0);
     EXPECT_EQ(pipe(results_.data()), 0);
@@ -92,7 +92,7 @@ class StormClients {
     close(results_[0]);
   }
 
-  // Lets each of them make one call on each of its executors. Each takes one byte.
+  // Lets each process make one call on each of its executors. Each process reads one byte.
   void Begin(int storm) {
     const std::string go(clients_, 'b');
     EXPECT_EQ(write(begin_[storm][1], go.data(), go.size()), static_cast<ssize_t>(go.size()));
@@ -111,7 +111,7 @@ class StormClients {
   // An exception ends the process: GoogleTest would run it as a second test.
   [[noreturn]] void Be(pid_t parent, const std::string& address) noexcept {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    // It ended before the kernel knew that this process ends with it.
+    // The test ended before the kernel knew that this process ends with it.
     if (getppid() != parent) _exit(1);
     absl::StatusOr<std::unique_ptr<Runtime>> runtime =
         Runtime::Start({.executors = kExecutors, .limits = SmallLimits()});
@@ -140,8 +140,8 @@ class StormClients {
         co_await stub.Echo(request, {.deadline = kPatience, .wait_for_ready = wait_for_ready}))
         .status();
   }
-  // A client that has not noticed yet that the link is lost makes a call over it. The link's end
-  // ends that call, as one that may have run, and its caller repeats it.
+  // A client that has not noticed yet that its link is lost makes a call over it. The call then
+  // fails as one that may have run, and this function repeats it.
   static Task<absl::Status> EchoAgain(testing::Testing::Stub& stub) {
     for (;;) {
       absl::Status status = co_await Echo(stub, true);
@@ -151,7 +151,7 @@ class StormClients {
     }
   }
 
-  // A line of at most PIPE_BUF bytes, which those of other processes do not cut.
+  // Writes a line of at most PIPE_BUF bytes, so no line of another process cuts it.
   void Say(const std::string& text) const {
     std::string line = text.substr(0, 500) + "\n";
     if (write(results_[1], line.data(), line.size()) < 0) _exit(1);
@@ -176,7 +176,7 @@ TEST(ClientStormTest, NoCallOfClientsThatComeAtOnceIsLost) {
   ASSERT_FALSE(HasFailure());  // one that has not started would end no call
   clients.Begin(0);
   EXPECT_EQ(clients.Failures(), std::vector<std::string>());
-  // All come again.
+  // All clients come again.
   server.Kill();
   clients.Begin(1);
   server.Start();

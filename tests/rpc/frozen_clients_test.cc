@@ -1,6 +1,6 @@
 // A server's shutdown ends when Server::Shutdown() promises, a second after its grace at the
-// latest, though all of its clients are frozen: their processes are there, and do nothing. It takes
-// no longer and says no more the more of them there are.
+// latest, though its clients are frozen: their processes are stopped, and do not end. More clients
+// make it take no longer and log no more.
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -33,10 +33,10 @@ using std::chrono::hours;
 using std::chrono::seconds;
 
 constexpr int kClients = 6;
-// More than the sockets of a TCP wire hold.
+// More bytes than the sockets of a TCP wire hold.
 constexpr size_t kReadBytes = 16 << 20;
 constexpr int kReadsAtOnce = 2;
-// What Server::Shutdown() promises to take beyond its grace.
+// The time that Server::Shutdown() promises to take at most beyond its grace.
 constexpr seconds kBeyondGrace{1};
 
 enum class Load {
@@ -69,7 +69,7 @@ class ClientProcess {
     close(answers_);
   }
 
-  // Returns when it has a link, and the first item of its stream and a payload of each of its
+  // Returns when the client has a link, the first item of its stream, and a payload of each of its
   // reads.
   void ConnectTo(const std::string& address) const {
     const std::string line = address + "\n";
@@ -77,7 +77,7 @@ class ClientProcess {
     char answer = 0;
     EXPECT_EQ(read(answers_, &answer, 1), 1) << "the client did not connect";
   }
-  // Returns when all of its threads stand still.
+  // Stops the client. Returns when all of its threads stand still.
   void Freeze() {
     ASSERT_GT(pid_, 0) << "there is no client";  // -1 would be every process
     EXPECT_EQ(kill(pid_, SIGSTOP), 0);
@@ -95,7 +95,7 @@ class ClientProcess {
     std::string address;
     for (char c; read(commands, &c, 1) == 1 && c != '\n';) address.push_back(c);
     if (address.empty()) _exit(0);
-    // It never gives up the server, which may be silent for long on a loaded machine.
+    // The client never gives up the server, which may be silent for long on a loaded machine.
     LinkLimits limits;
     limits.connect_timeout = hours(1);
     limits.ping_interval = hours(1);
@@ -167,7 +167,7 @@ class FrozenClientsTest : public RuntimePair {
     StopAll();
   }
 
-  // Clients with that load, frozen, and one that is not, without calls.
+  // Freezes kClients clients with that load. One more client has no calls, and is not frozen.
   void Freeze(Load load) {
     for (int i = 0; i < kClients; ++i) clients_.push_back(std::make_unique<ClientProcess>(load));
     // Only the test's clock ends anything at the server, and only the shutdown ends the link of the

@@ -217,7 +217,7 @@ class FurtherAttemptTest : public RuntimePair {
   JoinHandle<absl::Status> Put(CallOptions options = {}, size_t bytes = 0) {
     return client_runtime_->Spawn(PutWith(std::move(options), bytes));
   }
-  // Handlers for a Store.
+  // Make handlers for a Store.
   static Store::Handler StallsIn(Stall& stall) {
     return [&stall](ServerContext&, int) -> Task<absl::Status> {
       co_return co_await stall.Then(absl::OkStatus());
@@ -238,7 +238,7 @@ class FurtherAttemptTest : public RuntimePair {
     clock_.Advance(1h);
     AwaitArrival();
   }
-  // When this returns, the servers have all that the client has sent.
+  // Returns when the servers have all that the client has sent.
   void AwaitArrival() {
     for (uint64_t key = 0; key < 16; ++key) {
       const testing::Testing::Stub stub(*channel_);
@@ -770,13 +770,13 @@ TEST_F(NamedAttemptInTurnTest, AnAttemptEndsTheEarlierOneWhoseTurnItTakes) {
   EXPECT_EQ(store_.most_at_once, 1);
 }
 
-// Rogues speak for a server whose process may be another one with each link.
+// Rogues speak for a server. Each link may lead to another process of it.
 class RestartedServerTest : public RuntimePair {
  protected:
   void SetUp() override {
     rogue_runtime_ = StartRuntime({.device = RogueDevice()});
     listener_ = CoreOf(*rogue_runtime_).shard(0).bootstrap().Listen("127.0.0.1:0").value();
-    // No silence ends a link.
+    // These limits are so long that no silence ends a link.
     LinkLimits limits = RoguesLimits();
     limits.ping_interval = limits.connect_timeout = 1h;
     client_runtime_ = StartRuntime({.device = RogueDevice(), .limits = limits});
@@ -831,7 +831,7 @@ class RestartedServerTest : public RuntimePair {
   RogueFrame request_;  // the last one
 };
 
-// With its process all that a server ran has ended.
+// When a server's process ends, all that it ran has ended.
 TEST_F(RestartedServerTest, AnAttemptIsNamedAtItsIncarnationAlone) {
   JoinHandle<absl::Status> call = client_runtime_->Spawn(Put());
   EXPECT_EQ(NamedAt(1).size(), 0u);
@@ -901,7 +901,7 @@ class DedupedAttemptTest : public CounterTest {
     StopAll();
   }
 
-  // The handler of the first run writes, until it may leave that, and then ends by `end`.
+  // The handler of the first run writes until it may leave its write, and then ends by `end`.
   Call LoseFirst(End end) {
     service_.handler = [this, end = std::move(end)](ServerContext& context,
                                                     const testing::AddRequest&,
@@ -922,8 +922,8 @@ class DedupedAttemptTest : public CounterTest {
     may_leave_ = true;
     (void)server_runtime_->BlockOn(ended_.Until(1));
   }
-  // When this returns, the second attempt has come to the server, and whatever this has answered
-  // by then has come to the client.
+  // Returns when the second attempt has come to the server, and all that the server has answered by
+  // then has come to the client.
   void AwaitSecond() {
     // The client notices that its link is lost when it sends something.
     Eventually(

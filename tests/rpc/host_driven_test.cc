@@ -214,7 +214,7 @@ class HeldExecutorTest : public HostDrivenRuntimeTest {
     EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
     return fd;
   }
-  // Has the executor sleep: no turn of it takes what comes from here on.
+  // Has the executor sleep: no turn of it takes work that comes from here on.
   static void Rest(Executor& executor) {
     while (executor.Poll() || !executor.Arm()) {
     }
@@ -261,13 +261,13 @@ class HeldConnectTest : public HeldExecutorTest {
     channel_ = std::make_unique<Channel>(*client_runtime_, "a:1");
   }
   Executor& executor() { return client_runtime_->executor(0); }
-  // As a handler does that blocks.
+  // Holds the turn as a handler does that blocks.
   void HoldTheTurn(Duration time) {
     (void)executor().now();
     clock_.Advance(time);
   }
-  // Polls until that attempt has begun, or `call` has ended. Each turn takes `time`, and is as long
-  // already when something else begins in it.
+  // Polls until that attempt has begun, or `call` has ended. Each turn lasts for `time` before
+  // anything else begins in it.
   void PollToAttempt(int attempt, Duration time, const JoinHandle<absl::Status>& call) {
     while (attempts_ < attempt && !call.done()) {
       executor().PostFunction([this, time] { HoldTheTurn(time); });

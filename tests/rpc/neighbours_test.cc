@@ -1,8 +1,8 @@
 // Three processes, each of which serves and calls the two others without a pause, with payloads of
 // 1 MiB both ways. One of them is killed and starts again at its address, many times. No byte is
-// wrong, calls to and from it go through again, links between the others stay, and the process that
-// is never killed keeps nothing of those that were. VERBENA_RESTARTS in the environment says how
-// often one is killed.
+// wrong. After each restart, calls to and from the killed process go through again, and the link
+// between the other two has stayed. The process that is never killed keeps nothing of killed ones.
+// VERBENA_RESTARTS in the environment says how often one is killed.
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -44,7 +44,7 @@ namespace neighbours_test {
 constexpr int kNeighbours = 3;
 constexpr int kNeverKilled = 0;
 constexpr size_t kBytes = 1 << 20;
-// Calls to each neighbour at once, so that one is always under way.
+// The calls to each neighbour at a time: two, so that one is always under way.
 constexpr int kCallers = 2;
 
 int RestartsWanted() {
@@ -52,9 +52,9 @@ int RestartsWanted() {
   return asked == nullptr ? 6 : std::atoi(asked);
 }
 
-// What a neighbour has seen since it started. Written to a pipe in one piece.
+// A neighbour's counts since it started. It writes them to a pipe in one piece.
 struct Report {
-  // Calls to each neighbour.
+  // Failed calls to each neighbour.
   std::array<uint64_t, kNeighbours> lost{};  // with their link, or not begun without one
   std::array<uint64_t, kNeighbours> otherwise{};
   uint64_t wrong = 0;  // payloads, at either end
@@ -84,8 +84,8 @@ class Neighbour {
     co_await scope.Join();
   }
 
-  // Waits until each caller of each of the others has made a call that ended well and began after
-  // this did, and `more` besides. So no call is under way that a kill before this has ended.
+  // Waits until each caller has made `more` + 1 calls that began after this function and ended
+  // well. So no call goes on that began before an earlier kill.
   Task<Report> AwaitCalls(int more) {
     for (const auto& other : others_) {
       if (other == nullptr) continue;
@@ -130,7 +130,7 @@ class Neighbour {
       }
     }
   }
-  // One that is down is waited for.
+  // Waits for a neighbour that is down.
   static Task<absl::Status> Swap(Other& other) {
     CallOptions options{.wait_for_ready = true};
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer payload,
@@ -152,7 +152,7 @@ class Neighbour {
   }
 
   Runtime& runtime_;
-  std::vector<std::unique_ptr<Other>> others_;  // null: this one itself
+  std::vector<std::unique_ptr<Other>> others_;  // null at this neighbour's own index
   Report report_;                               // on the executor
 };
 
@@ -160,7 +160,7 @@ class Neighbour {
 class NeighboursTest : public ::testing::Test {
  protected:
   NeighboursTest() {
-    // A neighbour that has ended by itself is told of by what it does not answer.
+    // If a neighbour has ended by itself, its missing answer shows that, not a signal.
     signal(SIGPIPE, SIG_IGN);
     for (const HeldPort& port : ports_) addresses_.push_back(port.address());
   }
@@ -191,8 +191,8 @@ class NeighboursTest : public ::testing::Test {
     close(process.answers);
   }
 
-  // Waits until each calls both others well again, and `more` times besides. Fails the test and
-  // returns as soon as one has ended, since the others would wait for it.
+  // Waits until each neighbour has called both others well again, and then `more` times. Fails the
+  // test and returns as soon as a neighbour has ended, since the others would wait for it.
   std::array<Report, kNeighbours> AwaitCalls(int more) {
     std::array<Report, kNeighbours> reports{};
     std::array<pollfd, kNeighbours> answers{};
@@ -280,7 +280,8 @@ TEST_F(NeighboursTest, ARestartOfOneLeavesTheOthersAloneAndTakesNothingOfThem) {
     before = after;
   }
   if (HasFailure() || restarts <= kWarmUp) return;
-  // A link that has just ended may still be there. One thing kept of each restart would be more.
+  // A link that has just ended may still be there. If each restart left one thing, the difference
+  // would exceed `noise`.
   const Report& last = before[kNeverKilled];
   const uint64_t noise = std::max(16, (restarts - kWarmUp) / 2);
   EXPECT_LT(last.descriptors, warm.descriptors + noise);

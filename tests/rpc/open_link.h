@@ -16,7 +16,8 @@ namespace verbena::internal {
 
 class Link;
 
-// That of the device of that index; nullptr if there is none. Valid until the next await.
+// The open link over the runtime's device of that index; nullptr if there is none. Valid until the
+// next await.
 Link* OpenLinkOf(Runtime& runtime, size_t device = 0);
 
 // Closes the link. NOT_FOUND if there is none.

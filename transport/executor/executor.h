@@ -232,11 +232,11 @@ namespace verbena {
 //
 // All are polled, one after another, because the one that the caller waits for may need another.
 // The thread sleeps while none of them has work, unless one of them is in busy mode or has a clock
-// of its own. None of them may be polled or run by another thread meanwhile: a check aborts, even
-// if that thread has done by now what this one is to wait for. Not inside an executor's loop.
+// of its own. No other thread may poll or run one of them meanwhile: a check aborts, even if `done`
+// is true already. Do not call it inside an executor's loop.
 //
-// `done` becomes true by something that one of `executors` does, and is asked after each round, but
-// not before the first.
+// `done` must become true by something that one of `executors` does. It is asked after each round,
+// but not before the first.
 VERBENA_EXPORT void PollUntil(const std::vector<Executor*>& executors,
                               absl::FunctionRef<bool()> done);
 

@@ -1,7 +1,7 @@
 // EndpointMemory: memory and queues that an endpoint registers with its device when it is made.
 //
-// Endpoint::Register() makes it, on any thread, and Endpoint::CreateWith() takes it. A value in a
-// header of its own: code that only hands it on includes neither endpoint.h nor link.h.
+// Endpoint::Register() makes it, on any thread, and Endpoint::CreateWith() takes it. It has a
+// header of its own, so code that only hands it on includes neither endpoint.h nor link.h.
 
 #ifndef VERBENA_TRANSPORT_LINK_ENDPOINT_MEMORY_H_
 #define VERBENA_TRANSPORT_LINK_ENDPOINT_MEMORY_H_
@@ -19,9 +19,9 @@ namespace verbena::internal {
 struct EndpointMemory {
   std::unique_ptr<ReceiveRing> receives;
   SendMemory send;
-  // For payloads. None when an endpoint is made: its pools grow by themselves.
+  // Arenas for payloads. Empty when an endpoint is made: its pools grow by themselves.
   std::vector<std::unique_ptr<CarvedArena>> arenas = {};
-  // On a device without shared receive queues.
+  // Only on a device without shared receive queues.
   std::unique_ptr<LinkReceives> link_receives = nullptr;
 };
 

@@ -5,8 +5,8 @@
 // first round trip is a bare PING. In the second one PING and PONG fill a packet of the path, or
 // the longest SEND if that is shorter, if the peer takes padding (kFeaturePaddedPing). So a failure
 // can tell a path that carries nothing from one that carries short packets alone. Both SENDs of the
-// second round trip need ordinary send buffers: a side that finds none until the limit fails the
-// proof, too.
+// second round trip need ordinary send buffers: the proof also fails if a side finds none before
+// the limit.
 //
 // Owned by the coroutine of Endpoint::Connect(), on the thread of the endpoint's executor. It never
 // holds the link across an await. A link that has not proven itself is closed by the destructor:
@@ -43,7 +43,8 @@ class LinkProof final : private PongWaiter {
   LinkProof& operator=(const LinkProof&) = delete;
   ~LinkProof() override;
 
-  // When the proof was made, which is not when a long turn of the executor began.
+  // The time at which the proof was made. If that was in a long turn of the executor, it is later
+  // than the begin of the turn.
   TimePoint begun() const { return begun_; }
   // Returns the link once it has proven itself. UNAVAILABLE: it has not until `limit`, or was lost
   // before. Call it once.

@@ -110,7 +110,7 @@ class PendingSends {
 //
 // A few spare buffers are beside those that are shared. A SEND of control frames or credits alone
 // takes one if the link finds no other, and only if it travels inline: then the buffer is back as
-// soon as the SEND is posted. So a peer that keeps buffers keeps no other peer's PONG, except the
+// soon as the SEND is posted. So a peer that holds buffers delays no other peer's PONG, except the
 // padded one of a new link (LinkProof), which is too long for that.
 class SendBuffers {
  public:

@@ -302,7 +302,7 @@ void LinkSender::AppendControl(const FrameHeader& header, uint32_t padding) {
   const bool is_short = padding == 0;
   const bool joins = !queue_.empty() && ((is_short && queue_.last().use == SendUse::kControl) ||
                                          queue_.Fits(padding, /*invalidated=*/0));
-  // Without a credit the link lacks no room: no other link is to blame for what stays due.
+  // A link without a credit does not lack room, so no other link is to blame that the frame waits.
   if (!joins && credits_.available() == 0) return;
   if (!joins && !OpenSend() && !(is_short && OpenSend(SendUse::kControl))) return;
   std::memset(Place(header, padding, /*invalidated=*/0), 0, padding);

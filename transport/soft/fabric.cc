@@ -148,7 +148,7 @@ absl::StatusOr<std::shared_ptr<Peer>> SoftFabric::PeerOf(SoftFabric& other) {
                                                .in_process = true});
   std::lock_guard<std::mutex> lock(peers_mutex_);
   std::shared_ptr<Peer>& peer = peers_[other.state_.address()];
-  // Another thread may have been faster. Who claimed the address keeps its own lanes.
+  // Another thread may have been faster. A process that claimed the address keeps its own lanes.
   if (peer == nullptr || !peer->in_process()) peer = std::move(made);
   return peer;
 }

@@ -99,8 +99,8 @@ class SoftFabric final : public WireHost, public SoftObjects::Connector {
   std::shared_ptr<SoftFabric> FindLocal(const DeviceAddress& address);
   // Null if that device is no peer yet, or was lost.
   std::shared_ptr<Peer> FindPeer(const DeviceAddress& address);
-  // A Peer within the process, also if another process claimed the address of `other` before that
-  // had it. RESOURCE_EXHAUSTED: the process has no descriptor left for its doorbell.
+  // A Peer within the process, even if another process claimed the address before `other` had it.
+  // RESOURCE_EXHAUSTED: the process has no descriptor left for its doorbell.
   absl::StatusOr<std::shared_ptr<Peer>> PeerOf(SoftFabric& other);
   // The device of this process at `address` is no more.
   void LoseDevice(const DeviceAddress& address);

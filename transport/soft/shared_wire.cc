@@ -35,8 +35,8 @@ struct MappedShare {
   SharedRegion tables;
 };
 
-// Executors write to a peer's doorbell. What is not an eventfd like `ours`, or waits for room,
-// could hold them up. A malicious peer may still make it wait later (docs/peers.md).
+// Refuses a doorbell that is not an eventfd like `ours`, or that waits for room: executors write to
+// it, and it could hold them up. A malicious peer may still make it wait later (docs/peers.md).
 absl::Status CheckDoorbell(int theirs, int ours) {
   struct stat their_file{};
   struct stat our_file{};
@@ -44,7 +44,7 @@ absl::Status CheckDoorbell(int theirs, int ours) {
   if (flags < 0 || fstat(theirs, &their_file) != 0 || fstat(ours, &our_file) != 0) {
     return ErrnoStatus(errno, "looking at a soft device's doorbell");
   }
-  // All eventfds are one inode. What else has that inode (an epoll, say) refuses the write.
+  // All eventfds share one inode. Other files with that inode (an epoll, say) refuse the write.
   const bool is_eventfd =
       their_file.st_dev == our_file.st_dev && their_file.st_ino == our_file.st_ino;
   if (is_eventfd && (flags & O_NONBLOCK) != 0) return absl::OkStatus();

@@ -10,12 +10,12 @@
 // waits for the peer's. Until that comes the peer, which may be stopped, may go on with a copy that
 // it has begun, or begin one.
 //
-// A process that connects to us claims an address. It never gets that of a device of our process.
-// The claim of an address that another process, or another device, has with us counts only if the
-// kernel confirms it (MayFollow). Otherwise that process is refused, and nobody's lanes end. One
-// limit: the kernel does not tell apart processes that our PID namespace does not show. If we have
-// dialed such a process, and it has not dialed us, another one of these may pass for it by showing
-// its memory (IsSameDevice).
+// A process that connects to us claims an address. It never gets the address of a device of our own
+// process. If another process, or another device, already has the address with us, the claim counts
+// only if the kernel confirms it (MayFollow). Otherwise we refuse the claiming process, and no lane
+// ends. One limit: the kernel does not tell apart processes that our PID namespace does not show.
+// If we have dialed such a process, and it has not dialed us, another one of these may pass for it
+// by showing its memory (IsSameDevice).
 //
 // Nobody proves the name that he listens under, and any process may choose which name we are to
 // reach. So the wire never waits for a peer that does not accept: it tries a few times more, while

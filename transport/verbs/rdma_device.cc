@@ -83,7 +83,7 @@ std::string ReadProcStatus() {
 // How often a probe looks for what a device may never do. It counts looks, not time: a thread that
 // stands still for 100 ms would miss a time limit, and find an able device unable.
 constexpr int kLooks = 100;
-// The same for what a device does sooner or later if it can: a busy machine may take its time.
+// The same for what an able device does sooner or later, which takes longer on a busy machine.
 constexpr int kPatientLooks = 5000;
 // The wr_ids of a probe's receive, and of its SEND in ERR. Keys, of 32 bits, name its other
 // requests.
@@ -269,8 +269,8 @@ bool ToError(Device& device, ibv_qp* qp) {
   return device.ModifyQp(qp, change, IBV_QP_STATE).ok();
 }
 
-// OK when a completion of `wr_id` came within kPatientLooks looks, and is a success. Others that
-// come meanwhile are dropped. `what` was asked for.
+// OK if a completion of `wr_id` comes within kPatientLooks looks, and is a success. Drops others
+// that come meanwhile. `what` names the request in the error.
 absl::Status Succeeds(const TestBed& bench, uint64_t wr_id, const char* what) {
   ibv_wc completion{};
   for (int look = 0; look < kPatientLooks; ++look) {

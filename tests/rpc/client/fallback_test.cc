@@ -76,7 +76,7 @@ struct Devices {
   std::unique_ptr<SoftDevice> tcp;
 };
 
-// How a FallbackTest starts.
+// The options with which a FallbackTest starts.
 struct StartOptions {
   bool server_has_roce = true;
   bool server_has_tcp = true;
@@ -102,7 +102,7 @@ class HeldHandshakes final : public Bootstrap {
   Watched<int> begun;  // of those that are held
   Watched<bool> first_goes;
   Watched<bool> others_go;
-  std::atomic<int> last_failing{0};  // those behind the first fail, up to this number
+  std::atomic<int> last_failing{0};  // handshakes from the second to this number fail
 
  private:
   class HeldStream final : public MessageStream {
@@ -212,8 +212,8 @@ class FallbackTest : public RpcTest {
     EXPECT_NE(lost.message().find("has not "), std::string::npos) << lost;
   }
 
-  // As many links over the first device as would pass it over prove themselves. `end` ends each of
-  // them before an answer came over it.
+  // Makes as many links over the first device as the device may not lose without being passed over.
+  // `end` ends each of them before an answer came over it.
   void EndLinks(const std::function<void()>& end) {
     for (size_t i = 0; i < DeviceScores::kLosses; ++i) {
       PassUntil(kMoment, [this] { return Run(channel_->Connect()).ok(); });
@@ -256,7 +256,8 @@ class FallbackTest : public RpcTest {
     EXPECT_EQ(CallIntoTheHole(), absl::OkStatus());
   }
 
-  // Lets the client's time pass, first `least` at once, until it has tried the first device again.
+  // Lets the client's time pass until it has tried the first device again. `least` of it passes in
+  // one step.
   void AwaitTry(Duration least) {
     const int before = tries_;
     clock_.Advance(*client_runtime_, least);
@@ -313,7 +314,7 @@ class FallbackTest : public RpcTest {
   testing::FakeClock clock_;
   LocalNetwork network_;
   LocalBootstrap server_bootstrap_{network_, "server"};
-  // What the client's bootstrap does, and when it was last asked to.
+  // The behaviour of the client's bootstrap, and the time of the last request to it.
   std::atomic<bool> throws_{false};
   std::atomic<bool> refuses_{false};
   std::atomic<int> thrown_{0};
@@ -389,7 +390,7 @@ TEST_F(FallbackTest, ADeviceThatLosesEachLinkBeforeAnAnswerComesLast) {
   EXPECT_EQ(Run(EchoOnce(2, "hello")), absl::OkStatus());
 }
 
-// There is no other one, so links go over it as before.
+// The client has no other device, so links go over this one as before.
 TEST_F(FallbackTest, ASoleDeviceThatLosesItsLinksIsLoggedAndTakenAgain) {
   CapturedLog log;
   Start({.client_has_tcp = false});
@@ -405,14 +406,14 @@ TEST_F(FallbackTest, ASoleDeviceThatLosesItsLinksIsLoggedAndTakenAgain) {
                                  "lost 3 links")));
 }
 
-// Whoever ends a link on purpose says nothing of its path.
+// The end of a link on purpose says nothing of its path.
 TEST_F(FallbackTest, LinksThatTheClientClosesDoNotCountAgainstTheirDevice) {
   Start();
   EndLinks([this] { EXPECT_EQ(Run(CloseLink()), absl::OkStatus()); });
   EXPECT_FALSE(IsFirstPassedOver());
 }
 
-// As a server that crashes at its start.
+// A server that crashes at its start does so.
 TEST_F(FallbackTest, LinksOnWhichTheServerHangsUpDoNotCountAgainstTheirDevice) {
   Start();
   EndLinks(
@@ -522,7 +523,7 @@ TEST_F(FallbackTest, TheFirstDeviceIsTriedLessAndLessOftenUntilALinkOverItHasLas
   FallBack();
   ExpectPauses({10, 10, 10, 10, 10, 10, 20, 40, 80, 160, 300, 300});
   Return();
-  // So soon that the next link would not last, either.
+  // The link ends so soon that the next one would not last, either.
   EXPECT_EQ(Run(CloseLink()), absl::OkStatus());
   FallBack();
   ExpectPauses({300});
@@ -567,7 +568,7 @@ class LostDuringTheSearchTest : public FallbackTest {
   void LetTheCallReturn() {
     handshakes_.first_goes = true;
     PassUntil(Duration::zero(), [this] { return call_.done(); });
-    // Otherwise it ends with the attempt, or when the time for the next one has come.
+    // In the failing case the call ends with the attempt, or at the time for the next one.
     PassUntil(kStep, [this] { return call_.done(); });
     EXPECT_EQ(call_.Join(), absl::OkStatus());
     EXPECT_FALSE(IsFirstPassedOver());

@@ -122,8 +122,8 @@ class HandshakeGateTest : public testing::Test {
   // in the place of that answer.
   bool MadeWay(Connection& connection) { return AnswerOrTurn(connection).has_value(); }
 
-  // The server answers its offer. If it has made way before, its client hears in how long it should
-  // come again.
+  // The server answers the connection's offer. If the connection has made way before, returns in
+  // how long its client should come again.
   std::optional<Duration> AnswerOrTurn(Connection& connection) {
     TaskScope scope(*executors_[0]);
     absl::Status sent;
@@ -379,7 +379,7 @@ TEST_F(HandshakeGateTest, ANewcomerTakesThePlaceOfAnOldOfferWhicheverHostHasIt) 
   }
 }
 
-// Many hosts that have one client each. Nobody is silent.
+// Many hosts have one client each, and no connection is silent.
 TEST_F(HandshakeGateTest, TheNewestOfferMakesWayForAConnectionIfNoneIsOld) {
   Start({.handshakes = 4});
   std::vector<Connection> pending;
@@ -454,7 +454,7 @@ TEST_F(HandshakeGateTest, ARefusalForOffersNamesATurnForEachClient) {
   EXPECT_EQ(last, kLongestComeAgain);
 }
 
-// As when many hosts that have one client each connect at once.
+// Many hosts that have one client each connect at once.
 TEST_F(HandshakeGateTest, ARefusalForOffersInAllNamesATurnForEachClientWhicheverHostItIsOf) {
   Start({.offers = 1});
   Connection pending = Connect("10.0.0.1");
@@ -523,7 +523,7 @@ TEST_F(HandshakeGateTest, ClientsOfOneHostDoNotPutOffThoseOfAnother) {
   EXPECT_EQ(turns[0], turns[1]);
 }
 
-// Each handshake of a hundred hosts ends 40 ms after the one before.
+// A hundred hosts have a handshake each, and each ends 40 ms after the one before.
 TEST_F(HandshakeGateTest, TurnsOfAllHostsFollowThePaceOfAllTheirHandshakes) {
   Start({.offers = 100});
   std::vector<Connection> links;
@@ -577,16 +577,16 @@ class StormTest : public HandshakeGateTest {
  protected:
   struct Load {
     int clients = 0;
-    Duration handshake{};  // which takes the server so long
+    Duration handshake{};  // the server's time for one
     Duration silence{};
-    int hosts = 1;  // which have as many clients each
+    int hosts = 1;  // with the same number of clients each
     HandshakeLimits limits = {};
   };
   struct Result {
     int refusals = 0;
     Duration time{};
   };
-  // What a client does next: it connects, says Hello, or hears the server's answer.
+  // A client's next step: it connects, says Hello, or hears the server's answer.
   struct Step {
     int client = 0;
     std::optional<Connection> connection = {};
@@ -618,7 +618,7 @@ class StormTest : public HandshakeGateTest {
       const auto fifth = static_cast<uint64_t>(wait.count() / 5);
       steps.emplace(next + wait + Duration(random.Below(fifth + 1)), Step{.client = client});
     };
-    // Ends, too, if clients come again and again and nearly all in vain.
+    // Also ends if clients come again and again, nearly all in vain.
     while (links.size() < static_cast<size_t>(load.clients) &&
            result.refusals < 10 * load.clients) {
       const bool next_is_done = !pending.empty() && (steps.empty() || done <= steps.begin()->first);
@@ -696,7 +696,7 @@ TEST_F(StormTest, TheSameHoldsIfTheirHellosTakeAWhile) {
   }
 }
 
-// So the bound of offers in all refuses them, not one of a host.
+// The bound of offers in all refuses these clients, and no bound of a host does.
 TEST_F(StormTest, TheSameHoldsIfEachClientIsOfAnotherHost) {
   for (const int clients : {240, 400, 1000}) {
     for (const int ms : {2, 5, 10, 20}) {
@@ -715,7 +715,7 @@ TEST_F(StormTest, TheSameHoldsForHostsOfSomeClientsEach) {
   }
 }
 
-// So each connection closes a handshake.
+// Each connection then closes a handshake.
 TEST_F(StormTest, TheSameHoldsIfTheServerTakesNoMoreHandshakesThanOffers) {
   for (const int ms : {2, 5, 10, 20}) {
     ExpectFewRefusals({.clients = 400,
@@ -725,7 +725,7 @@ TEST_F(StormTest, TheSameHoldsIfTheServerTakesNoMoreHandshakesThanOffers) {
   }
 }
 
-// So more are silent at once than the server takes in all.
+// Then more connections are silent at once than the server takes in all.
 TEST_F(StormTest, TheSameHoldsIfHellosOfManyHostsTakeAWhile) {
   for (const int ms : {2, 5, 10}) {
     ExpectFewRefusals({.clients = 400,

@@ -168,7 +168,7 @@ TEST_F(HostDrivenDeathTest, DrivingAnExecutorThatAnotherThreadRunsAborts) {
                "Run\\(\\) of .*, which another thread drives");
   EXPECT_DEATH(beside([](Executor& executor) { (void)executor.Arm(); }),
                "Arm\\(\\) of .*, which another thread drives");
-  // Also if the other thread has just done what it is to wait for.
+  // The check also aborts if the other thread has just done what this one would wait for.
   EXPECT_DEATH(beside([](Executor& executor) { PollUntil({&executor}, [] { return true; }); }),
                "Poll\\(\\) of .*, which another thread drives");
 }

@@ -26,7 +26,7 @@ class HandshakeTimeTest : public LinksFixture {
     clock().Stop();
   }
 
-  // The two are called in the turn in which their side's handshake begins, right before it.
+  // Each of these two runs in the turn in which its side's handshake begins, right before that.
   std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
     if (holds_client_) HoldTheTurn();
     return stream;
@@ -35,7 +35,7 @@ class HandshakeTimeTest : public LinksFixture {
     if (holds_server_) HoldTheTurn();
     return stream;
   }
-  // As a handler does that blocks.
+  // Holds the turn as a handler does that blocks.
   void HoldTheTurn() {
     (void)executor().now();
     clock().Advance(kTime + std::chrono::seconds(1));

@@ -89,10 +89,10 @@ CopiedBytes Exchange(Side& side, bool shared_arena, int ours, int other) {
   return process.device->copied_bytes() - before;
 }
 
-// What a process has found that others can read from its exit code.
+// The finding of a process, which it tells by its exit code.
 enum Finding : int { kRight, kWrong, kUnknown };
 
-// Forks past the C library, and the child has that number. -1 if the kernel refuses.
+// Forks by a system call, so that the child has that process id. -1 if the kernel refuses.
 pid_t ForkAs(const pid_t& number) {
   // clone_args of linux/sched.h: the fifth is the signal of its end, the last two are set_tid.
   const uint64_t arguments[] = {0, 0, 0, 0, SIGCHLD, 0, 0, 0, reinterpret_cast<uintptr_t>(&number),
@@ -121,7 +121,7 @@ Finding AcceptAfterTheEnd() {
   int status = 0;
   if (ended < 0 || waitpid(ended, &status, 0) != ended || status != 0) return kWrong;
   const pid_t another = ForkAs(ended);
-  // It ends with its namespace.
+  // The child ends with its namespace.
   while (another == 0) pause();
   if (another != ended) return kUnknown;
   const absl::StatusOr<std::unique_ptr<ControlSocket>> accepted =

@@ -266,7 +266,7 @@ Address GidOf(QpEnd& endpoint) {
   return {.gid = endpoint.gid(), .qpn = 0, .rkey = 0, .receive_buffer = 0};
 }
 
-// Whether the device hangs up, instead of answering.
+// Whether the device hangs up instead of answering.
 bool IsRefused(ControlSocket& socket) {
   (void)socket.Send({.kind = ControlMessage::kResolve, .request = 1});
   while (true) {
@@ -309,7 +309,7 @@ TEST(SharedMemoryTest, NoOtherProcessSpeaksForADeviceOfThisOne) {
   ExpectDelivery(one.endpoint, later.get(), target);
 }
 
-// The process came first.
+// The other process claims the address before the device is made.
 TEST(SharedMemoryTest, ADeviceOfThisProcessHasItsAddressWhoeverClaimedIt) {
   Child child([](Side& side) {
     RawSharedPeer peer({.gid = side.Exchange({}).gid});

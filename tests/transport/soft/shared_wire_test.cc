@@ -453,7 +453,7 @@ class UnseenProcessTest : public SharedWireTest {
     peer_.SayHello(*socket);
     return socket;
   }
-  // Takes the device's connection to it.
+  // Accepts the device's connection to the peer.
   std::unique_ptr<ControlSocket> TakeDial() {
     auto socket = ControlSocket::Accept(listener_.get()).value();
     peer_.SayHello(*socket);

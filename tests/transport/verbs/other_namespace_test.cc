@@ -20,8 +20,8 @@ namespace other_namespace_test {
 
 constexpr const char* kDevice = "rxe0";
 
-// For a process of its own. Moves it to a new network namespace, in which an interface has that
-// index.
+// Moves the process, which must be one of its own, to a new network namespace in which an interface
+// has that index.
 bool EnterANamespaceWith(unsigned index) {
   if (unshare(CLONE_NEWNET) != 0) return false;
   char name[IF_NAMESIZE];
@@ -33,7 +33,7 @@ bool EnterANamespaceWith(unsigned index) {
   return std::system(script.c_str()) == 0 && if_indextoname(index, name) != nullptr;
 }
 
-// GIDs that the device's ports have, and those of them that are taken for this namespace's.
+// The number of GIDs of the device's ports, and of those that are taken for this namespace's.
 struct Gids {
   int all = 0;
   int ours = 0;

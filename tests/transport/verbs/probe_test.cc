@@ -61,7 +61,7 @@ class PostsAnswered {
   Device& device_;
 };
 
-// Shows no completion of a device for so many polls, each time that one is there.
+// Hides each completion of a device for `polls` polls.
 class LateCompletions {
  public:
   LateCompletions(Device& device, int polls) : device_(device) {
@@ -195,7 +195,7 @@ TEST(ProbeTest, WindowsAreThereOnlyIfTheirRequestsAreTaken) {
   }
 }
 
-// As rxe: a window that does not say its present key is not found.
+// The device is as rxe: it finds a window only by its present key.
 TEST(ProbeTest, AWindowIsBoundAgainUnderItsPresentKey) {
   const std::unique_ptr<SoftDevice> device = MakeDevice("rxe0", {});
   std::map<const ibv_mw*, uint32_t> keys;

@@ -52,6 +52,13 @@ absl::Status CheckDoorbell(int theirs, int ours) {
       "a soft device's doorbell is not an eventfd, or waits for room");
 }
 
+absl::Status ClaimsOurs(const DeviceAddress& address) {
+  return absl::PermissionDeniedError(
+      fmt::format("it claims the address {} of a device of this process: give each soft device "
+                  "an address of its own",
+                  AddressText(address)));
+}
+
 }  // namespace
 
 SharedWire::~SharedWire() = default;
@@ -392,12 +399,8 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
     return absl::InvalidArgumentError("a soft device introduced itself wrongly");
   }
   // While one of our own devices is being made, another one may dial it.
-  if (connection.socket->pid() != getpid() && host_.IsLocal(message.address())) {
-    return absl::PermissionDeniedError(
-        fmt::format("it claims the address {} of a device of this process: give each soft device "
-                    "an address of its own",
-                    AddressText(message.address())));
-  }
+  const bool is_ours = connection.socket->pid() == getpid();
+  if (!is_ours && host_.IsLocal(message.address())) return ClaimsOurs(message.address());
   VERBENA_RETURN_IF_ERROR(
       CheckDoorbell(received.descriptors[2].get(), state_.engine().doorbell_fd()));
   connection.address = message.address();
@@ -425,6 +428,11 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
                 .pid = connection.socket->pid(),
                 .pid_fd = std::move(process),
                 .least_by_kernel = state_.options().least_kernel_copy_bytes}));
+  // A device of ours may have got that address since, and a peer that this connection must not end.
+  if (!is_ours && connection.peer->in_process()) {
+    connection.peer = nullptr;
+    return ClaimsOurs(connection.address);
+  }
   // Before its QPs are connected, so that the first one-sided operation finds them mapped.
   connection.told_of_arenas = true;
   for (const std::shared_ptr<const SharedArena>& arena : host_.SharedArenas()) {

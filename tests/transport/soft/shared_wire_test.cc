@@ -75,6 +75,7 @@ class CountingHost final : public WireHost {
   bool IsLocal(const DeviceAddress& address) override { return address == local; }
   std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> added) override {
     lost_before_peer = peers_lost;
+    if (own_peer != nullptr) return own_peer;
     if (peer_ended) peer = added;
     peer_ended = false;
     return peer;
@@ -94,6 +95,7 @@ class CountingHost final : public WireHost {
   std::shared_ptr<Peer> peer;        // the latest, of all its connections
   bool peer_ended = true;            // there is none, or it was lost
   DeviceAddress local{};             // of another device of this process; none by default
+  std::shared_ptr<Peer> own_peer;    // the address has become that of a device of this process
   std::vector<uint32_t> failed;      // QPs whose target is not reached
   std::vector<absl::Status> by_tcp;  // why: of each request that shared memory does not serve
 };
@@ -410,6 +412,21 @@ TEST_F(SharedWireTest, OnlyOurProcessGreetsUnderTheAddressesOfItsDevices) {
   side.Signal();
   child.Join();
   const auto socket = Greet();
+}
+
+TEST_F(SharedWireTest, APeerOfOurProcessThatCameDuringTheGreetingIsNotTheGreetersAndStays) {
+  host_.own_peer =
+      std::make_shared<Peer>(PeerParts{.address = peer_.address(), .in_process = true});
+  Child child([this](Side& side) { GreetFrom(side, peer_); });
+  Side side = child.side();
+  side.Await();
+  Serve();
+  Serve();
+  EXPECT_EQ(host_.own_peer.use_count(), 1) << "a connection has it";
+  side.Signal();
+  child.Join();
+  Serve();
+  EXPECT_EQ(host_.peers_lost, 0);
 }
 
 TEST_F(SharedWireTest, ASecondConnectionOfOneProcessEndsNone) {

@@ -392,7 +392,9 @@ class HandshakeGate::State {
   void Measure(const Ticket& ticket) {
     const Duration took = ticket.executor->now() - ticket.placed_at;
     ticket.source->turns.Measure(took, ticket.ahead);
-    turns_.Measure(took, ticket.ahead_in_all);
+    // A client that connects alone may take its time, and must not set the pace of all.
+    const size_t most = std::min<size_t>(limits_.offers, limits_.handshakes);
+    if (size_t{offers_} * 2 >= most) turns_.Measure(took, ticket.ahead_in_all);
   }
 
   size_t Choose(const Ticket& ticket, const LinkParameters& offer) {

@@ -543,6 +543,25 @@ TEST_F(HandshakeGateTest, TurnsOfAllHostsFollowThePaceOfAllTheirHandshakes) {
   EXPECT_LT(*turn, std::chrono::milliseconds(80));
 }
 
+TEST_F(HandshakeGateTest, SlowClientsThatConnectAloneDoNotSetThePaceOfAll) {
+  Start({.offers = 64});
+  for (int i = 0; i < 20; ++i) {
+    Connection alone = Connect("10.0.0.1");
+    ASSERT_EQ(Place(alone).status(), absl::OkStatus());
+    Advance(std::chrono::milliseconds(100));
+    Open(alone);
+  }
+  std::vector<Connection> pending;
+  for (int i = 0; i < 64; ++i) {
+    pending.push_back(Connect(HostOf(i)));
+    ASSERT_EQ(Place(pending.back()).status(), absl::OkStatus());
+  }
+  Connection refused = Connect(HostOf(64));
+  const std::optional<Duration> turn = ReadRetryAfter(Place(refused).status());
+  ASSERT_TRUE(turn.has_value());
+  EXPECT_LT(*turn, std::chrono::milliseconds(30));
+}
+
 // Its client would hear that the connection was closed, instead of when to come again.
 TEST_F(HandshakeGateTest, AConnectionThatIsBeingRefusedIsNotClosedForAnother) {
   Start({.handshakes_per_source = 2, .offers_per_source = 1});

@@ -642,8 +642,11 @@ void DeviceAttempts::AddFailure(size_t i, const absl::Status& why) {
   VERBENA_CHECK(i == failures_.size()) << "device " << i << " of " << order_.size();
   failures_.push_back(why);
   if (!absl::IsPermissionDenied(why) && !absl::IsFailedPrecondition(why)) return;
+  const bool shared_memory = shard_.kinds()[order_[i]] == LinkKind::kSoft;
+  // What the device lacks on this side, such as memory to pin, it may have later.
+  if (!shared_memory && shard_.devices()[order_[i]]->endpoint() == nullptr) return;
   unfit_.push_back(order_[i]);
-  if (shard_.kinds()[order_[i]] == LinkKind::kSoft) {
+  if (shared_memory) {
     for (size_t device = 0; device < shard_.kinds().size(); ++device) {
       if (!IsAmong(order_, device)) order_.push_back(device);
     }

@@ -58,6 +58,12 @@ class RoceLikeDevice final : public DelegatingDevice {
     if (attributes.ok()) attributes->link_layer = IBV_LINK_LAYER_ETHERNET;
     return attributes;
   }
+  absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access) override {
+    if (!lacks_memory) return DelegatingDevice::RegMr(pd, address, bytes, access);
+    return absl::ResourceExhaustedError("no more memory may be pinned");
+  }
+
+  std::atomic<bool> lacks_memory{false};
 };
 
 // One side's devices: over the first a BlackHole may lie, the second one is TCP. Whatever profile
@@ -356,6 +362,16 @@ TEST_F(FallbackTest, ADeviceThatTheServerDoesNotHaveIsNotWaitedFor) {
   for (const std::string& line : log.Take()) {
     EXPECT_EQ(line.find("for a time"), std::string::npos) << line;
   }
+}
+
+TEST_F(FallbackTest, ADeviceThatLacksMemoryHereIsTakenOnceItHasSome) {
+  near_.roce.lacks_memory = true;
+  Start();
+  ASSERT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
+  EXPECT_EQ(InUse(), std::vector<std::string>{"near-tcp"});
+  near_.roce.lacks_memory = false;
+  PassThePause();
+  PassUntil(kStep, [this] { return Serves() && InUse() == std::vector<std::string>{"near-roce"}; });
 }
 
 TEST_F(FallbackTest, AnMtuThatShrankIsNamed) {

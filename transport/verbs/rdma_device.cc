@@ -84,7 +84,7 @@ std::string ReadProcStatus() {
 // stands still for 100 ms would miss a time limit, and find an able device unable.
 constexpr int kLooks = 100;
 // The same for what an able device does sooner or later, which takes longer on a busy machine.
-constexpr int kPatientLooks = 5000;
+constexpr int kPatientLooks = 1000;
 // The wr_ids of a probe's receive, and of its SEND in ERR. Keys, of 32 bits, name its other
 // requests.
 constexpr uint64_t kReceive = uint64_t{1} << 32;
@@ -233,7 +233,7 @@ absl::Status Connect(Device& device, ibv_qp* qp, const ibv_qp* peer) {
                                               IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
   VERBENA_RETURN_IF_ERROR(device.AwaitPeer(qp));
   change.qp_state = IBV_QPS_RTS;
-  change.timeout = 17;  // 0.5 s: nothing is lost within a device, but a software one may be busy
+  change.timeout = 14;  // 67 ms: nothing is lost within a device, but a software one may be busy
   change.retry_cnt = 7;
   change.rnr_retry = 7;
   change.max_rd_atomic = 1;

@@ -94,6 +94,16 @@ TEST(ProbeTest, ADeviceThatTakesItsTimeHasWindowsAllTheSame) {
   EXPECT_TRUE(found->memory_windows);
 }
 
+TEST(ProbeTest, ADeviceThatNeverEndsABindHasNoWindows) {
+  const std::unique_ptr<SoftDevice> device = MakeDevice("stuck_0", {});
+  const PostsAnswered posts(*device, [](const ibv_qp&, const ibv_send_wr& request) {
+    return request.opcode == IBV_WR_BIND_MW ? std::optional<int>(0) : std::nullopt;
+  });
+  const absl::StatusOr<DeviceCapabilities> found = ProbeCapabilities(*device);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_FALSE(found->memory_windows);
+}
+
 TEST(ProbeTest, FindsWhatADeviceSaysThatItHas) {
   const std::unique_ptr<SoftDevice> device = MakeDevice("soft0", {});
   const absl::StatusOr<DeviceCapabilities> found = ProbeCapabilities(*device);

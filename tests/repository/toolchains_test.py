@@ -83,7 +83,7 @@ class ArgumentsTest(unittest.TestCase):
 
 
 class WithCache(unittest.TestCase):
-    """Roots and builds lie in a directory of the test's own."""
+    """Roots and builds lie in a directory of the test's own. This machine's disk may be full: it is not asked."""
 
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
@@ -92,6 +92,7 @@ class WithCache(unittest.TestCase):
         for patch in (mock.patch.object(toolchain_root, "cache", lambda: self.path),
                       mock.patch.object(debian_archive, "sources", lambda: ["deb http://a.invalid bookworm main"]),
                       mock.patch.object(debian_archive, "settings", lambda: ""),
+                      mock.patch.object(toolchain_root.shutil, "disk_usage", lambda _: mock.Mock(free=10**12)),
                       contextlib.redirect_stderr(io.StringIO())):
             patch.__enter__()
             self.addCleanup(patch.__exit__, None, None, None)

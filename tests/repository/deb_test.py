@@ -41,6 +41,8 @@ class DebTest(unittest.TestCase):
         self.assertEqual(list(deb.PACKAGES), names)
         for name in names:
             self.assertNotEqual("", tree.text(f"{DEBIAN}/{name}.install"))
+        of_packages = [pathlib.PurePath(name).stem for name in tree.files() if re.match(rf"{DEBIAN}/lib[^/]*$", name)]
+        self.assertEqual(set(), set(of_packages) - set(names))
 
     def test_what_the_build_needs_is_installed_by_the_command(self):
         needs = re.search(r"^Build-Depends:(.*?)^\S", tree.text(f"{DEBIAN}/control"), re.MULTILINE | re.DOTALL)[1]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Documents show code that is compiled, and name commands and files that are there."""
 
+import json
 import os
 import re
 import sys
@@ -52,6 +53,15 @@ class DocumentsTest(unittest.TestCase):
         for name in ("README.md", "tools/dev/new_service/README.cmake.md.in"):
             self.assertEqual([expected], re.findall(r"--prefix (\S+)", tree.text(name)), name)
         self.assertIn(f"-DCMAKE_PREFIX_PATH=CLONE/{expected} ", tree.text("README.md"))
+
+    def test_they_tell_the_budget_of_instructions(self):
+        budget = json.loads(tree.text("benchmarks/rpc/instructions_budget.json"))
+        told = [tuple(int(figure.replace(",", "")) for figure in row) for row in re.findall(
+            r"^\| (?:plain|with|message)[^|]*\|[^|]*\| ([\d,]+) \| ([\d,]+) \|$", tree.text("docs/performance.md"),
+            re.MULTILINE)]
+        sides = [[int(figure + 0.5) for name, figure in budget.items() if name.startswith(side)]
+                 for side in ("client_", "server_")]
+        self.assertCountEqual(list(zip(*sides)), told)
 
 
 if __name__ == "__main__":

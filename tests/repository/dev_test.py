@@ -146,6 +146,15 @@ class CountTest(unittest.TestCase):
         outcome = self.count(summary("//:a", "PASSED"))
         self.assertEqual((1, []), (outcome.passed, outcome.failures))
 
+    def test_what_a_case_leaves_out_counts_as_skipped_though_it_passes(self):
+        log = pathlib.Path(self.directory.name) / "test.log"
+        log.write_text("[==========] Running 1 test from 1 test suite.\nleft out: server pid, client user: refused\n"
+                       "[==========] 1 test from 1 test suite ran. (1 ms total)\n")
+        event = self.result("//:a", '<testsuites><testcase name="Pairs" classname="S"/></testsuites>')
+        event["testResult"]["testActionOutput"].append({"name": "test.log", "uri": f"file://{log}"})
+        outcome = self.count(summary("//:a", "PASSED"), event)
+        self.assertEqual((1, ["//:a: server pid, client user: refused"]), (outcome.passed, outcome.skips))
+
     def test_a_script_that_says_that_it_is_skipped_counts_as_skipped(self):
         log = pathlib.Path(self.directory.name) / "test.log"
         log.write_text("skipped: no etcd\n")

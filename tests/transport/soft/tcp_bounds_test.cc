@@ -1,16 +1,20 @@
 // One host can take no more of a device by connecting over TCP than leaves something for others:
 // of memory for rings, connections, and sockets that have not greeted. A device has the name
-// that it claims only if it is at that address. Nobody waits for ever for a peer that is silent,
-// and no peer fills the log. The devices are stepped by hand, and each loopback address is a
-// source.
+// that it claims only if it is at that address. Nobody waits for ever for a peer that is silent or
+// that the device cannot watch, and no peer fills the log. The devices are stepped by hand, and
+// each loopback address is a source.
 
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
+#include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +27,7 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
+#include "tests/support/forbidden_call.h"
 #include "tests/support/manual_clock.h"
 #include "tests/transport/base/captured_log.h"
 #include "tests/transport/soft/qp_end.h"
@@ -540,6 +545,52 @@ TEST_F(TcpBoundsTest, QueuePairFailsIfItsPeerNeverSaysHowItIsReached) {
   ASSERT_TRUE(peer.control.Send(Encode(TcpControl{
       .kind = Kind::kResolved, .found = true, .request = resolve.request, .receiver_cq = 5})));
   EXPECT_TRUE(IsClosed(peer.control));
+}
+
+// The kernel bounds what one user's epolls watch.
+class TcpUnwatchedTest : public TcpBoundsTest {
+ protected:
+  // What the device logs in turns in which it may watch nothing new.
+  std::vector<std::string> StepUnwatched() {
+    CapturedLog log;
+    WithForbiddenCommand(SYS_epoll_ctl, EPOLL_CTL_ADD, ENOSPC, [this] { Step(); });
+    return log.Take();
+  }
+  static bool Names(const std::vector<std::string>& lines, const std::string& part) {
+    return std::ranges::any_of(lines, [&](const std::string& line) {
+      return line.find(part) != std::string::npos &&
+             line.find("max_user_watches") != std::string::npos;
+    });
+  }
+};
+
+TEST_F(TcpUnwatchedTest, WhoConnectsIsClosedAtOnce) {
+  Make();
+  RawSocket unwatched(device_->tcp_port(), kGreedy);
+  const std::vector<std::string> lines = StepUnwatched();
+  if (IsSkipped()) return;
+  EXPECT_TRUE(Names(lines, "from 127.0.0.2")) << testing::PrintToString(lines);
+  EXPECT_TRUE(IsClosed(unwatched));
+  // The device goes on.
+  EXPECT_EQ(Open(kGreedy, 1).verdict, Verdict::kAccepted);
+}
+
+TEST_F(TcpUnwatchedTest, ADialFailsAndLeavesThePeerItsTurn) {
+  Make();
+  Owner peer;
+  ASSERT_TRUE(end_->ToInit(end_->qp()).ok());
+  ASSERT_TRUE(end_->ToRtr(end_->qp(), end_->gid(), RawTcpPeer::kQpn, peer.lid()).ok());
+  ASSERT_TRUE(end_->ToRts(end_->qp()).ok());
+  const std::vector<std::string> lines = StepUnwatched();
+  if (IsSkipped()) return;
+  EXPECT_TRUE(Names(lines, "to ")) << testing::PrintToString(lines);
+  ASSERT_EQ(end_->PostSend(8, end_->SendSge(0, 8)), 0);
+  // Less than a dial's time.
+  clock_.Advance(std::chrono::seconds(2));
+  Step();
+  ibv_wc wc{};
+  ASSERT_EQ(ibv_poll_cq(end_->cq(), 1, &wc), 1);
+  EXPECT_EQ(wc.status, IBV_WC_RETRY_EXC_ERR);
 }
 
 TEST_F(TcpBoundsTest, PeerThatBreaksConnectionsAgainAndAgainWritesFewLines) {

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,10 +18,14 @@
 #include "tests/rpc/first_device.h"
 #include "tests/rpc/watched_device.h"
 #include "tests/support/moved_clock.h"
+#include "verbena/rpc/call/allocate.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/shard/runtime.h"
 #include "verbena/transport/base/status.h"
+#include "verbena/transport/coro/scope.h"
+#include "verbena/transport/coro/sync.h"
+#include "verbena/transport/memory/buffer_pool.h"
 
 namespace verbena::internal {
 namespace dedupe_retry_test {
@@ -185,6 +192,135 @@ TEST_F(DedupeRetryTest, AResultWhoseReplyFoundNoMemoryComesWithTheNextAttempt) {
   StopClient();
   server_.reset();
   server_runtime_.reset();
+}
+
+// The response of a call comes, and its payload is lost at the client. There is no RetryPolicy: the
+// test makes the next attempt.
+class LostPayloadTest : public DedupeRetryTest {
+ protected:
+  ~LostPayloadTest() override { StopClient(); }
+
+  void StartClientWith(RuntimeOptions options) {
+    client_runtime_ =
+        StartRuntime(std::move(options),
+                     {.open = OpenerOfWatched([this](CallEvent event, WatchedDevice&, uint32_t) {
+                        if (event == CallEvent::kResponseArrived && on_response_) on_response_();
+                      })});
+    channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
+    stub_ = std::make_unique<testing::Counter::Stub>(*channel_);
+  }
+  // A call with a payload of `bytes`, which comes back. Before it is sent, `sends` is called with
+  // the memory for the response; an empty Buffer leaves that to the call.
+  Task<absl::Status> Swap(
+      DedupeToken& token, size_t bytes, std::function<void(Buffer&)> sends = [](Buffer&) {}) {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer payload, co_await channel_->AllocateBuffer(bytes));
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer into, co_await channel_->AllocateBuffer(bytes));
+    std::memset(payload.data(), 'p', bytes);
+    sends(into);
+    CallOptions options{.request_payload = std::move(payload), .dedupe = &token};
+    if (into) {
+      options.response_payload_into = std::move(into);
+    } else {
+      options.max_response_payload = bytes;
+    }
+    auto reply = co_await stub_->Swap(testing::AddRequest(), std::move(options));
+    VERBENA_CO_RETURN_IF_ERROR(reply.status());
+    EXPECT_EQ(reply->payload.size(), bytes);
+    EXPECT_EQ(reply->payload.data()[bytes - 1], 'p');
+    co_return absl::OkStatus();
+  }
+  void ExpectResultWithNextAttempt(DedupeToken& token, size_t bytes) {
+    on_response_ = nullptr;
+    EXPECT_EQ(Run(Swap(token, bytes)), absl::OkStatus());
+    EXPECT_EQ(service_.runs, 1u);
+    EXPECT_EQ(kept().repeated, 1u);
+  }
+
+  MovedClock clock_;
+  // On the client's executor; set while no call runs.
+  std::function<void()> on_response_;
+};
+
+TEST_F(LostPayloadTest, OneThatFoundNoMemoryComesWithTheNextAttempt) {
+  constexpr size_t kAll = 1 << 20;
+  constexpr size_t kInFrame = 3000;
+  RuntimeOptions options;
+  options.clock = &clock_;
+  options.limits.ping_interval = options.limits.connect_timeout = 1000h;
+  options.limits.idle_timeout = Duration::zero();
+  options.limits.memory.landing_bytes = kAll;
+  options.limits.max_payload_bytes = kAll / 2;
+  StartServer();
+  StartClientWith(std::move(options));
+  const Token token(*this);
+  auto swap = [&]() -> Task<absl::Status> {
+    BufferPool& pool = PayloadMemoryOf(*client_runtime_)->landing();
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer all, co_await pool.Allocate(kAll));
+    absl::Status status;
+    bool ended = false;
+    TaskScope scope(client_runtime_->executor(0));
+    scope.Spawn([&]() -> Task<void> {
+      status = co_await Swap(*token, kInFrame, [](Buffer& into) { into = Buffer(); });
+      ended = true;
+    });
+    while (pool.stats().waiting == 0 && !ended) (void)co_await Pause();
+    EXPECT_FALSE(ended) << "there is no memory";
+    clock_.Advance(kMaxMemoryWait);
+    co_await scope.Join();
+    co_return status;
+  };
+  const absl::Status lost = Run(swap());
+  EXPECT_TRUE(absl::IsResourceExhausted(lost)) << lost;
+  EXPECT_EQ(OutcomeOf(lost), Outcome::kMaybeExecuted);
+  ExpectResultWithNextAttempt(*token, kInFrame);
+}
+
+constexpr size_t kBesideFrame = 256 << 10;
+
+TEST_F(LostPayloadTest, OneThatArrivedChangedComesWithTheNextAttempt) {
+  LinkLimits limits;
+  limits.payload_checksum = PayloadChecksum::kOn;
+  StartServer({}, limits);
+  StartClientWith({.limits = limits});
+  const Token token(*this);
+  const absl::Status lost = Run(Swap(*token, kBesideFrame, [&](Buffer& into) {
+    // The payload is there before the response.
+    on_response_ = [arrived = into.data()] { arrived[100] ^= 1; };
+  }));
+  EXPECT_TRUE(absl::IsDataLoss(lost)) << lost;
+  EXPECT_EQ(OutcomeOf(lost), Outcome::kMaybeExecuted);
+  ExpectResultWithNextAttempt(*token, kBesideFrame);
+}
+
+// As in AResultWhosePayloadWasNotSafe…, the lease of the request's memory ends after the response.
+TEST_F(LostPayloadTest, OneWhoseCallIsCancelledBeforeItWasSafeComesWithTheNextAttempt) {
+  LinkLimits limits;
+  limits.leases.granted_bytes_per_client = 0;
+  StartServer({}, limits);
+  StartClientWith({});
+  const Token token(*this);
+  auto swap = [&]() -> Task<absl::Status> {
+    Event arrived;
+    absl::Status status;
+    TaskScope scope(client_runtime_->executor(0));
+    scope.Spawn([&]() -> Task<void> {
+      status = co_await Swap(*token, kBesideFrame,
+                             [&](Buffer&) { on_response_ = [&] { arrived.Set(); }; });
+    });
+    // This coroutine goes on before the one that makes the call: both wait for the response.
+    (void)co_await arrived.Wait();
+    scope.RequestCancel();
+    co_await scope.Join();
+    co_return status;
+  };
+  const absl::Status lost = Run(swap());
+  if (!Run(HasWindows())) {
+    EXPECT_EQ(lost, absl::OkStatus());
+    return;
+  }
+  EXPECT_TRUE(absl::IsCancelled(lost)) << lost;
+  EXPECT_EQ(OutcomeOf(lost), Outcome::kMaybeExecuted);
+  ExpectResultWithNextAttempt(*token, kBesideFrame);
 }
 
 TEST_F(DedupeRetryTest, AnAttemptThatIsCutOffLeavesTheCallToTheNext) {

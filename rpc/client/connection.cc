@@ -389,7 +389,7 @@ VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connec
     const std::string& address) {
   return WithDeadline(
       shard_.bootstrap().Connect(address),
-      SaturatingAdd(shard_.executor().now(), shard_.wanted_limits().connect_timeout));
+      SaturatingAdd(shard_.executor().FreshNow(), shard_.wanted_limits().connect_timeout));
 }
 
 Task<absl::StatusOr<std::unique_ptr<ClientSession>>> Connection::OpenLink(

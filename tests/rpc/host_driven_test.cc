@@ -23,11 +23,15 @@
 #include "tests/transport/connect/scripted_bootstrap.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/runtime.h"
+#include "verbena/rpc/shard/runtime.h"
 #include "verbena/rpc/status.h"
+#include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/sync.h"
 #include "verbena/transport/executor/executor.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
 namespace host_driven_test {
@@ -303,6 +307,79 @@ TEST_F(HeldConnectTest, AnAttemptCountsItsTimeFromItsBeginningToItsEnd) {
   const absl::Status failed = call.Join();
   EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
   EXPECT_NE(failed.message().find("no link with a:1 after 6.0 s: too busy"), std::string::npos)
+      << failed;
+}
+
+// A client with two devices, and a server whose handshake over the first one fails in a turn that
+// it holds. From then on the server is silent.
+class HeldDeviceTest : public HeldExecutorTest {
+ protected:
+  static constexpr Duration kHeld = seconds(7);
+
+  ~HeldDeviceTest() override { StopAll(); }
+
+  class HeldStream final : public MessageStream {
+   public:
+    explicit HeldStream(HeldDeviceTest& test) : test_(test) {}
+
+    Task<absl::Status> Send(std::string) override { co_return absl::OkStatus(); }
+    Task<absl::StatusOr<std::string>> Receive() override {
+      (void)test_.client_runtime_->executor(0).now();
+      test_.clock_.Advance(kHeld);
+      co_return absl::UnavailableError("it lacks that device");
+    }
+    void Close() override {}
+    const std::string& peer() const override { return peer_; }
+    bool same_host() const override { return true; }
+
+   private:
+    HeldDeviceTest& test_;
+    const std::string peer_ = "a:1";
+  };
+
+  class HeldBootstrap final : public Bootstrap {
+   public:
+    explicit HeldBootstrap(HeldDeviceTest& test) : test_(test) {}
+
+    Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string) override {
+      if (++test_.streams_ == 1) co_return std::make_unique<HeldStream>(test_);
+      co_return co_await SleepUntil(kNever);
+    }
+    absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string&) override {
+      return absl::UnimplementedError("it is a client's");
+    }
+
+   private:
+    HeldDeviceTest& test_;
+  };
+
+  const std::unique_ptr<SoftDevice> shared_memory_ = *SoftDevice::Create({.name = "near"});
+  const std::unique_ptr<SoftDevice> tcp_ = *SoftDevice::Create(
+      {.name = "tcp", .shared_memory = false, .tcp = TcpWireOptions{.address = "127.0.0.1"}});
+  int streams_ = 0;
+  HeldBootstrap bootstrap_{*this};
+};
+
+TEST_F(HeldDeviceTest, TheNextDevicesStreamHasItsWholeTime) {
+  RuntimeOptions options = HostDriven(1);
+  options.clock = &clock_;
+  options.use_bootstrap = &bootstrap_;
+  client_runtime_ =
+      StartRuntime(std::move(options), {.use = shared_memory_.get(), .also_use = tcp_.get()});
+  channel_ = std::make_unique<Channel>(*client_runtime_, "a:1");
+  JoinHandle<absl::Status> call = client_runtime_->Spawn(channel_->Connect());
+  Executor& executor = client_runtime_->executor(0);
+  while (streams_ < 2 && !call.done()) (void)executor.Poll();
+  ASSERT_EQ(streams_, 2);
+  const Duration timeout = LinkLimits().connect_timeout;
+  // So much had passed of the turn in which the stream was wanted.
+  clock_.Advance(timeout - kHeld);
+  for (int turn = 0; turn < 10; ++turn) (void)executor.Poll();
+  EXPECT_FALSE(call.done());
+  clock_.Advance(kHeld);
+  const absl::Status failed = call.Join();
+  EXPECT_NE(failed.message().find("no answer from a:1 within connect_timeout (10 s)"),
+            std::string::npos)
       << failed;
 }
 

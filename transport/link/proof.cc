@@ -58,7 +58,7 @@ Task<absl::Status> LinkProof::RoundTrip(uint32_t padding, TimePoint limit) {
 
 absl::Status LinkProof::Unanswered(uint32_t padding) const {
   const auto waited =
-      std::chrono::duration_cast<std::chrono::milliseconds>(host_.executor().now() - begun_);
+      std::chrono::duration_cast<std::chrono::milliseconds>(host_.executor().FreshNow() - begun_);
   const std::string how = broken_
                               ? std::string(loss_.message())
                               : fmt::format("no PING was answered within {} ms", waited.count());

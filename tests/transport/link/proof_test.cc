@@ -140,6 +140,20 @@ TEST_F(ProofTest, AFailedOneTellsItsOwnTimeAndNotThatOfALongTurn) {
   EXPECT_NE(failed.message().find("within 1000 ms"), std::string::npos) << failed;
 }
 
+TEST_F(ProofTest, AFailedOneTellsTheTimeOfALongTurnInWhichItEnds) {
+  hole_->SwallowOver(0);
+  proof_time = kProofTime;
+  const absl::Status failed = ConnectUntilSwallowed([this] {
+    clock().Advance(kProofTime);
+    // Runs between the timer of the limit and the proof that it wakes.
+    executor().PostFunction([this] {
+      (void)executor().now();
+      clock().Advance(5 * kProofTime);
+    });
+  });
+  EXPECT_NE(failed.message().find("within 6000 ms"), std::string::npos) << failed;
+}
+
 // Devices have retries of their own, which may end before the proof does.
 TEST_F(ProofTest, ALinkThatItsDeviceGivesUpSaysHowFarItCame) {
   hole_->SwallowOver(0);

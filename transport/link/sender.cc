@@ -200,6 +200,7 @@ absl::Status LinkSender::OnControlFrame(const FrameHeader& frame) {
   ++control_.count;
   if (frame.kind == FrameKind::kPing) {
     control_.pong = true;
+    control_.short_pong |= frame.body_bytes == 0;
     control_.pong_padding = std::max(control_.pong_padding, frame.body_bytes);
   }
   if (PongWaiter* waiter = pong_waiters_.Front();
@@ -292,9 +293,15 @@ absl::Status LinkSender::CheckRecall() {
 // Control frames pass frames that wait, and those that find no room stay due: they come before
 // frames that wait when there is room, and the next turn in which something arrives tries again.
 void LinkSender::AppendDue() {
-  if (control_.pong) AppendControl(PongFrame(), control_.pong_padding);
+  if (control_.pong) AppendPongs();
   if (control_.ping) AppendControl(PingFrame(), control_.ping_padding);
   if (control_.recall) AppendControl(RecallFrame(issued_.recall_limit()), /*padding=*/0);
+}
+
+// A long PONG needs an ordinary buffer, for which it may wait long.
+void LinkSender::AppendPongs() {
+  if (control_.pong_padding != 0) AppendControl(PongFrame(), control_.pong_padding);
+  if (control_.short_pong) AppendControl(PongFrame(), /*padding=*/0);
 }
 
 void LinkSender::AppendControl(const FrameHeader& header, uint32_t padding) {
@@ -308,8 +315,9 @@ void LinkSender::AppendControl(const FrameHeader& header, uint32_t padding) {
   std::memset(Place(header, padding, /*invalidated=*/0), 0, padding);
   ++control_.count;
   if (header.kind == FrameKind::kPong) {
-    control_.pong = false;
-    control_.pong_padding = 0;
+    control_.short_pong = false;
+    if (!is_short) control_.pong_padding = 0;
+    control_.pong = control_.pong_padding != 0;
   }
   if (header.kind == FrameKind::kPing) {
     control_.ping = false;

@@ -242,6 +242,7 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   bool OthersHoldBuffers() const { return lacks_room_ && queue_.held() == 0 && SlotsLeft(); }
   // The control frames that are due, as far as there is room.
   void AppendDue();
+  [[gnu::cold, gnu::noinline]] void AppendPongs();
   [[gnu::cold, gnu::noinline]] void AppendControl(const FrameHeader& header, uint32_t padding);
 
   // Sending while the turn goes on.

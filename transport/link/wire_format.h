@@ -309,9 +309,11 @@ class FrameParser {
 // the headers of these frames.
 //
 // At most one of each kind is due at a time, and leaves with a flush: a later reason for the same
-// frame adds nothing. Part of a LinkSender, on its executor's thread.
+// frame adds nothing. Of PONGs two are due if PINGs with and without a body have come: a long one
+// may wait for a buffer for as long as peers hold them, and the short one must not. Part of a
+// LinkSender, on its executor's thread.
 struct ControlFrames {
-  // The number of kinds. A flush sends at most one frame of each.
+  // The number of kinds.
   static constexpr uint32_t kKinds = 3;
 
   bool pong = false;
@@ -319,8 +321,11 @@ struct ControlFrames {
   bool recall = false;
   // The answer to a RECALL: a SEND, whatever it carries.
   bool answer = false;
-  // The bodies of the PONG and of the PING that are due.
+  // Which PONGs are due: one without a body, and one with a body of that length, which answers all
+  // PINGs; 0: none.
+  bool short_pong = false;
   uint32_t pong_padding = 0;
+  // The body of the PING that is due.
   uint32_t ping_padding = 0;
   // PING, PONG and RECALL that have travelled, in both directions.
   uint64_t count = 0;

@@ -294,6 +294,37 @@ TEST_F(AllBuffersTakenTest, APingIsAnsweredAheadOfFramesThatWaitForABuffer) {
   EXPECT_EQ(waits.sent(), 0u);
 }
 
+// The lengths of the PONGs that come.
+class Pongs final : public PongWaiter {
+ public:
+  void OnPong(uint32_t padding) override { lengths_.push_back(padding); }
+  void OnLinkLost(const absl::Status&) override {}
+
+  const std::vector<uint32_t>& lengths() const { return lengths_; }
+
+ private:
+  std::vector<uint32_t> lengths_;
+};
+
+TEST_F(AllBuffersTakenTest, AShortPingIsAnsweredWhileALongPongWaitsForABuffer) {
+  TakeAll();
+  Link* answering = **accepted();
+  Pongs pongs;
+  link_->AwaitPongs(pongs);
+  const uint64_t frames = answering->stats().frames_received;
+  link_->Ping(kBody);
+  PollUntil([&] { return answering->stats().frames_received == frames + 1; });
+  for (int turn = 0; turn < 10; ++turn) executor().Poll();
+  ASSERT_TRUE(pongs.lengths().empty());
+  link_->Ping();
+  EXPECT_TRUE(DoneInTime([&] { return !pongs.lengths().empty(); }));
+  EXPECT_EQ(server().supplies().buffers().free_count(), 0u);
+  silent_qps.clear();
+  silent_[0]->Close(absl::CancelledError("the test ends it"));
+  EXPECT_TRUE(DoneInTime([&] { return pongs.lengths().size() == 2; }));
+  EXPECT_EQ(pongs.lengths(), (std::vector<uint32_t>{0, kBody}));
+}
+
 class WithoutInlineTest : public AllBuffersTakenTest {
  protected:
   std::unique_ptr<Device> Wrap(SoftDevice& device) override {

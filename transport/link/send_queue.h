@@ -428,6 +428,12 @@ class LinkSendQueue {
     return send.use == SendUse::kFrames && send.bytes + FrameBytes(body_bytes) <= send_bytes_ &&
            (invalidated == 0 || send.invalidated == 0);
   }
+  // Whether the last pending SEND takes one more control frame without a body, and still travels
+  // inline.
+  bool FitsControl() const {
+    return !pending_.empty() && pending_.back().use == SendUse::kControl &&
+           pending_.back().frames < ControlFrames::kKinds;
+  }
   // A buffer for another SEND; SendBuffers::kNone if there is no slot or buffer for it.
   // `bindings_due` slots are set aside.
   uint32_t TakeBuffer(SendUse use, uint32_t bindings_due);

@@ -307,7 +307,7 @@ void LinkSender::AppendPongs() {
 void LinkSender::AppendControl(const FrameHeader& header, uint32_t padding) {
   // A SEND of control frames alone may be in a spare buffer, which must leave inline.
   const bool is_short = padding == 0;
-  const bool joins = !queue_.empty() && ((is_short && queue_.last().use == SendUse::kControl) ||
+  const bool joins = !queue_.empty() && ((is_short && queue_.FitsControl()) ||
                                          queue_.Fits(padding, /*invalidated=*/0));
   // A link without a credit does not lack room, so no other link is to blame that the frame waits.
   if (!joins && credits_.available() == 0) return;

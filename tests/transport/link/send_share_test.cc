@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -22,6 +24,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/send_queue.h"
+#include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
@@ -31,7 +34,14 @@ namespace send_share_test {
 std::set<uint32_t> silent_qps;
 int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
 
+// The longest SEND of this queue pair.
+uint32_t measured_qp = 0;
+size_t longest_send = 0;
+
 int PostUnlessSilent(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
+  for (ibv_send_wr* wr = wrs; wr != nullptr && qp->qp_num == measured_qp; wr = wr->next) {
+    if (wr->num_sge == 1) longest_send = std::max<size_t>(longest_send, wr->sg_list->length);
+  }
   return silent_qps.contains(qp->qp_num) ? 0 : real_post_send(qp, wrs, refused);
 }
 
@@ -323,6 +333,29 @@ TEST_F(AllBuffersTakenTest, AShortPingIsAnsweredWhileALongPongWaitsForABuffer) {
   silent_[0]->Close(absl::CancelledError("the test ends it"));
   EXPECT_TRUE(DoneInTime([&] { return pongs.lengths().size() == 2; }));
   EXPECT_EQ(pongs.lengths(), (std::vector<uint32_t>{0, kBody}));
+}
+
+// A peer that sends many PINGs at once must not fill a spare buffer with the answers: that would be
+// lent to the device, and the others would have none.
+TEST_F(AllBuffersTakenTest, ASpareBufferTakesNoMoreFramesThanTravelInline) {
+  TakeAll();
+  Link* answering = **accepted();
+  // Control frames then pass it after each SEND that comes.
+  Flood waits(1, kBody);
+  waits.Run(*answering);
+  longest_send = 0;
+  measured_qp = answering->qpn();
+  Pongs pongs;
+  link_->AwaitPongs(pongs);
+  constexpr uint32_t kPings = 6;
+  for (uint32_t i = 0; i < kPings; ++i) {
+    ASSERT_NE(link_->Append(PingFrame(), 0), nullptr);
+    // Each of these leaves no room for the next one in the same SEND.
+    Flood(i + 1, kBody, i).Run(*link_);
+  }
+  PollUntil([&] { return a_.received() == kPings && !pongs.lengths().empty(); });
+  measured_qp = 0;
+  EXPECT_LE(longest_send, sizeof(SendHeader) + ControlFrames::kKinds * FrameBytes(0));
 }
 
 class WithoutInlineTest : public AllBuffersTakenTest {

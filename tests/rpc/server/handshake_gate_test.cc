@@ -579,15 +579,29 @@ TEST_F(HandshakeGateTest, AConnectionThatIsBeingRefusedIsNotClosedForAnother) {
   EXPECT_EQ(gate_->stats().under_way, 2u);
 }
 
-TEST_F(HandshakeGateTest, ARefusalForLinksNamesNoTimeSinceOnlyTheClientCanMendIt) {
-  Start({.links_per_client = 1});
-  Connection open = Connect("10.0.0.1");
-  ASSERT_TRUE(Place(open).ok());
-  Open(open);
-  Connection refused = Connect("10.0.0.1");
-  const absl::Status status = Place(refused).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_EQ(ReadRetryAfter(status), std::nullopt);
+// A link may stay for as long as its client lives.
+TEST_F(HandshakeGateTest, ARefusalForLinksNamesNoTimeWhateverTheirBound) {
+  const ExecutorWish first = {.choice = ExecutorChoice::kNumber, .number = 0};
+  struct Bound {
+    const char* name;
+    HandshakeLimits limits;
+    uint32_t links_per_executor;
+  };
+  for (const Bound& bound : {Bound{"of a client", {.links_per_client = 3}, 1024},
+                             Bound{"of a source", {.links_per_source = 3}, 1024},
+                             Bound{"of a source on an executor", {}, 4}}) {
+    Start(bound.limits, bound.links_per_executor);
+    std::vector<Connection> open;
+    for (int i = 0; i < 3; ++i) {
+      open.push_back(Connect("10.0.0.1"));
+      ASSERT_TRUE(Place(open.back(), 1, first).ok()) << bound.name;
+      Open(open.back());
+    }
+    Connection refused = Connect("10.0.0.1");
+    const absl::Status status = Place(refused, 1, first).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << bound.name << ": " << status;
+    EXPECT_EQ(ReadRetryAfter(status), std::nullopt) << bound.name;
+  }
 }
 
 // Clients that all come within 100 ms, say Hello after a while, and come again when they are told

@@ -83,7 +83,9 @@ class KeptSlot final : public RegisteredCall {
 //     for its RESPONSE, of which an OK is the call's answer. Another server that is ready may have
 //     the next attempt at once.
 //   - The slot of an attempt that was given up stays taken, and the next attempt that finds the
-//     same server waits. attempt_timeout counts from the end of that wait.
+//     same server waits. attempt_timeout counts from the end of that wait. A RESPONSE for that slot
+//     is dropped, also an OK: interceptors have heard that the attempt was given up, and the next
+//     one, at another server, must not outlive the call's answer.
 //   - An attempt whose link is lost has no RESPONSE. The next one that finds the same server names
 //     it, if the link has that feature, and the server ends it first.
 // Both wait no longer than the call's deadline. A call that has ended keeps no slot.

@@ -689,6 +689,15 @@ class Arm64Test(unittest.TestCase):
                                ("fail", self.DEATH))
         self.assertEqual((["S.0: fail", "S.1: fail", "S.2: fail"], []), (outcome.failures, outcome.skips))
 
+    def test_a_case_whose_child_qemu_aborted_is_left_out_unless_it_fails_again(self):
+        abort = "Bail out! ERROR:../../accel/tcg/cpu-exec.c:954:cpu_exec: assertion failed: (cpu == current_cpu)\n"
+        failure = "a.cc:3: Failure\nExpected: true\n"
+        outcome = self.outcome(("fail", abort + failure + "\n 1 FAILED TEST\n"))
+        self.assertEqual(([], [f"S.0: {arm64.ABORTED_BY_QEMU}"]), (outcome.failures, outcome.skips))
+        outcome = self.outcome(("fail", abort + 2 * failure + "\n 1 FAILED TEST\n"),
+                               ("fail", failure + abort + "\n 1 FAILED TEST\n"), ("fail", abort + failure))
+        self.assertEqual((["S.0: fail", "S.1: fail", "S.2: fail"], []), (outcome.failures, outcome.skips))
+
     def test_a_status_of_ctest_that_no_case_explains_is_a_failure(self):
         def failures(status, *cases):
             def run(command, **_):

@@ -6,6 +6,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include <bit>
 #include <cstddef>
@@ -15,6 +16,19 @@
 #include "gtest/gtest.h"
 
 namespace verbena {
+
+// What the C library calls for unlink() and epoll_wait(). Younger architectures, such as aarch64,
+// have only the general calls.
+#ifdef SYS_unlink
+inline constexpr unsigned kUnlinkCall = SYS_unlink;
+#else
+inline constexpr unsigned kUnlinkCall = SYS_unlinkat;
+#endif
+#ifdef SYS_epoll_wait
+inline constexpr unsigned kEpollWaitCall = SYS_epoll_wait;
+#else
+inline constexpr unsigned kEpollWaitCall = SYS_epoll_pwait;
+#endif
 
 // From now on this thread, and those that it starts, have `program`. False when the kernel takes no
 // filter.

@@ -27,6 +27,9 @@ STANDARD_LIBRARY = "libstdc++-12-dev"
 CANNOT_EXECUTE = re.compile(r"execve?\(.*failed: Exec format error")
 EXECUTES_ITSELF = ("it executes itself, and this kernel executes no arm64 programs (the package qemu-user-binfmt "
                    "changes that)")
+# What a case prints if QEMU aborts a child that it forked: the parent had threads, or has ended meanwhile.
+QEMU_ABORTS = re.compile(r"^Bail out! ERROR:[./]*(?:plugins|accel/tcg)/\S+\.c:\d+:\w+: assertion failed", re.MULTILINE)
+ABORTED_BY_QEMU = "QEMU ended a child of fork by an assertion of its own"
 # What GoogleTest prints last unless it crashes.
 ENDED = re.compile(r"^ *\d+ FAILED TESTS?$", re.MULTILINE)
 
@@ -153,11 +156,14 @@ def build(directory, sysroot, jobs):
 
 def excuse(output):
     """Why a case is left out that failed and printed `output`: each failure is that of a death test which could not
-    execute its program. None if the case has other failures or did not end by itself."""
-    failures = output.split(ctest_cases.FAILURE)[1:]
-    only = (bool(failures) and ENDED.search(output) is not None and
-            all(each.startswith("Death test: ") and CANNOT_EXECUTE.search(each) for each in failures))
-    return EXECUTES_ITSELF if only else None
+    execute its program; or its only failure is behind an assertion of QEMU. None if the case has other failures or
+    did not end by itself."""
+    before, *failures = output.split(ctest_cases.FAILURE)
+    if not failures or ENDED.search(output) is None:
+        return None
+    if all(each.startswith("Death test: ") and CANNOT_EXECUTE.search(each) for each in failures):
+        return EXECUTES_ITSELF
+    return ABORTED_BY_QEMU if len(failures) == 1 and QEMU_ABORTS.search(before) else None
 
 
 def run(pattern=None, jobs=None):

@@ -124,7 +124,7 @@ TEST_F(FileSpoolTest, AMessageThatCannotBeRemovedIsAnError) {
   FileSpool client = *FileSpool::Create(listener_);
   FileSpool server = *FileSpool::Adopt(OnlyConnection());
   ASSERT_TRUE(client.Write("stays").ok());
-  WithForbidden(SYS_unlink, EPERM, [&] {
+  WithForbidden(kUnlinkCall, EPERM, [&] {
     const absl::Status status = server.Read().status();
     EXPECT_NE(status.message().find("remove "), std::string::npos) << status;
   });

@@ -66,7 +66,7 @@ bool FiltersCanBeInstalled() {
 TEST(ForbiddenCallsDeathTest, AWaiterThatCanNoLongerWaitDoesNotSpin) {
   if (!FiltersCanBeInstalled()) GTEST_SKIP() << "no seccomp filter can be installed here";
   const std::unique_ptr<Waiter> epoll = CreateWaiter(WaiterKind::kEpoll).value();
-  EXPECT_DEATH(WaitWithout(SYS_epoll_wait, *epoll), "epoll_wait: errno 1");
+  EXPECT_DEATH(WaitWithout(kEpollWaitCall, *epoll), "epoll_wait: errno 1");
   const absl::StatusOr<std::unique_ptr<Waiter>> ring = CreateWaiter(WaiterKind::kIoUring);
   if (!ring.ok()) GTEST_SKIP() << ring.status();
   EXPECT_DEATH(WaitWithout(SYS_io_uring_enter, **ring), "io_uring_enter: errno 1");

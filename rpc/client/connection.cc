@@ -643,7 +643,7 @@ void DeviceAttempts::AddFailure(size_t i, const absl::Status& why) {
   failures_.push_back(why);
   if (!absl::IsPermissionDenied(why) && !absl::IsFailedPrecondition(why)) return;
   const bool shared_memory = shard_.kinds()[order_[i]] == LinkKind::kSoft;
-  // What the device lacks on this side, such as memory to pin, it may have later.
+  // This side may have later what its device lacks now, such as memory to pin.
   if (!shared_memory && shard_.devices()[order_[i]]->endpoint() == nullptr) return;
   unfit_.push_back(order_[i]);
   if (shared_memory) {

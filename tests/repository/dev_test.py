@@ -68,11 +68,15 @@ class CountTest(unittest.TestCase):
         self.directory = tempfile.TemporaryDirectory()
         self.addCleanup(self.directory.cleanup)
 
-    def result(self, label, xml, attempt=1, shard=0):
-        path = pathlib.Path(self.directory.name) / f"{label.strip('/:')}-{attempt}-{shard}.xml"
-        path.write_text(xml)
+    def result(self, label, xml, attempt=1, shard=0, log=None):
+        outputs = []
+        for name, text in (("test.xml", xml), ("test.log", log)):
+            if text is not None:
+                path = pathlib.Path(self.directory.name) / f"{label.strip('/:')}-{attempt}-{shard}-{name}"
+                path.write_text(text)
+                outputs.append({"name": name, "uri": f"file://{path}"})
         return {"id": {"testResult": {"label": label, "attempt": attempt, "shard": shard}},
-                "testResult": {"testActionOutput": [{"name": "test.xml", "uri": f"file://{path}"}]}}
+                "testResult": {"testActionOutput": outputs}}
 
     def count(self, *events):
         return bazel_events.count_cases(events)
@@ -100,13 +104,11 @@ class CountTest(unittest.TestCase):
         self.assertEqual((0, ["//:a: timeout"]), (outcome.passed, outcome.failures))
 
     def test_a_program_that_dies_fails_each_case_that_it_did_not_reach(self):
-        log = pathlib.Path(self.directory.name) / "test.log"
-        log.write_text("[==========] Running 5 tests from 1 test suite.\n"
-                       "[ RUN      ] S.A\n[       OK ] S.A (1 ms)\n"
-                       "[ RUN      ] S.B\n[  SKIPPED ] S.B (0 ms)\n"
-                       "[ RUN      ] S.C\nboom\n")
-        event = self.result("//:a", '<testsuites><testcase name="a"><error/></testcase></testsuites>')
-        event["testResult"]["testActionOutput"].append({"name": "test.log", "uri": f"file://{log}"})
+        log = ("[==========] Running 5 tests from 1 test suite.\n"
+               "[ RUN      ] S.A\n[       OK ] S.A (1 ms)\n"
+               "[ RUN      ] S.B\n[  SKIPPED ] S.B (0 ms)\n"
+               "[ RUN      ] S.C\nboom\n")
+        event = self.result("//:a", '<testsuites><testcase name="a"><error/></testcase></testsuites>', log=log)
         outcome = self.count(summary("//:a", "FAILED"), event)
         self.assertEqual(1, outcome.passed)
         self.assertEqual(["//:a S.B"], outcome.skips)
@@ -114,11 +116,9 @@ class CountTest(unittest.TestCase):
                           "//:a: case 5 of 5 not reached"], outcome.failures)
 
     def test_a_childs_end_is_not_the_end_of_its_parent(self):
-        log = pathlib.Path(self.directory.name) / "test.log"
-        log.write_text("[==========] Running 2 tests from 1 test suite.\n"
-                       "[ RUN      ] S.A\n[==========] 1 test from 1 test suite ran. (1 ms total)\n")
-        event = self.result("//:a", '<testsuites><testcase name="a"/></testsuites>')
-        event["testResult"]["testActionOutput"].append({"name": "test.log", "uri": f"file://{log}"})
+        log = ("[==========] Running 2 tests from 1 test suite.\n"
+               "[ RUN      ] S.A\n[==========] 1 test from 1 test suite ran. (1 ms total)\n")
+        event = self.result("//:a", '<testsuites><testcase name="a"/></testsuites>', log=log)
         self.assertEqual(["//:a S.A: the program died", "//:a: case 2 of 2 not reached"],
                          self.count(summary("//:a", "PASSED"), event).failures)
 
@@ -147,19 +147,15 @@ class CountTest(unittest.TestCase):
         self.assertEqual((1, []), (outcome.passed, outcome.failures))
 
     def test_what_a_case_leaves_out_counts_as_skipped_though_it_passes(self):
-        log = pathlib.Path(self.directory.name) / "test.log"
-        log.write_text("[==========] Running 1 test from 1 test suite.\nleft out: server pid, client user: refused\n"
-                       "[==========] 1 test from 1 test suite ran. (1 ms total)\n")
-        event = self.result("//:a", '<testsuites><testcase name="Pairs" classname="S"/></testsuites>')
-        event["testResult"]["testActionOutput"].append({"name": "test.log", "uri": f"file://{log}"})
+        log = ("[==========] Running 1 test from 1 test suite.\nleft out: server pid, client user: refused\n"
+               "[==========] 1 test from 1 test suite ran. (1 ms total)\n")
+        event = self.result("//:a", '<testsuites><testcase name="Pairs" classname="S"/></testsuites>', log=log)
         outcome = self.count(summary("//:a", "PASSED"), event)
         self.assertEqual((1, ["//:a: server pid, client user: refused"]), (outcome.passed, outcome.skips))
 
     def test_a_script_that_says_that_it_is_skipped_counts_as_skipped(self):
-        log = pathlib.Path(self.directory.name) / "test.log"
-        log.write_text("skipped: no etcd\n")
-        event = self.result("//:a", '<testsuites><testcase name="a"/></testsuites>')
-        event["testResult"]["testActionOutput"].append({"name": "test.log", "uri": f"file://{log}"})
+        log = "skipped: no etcd\n"
+        event = self.result("//:a", '<testsuites><testcase name="a"/></testsuites>', log=log)
         outcome = self.count(summary("//:a", "PASSED"), event)
         self.assertEqual((0, ["//:a: no etcd"]), (outcome.passed, outcome.skips))
 

@@ -22,6 +22,7 @@
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/shard/runtime.h"
+#include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/coro/scope.h"
 #include "verbena/transport/coro/sync.h"
@@ -148,15 +149,21 @@ class AtTheThird final : public ServerInterceptor {
   Buffer held;
 };
 
+// Options of a runtime that has `clock`. Its links do not end because time passes there.
+RuntimeOptions OptionsOn(Clock& clock) {
+  RuntimeOptions options;
+  options.clock = &clock;
+  options.limits.ping_interval = options.limits.connect_timeout = 1000h;
+  options.limits.idle_timeout = Duration::zero();
+  return options;
+}
+
 // The server's memory for responses is taken until the second attempt begins. The test ends the
 // wait for it by moving the server's clock.
 TEST_F(DedupeRetryTest, AResultWhoseReplyFoundNoMemoryComesWithTheNextAttempt) {
   constexpr size_t kAll = 1 << 20;
   MovedClock clock;
-  RuntimeOptions options;
-  options.clock = &clock;
-  options.limits.ping_interval = options.limits.connect_timeout = 1000h;
-  options.limits.idle_timeout = Duration::zero();
+  RuntimeOptions options = OptionsOn(clock);
   options.limits.memory.send_bytes = kAll;
   options.limits.max_payload_bytes = kAll / 2;
   server_runtime_ = StartRuntime(std::move(options), breaker_.device());
@@ -244,10 +251,7 @@ class LostPayloadTest : public DedupeRetryTest {
 TEST_F(LostPayloadTest, OneThatFoundNoMemoryComesWithTheNextAttempt) {
   constexpr size_t kAll = 1 << 20;
   constexpr size_t kInFrame = 3000;
-  RuntimeOptions options;
-  options.clock = &clock_;
-  options.limits.ping_interval = options.limits.connect_timeout = 1000h;
-  options.limits.idle_timeout = Duration::zero();
+  RuntimeOptions options = OptionsOn(clock_);
   options.limits.memory.landing_bytes = kAll;
   options.limits.max_payload_bytes = kAll / 2;
   StartServer();
@@ -327,10 +331,7 @@ TEST_F(DedupeRetryTest, AnAttemptThatIsCutOffLeavesTheCallToTheNext) {
   // Attempts are cut off when the test moves their clock, so that the second one waits as long as
   // it has to.
   MovedClock clock;
-  RuntimeOptions runtime;
-  runtime.clock = &clock;
-  runtime.limits.ping_interval = runtime.limits.connect_timeout = 1000h;
-  runtime.limits.idle_timeout = Duration::zero();
+  RuntimeOptions runtime = OptionsOn(clock);
   StartServer();
   StartClientOf(server_->address(), /*attempt_timeout=*/1h, std::move(runtime));
   EXPECT_TRUE(Run(AwaitLink()).ok());

@@ -17,8 +17,8 @@
 
 namespace verbena {
 
-// What the C library calls for unlink() and epoll_wait(). Younger architectures, such as aarch64,
-// have only the general calls.
+// The C library makes these system calls for unlink() and epoll_wait(). Younger architectures, such
+// as aarch64, have only the general ones.
 #ifdef SYS_unlink
 inline constexpr unsigned kUnlinkCall = SYS_unlink;
 #else

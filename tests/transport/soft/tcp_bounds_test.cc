@@ -550,7 +550,7 @@ TEST_F(TcpBoundsTest, QueuePairFailsIfItsPeerNeverSaysHowItIsReached) {
 // The kernel bounds what one user's epolls watch.
 class TcpUnwatchedTest : public TcpBoundsTest {
  protected:
-  // What the device logs in turns in which it may watch nothing new.
+  // Returns the lines that the device logs while it may watch nothing new.
   std::vector<std::string> StepUnwatched() {
     CapturedLog log;
     WithForbiddenCommand(SYS_epoll_ctl, EPOLL_CTL_ADD, ENOSPC, [this] { Step(); });

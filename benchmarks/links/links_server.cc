@@ -20,6 +20,8 @@ namespace verbena::benchmarks {
 namespace {
 
 constexpr std::chrono::minutes kServerPatience{2};
+// Of 4,000 links with 16 calls each.
+constexpr uint32_t kMaxCalls = 65536;
 
 class LinksService final : public bench::Bench::Service {
  public:
@@ -118,11 +120,14 @@ absl::Status RunLinksServer(const LinkLimits& limits, int core, const Ready& rea
   absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start(std::move(options));
   if (!runtime.ok()) return runtime.status();
   LinksService service;
-  // One client opens all links.
-  HandshakeLimits handshakes;
+  // One client opens all links, and has all calls.
+  ServerOptions server_options;
+  HandshakeLimits& handshakes = server_options.handshakes;
   handshakes.links_per_client = handshakes.links_per_source = limits.max_links;
+  server_options.max_concurrent_calls = kMaxCalls;
+  server_options.max_calls_per_client = server_options.max_calls_per_source = kMaxCalls;
   absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Start(**runtime, {&service}, {.handshakes = handshakes});
+      Server::Start(**runtime, {&service}, std::move(server_options));
   if (!server.ok()) return server.status();
   ready((*server)->address());
   (*runtime)->executor(0).Run();

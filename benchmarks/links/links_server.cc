@@ -127,7 +127,7 @@ absl::Status RunLinksServer(const LinkLimits& limits, int core, const Ready& rea
   server_options.max_concurrent_calls = kMaxCalls;
   server_options.max_calls_per_client = server_options.max_calls_per_source = kMaxCalls;
   absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Start(**runtime, {&service}, std::move(server_options));
+      Server::Start(**runtime, {&service}, server_options);
   if (!server.ok()) return server.status();
   ready((*server)->address());
   (*runtime)->executor(0).Run();

@@ -119,6 +119,7 @@ absl::Status BeClient(const std::string& device, const std::string& address, uin
   for (const Signal signal : {kFirst, kAgain}) {
     if (!me.Await(signal)) return absl::OkStatus();
     std::vector<JoinHandle<void>> calls;
+    calls.reserve(kExecutors);
     for (int i = 0; i < kExecutors; ++i) {
       calls.push_back((*runtime)->Spawn(CallOnce(stub, signal == kAgain, me), i));
     }

@@ -283,7 +283,7 @@ Task<absl::Status> Retried(AttemptMaker& maker, RetryAccount& account, const Ret
   }
   if (spec.info != nullptr) *spec.info = std::move(info);
   if (status.ok()) co_return status;
-  status = series.Explained(std::move(status));
+  status = series.Explained(status);
   // A payload is lacking only if an interceptor destroyed the attempt.
   if (series.lacked_memory() && spec.buffers.payload_is_back()) {
     status = Annotate(status,

@@ -123,7 +123,7 @@ std::string RetrySeries::Reason(const absl::Status& failure) const {
   return "";
 }
 
-absl::Status RetrySeries::Explained(absl::Status failure) const {
+absl::Status RetrySeries::Explained(const absl::Status& failure) const {
   const std::string reason = Reason(failure);
   return reason.empty() ? failure : NoFurtherAttempt(failure, reason);
 }

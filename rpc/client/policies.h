@@ -180,7 +180,7 @@ class RetrySeries {
   bool lacked_memory() const { return end_ == End::kNoMemory; }
   // The last failure, with the reason at its end why no further attempt follows. Nothing is added
   // if the policy does not retry it, and if memory is lacking, of which the caller knows more.
-  absl::Status Explained(absl::Status failure) const;
+  absl::Status Explained(const absl::Status& failure) const;
 
  private:
   // Why no further attempt follows.

@@ -258,6 +258,7 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> DnsResolver::Look() {
   VERBENA_CO_ASSIGN_OR_RETURN(const FoundHosts answer, co_await found->Pop());
   VERBENA_CO_RETURN_IF_ERROR(absl::Status(answer.code, answer.why));
   std::vector<ResolvedServer> servers;
+  servers.reserve(answer.hosts.size());
   for (const std::string& host : answer.hosts) {
     servers.push_back({.addresses = {FormatHostPort(host, target_.port)}});
   }

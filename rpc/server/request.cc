@@ -21,7 +21,8 @@ absl::Status TakeContext(const RequestRules& rules, IncomingRequest& into) {
           fmt::format("a context block of {} bytes in a request's frame, which takes at most {}",
                       header.block_bytes, kMaxContextInFrame));
     }
-    VERBENA_RETURN_IF_ERROR(ParseContext(into.message.data(), header.block_bytes, into.context));
+    const std::string_view block = into.message.substr(0, header.block_bytes);
+    VERBENA_RETURN_IF_ERROR(ParseContext(block.data(), block.size(), into.context));
     VERBENA_RETURN_IF_ERROR(CheckAnnounced(into.context, rules.context_features));
   }
   into.has_context = true;

@@ -99,19 +99,20 @@ void AddRdma(PortLink link, const std::vector<PortInfo>& all, Devices& devices) 
 // A process that may not share memory, as under a seccomp profile without memfds, has TCP instead.
 absl::StatusOr<Devices> OpenAll() {
   absl::StatusOr<std::unique_ptr<SoftDevice>> shared = SoftDevice::Create({});
+  const absl::Status sharing = shared.status();
   Devices devices;
-  if (shared.ok()) devices.push_back(*std::move(shared));
+  if (sharing.ok()) devices.push_back(*std::move(shared));
   const std::vector<PortInfo> ports = ListPorts();
   AddRdma(PortLink::kInfiniBand, ports, devices);
   AddRdma(PortLink::kEthernet, ports, devices);
   AddRdma(PortLink::kIwarp, ports, devices);
-  if (shared.ok()) return devices;
+  if (sharing.ok()) return devices;
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Device> tcp, OpenTcp({}));
   devices.push_back(std::move(tcp));
   Log(LogLevel::kWarning,
       fmt::format("this process shares no memory with others of its host, and reaches them over {} "
                   "instead: {}",
-                  devices.front()->name(), std::string(shared.status().message())));
+                  devices.front()->name(), std::string(sharing.message())));
   return devices;
 }
 

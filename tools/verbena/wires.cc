@@ -15,6 +15,7 @@ std::string YesOr(const absl::Status& status) {
 
 std::string NamespacesOf(const SharingFacts& facts) {
   std::vector<std::string> each;
+  each.reserve(facts.namespaces.size());
   for (const auto& [name, number] : facts.namespaces) {
     each.push_back(fmt::format("{} {}", name, number.empty() ? "unknown" : number));
   }

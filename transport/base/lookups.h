@@ -59,7 +59,7 @@ class Lookups {
 
   // Calls `done` once: on a thread of lookups, or, with RESOURCE_EXHAUSTED, on this one if there is
   // no thread to be had, or if kMostWaiting callbacks wait.
-  void Start(const std::string& key, Done done);
+  void Start(const std::string& key, const Done& done);
 
  private:
   // Owned by the object and by its threads.
@@ -87,7 +87,7 @@ class Lookups {
 };
 
 template <typename Answer>
-void Lookups<Answer>::Start(const std::string& key, Done done) {
+void Lookups<Answer>::Start(const std::string& key, const Done& done) {
   const char* const refusal = Ask(key, done);
   if (refusal == nullptr) return;
   Answer none;

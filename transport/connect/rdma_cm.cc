@@ -179,6 +179,7 @@ class TemporaryId {
   TemporaryId(CmChannel& channel, rdma_cm_id* id) : channel_(channel), id_(id) {}
   TemporaryId(const TemporaryId&) = delete;
   TemporaryId& operator=(const TemporaryId&) = delete;
+  // NOLINTNEXTLINE(bugprone-exception-escape): posting throws only when memory is out
   ~TemporaryId() {
     if (id_ != nullptr) channel_.DestroyId(id_);
   }

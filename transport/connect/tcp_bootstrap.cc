@@ -165,6 +165,7 @@ class GiveUpOnExit {
       : connector_(std::move(connector)) {}
   GiveUpOnExit(const GiveUpOnExit&) = delete;
   GiveUpOnExit& operator=(const GiveUpOnExit&) = delete;
+  // NOLINTNEXTLINE(bugprone-exception-escape): posting throws only when memory is out
   ~GiveUpOnExit() { connector_->Cancel(); }
 
  private:

@@ -76,19 +76,17 @@ class VERBENA_EXPORT CancelScope final : public internal::CancelNode {
   void set_trace(const TraceContext& trace) { trace_ = internal::TraceRef(trace); }
   // Whose work it is, as a number that equals no other client's: the owner's, in a call of a
   // server. 0 for work that is no client's. RunBlocking() lets clients take turns by it.
-  uint64_t client() const { return has_owner_ ? ClientOfOwner() : whose_; }
+  uint64_t client() const { return has_owner_ ? ClientOfOwner() : whose_.client; }
   // The work has no owner from now on.
   void set_client(uint64_t client) {
-    whose_ = client;
+    whose_.client = client;
     has_owner_ = false;
   }
   // Who hears of the changes of files that awaits in this scope have left; null: nobody does. The
   // owner outlives the scope and all scopes below.
-  internal::WorkOwner* owner() const {
-    return has_owner_ ? reinterpret_cast<internal::WorkOwner*>(whose_) : nullptr;
-  }
+  internal::WorkOwner* owner() const { return has_owner_ ? whose_.owner : nullptr; }
   void set_owner(internal::WorkOwner& owner) {
-    whose_ = reinterpret_cast<uintptr_t>(&owner);
+    whose_.owner = &owner;
     has_owner_ = true;
   }
 
@@ -106,7 +104,10 @@ class VERBENA_EXPORT CancelScope final : public internal::CancelNode {
   absl::StatusCode reason_ = absl::StatusCode::kOk;
   bool has_owner_ = false;
   TimePoint deadline_ = kNever;
-  uint64_t whose_ = 0;  // the owner's address, or a client
+  union {
+    uint64_t client = 0;
+    internal::WorkOwner* owner;
+  } whose_;
   internal::TraceRef trace_;
 };
 

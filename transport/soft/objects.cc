@@ -694,7 +694,7 @@ absl::Status SoftObjects::AwaitPeer(ibv_qp* raw) {
         fmt::format("QPN {:#x} of {} was not connected", raw->qp_num, state_.name()));
   }
   const absl::Status status = answer->Await(kAnswerPatience);
-  if (status.ok()) return status;
+  if (status.ok()) return absl::OkStatus();
   return absl::Status(status.code(),
                       fmt::format("{} does not reach the soft device {}: {}", state_.name(),
                                   AddressText(address), std::string(status.message())));

@@ -50,6 +50,7 @@ absl::Status Questions::CheckUnanswered() const {
 
 std::vector<ConnectRequest> Questions::TakeAll() {
   std::vector<ConnectRequest> all;
+  all.reserve(asked_.size());
   for (auto& [_, asked] : asked_) all.push_back(std::move(asked.request));
   asked_.clear();
   return all;

@@ -486,8 +486,8 @@ size_t LanePairs::FindReady(std::span<LanePair*> ready) {
       ready[found++] = static_cast<LanePair*>(events[i].data.ptr);
     } else {
       // NOLINTNEXTLINE(performance-no-int-to-ptr): a tagged pointer.
-      crowds[crowd_count++] =
-          reinterpret_cast<Source*>(events[i].data.u64 & ~kCrowdTag)->crowd.get();
+      Source* const source = reinterpret_cast<Source*>(events[i].data.u64 & ~kCrowdTag);
+      crowds[crowd_count++] = source->crowd.get();
     }
   }
   // Each has the same part of what others leave.

@@ -134,7 +134,7 @@ absl::Status Makes(Device& device, const TestBed& bench, ibv_qp_init_attr attrib
 // errors may pass, so they stay as they are.
 absl::Status CheckReliable(Device& device, const TestBed& bench) {
   ibv_qp_init_attr attributes = RcQp(bench, nullptr, 1, 0);
-  const absl::Status made = Makes(device, bench, attributes);
+  absl::Status made = Makes(device, bench, attributes);
   if (made.ok()) return made;
   attributes.qp_type = IBV_QPT_UD;
   const bool no_rc = absl::IsUnimplemented(made) ||

@@ -218,6 +218,7 @@ absl::StatusOr<std::shared_ptr<ssl::context>> TlsOf(const EtcdOptions& options) 
 class HttpExchange final : public EtcdExchange {
  public:
   explicit HttpExchange(std::shared_ptr<HttpCall> call) : call_(std::move(call)) {}
+  // NOLINTNEXTLINE(bugprone-exception-escape): posting throws only when memory is out
   ~HttpExchange() override { call_->Close(); }
   Mailbox<EtcdAnswer>& answers() override { return call_->answers(); }
   void Took(size_t bytes) override { call_->Took(bytes); }

@@ -82,6 +82,12 @@ struct RuntimeOptions {
   // says so and the executor runs unpinned. Without threads, executor(i).Run() pins the thread that
   // calls it until it returns; Poll() pins no thread.
   std::vector<int> cpus = {};
+  // True: each executor is pinned to a core near the first RDMA device, as the kernel tells them
+  // (/sys/class/infiniband/NAME/device/local_cpulist, or the cores of its NUMA node), of those that
+  // the process may run on: physical cores first, then their other hardware threads. Executors
+  // beyond them, and all if there is no such device or the kernel does not tell, run unpinned; the
+  // log says which cores were taken. Contradicts `cpus`, which must be empty then.
+  bool numa = false;
   // "soft": the software device over shared memory: processes of this host and user. "soft:tcp":
   // the software device over TCP, at any free port ("soft:tcp:4791": at that port of every address,
   // "soft:tcp:10.0.0.1:4791": of that one). "soft:4791": both, with TCP at that port. "rdma" or
@@ -100,6 +106,8 @@ struct RuntimeOptions {
   std::string connect = "auto";
   // How links of RDMA devices use the fabric: traffic class, service level and the like.
   RdmaOptions rdma = {};
+  // If the sizes in it are the defaults, and RLIMIT_MEMLOCK has no room for them, RDMA devices get
+  // those of LinkLimits::Small(), and the log says so (reduced()). Other sizes stay as they are.
   LinkLimits limits = {};
   // False: the host drives the executors; BlockOn() does it by itself.
   bool threads = true;
@@ -153,8 +161,11 @@ class VERBENA_EXPORT Runtime {
   // NOT_FOUND: no device has the name in `device`. UNAVAILABLE: its port is down.
   // FAILED_PRECONDITION: iWARP cannot be connected by exchange, or a TCP port that `device` names
   // is in use. RESOURCE_EXHAUSTED: a thread could not be started, or the device's queues are too
-  // small. Other errors come from opening the device, making its queues and registering memory; the
-  // message says what was refused.
+  // small, or RLIMIT_MEMLOCK is too small even for LinkLimits::Small(), or the cgroup's memory.max
+  // is less than the devices pin at once; the message names the limit and what to set. With "auto",
+  // RDMA devices that these limits do not admit are left out, and logged. Other errors come from
+  // opening the device, making its queues and registering memory; the message says what was
+  // refused.
   static absl::StatusOr<std::unique_ptr<Runtime>> Start(RuntimeOptions options = {});
   // Closes every link. A check aborts the process if a Server still uses the runtime: declare the
   // server after the runtime, so that it is destroyed first. While this runs, only tasks of Spawn()
@@ -243,6 +254,10 @@ class VERBENA_EXPORT Runtime {
   // The names of the devices, as MemoryOptions::device takes them: "soft0", "mlx5_0". With "auto"
   // the last is "tcp0", also while it is in reserve.
   const std::vector<std::string>& device_names() const;
+  // Why the runtime runs with LinkLimits::Small() on its RDMA devices though its options did not
+  // ask for it: a sentence with the limit and the remedy. Empty if it does not. For probes: such a
+  // runtime serves, but takes few links and small payloads.
+  const std::string& reduced() const;
   // The statistics of an executor: the sum over its devices, and those of each device in use. From
   // any thread; never blocks an executor. Current values if called on that executor, or on a thread
   // that runs none. On another executor: the values that the last call asked for; this call asks

@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -15,6 +17,7 @@
 #include "verbena/rpc/detail/message.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/shard/device_keeper.h"
+#include "verbena/rpc/shard/device_sizes.h"
 #include "verbena/rpc/shard/open_device.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/version.h"
@@ -22,6 +25,8 @@
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/tcp_bootstrap.h"
+#include "verbena/transport/device/near_cores.h"
+#include "verbena/transport/device/process_memory.h"
 #include "verbena/transport/executor/blocking.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/device_context.h"
@@ -32,7 +37,8 @@ namespace verbena {
 namespace internal {
 namespace {
 
-ExecutorOptions OptionsOf(const RuntimeOptions& options, int index, BlockingPool& pool) {
+ExecutorOptions OptionsOf(const RuntimeOptions& options, const std::vector<int>& cpus, int index,
+                          BlockingPool& pool) {
   ExecutorOptions executor;
   executor.name = fmt::format("verbena-{}", index);
   executor.mode = options.mode;
@@ -40,7 +46,7 @@ ExecutorOptions OptionsOf(const RuntimeOptions& options, int index, BlockingPool
   executor.waiter = options.waiter;
   executor.clock = options.clock;
   executor.blocking_pool = &pool;
-  if (static_cast<size_t>(index) < options.cpus.size()) executor.cpu = options.cpus[index];
+  if (static_cast<size_t>(index) < cpus.size()) executor.cpu = cpus[index];
   return executor;
 }
 
@@ -73,6 +79,11 @@ absl::Status CheckOptions(const RuntimeOptions& options) {
         fmt::format("RuntimeOptions::cpus has {} cores for {} executors: name at most one for each",
                     options.cpus.size(), options.executors));
   }
+  if (options.numa && !options.cpus.empty()) {
+    return absl::InvalidArgumentError(
+        "RuntimeOptions::numa is true, but RuntimeOptions::cpus names cores, too: set one of them "
+        "alone");
+  }
   for (const int cpu : options.cpus) {
     if (cpu == -1 || HasCore(cpu)) continue;
     return absl::InvalidArgumentError(fmt::format(
@@ -95,6 +106,7 @@ RuntimeCore::RuntimeCore(RuntimeOptions options, TestDevice device)
     : process_(getpid()),
       options_(std::move(options)),
       test_device_(std::move(device)),
+      cpus_(options_.cpus),
       blocking_pool_(options_.blocking_threads) {}
 
 RuntimeCore::~RuntimeCore() {
@@ -143,14 +155,17 @@ absl::Status RuntimeCore::OpenParts() {
 
 absl::Status RuntimeCore::OpenDevices() {
   if (test_device_.use != nullptr) {
-    for (Device* device : {test_device_.use, test_device_.also_use}) {
-      if (device == nullptr) continue;
+    std::vector<Device*> devices = {test_device_.use};
+    if (test_device_.also_use != nullptr) devices.push_back(test_device_.also_use);
+    VERBENA_RETURN_IF_ERROR(FitDevices(devices));
+    for (Device* device : devices) {
       VERBENA_RETURN_IF_ERROR(Keep(DeviceKeeper::Create(*device, KeeperOptions(device->kind()))));
     }
     return absl::OkStatus();
   }
   if (test_device_.open != nullptr) {
     VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, test_device_.open());
+    VERBENA_RETURN_IF_ERROR(FitDevices({device.get()}));
     const DeviceKeeper::Options options = KeeperOptions(device->kind());
     return Keep(DeviceKeeper::Create(std::move(device), test_device_.open, options));
   }
@@ -161,6 +176,7 @@ absl::Status RuntimeCore::OpenNamedDevices() {
   VERBENA_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> opened,
                            internal::OpenDevices(options_.device));
   const bool automatic = IsAutomatic(options_.device);
+  VERBENA_RETURN_IF_ERROR(FitOpened(automatic, opened));
   bool has_tcp = false;
   for (std::unique_ptr<Device>& device : opened) {
     const bool last = keepers_.empty() && &device == &opened.back();
@@ -175,6 +191,50 @@ absl::Status RuntimeCore::OpenNamedDevices() {
     Log(LogLevel::kWarning, fmt::format("{} is not used: {}", name, kept.ToString()));
   }
   return automatic && !has_tcp ? KeepTcpInReserve() : absl::OkStatus();
+}
+
+absl::Status RuntimeCore::FitDevices(const std::vector<Device*>& devices) {
+  std::vector<DeviceNeed> needs;
+  needs.reserve(devices.size());
+  for (const Device* device : devices) needs.push_back(NeedOf(*device));
+  VERBENA_ASSIGN_OR_RETURN(sizes_, FitSizes(options_.limits, options_.executors, needs,
+                                            test_device_.memory.has_value() ? *test_device_.memory
+                                                                            : ReadProcessMemory()));
+  for (const std::string& line : sizes_.warnings) Log(LogLevel::kWarning, line);
+  if (!sizes_.reduced.empty()) Log(LogLevel::kWarning, "Verbena " + sizes_.reduced);
+  ChooseCores(devices);
+  return absl::OkStatus();
+}
+
+absl::Status RuntimeCore::FitOpened(bool automatic, std::vector<std::unique_ptr<Device>>& opened) {
+  while (true) {
+    std::vector<Device*> devices;
+    devices.reserve(opened.size());
+    for (const std::unique_ptr<Device>& device : opened) devices.push_back(device.get());
+    const absl::Status fits = FitDevices(devices);
+    if (fits.ok() || !automatic || opened.size() == 1) return fits;
+    const auto last = std::ranges::find_if(opened.rbegin(), opened.rend(), [](const auto& device) {
+      return device->kind() == DeviceKind::kRdma;
+    });
+    if (last == opened.rend()) return fits;
+    Log(LogLevel::kWarning, fmt::format("{} is not used: {}", (*last)->name(), fits.ToString()));
+    opened.erase(std::next(last).base());
+  }
+}
+
+void RuntimeCore::ChooseCores(const std::vector<Device*>& devices) {
+  if (!options_.numa) return;
+  const auto rdma = std::ranges::find(devices, DeviceKind::kRdma, &Device::kind);
+  if (rdma == devices.end()) {
+    Log(LogLevel::kInfo, "RuntimeOptions::numa pins no executor: there is no RDMA device");
+    return;
+  }
+  const auto executors = static_cast<size_t>(options_.executors);
+  cpus_ = CoresNear("/", (*rdma)->name(), AllowedCores(), executors);
+  Log(cpus_.size() == executors ? LogLevel::kInfo : LogLevel::kWarning,
+      fmt::format("{} of {} executors are pinned to cores near {}: {}", cpus_.size(), executors,
+                  (*rdma)->name(),
+                  cpus_.empty() ? "it names none" : fmt::format("{}", fmt::join(cpus_, ", "))));
 }
 
 absl::Status RuntimeCore::KeepTcpInReserve() {
@@ -201,12 +261,13 @@ absl::Status RuntimeCore::Keep(absl::StatusOr<std::unique_ptr<DeviceKeeper>> kee
 absl::StatusOr<Executor*> RuntimeCore::StartExecutor(int index) {
   if (!options_.threads) {
     VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
-                             Executor::Create(OptionsOf(options_, index, blocking_pool_)));
+                             Executor::Create(OptionsOf(options_, cpus_, index, blocking_pool_)));
     executors_.push_back(std::move(executor));
     return executors_.back().get();
   }
-  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<ExecutorThread> thread,
-                           ExecutorThread::Start(OptionsOf(options_, index, blocking_pool_)));
+  VERBENA_ASSIGN_OR_RETURN(
+      std::unique_ptr<ExecutorThread> thread,
+      ExecutorThread::Start(OptionsOf(options_, cpus_, index, blocking_pool_)));
   threads_.push_back(std::move(thread));
   return &threads_.back()->executor();
 }
@@ -216,8 +277,7 @@ Task<absl::Status> RuntimeCore::InitShard(Shard& shard) {
   devices.reserve(keepers_.size());
   for (const std::unique_ptr<DeviceKeeper>& keeper : keepers_) devices.push_back(keeper.get());
   shard.executor().set_attachment(&shard);
-  absl::Status status =
-      shard.Init(devices, options_.limits, static_cast<uint32_t>(options_.executors));
+  absl::Status status = shard.Init(devices, sizes_, static_cast<uint32_t>(options_.executors));
   shard.PublishStats();
   co_return status;
 }
@@ -319,6 +379,7 @@ Executor& Runtime::executor(int index) const {
   return core_->shard(core_->CheckedIndex(index)).executor();
 }
 const std::vector<std::string>& Runtime::device_names() const { return core_->device_names(); }
+const std::string& Runtime::reduced() const { return core_->reduced(); }
 
 namespace {
 

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/shard/device_keeper.h"
+#include "verbena/rpc/shard/device_sizes.h"
 #include "verbena/rpc/shard/parts.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/export.h"
@@ -30,6 +32,7 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/device/device.h"
+#include "verbena/transport/device/process_memory.h"
 #include "verbena/transport/executor/blocking.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
@@ -44,6 +47,8 @@ struct TestDevice {
   Device* use = nullptr;
   // One of another kind, beside `use`; the same holds for it.
   Device* also_use = nullptr;
+  // What the process may pin and have; nullopt: what it really may.
+  std::optional<ProcessMemory> memory = std::nullopt;
 };
 
 class RuntimeCore final : private ExecutorDriver {
@@ -80,6 +85,7 @@ class RuntimeCore final : private ExecutorDriver {
   // The objects that folders above keep with this runtime.
   Parts& parts() { return parts_; }
   const std::vector<std::string>& device_names() const { return device_names_; }
+  const std::string& reduced() const { return sizes_.reduced; }
   uint64_t failed_tasks() const { return failed_tasks_.load(std::memory_order_relaxed); }
 
   // One more server uses the runtime, or one less.
@@ -105,6 +111,12 @@ class RuntimeCore final : private ExecutorDriver {
   absl::Status OpenParts();
   absl::Status OpenDevices();
   absl::Status OpenNamedDevices();
+  // Sets sizes_ for these devices, and logs what is to be known of them.
+  absl::Status FitDevices(const std::vector<Device*>& devices);
+  // The same. If `automatic`, takes RDMA devices away that do not fit, except the last device.
+  absl::Status FitOpened(bool automatic, std::vector<std::unique_ptr<Device>>& opened);
+  // Sets cpus_. `devices` as they are opened.
+  void ChooseCores(const std::vector<Device*>& devices);
   // Without need no port is opened.
   absl::Status KeepTcpInReserve();
   DeviceKeeper::Options KeeperOptions(DeviceKind kind) const;
@@ -126,6 +138,8 @@ class RuntimeCore final : private ExecutorDriver {
   const TestDevice test_device_;
   const RuntimeId id_ = RuntimeId::Random();
   bool shut_down_ = false;
+  DeviceSizes sizes_;
+  std::vector<int> cpus_;  // as RuntimeOptions::cpus
   std::vector<std::string> device_names_;
   std::unique_ptr<Bootstrap> owned_bootstrap_;
   Bootstrap* bootstrap_ = nullptr;

@@ -22,15 +22,15 @@ Shard::Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index, const Run
       owner_(owner),
       tasks_(executor) {}
 
-absl::Status Shard::Init(const std::vector<DeviceKeeper*>& devices, const LinkLimits& limits,
+absl::Status Shard::Init(const std::vector<DeviceKeeper*>& devices, const DeviceSizes& sizes,
                          uint32_t shards) {
   VERBENA_CHECK(devices_.empty()) << "executor " << index_ << " has its devices already";
-  limits_ = limits;
-  const EndpointOptions options{.limits = limits,
-                                .executor_index = index_,
-                                .executor_count = shards,
-                                .runtime_id = runtime_id_};
+  limits_ = sizes.smallest();
   for (DeviceKeeper* device : devices) {
+    const EndpointOptions options{.limits = sizes.Of(device->kind()),
+                                  .executor_index = index_,
+                                  .executor_count = shards,
+                                  .runtime_id = runtime_id_};
     kinds_.push_back(device->kind());
     devices_.push_back(std::make_unique<ShardDevice>(executor_, *device, options, tasks_));
   }

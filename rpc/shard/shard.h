@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/shard/device_sizes.h"
 #include "verbena/rpc/shard/parts.h"
 #include "verbena/rpc/shard/shard_device.h"
 #include "verbena/rpc/stream/memory.h"
@@ -70,7 +71,7 @@ class Shard {
   // Call it once, on the executor's thread or before it runs. `devices` has one of each kind. A
   // single device, not counting those in reserve, is put to use at once, so that its faults show
   // when the program starts.
-  absl::Status Init(const std::vector<DeviceKeeper*>& devices, const LinkLimits& limits,
+  absl::Status Init(const std::vector<DeviceKeeper*>& devices, const DeviceSizes& sizes,
                     uint32_t shards);
   // A runtime shuts its shards down in steps, each on all shards before the next begins: tasks of
   // one shard use the others.
@@ -118,6 +119,7 @@ class Shard {
   const std::vector<std::unique_ptr<ShardDevice>>& devices() const { return devices_; }
   // Statistics of each device that was used or passed over.
   std::vector<DeviceStats> stats() const;
+  // The smallest of the devices' limits.
   const LinkLimits& wanted_limits() const { return limits_; }
   // The smallest number of links that one of the devices takes; devices that are not in use yet
   // count.

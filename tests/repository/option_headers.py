@@ -54,7 +54,8 @@ def default_of(name, initializer, known_constants):
 
 
 def without_constants(body):
-    return re.sub(r"\bstatic constexpr [^;]+;", "", body)
+    """`body` without its static members, which are constants and functions."""
+    return re.sub(r"\b(?:VERBENA_EXPORT )?static [^;]+;", "", body)
 
 
 def options(body, known_constants):

@@ -30,6 +30,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/device/process_memory.h"
 
 namespace verbena::internal {
 
@@ -60,6 +61,8 @@ struct DeviceCapabilities {
   // A SEND or WRITE of more bytes must be signalled: a later completion does not prove that its
   // memory has been read (siw).
   uint32_t max_unsignalled_bytes = std::numeric_limits<uint32_t>::max();
+  // Where memory is pinned, which is on each device but the soft one (DeviceKind).
+  RootPins root_pins = RootPins::kFreely;
   // The revision of the wire that a device of software has for itself: two devices of different
   // ones cannot talk. 0: the wire is that of RDMA.
   uint32_t wire_revision = 0;

@@ -1,7 +1,9 @@
 #include "verbena/transport/link/limits.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 #include "fmt/format.h"
@@ -10,8 +12,22 @@
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/memory/carved_arena.h"
 
-namespace verbena::internal {
+namespace verbena {
+
+LinkLimits LinkLimits::Small() { return internal::WithSmallSizes(LinkLimits()); }
+
+namespace internal {
 namespace {
+
+// What a queue of mlx5 takes of the process's memory: entries of 64 bytes, as many as the next
+// power of two, and a page for its doorbell.
+uint64_t NicQueueBytes(uint64_t entries) { return std::bit_ceil(entries) * 64 + 4096; }
+
+// The send queue of a link (kMaxInlineBytesOnRdma says how it comes to 32 KiB), and its doorbell.
+constexpr uint64_t kNicSendQueueBytes = (32 << 10) + 4096;
+
+// For the words of atomic operations, and the rest of a page in each region.
+constexpr uint64_t kSmallRegions = 4 * 4096;
 
 absl::Status OutOfRange(const char* name, uint64_t value, uint64_t low, uint64_t high) {
   return absl::InvalidArgumentError(
@@ -137,9 +153,10 @@ absl::Status FitSharedReceives(const Device& device, LinkLimits& limits) {
   const uint32_t max_srq_wr = AtLeastOne(device.attributes().max_srq_wr);
   const uint32_t all_cqe = AtLeastOne(device.attributes().max_cqe);
   // Set aside before anything else takes the room. The soft device drops no receives.
-  const uint32_t spares = device.kind() == DeviceKind::kSoft
-                              ? 0
-                              : std::min(kSpareReceives, std::min(max_srq_wr, all_cqe) / 8);
+  const uint32_t spares =
+      device.kind() == DeviceKind::kSoft
+          ? 0
+          : std::min(SpareReceivesOf(limits), std::min(max_srq_wr, all_cqe) / 8);
   limits.srq_depth = std::min(limits.srq_depth, max_srq_wr - spares);
   const uint32_t max_cqe = all_cqe - spares;
   // A completion queue that is small gives half of its entries to receives, at least.
@@ -174,6 +191,51 @@ absl::Status FitOwnReceives(const Device& device, LinkLimits& limits) {
 }
 
 }  // namespace
+
+PinnedMemory PinnedMemoryOf(const LinkLimits& limits, bool emulated) {
+  const uint64_t stride = limits.eager_bytes + kReceiveStridePadding;
+  const uint64_t receives = uint64_t{limits.srq_depth} + SpareReceivesOf(limits);
+  PinnedMemory pinned = {.at_start = (receives + limits.send_buffers) * stride + kSmallRegions,
+                         .payloads = limits.memory.send_bytes + limits.memory.receive_bytes +
+                                     limits.memory.landing_bytes};
+  if (emulated) return pinned;
+  pinned.at_start += NicQueueBytes(receives) +
+                     NicQueueBytes(CompletionQueueEntries(limits) + SpareReceivesOf(limits));
+  pinned.links = limits.max_links * kNicSendQueueBytes;
+  return pinned;
+}
+
+bool HasDefaultSizes(const LinkLimits& limits) {
+  const LinkLimits normal;
+  return limits.max_links == normal.max_links && limits.srq_depth == normal.srq_depth &&
+         limits.eager_bytes == normal.eager_bytes &&
+         limits.initial_credits == normal.initial_credits &&
+         limits.send_queue_depth == normal.send_queue_depth &&
+         limits.send_buffers == normal.send_buffers &&
+         limits.leases.granted_bytes_per_client == normal.leases.granted_bytes_per_client &&
+         limits.memory.send_bytes == normal.memory.send_bytes &&
+         limits.memory.receive_bytes == normal.memory.receive_bytes &&
+         limits.memory.landing_bytes == normal.memory.landing_bytes &&
+         limits.max_payload_bytes == normal.max_payload_bytes &&
+         limits.max_message_bytes == normal.max_message_bytes;
+}
+
+// 480 receives and 132 send buffers of 4,672 bytes are 2.9 MB. (start) No NIC has been measured.
+LinkLimits WithSmallSizes(const LinkLimits& limits) {
+  constexpr size_t kBudget = size_t{1} << 20;
+  LinkLimits small = limits;
+  small.max_links = 32;
+  // A link's first credits and its reserve, and 112 more to borrow.
+  small.srq_depth = 320;
+  // As many as let each link find a first one.
+  small.send_buffers = 128;
+  small.leases.granted_bytes_per_client = kBudget / 4;
+  small.leases.quarantine_bytes = std::min(limits.leases.quarantine_bytes, kBudget);
+  small.memory = {.send_bytes = kBudget, .receive_bytes = kBudget, .landing_bytes = kBudget};
+  small.max_payload_bytes = kBudget;
+  small.max_message_bytes = kBudget;
+  return small;
+}
 
 uint32_t DefaultPayloadInFrame(const Device& device) {
   if (device.kind() == DeviceKind::kSoft) return kPayloadInFrameSoft;
@@ -224,4 +286,5 @@ absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& 
   return limits;
 }
 
-}  // namespace verbena::internal
+}  // namespace internal
+}  // namespace verbena

@@ -2,12 +2,12 @@
 // from each other.
 //
 //   receives  = max_links × (initial_credits + kReserveCredits) + what busy links borrow
-//               + kRepostBatch ≤ srq_depth, clamped to the device less kSpareReceives
+//               + kRepostBatch ≤ srq_depth, clamped to the device less the spare ones
 //   CQ        = srq_depth + max_links × (send_queue_depth + 1): in ERR every posted WR completes,
 //               also unsignalled ones, and the marker that teardown posts behind them
 //
-// Both queues have room for up to 256 spare receives more (receives.h), if the device allows
-// it. Their buffers are pinned, too.
+// Both queues have room for spare receives more (receives.h), if the device allows it: half of
+// srq_depth, up to 256. Their buffers are pinned, too.
 //
 // On a device without shared receive queues each link has its own, of receives_per_link. Its peer
 // has credits for all of it but the reserve and a quarter, which may be waiting to be reposted:
@@ -83,6 +83,15 @@ enum class PayloadChecksum : uint8_t {
 
 // The bounds of the links of one endpoint.
 struct LinkLimits {
+  // For processes that may pin little: one executor on one device pins 3.2 MB at its start, and
+  // with all of its links and payloads at most 7.5 MB, so that both fit RLIMIT_MEMLOCK's usual
+  // 8 MiB. It takes 32 links, with credits for fewer SENDs under way, and payloads and messages of
+  // up to 1 MiB, of each of which about one is on its way at once. Frames are as large as by
+  // default, so small calls keep their pace.
+  //
+  // A runtime takes these bounds by itself where the default ones do not fit (Runtime::reduced()).
+  VERBENA_EXPORT static LinkLimits Small();
+
   // Links of one endpoint (one executor on one device): 1 to 65,536. One more is refused with
   // RESOURCE_EXHAUSTED.
   uint32_t max_links = 1024;
@@ -180,9 +189,13 @@ inline constexpr uint32_t kMinReceivesPerLink = 8;
 // A WrId holds 24 bits of the number of a receive.
 inline constexpr uint32_t kMaxReceives = (1u << 24) - 1;
 
-// Receives beyond srq_depth, which take the place of those that a device dropped (receives.h):
-// 1 MB. (start)
+// The most receives beyond srq_depth, which take the place of those that a device dropped
+// (receives.h): 1 MB. (start)
 inline constexpr uint32_t kSpareReceives = 256;
+// The same for `limits`, on a device that allows them.
+constexpr uint32_t SpareReceivesOf(const LinkLimits& limits) {
+  return limits.srq_depth / 2 < kSpareReceives ? limits.srq_depth / 2 : kSpareReceives;
+}
 
 // A peer may never be issued more than this at once; a larger claim from it is a violation.
 inline constexpr uint32_t kMaxWindow = 1u << 15;
@@ -262,6 +275,24 @@ inline constexpr uint8_t kHopLimit = 64;
 constexpr uint32_t CompletionQueueEntries(const LinkLimits& limits) {
   return limits.srq_depth + limits.max_links * (limits.send_queue_depth + kDrainMarkers);
 }
+
+// Bytes that an endpoint pins, at most.
+struct PinnedMemory {
+  uint64_t at_start = 0;  // receives, send buffers, and the device's own queues for them
+  uint64_t links = 0;     // the send queues of all links
+  uint64_t payloads = 0;  // all budgets
+  uint64_t all() const { return at_start + links + payloads; }
+};
+
+// What an endpoint with `limits` pins: its buffers to the byte, and the queues that a NIC has in
+// the process's memory by mlx5's arithmetic, computed from the provider's source. `emulated`: the
+// device is the kernel's, whose queues are not pinned.
+PinnedMemory PinnedMemoryOf(const LinkLimits& limits, bool emulated);
+
+// Whether every bound that decides how much memory is pinned has its default.
+bool HasDefaultSizes(const LinkLimits& limits);
+// `limits` with these bounds as in LinkLimits::Small(), and all others as they are.
+LinkLimits WithSmallSizes(const LinkLimits& limits);
 
 // The LinkLimits::largest_payload_in_frame of `device` unless one is given, if a SEND has room.
 VERBENA_EXPORT uint32_t DefaultPayloadInFrame(const Device& device);

@@ -31,7 +31,7 @@ uint32_t LostReceives::Spares(const LinkLimits& limits, const Device& device) {
   const int64_t receives = int64_t{attributes.max_srq_wr} - limits.srq_depth;
   const int64_t completions = int64_t{attributes.max_cqe} - CompletionQueueEntries(limits);
   return static_cast<uint32_t>(
-      std::clamp<int64_t>(std::min(receives, completions), 0, kSpareReceives));
+      std::clamp<int64_t>(std::min(receives, completions), 0, SpareReceivesOf(limits)));
 }
 
 void LostReceives::Follow(ReceiveRing& ring) {

@@ -174,8 +174,10 @@ class BufferPoolCore final : private BlockOwner, private InboxItem, private Cont
 
 namespace {
 
-// (start) Registering 4 MiB takes about a millisecond, and fits the usual RLIMIT_MEMLOCK of 8 MiB.
-constexpr size_t kFirstArenaBytes = size_t{4} << 20;
+// (start) Registering 4 MiB takes about a millisecond. A small budget begins with less, so that a
+// pool that is hardly used leaves what may be pinned to the others.
+constexpr size_t kLargestFirstArena = size_t{4} << 20;
+constexpr size_t kSmallestFirstArena = size_t{256} << 10;
 // (start) The soft device pins nothing, but has few arenas.
 constexpr size_t kFirstSoftArenaBytes = size_t{32} << 20;
 
@@ -188,7 +190,9 @@ size_t WholePages(size_t bytes) { return bytes / kMinBufferBytes * kMinBufferByt
 BufferPoolOptions WithDefaults(BufferPoolOptions options, const Device& device) {
   if (options.first_arena_bytes == 0) {
     options.first_arena_bytes =
-        device.kind() == DeviceKind::kSoft ? kFirstSoftArenaBytes : kFirstArenaBytes;
+        device.kind() == DeviceKind::kSoft
+            ? kFirstSoftArenaBytes
+            : std::clamp(options.budget_bytes / 4, kSmallestFirstArena, kLargestFirstArena);
   }
   return options;
 }

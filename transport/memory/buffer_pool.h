@@ -45,8 +45,9 @@ struct BufferPoolOptions {
   int access = 0;
   // Whether peers read or write the memory one-sided, as they do with landings and loans.
   bool exposed = false;
-  // The first arena; each later one is as large as all before, up to kMaxBufferBytes. 0: 4 MiB, or
-  // 32 MiB on the soft device, where registering pins nothing.
+  // The first arena; each later one is as large as all before, up to kMaxBufferBytes. 0: a quarter
+  // of the budget, but 256 KiB at least and 4 MiB at most; 32 MiB on the soft device, where
+  // registering pins nothing.
   size_t first_arena_bytes = 0;
   // Its threads register arenas; it outlives the pool. nullptr: the calling thread registers them.
   ControlPool* control = nullptr;

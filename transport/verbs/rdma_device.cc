@@ -9,9 +9,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -20,6 +18,7 @@
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/device/device.h"
+#include "verbena/transport/device/process_memory.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/verbs/port.h"
 #include "verbena/transport/verbs/siw.h"
@@ -72,12 +71,6 @@ void PrepareToFork() {
 bool SetNonBlocking(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
-}
-
-std::string ReadProcStatus() {
-  std::ostringstream text;
-  text << std::ifstream("/proc/self/status").rdbuf();
-  return text.str();
 }
 
 // How often a probe looks for what a device may never do. It counts looks, not time: a thread that
@@ -541,11 +534,10 @@ absl::StatusOr<ibv_mr*> RdmaDevice::RegMr(ibv_pd* pd, void* address, size_t byte
   ibv_mr* mr = ibv_reg_mr(pd, address, bytes, access);
   if (mr != nullptr) return mr;
   const int error = ErrorOfResult(-1, errno);
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) limit.rlim_cur = RLIM_INFINITY;
+  const ProcessMemory memory = ReadProcessMemory();
   return RegistrationStatus(
       error, fmt::format("ibv_reg_mr(bytes={}, access={:#x}) on {}", bytes, access, name_), bytes,
-      limit.rlim_cur, PinnedBytes(ReadProcStatus()));
+      memory.memlock, memory.pinned);
 }
 
 absl::Status RdmaDevice::DeregMr(ibv_mr* mr) { return Check(ibv_dereg_mr(mr), "ibv_dereg_mr"); }
@@ -718,13 +710,6 @@ absl::Status RegistrationStatus(int error, const std::string& what, size_t bytes
                          what, memlock_limit, pinned_bytes, pinned_bytes + bytes));
 }
 
-uint64_t PinnedBytes(const std::string& proc_status) {
-  static const std::string kLabel = "\nVmPin:";
-  const size_t at = proc_status.find(kLabel);
-  if (at == std::string::npos) return 0;
-  return std::strtoull(proc_status.c_str() + at + kLabel.size(), nullptr, 10) * 1024;
-}
-
 absl::StatusOr<DeviceCapabilities> ProbeCapabilities(Device& device) {
   VERBENA_CHECK((fcntl(device.async_fd(), F_GETFL) & O_NONBLOCK) != 0)
       << "a read of events would wait: descriptor " << device.async_fd();
@@ -737,7 +722,10 @@ absl::StatusOr<DeviceCapabilities> ProbeCapabilities(Device& device) {
   found.rnr_nak = !iwarp;
   found.remote_key_checked = !iwarp;
   found.emulated = device.attributes().vendor_id == kRxeVendorId || IsSiw(device);
-  if (IsSiw(device)) found.max_unsignalled_bytes = kMaxUnsignalledBytesOnSiw;
+  if (IsSiw(device)) {
+    found.max_unsignalled_bytes = kMaxUnsignalledBytesOnSiw;
+    found.root_pins = RootPins::kWithinTheLimit;
+  }
   found.atomics = device.attributes().atomic_cap != IBV_ATOMIC_NONE;
 
   VERBENA_ASSIGN_OR_RETURN(const TestBed bench, MakeBench(device));

@@ -140,9 +140,6 @@ int ErrorOfResult(int result, int errno_value);
 absl::Status RegistrationStatus(int error, const std::string& what, size_t bytes,
                                 rlim_t memlock_limit, uint64_t pinned_bytes);
 
-// VmPin of the text of /proc/self/status, in bytes; 0 when it has none.
-uint64_t PinnedBytes(const std::string& proc_status);
-
 // ProbeCapabilities: tries once what ibv_device_attr does not say.
 //
 // Nothing is sent: objects are created, modified and destroyed, and requests are posted to a QP in

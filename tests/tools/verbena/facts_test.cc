@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/tools/verbena/fake_root.h"
+#include "tests/support/fake_root.h"
 #include "tools/verbena/device_facts.h"
 #include "tools/verbena/host_facts.h"
 

@@ -4,6 +4,7 @@
 #include "verbena/transport/link/limits.h"
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -239,6 +240,32 @@ TEST_F(LimitsTest, EveryLinksOwnReceivesFitASmallSharedReceiveQueue) {
   const LinkLimits limits = Derived();
   EXPECT_EQ(limits.srq_depth, 256u);
   EXPECT_LE(limits.max_links * (limits.initial_credits + kReserveCredits) + kRepostBatch, 256u);
+}
+
+// RLIMIT_MEMLOCK's usual 8 MiB, which the kernel, systemd and container runtimes give.
+TEST_F(LimitsTest, SmallFitsEightMebibytesAndTheDefaultsDoNot) {
+  constexpr uint64_t kMemlock = uint64_t{8} << 20;
+  for (const bool emulated : {false, true}) {
+    const PinnedMemory small = PinnedMemoryOf(LinkLimits::Small(), emulated);
+    EXPECT_LT(small.at_start, uint64_t{4} << 20) << "half is left for links and payloads";
+    EXPECT_LE(small.all(), kMemlock);
+    EXPECT_GT(PinnedMemoryOf(LinkLimits(), emulated).at_start, kMemlock);
+  }
+}
+
+TEST_F(LimitsTest, EachLinkOfSmallHasItsCreditsAndASendBuffer) {
+  wanted_ = LinkLimits::Small();
+  const LinkLimits limits = Derived();
+  EXPECT_EQ(limits.max_links, wanted_.max_links) << "the receives suffice";
+  EXPECT_EQ(limits.eager_bytes, LinkLimits().eager_bytes) << "small calls keep their frames";
+  EXPECT_GE(limits.send_buffers, 4 * limits.max_links);
+  EXPECT_FALSE(HasDefaultSizes(wanted_));
+  EXPECT_TRUE(HasDefaultSizes(LinkLimits()));
+}
+
+TEST_F(LimitsTest, FewReceivesHaveFewSpareOnes) {
+  EXPECT_EQ(SpareReceivesOf(LinkLimits()), kSpareReceives);
+  EXPECT_EQ(SpareReceivesOf(LinkLimits::Small()), LinkLimits::Small().srq_depth / 2);
 }
 
 TEST_F(LimitsTest, ADeviceTooSmallForOneLinkIsRefusedWithItsNumbers) {

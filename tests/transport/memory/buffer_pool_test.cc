@@ -119,7 +119,7 @@ TEST_F(BufferPoolTest, StatisticsCountWholeBlocks) {
   const BufferPoolStats stats = pool_->stats();
   EXPECT_EQ(stats.budget_bytes, 8 * kMiB);
   EXPECT_EQ(stats.arenas, 1u);
-  EXPECT_EQ(stats.arena_bytes, 4 * kMiB);
+  EXPECT_EQ(stats.arena_bytes, 2 * kMiB);
   EXPECT_EQ(stats.bytes_in_use, 8 * kKiB);
   EXPECT_EQ(stats.peak_bytes_in_use, 12 * kKiB);
   EXPECT_EQ(stats.allocations, 2u);
@@ -175,6 +175,22 @@ TEST_F(BufferPoolTest, ArenasDoubleUpToTheBudget) {
   EXPECT_THAT(pinned, testing::ElementsAre(4 * kMiB, 8 * kMiB, 16 * kMiB, 32 * kMiB, 40 * kMiB));
   EXPECT_FALSE(pool_->TryAllocate(1).ok());
   OnHome([&] { buffers.clear(); });
+}
+
+// Three pools of 1 MiB each, as LinkLimits::Small() has, begin with 768 KiB together.
+TEST_F(BufferPoolTest, ASmallBudgetBeginsWithAQuarterOfIt) {
+  MakeWithBudget(kMiB);
+  std::vector<Buffer> buffers;
+  std::vector<size_t> pinned;
+  for (int i = 0; i < 16; ++i) {
+    buffers.push_back(Take(64 * kKiB));
+    if (pinned.empty() || pinned.back() != device_.pinned()) pinned.push_back(device_.pinned());
+  }
+  EXPECT_THAT(pinned, testing::ElementsAre(256 * kKiB, 512 * kKiB, kMiB));
+  OnHome([&] { buffers.clear(); });
+  Buffer whole = Take(kMiB);
+  EXPECT_EQ(device_.pinned(), kMiB) << "free arenas make room for a payload of the whole budget";
+  Free(whole);
 }
 
 TEST_F(BufferPoolTest, FreedSmallBuffersServeALargeOne) {

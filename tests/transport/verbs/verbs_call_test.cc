@@ -44,12 +44,5 @@ TEST(VerbsCallTest, RegistrationThatFailsForAnotherReasonDoesNotBlameTheLimit) {
               Not(HasSubstr("RLIMIT_MEMLOCK")));
 }
 
-TEST(VerbsCallTest, PinnedBytesAreReadFromVmPinAndNotFromItsNeighbours) {
-  EXPECT_EQ(PinnedBytes("Name:\tx\nVmLck:\t    16 kB\nVmPin:\t     8 kB\nVmHWM:\t 100 kB\n"),
-            8u * 1024);
-  EXPECT_EQ(PinnedBytes("Name:\tVmPin: 8 kB\nVmLck:\t 16 kB\n"), 0u);
-  EXPECT_EQ(PinnedBytes(""), 0u);
-}
-
 }  // namespace verbs_call_test
 }  // namespace verbena::internal

@@ -1,7 +1,7 @@
 // FakeRoot: a directory laid out as the /proc, /sys and /dev of a machine that a test invents.
 
-#ifndef VERBENA_TESTS_TOOLS_VERBENA_FAKE_ROOT_H_
-#define VERBENA_TESTS_TOOLS_VERBENA_FAKE_ROOT_H_
+#ifndef VERBENA_TESTS_SUPPORT_FAKE_ROOT_H_
+#define VERBENA_TESTS_SUPPORT_FAKE_ROOT_H_
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -10,11 +10,11 @@
 #include <fstream>
 #include <string>
 
-namespace verbena::doctor {
+namespace verbena {
 
 class FakeRoot {
  public:
-  FakeRoot() : path_(testing::TempDir() + "/root.XXXXXX") {
+  FakeRoot() : path_(::testing::TempDir() + "/root.XXXXXX") {
     EXPECT_NE(mkdtemp(path_.data()), nullptr);
   }
   ~FakeRoot() { std::filesystem::remove_all(path_); }
@@ -34,6 +34,6 @@ class FakeRoot {
   std::string path_;
 };
 
-}  // namespace verbena::doctor
+}  // namespace verbena
 
-#endif  // VERBENA_TESTS_TOOLS_VERBENA_FAKE_ROOT_H_
+#endif  // VERBENA_TESTS_SUPPORT_FAKE_ROOT_H_

@@ -197,9 +197,9 @@ absl::Status RuntimeCore::FitDevices(const std::vector<Device*>& devices) {
   std::vector<DeviceNeed> needs;
   needs.reserve(devices.size());
   for (const Device* device : devices) needs.push_back(NeedOf(*device));
+  const bool named = test_device_.use == nullptr && test_device_.open == nullptr;
   VERBENA_ASSIGN_OR_RETURN(sizes_, FitSizes(options_.limits, options_.executors, needs,
-                                            test_device_.memory.has_value() ? *test_device_.memory
-                                                                            : ReadProcessMemory()));
+                                            named ? ReadProcessMemory() : test_device_.memory));
   for (const std::string& line : sizes_.warnings) Log(LogLevel::kWarning, line);
   if (!sizes_.reduced.empty()) Log(LogLevel::kWarning, "Verbena " + sizes_.reduced);
   ChooseCores(devices);

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,8 +46,8 @@ struct TestDevice {
   Device* use = nullptr;
   // One of another kind, beside `use`; the same holds for it.
   Device* also_use = nullptr;
-  // What the process may pin and have; nullopt: what it really may.
-  std::optional<ProcessMemory> memory = std::nullopt;
+  // What the process may pin and have with them; without limits, whatever the machine has.
+  ProcessMemory memory = {};
 };
 
 class RuntimeCore final : private ExecutorDriver {

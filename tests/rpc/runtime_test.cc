@@ -410,6 +410,7 @@ TEST(RuntimeOptionsTest, OptionsThatCannotBeHonouredAreRefused) {
   EXPECT_THAT(refused({.cpus = {-2}}), HasSubstr("cpus names core -2"));
   EXPECT_THAT(refused({.cpus = {100000}}), HasSubstr("cpus names core 100000, which this machine"));
   EXPECT_THAT(refused({.executors = 1, .cpus = {0, 0}}), HasSubstr("cpus has 2 cores for 1"));
+  EXPECT_THAT(refused({.cpus = {0}, .numa = true}), HasSubstr("numa is true, but"));
 }
 
 TEST(RuntimeOptionsTest, ACoreHoldsForTheHostsThreadWhileItIsInRun) {

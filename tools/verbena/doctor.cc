@@ -2,10 +2,13 @@
 
 #include <cstdio>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_join.h"
 #include "fmt/format.h"
+#include "tools/verbena/container.h"
+#include "tools/verbena/container_facts.h"
 #include "tools/verbena/sharing_facts.h"
 #include "tools/verbena/wires.h"
 #include "verbena/transport/device/device.h"
@@ -142,14 +145,23 @@ std::string Describe(const Diagnosis& diagnosis) {
   return out;
 }
 
-int RunDoctor() {
+int RunDoctor(bool container) {
   // Before there are other threads.
   const SharingFacts sharing = ReadSharingFacts();
   const HostFacts host = ReadHostFacts();
   std::vector<DeviceFacts> devices = ReadDeviceFacts("/");
   for (DeviceFacts& device : devices) OpenAndProbe(device);
-  const Diagnosis diagnosis = Examine(host, devices, TrySoftDevice());
-  fmt::print("{}{}{}", Describe(host, devices), DescribeWires(sharing), Describe(diagnosis));
+  Diagnosis diagnosis = Examine(host, devices, TrySoftDevice());
+  std::string surroundings;
+  if (container) {
+    const ContainerFacts facts = ReadContainerFacts();
+    surroundings = DescribeContainer(facts, host);
+    for (Finding& finding : ExamineContainer(facts, host)) {
+      diagnosis.findings.push_back(std::move(finding));
+    }
+  }
+  fmt::print("{}{}{}{}", Describe(host, devices), DescribeWires(sharing), surroundings,
+             Describe(diagnosis));
   return diagnosis.ExitStatus();
 }
 

@@ -17,8 +17,9 @@ namespace verbena::doctor {
 std::string Describe(const HostFacts& host, const std::vector<DeviceFacts>& devices);
 std::string Describe(const Diagnosis& diagnosis);
 
-// Examines this machine and prints the report. Returns Diagnosis::ExitStatus().
-int RunDoctor();
+// Examines this machine and prints the report; if `container`, also what the surroundings of this
+// process take from it. Returns Diagnosis::ExitStatus().
+int RunDoctor(bool container = false);
 
 }  // namespace verbena::doctor
 

@@ -172,24 +172,42 @@ class Examination {
     return "INTERFACE";
   }
 
+  // Whether the limit binds some device: Soft-iWARP counts what root pins, too.
+  bool MemlockBinds() const {
+    return !host_.may_lock_any_memory ||
+           std::any_of(devices_.begin(), devices_.end(), [](const DeviceFacts& device) {
+             return device.capabilities.root_pins == internal::RootPins::kWithinTheLimit;
+           });
+  }
+
   void ExamineMemlock() {
-    if (host_.may_lock_any_memory || host_.memlock_bytes == kUnlimited) return;
-    const uint64_t need = MemoryPerExecutor();
-    if (host_.memlock_bytes >= 8 * need) return;
-    std::string what =
-        fmt::format("RLIMIT_MEMLOCK is {} KiB; each executor registers {} KiB with default limits",
-                    host_.memlock_bytes >> 10, need >> 10);
+    if (host_.memlock_bytes == kUnlimited || !MemlockBinds()) return;
+    const uint64_t small = SmallMemoryPerExecutor();
+    const uint64_t normal = MemoryPerExecutor();
+    if (host_.memlock_bytes >= 8 * normal) return;
+    const std::string limit = fmt::format("RLIMIT_MEMLOCK is {} KiB", host_.memlock_bytes >> 10);
     const std::string mend =
         host_.memlock_hard_bytes == kUnlimited
             ? "ulimit -l unlimited   (for good: LimitMEMLOCK=infinity in the unit, or '* - memlock "
               "unlimited' in /etc/security/limits.conf)"
             : "'* - memlock unlimited' in /etc/security/limits.conf and a new login; in a "
-              "container: --ulimit memlock=-1";
-    if (host_.memlock_bytes < need) {
+              "container: --ulimit memlock=-1 or --cap-add IPC_LOCK (Kubernetes: "
+              "securityContext.capabilities)";
+    if (host_.memlock_bytes < small) {
       result_.rdma_works = false;
-      Error(std::move(what), mend);
+      Error(fmt::format("{}; each executor pins {} KiB even with LinkLimits::Small()", limit,
+                        small >> 10),
+            mend);
+    } else if (host_.memlock_bytes < normal) {
+      Warn(fmt::format("{}; each executor pins {} KiB with default limits: programs run with "
+                       "LinkLimits::Small(), which takes few links and payloads of 1 MiB",
+                       limit, normal >> 10),
+           mend);
     } else {
-      Warn(std::move(what), mend);
+      Warn(fmt::format("{}; each executor pins {} KiB with default limits, and payloads come on "
+                       "top",
+                       limit, normal >> 10),
+           mend);
     }
   }
 
@@ -224,10 +242,13 @@ class Examination {
 
 }  // namespace
 
+// By a NIC's arithmetic: devices of the kernel pin a sixth less.
 uint64_t MemoryPerExecutor() {
-  const LinkLimits limits;
-  return uint64_t{limits.srq_depth + limits.send_buffers} *
-         (limits.eager_bytes + internal::kReceiveStridePadding);
+  return internal::PinnedMemoryOf(LinkLimits(), /*emulated=*/false).at_start;
+}
+
+uint64_t SmallMemoryPerExecutor() {
+  return internal::PinnedMemoryOf(LinkLimits::Small(), /*emulated=*/false).at_start;
 }
 
 Diagnosis Examine(const HostFacts& host, const std::vector<DeviceFacts>& devices,

@@ -39,9 +39,10 @@ struct Diagnosis {
   int ExitStatus() const { return rdma_works || (!rdma_present && soft_works) ? 0 : 1; }
 };
 
-// Memory that one executor registers for SENDs and receives with default limits, in bytes. Payload
-// memory comes on top, as it is needed.
+// Memory that one executor pins at its start on a device, in bytes: with default limits, and with
+// LinkLimits::Small(). Payload memory comes on top, as it is needed.
 uint64_t MemoryPerExecutor();
+uint64_t SmallMemoryPerExecutor();
 
 // `soft`: the result of opening a soft device and registering memory with it.
 Diagnosis Examine(const HostFacts& host, const std::vector<DeviceFacts>& devices,

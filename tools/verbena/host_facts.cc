@@ -15,12 +15,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "tools/verbena/small_files.h"
+#include "verbena/transport/device/process_memory.h"
 
 namespace verbena::doctor {
 namespace {
-
-// Bit of CAP_IPC_LOCK in the masks of /proc/self/status (capability.h).
-constexpr int kCapIpcLock = 14;
 
 // Modules that RDMA needs, and the drivers of cards: those of the kernel's drivers/infiniband.
 constexpr const char* kModules[] = {"bnxt_re",   "efa",      "erdma",    "hns_roce", "ib_core",
@@ -30,15 +28,6 @@ constexpr const char* kModules[] = {"bnxt_re",   "efa",      "erdma",    "hns_ro
 bool Exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path, error);
-}
-
-bool MayLockAnyMemory(const std::string& root) {
-  for (const std::string& line : Lines(ReadSmallFile(root + "proc/self/status"))) {
-    if (!absl::StartsWith(line, "CapEff:")) continue;
-    const uint64_t mask = std::strtoull(line.c_str() + 7, nullptr, 16);
-    return (mask >> kCapIpcLock & 1) != 0;
-  }
-  return false;
 }
 
 std::vector<HugePages> ReadHugePages(const std::string& root) {
@@ -69,16 +58,6 @@ bool InContainer(const std::string& root) {
     if (absl::StrContains(init, mark)) return true;
   }
   return false;
-}
-
-// Our directory in the unified hierarchy, with a slash at its end.
-std::string CgroupDirectory(const std::string& root) {
-  for (const std::string& line : Lines(ReadSmallFile(root + "proc/self/cgroup"))) {
-    if (!absl::StartsWith(line, "0::/")) continue;
-    const std::string below = line.substr(4);
-    return absl::StrCat(root, "sys/fs/cgroup/", below, below.empty() ? "" : "/");
-  }
-  return root + "sys/fs/cgroup/";
 }
 
 // "mlx5_0 hca_handle=2 hca_object=2000" is a limit, "mlx5_0 hca_handle=max hca_object=max" none.
@@ -135,14 +114,15 @@ HostFacts ReadHostFacts(const std::string& root, uint64_t memlock_bytes,
   facts.kernel = ReadSmallFile(top + "proc/sys/kernel/osrelease");
   facts.memlock_bytes = memlock_bytes;
   facts.memlock_hard_bytes = memlock_hard_bytes;
-  facts.may_lock_any_memory = MayLockAnyMemory(top);
+  const internal::ProcessMemory memory =
+      internal::ReadProcessMemory(top, memlock_bytes, memlock_hard_bytes);
+  facts.may_lock_any_memory = memory.may_lock_any;
   facts.huge_pages = ReadHugePages(top);
   facts.transparent_huge_pages =
       Chosen(ReadSmallFile(top + "sys/kernel/mm/transparent_hugepage/enabled"));
   facts.container = InContainer(top);
-  const std::string cgroup = CgroupDirectory(top);
-  facts.cgroup_memory_bytes = ReadNumber(cgroup + "memory.max");
-  facts.cgroup_rdma = RdmaLimits(cgroup);
+  if (memory.cgroup_max != kUnlimited) facts.cgroup_memory_bytes = memory.cgroup_max;
+  facts.cgroup_rdma = RdmaLimits(internal::CgroupDirectory(top));
   facts.modules = LoadedModules(top);
   facts.device_files = DeviceFiles(top);
   facts.io_uring_forbidden = ReadNumber(top + "proc/sys/kernel/io_uring_disabled").value_or(0) == 2;

@@ -13,7 +13,7 @@
 
 namespace verbena::doctor {
 
-inline constexpr uint64_t kUnlimited = ~uint64_t{0};
+inline constexpr uint64_t kUnlimited = ~uint64_t{0};  // as internal::kNoMemoryLimit
 
 // A pool of hugepages of one size.
 struct HugePages {
@@ -32,15 +32,16 @@ struct HostFacts {
   std::string kernel;                // "6.1.0-56-amd64"
   uint64_t memlock_bytes = 0;        // RLIMIT_MEMLOCK, soft
   uint64_t memlock_hard_bytes = 0;   // and hard
-  bool may_lock_any_memory = false;  // CAP_IPC_LOCK in effect
+  bool may_lock_any_memory = false;  // CAP_IPC_LOCK in effect on the host
   std::vector<HugePages> huge_pages;
   std::string transparent_huge_pages;  // "always", "madvise", "never"; empty: not there
   bool container = false;
-  std::optional<uint64_t> cgroup_memory_bytes;  // memory.max of our cgroup, if it has one
-  std::vector<std::string> cgroup_rdma;         // lines of rdma.max that are a limit
-  std::vector<std::string> modules;             // RDMA modules that are loaded, sorted
-  std::vector<DeviceFile> device_files;         // of /dev/infiniband, sorted
-  bool io_uring_forbidden = false;              // kernel.io_uring_disabled
+  // The smallest memory.max of our cgroup and those above it, if one has it.
+  std::optional<uint64_t> cgroup_memory_bytes;
+  std::vector<std::string> cgroup_rdma;  // lines of rdma.max that are a limit
+  std::vector<std::string> modules;      // RDMA modules that are loaded, sorted
+  std::vector<DeviceFile> device_files;  // of /dev/infiniband, sorted
+  bool io_uring_forbidden = false;       // kernel.io_uring_disabled
   // Interfaces with an address that peers can reach: "eth0". For advice on software devices.
   std::vector<std::string> interfaces;
 };

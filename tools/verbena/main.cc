@@ -16,7 +16,8 @@ constexpr const char* kUsage =
     "  doctor   what this machine has for RDMA, which wire two processes of this host take, what\n"
     "           is wrong, and the commands that mend it.\n"
     "           Exit status 0: RDMA works, or there is no device and the soft device works.\n"
-    "           1: a device is there that does not work, or nothing works\n"
+    "           1: a device is there that does not work, or nothing works.\n"
+    "           --container: also what a container or unit takes from this process\n"
     "  help     this text\n"
     "\n"
     "options:\n"
@@ -35,8 +36,12 @@ int main(int argc, char** argv) {
   const std::string option = argc > 2 ? argv[2] : "";
   if (command == "doctor" && (option == "--help" || option == "-h")) return fmt::print(kUsage), 0;
   if (command == "doctor" && argc == 2) return verbena::doctor::RunDoctor();
+  if (command == "doctor" && argc == 3 && option == "--container") {
+    return verbena::doctor::RunDoctor(/*container=*/true);
+  }
   if (command == "doctor") {
-    fmt::print(stderr, "verbena: doctor takes no argument, but was given '{}'\n", option);
+    fmt::print(stderr, "verbena: doctor takes --container alone, but was given '{}'\n",
+               argc > 3 ? argv[3] : option);
   } else if (command.empty()) {
     fmt::print(stderr, "verbena: which command?\n\n{}", kUsage);
   } else {

@@ -36,16 +36,6 @@ uint64_t EffectiveCapabilities(const std::string& status) {
   return std::strtoull(status.c_str() + at + kLabel.size(), nullptr, 16);
 }
 
-// The host's user namespace maps all ids to themselves. A file that is not there counts as the
-// host's: then the kernel has no user namespaces.
-bool InUserNamespaceOfHost(const std::string& uid_map) {
-  if (uid_map.empty()) return true;
-  std::istringstream words(uid_map);
-  uint64_t inside = 1, outside = 1, count = 0;
-  words >> inside >> outside >> count;
-  return inside == 0 && outside == 0 && count == 0xffffffff;
-}
-
 uint64_t NumberOr(const std::string& text, uint64_t otherwise) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -86,7 +76,7 @@ ProcessMemory ReadProcessMemory(const std::string& root, uint64_t memlock, uint6
   memory.memlock_hard = memlock_hard;
   memory.pinned = PinnedBytes(status);
   memory.may_lock_any = (EffectiveCapabilities(status) >> kCapIpcLock & 1) != 0 &&
-                        InUserNamespaceOfHost(TextOf(top + "proc/self/uid_map"));
+                        !InUserNamespace(TextOf(top + "proc/self/uid_map"));
   ReadCgroup(top, memory);
   return memory;
 }
@@ -101,6 +91,15 @@ std::string CgroupDirectory(const std::string& root) {
     return below.empty() ? top : top + below + "/";
   }
   return top;
+}
+
+// The host's namespace maps all ids to themselves.
+bool InUserNamespace(const std::string& uid_map) {
+  if (uid_map.empty()) return false;
+  std::istringstream words(uid_map);
+  uint64_t inside = 1, outside = 1, count = 0;
+  words >> inside >> outside >> count;
+  return inside != 0 || outside != 0 || count != 0xffffffff;
 }
 
 uint64_t PinnedBytes(const std::string& proc_status) {

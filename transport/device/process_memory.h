@@ -50,6 +50,10 @@ ProcessMemory ReadProcessMemory(const std::string& root, uint64_t memlock, uint6
 // end: `root` + "sys/fs/cgroup/kubepods/pod7/". The top one if the process is in none.
 std::string CgroupDirectory(const std::string& root);
 
+// Whether the text of /proc/self/uid_map says that the host knows the process's users by other ids.
+// False for an empty one: then the kernel has no user namespaces.
+bool InUserNamespace(const std::string& uid_map);
+
 // VmPin of the text of /proc/self/status, in bytes; 0 if it has none.
 uint64_t PinnedBytes(const std::string& proc_status);
 

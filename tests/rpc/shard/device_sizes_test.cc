@@ -158,7 +158,8 @@ TEST_F(DeviceSizesTest, BudgetsBeyondTheCgroupAreLogged) {
               ElementsAre(AllOf(HasSubstr("/sys/fs/cgroup/memory.max says 262144 KiB"),
                                 HasSubstr("under load"), HasSubstr("LinkLimits::memory"),
                                 HasSubstr("MemoryMax="))));
-  wanted_.memory = {.send_bytes = 32 * kMiB, .receive_bytes = 32 * kMiB, .landing_bytes = 32 * kMiB};
+  wanted_.memory = {
+      .send_bytes = 32 * kMiB, .receive_bytes = 32 * kMiB, .landing_bytes = 32 * kMiB};
   EXPECT_THAT(Fit().warnings, IsEmpty());
   executors_ = 2;
   EXPECT_THAT(Fit().warnings, ElementsAre(HasSubstr("2 executors on mlx5_0")));

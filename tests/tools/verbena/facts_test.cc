@@ -3,19 +3,24 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <string>
 #include <vector>
 
 #include "tests/support/fake_root.h"
+#include "tests/support/forbidden_call.h"
+#include "tools/verbena/container_facts.h"
 #include "tools/verbena/device_facts.h"
 #include "tools/verbena/host_facts.h"
 
 namespace verbena::doctor {
 namespace facts_test {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(HostFactsTest, AnEmptyMachineHasNothingAndIsNoError) {
   const FakeRoot root;
@@ -84,6 +89,44 @@ TEST(HostFactsTest, GarbageInSmallFilesIsSkipped) {
   EXPECT_FALSE(facts.may_lock_any_memory);
   EXPECT_EQ(facts.transparent_huge_pages, "");
   EXPECT_FALSE(facts.cgroup_memory_bytes.has_value());
+}
+
+TEST(ContainerFactsTest, ReadsWhatAContainerTakes) {
+  FakeRoot root;
+  root.Write("proc/self/status",
+             "Name:\tSeccomp:\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n");
+  root.Write("proc/self/uid_map", "         0     100000      65536\n");
+  root.Write("proc/sys/kernel/io_uring_disabled", "1\n");
+  root.Write("proc/self/cgroup", "0::/kubepods/pod7\n");
+  root.Write("sys/fs/cgroup/kubepods/pod7/cpu.max", "max 100000\n");
+  root.Write("sys/fs/cgroup/kubepods/cpu.max", "150000 100000\n");
+  root.Write("sys/fs/cgroup/cpu.max", "garbage\n");
+  const ContainerFacts facts = ReadContainerFiles(root.path());
+  EXPECT_EQ(facts.seccomp, 2);
+  EXPECT_TRUE(facts.no_new_privileges);
+  EXPECT_TRUE(facts.user_namespace);
+  EXPECT_EQ(facts.io_uring_disabled, 1u);
+  EXPECT_EQ(facts.core_quota, 1.5);
+}
+
+TEST(ContainerFactsTest, AnEmptyMachineTakesNothing) {
+  const FakeRoot root;
+  const ContainerFacts facts = ReadContainerFiles(root.path());
+  EXPECT_EQ(facts.seccomp, 0);
+  EXPECT_FALSE(facts.no_new_privileges);
+  EXPECT_FALSE(facts.user_namespace);
+  EXPECT_FALSE(facts.io_uring_disabled.has_value());
+  EXPECT_FALSE(facts.core_quota.has_value());
+}
+
+// As under the profiles of Docker and containerd.
+TEST(ContainerFactsTest, IoUringThatAFilterForbidsIsFoundByTryingIt) {
+  WithForbidden(SYS_io_uring_setup, EPERM, [] {
+    const ContainerFacts facts = ReadContainerFacts();
+    EXPECT_FALSE(facts.io_uring.ok());
+    EXPECT_EQ(facts.user, geteuid());
+    EXPECT_GT(facts.cores, 0u);
+  });
 }
 
 TEST(DeviceFactsTest, ReadsPortsAndGidsInTheOrderOfTheirIndex) {

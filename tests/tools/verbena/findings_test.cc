@@ -14,11 +14,11 @@
 namespace verbena::doctor {
 namespace findings_test {
 
-using testing::AllOf;
-using testing::Contains;
-using testing::Field;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Field;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 auto Found(Severity severity, const std::string& what, const std::string& mend) {
   return Contains(AllOf(Field(&Finding::severity, severity), Field(&Finding::what, HasSubstr(what)),
@@ -26,7 +26,7 @@ auto Found(Severity severity, const std::string& what, const std::string& mend) 
 }
 
 // A machine with one RoCE card on which everything is right; each test breaks one thing.
-class FindingsTest : public testing::Test {
+class FindingsTest : public ::testing::Test {
  protected:
   FindingsTest() {
     host_.memlock_bytes = kUnlimited;
@@ -169,7 +169,7 @@ TEST_F(FindingsTest, TooLittleMemlockNamesBothFiguresAndTheCommand) {
   EXPECT_THAT(diagnosis.findings,
               Found(Severity::kError, "RLIMIT_MEMLOCK is 64 KiB", "ulimit -l unlimited"));
   EXPECT_THAT(diagnosis.findings,
-              Found(Severity::kError, std::to_string(MemoryPerExecutor() >> 10) + " KiB", ""));
+              Found(Severity::kError, std::to_string(SmallMemoryPerExecutor() >> 10) + " KiB", ""));
   EXPECT_EQ(diagnosis.ExitStatus(), 1);
 }
 
@@ -179,6 +179,21 @@ TEST_F(FindingsTest, MemlockForOneExecutorAloneIsAWarning) {
   const Diagnosis diagnosis = Examine();
   EXPECT_THAT(diagnosis.findings, Found(Severity::kWarning, "RLIMIT_MEMLOCK", "limits.conf"));
   EXPECT_EQ(diagnosis.ExitStatus(), 0);
+}
+
+TEST_F(FindingsTest, MemlockForSmallLimitsAloneIsAWarningThatSaysSo) {
+  host_.memlock_bytes = 8 << 20;
+  const Diagnosis diagnosis = Examine();
+  EXPECT_THAT(diagnosis.findings,
+              Found(Severity::kWarning, "run with LinkLimits::Small()", "LimitMEMLOCK=infinity"));
+  EXPECT_EQ(diagnosis.ExitStatus(), 0);
+}
+
+TEST_F(FindingsTest, MemlockBindsWhoMayLockAnythingOnADeviceThatCountsByItself) {
+  host_.memlock_bytes = 64 << 10;
+  host_.may_lock_any_memory = true;
+  devices_[0].capabilities.root_pins = internal::RootPins::kWithinTheLimit;
+  EXPECT_THAT(Examine().findings, Found(Severity::kError, "RLIMIT_MEMLOCK is 64 KiB", ""));
 }
 
 TEST_F(FindingsTest, MemlockDoesNotBindWhoMayLockAnything) {

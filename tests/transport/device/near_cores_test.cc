@@ -24,18 +24,16 @@ class NearCoresTest : public testing::Test {
     for (int core = 0; core < 16; ++core) {
       allowed_.push_back(core);
       const int first = core % 8;
-      root_.Write("sys/devices/system/cpu/cpu" + std::to_string(core) +
-                      "/topology/thread_siblings_list",
-                  std::to_string(first) + "," + std::to_string(first + 8) + "\n");
+      root_.Write(
+          "sys/devices/system/cpu/cpu" + std::to_string(core) + "/topology/thread_siblings_list",
+          std::to_string(first) + "," + std::to_string(first + 8) + "\n");
     }
     root_.Write("sys/devices/system/node/node0/cpulist", "0-3,8-11\n");
     root_.Write("sys/devices/system/node/node1/cpulist", "4-7,12-15\n");
     root_.Write("sys/class/infiniband/mlx5_0/device/numa_node", "1\n");
     root_.Write("sys/class/infiniband/mlx5_0/device/local_cpulist", "4-7,12-15\n");
   }
-  std::vector<int> Near(size_t count) {
-    return CoresNear(root_.path(), "mlx5_0", allowed_, count);
-  }
+  std::vector<int> Near(size_t count) { return CoresNear(root_.path(), "mlx5_0", allowed_, count); }
 
   FakeRoot root_;
   std::vector<int> allowed_;

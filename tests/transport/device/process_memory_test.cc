@@ -70,7 +70,8 @@ TEST(ProcessMemoryTest, TheSmallestBoundOnTheWayUpToTheTopCounts) {
   EXPECT_EQ(CgroupDirectory(root.path()), root.path() + "/sys/fs/cgroup/kubepods/pod7/c1/");
 }
 
-// As in a container, which sees its own cgroup as the top one, or is told of one that it cannot see.
+// As in a container, which sees its own cgroup as the top one, or is told of one that it cannot
+// see.
 TEST(ProcessMemoryTest, TheTopOfAContainersCgroupsCounts) {
   FakeRoot root;
   root.Write("sys/fs/cgroup/memory.max", "4096\n");

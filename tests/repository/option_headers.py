@@ -12,7 +12,7 @@ def structs(header):
     """Name -> body of each struct of `header` whose name says that it holds options; comments are left out."""
     text = re.sub(r"//[^\n]*", "", header)
     found = {}
-    for match in re.finditer(r"\bstruct (\w*(?:Options|Limits|Budgets?|Policy|Config)) \{", text):
+    for match in re.finditer(r"\bstruct (?:VERBENA_EXPORT )?(\w*(?:Options|Limits|Budgets?|Policy|Config)) \{", text):
         depth, end = 1, match.end()
         while depth:
             depth += {"{": 1, "}": -1}.get(text[end], 0)
@@ -55,7 +55,7 @@ def default_of(name, initializer, known_constants):
 
 def without_constants(body):
     """`body` without its static members, which are constants and functions."""
-    return re.sub(r"\b(?:VERBENA_EXPORT )?static [^;]+;", "", body)
+    return re.sub(r"\bstatic [^;]+;", "", body)
 
 
 def options(body, known_constants):

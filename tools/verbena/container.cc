@@ -1,6 +1,7 @@
 #include "tools/verbena/container.h"
 
 #include <cstdint>
+#include <utility>
 
 #include "fmt/format.h"
 #include "verbena/transport/link/limits.h"

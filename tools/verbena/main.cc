@@ -5,6 +5,7 @@
 
 #include "fmt/format.h"
 #include "tools/verbena/doctor.h"
+#include "tools/verbena/selftest.h"
 #include "verbena/rpc/version.h"
 
 namespace {
@@ -18,6 +19,10 @@ constexpr const char* kUsage =
     "           Exit status 0: RDMA works, or there is no device and the soft device works.\n"
     "           1: a device is there that does not work, or nothing works.\n"
     "           --container: also what a container or unit takes from this process\n"
+    "  selftest DEVICE\n"
+    "           tries on an RDMA device (\"mlx5_0\", \"eth0\"; \"soft\") what Verbena asks of it,\n"
+    "           and measures it for some seconds, without another host.\n"
+    "           Exit status 0: all works. 1: something does not. 2: it cannot be tested\n"
     "  help     this text\n"
     "\n"
     "options:\n"
@@ -39,7 +44,12 @@ int main(int argc, char** argv) {
   if (command == "doctor" && argc == 3 && option == "--container") {
     return verbena::doctor::RunDoctor(/*container=*/true);
   }
-  if (command == "doctor") {
+  if (command == "selftest" && argc == 3 && option != "--help" && option != "-h") {
+    return verbena::doctor::RunSelftest(option);
+  }
+  if (command == "selftest") {
+    fmt::print(stderr, "verbena: selftest takes one device; see verbena help\n");
+  } else if (command == "doctor") {
     fmt::print(stderr, "verbena: doctor takes --container alone, but was given '{}'\n",
                argc > 3 ? argv[3] : option);
   } else if (command.empty()) {

@@ -82,7 +82,7 @@ enum class PayloadChecksum : uint8_t {
 };
 
 // The bounds of the links of one endpoint.
-struct LinkLimits {
+struct VERBENA_EXPORT LinkLimits {
   // For processes that may pin little: one executor on one device pins 3.2 MB at its start, and
   // with all of its links and payloads at most 7.5 MB, so that both fit RLIMIT_MEMLOCK's usual
   // 8 MiB. It takes 32 links, with credits for fewer SENDs under way, and payloads and messages of
@@ -90,7 +90,7 @@ struct LinkLimits {
   // default, so small calls keep their pace.
   //
   // A runtime takes these bounds by itself where the default ones do not fit (Runtime::reduced()).
-  VERBENA_EXPORT static LinkLimits Small();
+  static LinkLimits Small();
 
   // Links of one endpoint (one executor on one device): 1 to 65,536. One more is refused with
   // RESOURCE_EXHAUSTED.
@@ -287,12 +287,12 @@ struct PinnedMemory {
 // What an endpoint with `limits` pins: its buffers to the byte, and the queues that a NIC has in
 // the process's memory by mlx5's arithmetic, computed from the provider's source. `emulated`: the
 // device is the kernel's, whose queues are not pinned.
-PinnedMemory PinnedMemoryOf(const LinkLimits& limits, bool emulated);
+VERBENA_EXPORT PinnedMemory PinnedMemoryOf(const LinkLimits& limits, bool emulated);
 
 // Whether every bound that decides how much memory is pinned has its default.
-bool HasDefaultSizes(const LinkLimits& limits);
+VERBENA_EXPORT bool HasDefaultSizes(const LinkLimits& limits);
 // `limits` with these bounds as in LinkLimits::Small(), and all others as they are.
-LinkLimits WithSmallSizes(const LinkLimits& limits);
+VERBENA_EXPORT LinkLimits WithSmallSizes(const LinkLimits& limits);
 
 // The LinkLimits::largest_payload_in_frame of `device` unless one is given, if a SEND has room.
 VERBENA_EXPORT uint32_t DefaultPayloadInFrame(const Device& device);

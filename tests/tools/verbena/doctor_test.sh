@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `verbena doctor` shows its user, in the guest, a device that works, and the same device without the
-# memory that it needs. Elsewhere it shows what there is.
+# memory that it needs; `verbena selftest` passes on it. Elsewhere they show what there is.
 set -euo pipefail
 
 # Runs "$@"; leaves what it prints in `report`, and its exit status in `status`.
@@ -46,6 +46,16 @@ grep -q '^container$' <<<"$report"
 grep -Eq '^  user +[0-9]' <<<"$report"
 grep -Eq '^  io_uring +(allowed|refused)' <<<"$report"
 grep -Eq '^  memory.max ' <<<"$report"
+# The RDMA device of the run, or the soft one.
+device=soft
+case ${VERBENA_DEVICE:-} in rdma:*) device=$VERBENA_DEVICE ;; esac
+tools/verbena/verbena selftest "$device" | tee "$TEST_TMPDIR/selftest"
+[ "$(tail -n 1 "$TEST_TMPDIR/selftest")" = "All that was tried works." ]
+status=0
+tools/verbena/verbena selftest no_such_device0 2>"$TEST_TMPDIR/selftest" || status=$?
+[ "$status" = 2 ]
+grep -q 'no_such_device0 cannot be tested: NOT_FOUND' "$TEST_TMPDIR/selftest"
+
 for wrong in --no-such-flag "--container more"; do
   # shellcheck disable=SC2086  # two arguments
   if tools/verbena/verbena doctor $wrong 2>&1; then exit 1; fi

@@ -213,6 +213,11 @@ struct ServerOptions {
   // Enters the server into a directory, where channels find it (resolver.h). By default it does
   // not register. Start() does not wait until it is there: ServerStats::registered tells.
   RegistrationOptions registration = {};
+  // How long Server::Shutdown() goes on serving as before, 0 or more: new links, and calls. During
+  // this time the server is out of its directory, and its process's /readyz (admin.h) says 503, so
+  // that whoever sends it clients sends them elsewhere. 0, the default: it does not wait.
+  // Kubernetes removes a pod from its services within a few seconds.
+  Duration drain_delay = std::chrono::seconds(0);
 };
 
 // One budget of payload memory, in bytes, now.
@@ -301,26 +306,28 @@ class VERBENA_EXPORT Server {
   //   FAILED_PRECONDITION: the port is taken; the options ask for a registration in etcd, and the
   //     program does not link etcd's client (etcd.h).
   //   INVALID_ARGUMENT: the address is no host:port; a field of `options` is out of its range (in
-  //     handshakes: 0, except links_per_source); a service or an interceptor is null; or
-  //     registration is wrong.
+  //     handshakes: 0, except links_per_source; drain_delay: below 0); a service or an interceptor
+  //     is null; or registration is wrong.
   //   NOT_FOUND: AdmissionOptions::methods names a method that no service has.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Runtime& runtime,
                                                        const std::vector<Service*>& services,
                                                        const ServerOptions& options = {});
-  // Calls Shutdown() without grace, if it was not called. Waits until the last handler has ended.
-  // The log names the handlers that it waits for, at first and every ten seconds.
+  // Ends as Shutdown() does, without drain_delay and grace, if that was not called. Waits until the
+  // last handler has ended. The log names the handlers that it waits for, at first and every ten
+  // seconds.
   ~Server();
 
   const std::string& address() const;
-  // Takes the server out of its directory first, if it is registered; if the directory does not
-  // answer within half a second, the entry goes when RegistrationOptions::ttl is over. Then gives
-  // the handlers on all executors `grace` to end, and then cancels them. Calls that arrive in the
-  // first second of the grace still run; later ones fail with UNAVAILABLE and
-  // Outcome::kNotExecuted, and so do those whose handlers have not begun when the grace is over. A
-  // client that heeds the GOAWAY makes none, so that none of its calls fails. All links are closed
-  // when it returns, at most a second after the grace, however slow a client or a handler is.
-  // Returns the handlers that ignore their cancellation and still run; they use the services and
-  // the server until they end. May be called again to wait for them.
+  // From its first moment, /readyz (admin.h) says that the server is not ready. Takes the server
+  // out of its directory, if it is registered; if the directory does not answer within half a
+  // second, the entry goes when RegistrationOptions::ttl is over. Goes on serving for
+  // ServerOptions::drain_delay. Then gives the handlers on all executors `grace` to end, and then
+  // cancels them. Calls that arrive in the first second of the grace still run; later ones fail
+  // with UNAVAILABLE and Outcome::kNotExecuted, and so do those whose handlers have not begun when
+  // the grace is over. A client that heeds the GOAWAY makes none, so that none of its calls fails.
+  // All links are closed when it returns, at most a second after the grace, however slow a client
+  // or a handler is. Returns the handlers that ignore their cancellation and still run; they use
+  // the services and the server until they end. May be called again to wait for them.
   std::vector<RunningHandler> Shutdown(Duration grace);
   // From any thread; never blocks an executor. On a thread that runs no executor it waits for each
   // executor's current values. On an executor, the others' values are those of the last time that

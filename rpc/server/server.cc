@@ -13,6 +13,7 @@
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/server/shard.h"
 #include "verbena/rpc/shard/runtime.h"
+#include "verbena/rpc/shard/served.h"
 #include "verbena/transport/base/log.h"
 #include "verbena/transport/base/status.h"
 #include "verbena/transport/connect/handshake.h"
@@ -72,13 +73,19 @@ void Add(ServerStats& sum, const ServerStats& stats) {
 
 // A shard is used on its executor only, but made by Start() and destroyed by the destructor, on the
 // caller's thread. Executor 0 accepts.
-class Server::Impl final : private internal::EarlierAttempts {
+class Server::Impl final : private internal::EarlierAttempts, private internal::ServerView {
  public:
   explicit Impl(Runtime& runtime) : runtime_(internal::CoreOf(runtime)) { runtime_.AddServer(); }
   ~Impl() { runtime_.RemoveServer(); }
 
   absl::Status Start(const std::vector<Service*>& services, const ServerOptions& options) {
     VERBENA_RETURN_IF_ERROR(internal::CheckLimits(options.handshakes));
+    if (options.drain_delay < Duration::zero()) {
+      return absl::InvalidArgumentError(
+          fmt::format("ServerOptions::drain_delay is {} ns: it must be 0 or more",
+                      options.drain_delay.count()));
+    }
+    drain_delay_ = options.drain_delay;
     if (options.max_metadata_bytes > Metadata::kMaxBytes) {
       return absl::InvalidArgumentError(
           fmt::format("ServerOptions::max_metadata_bytes is {}: its range is 0 to {}",
@@ -122,13 +129,25 @@ class Server::Impl final : private internal::EarlierAttempts {
     accepting_ = std::make_unique<TaskScope>(runtime_.shard(0).executor());
     runtime_.BlockOn(StartAccepting());
     if (registrar_ != nullptr) runtime_.BlockOn(StartRegistering());
+    number_ = runtime_.served().Enter(*this);
     return absl::OkStatus();
   }
 
-  std::vector<RunningHandler> Shutdown(Duration grace) {
+  // Any thread.
+  void OnShutdown() { shutting_down_.store(true, std::memory_order_relaxed); }
+
+  // Once this returns, no report uses the server any more. Call it before AwaitHandlers(), which
+  // lets the reports end that are under way.
+  void LeaveReports() {
+    if (number_ != 0) runtime_.served().Leave(number_);
+  }
+
+  // Serves on for `drain_delay` first, if it still accepts.
+  std::vector<RunningHandler> Shutdown(Duration drain_delay, Duration grace) {
     // First, so that clients choose other servers while this one still takes their calls.
     if (registering_ != nullptr) runtime_.BlockOn(StopRegistering());
     if (listener_ != nullptr) {
+      if (drain_delay > Duration::zero()) runtime_.BlockOn(ServeFor(drain_delay));
       // After this nobody hands links to the shards any more.
       runtime_.BlockOn(StopAccepting());
       listener_.reset();
@@ -144,15 +163,37 @@ class Server::Impl final : private internal::EarlierAttempts {
         [](internal::ServerShard& shard) -> Task<void> { co_await shard.AwaitHandlers(); }));
   }
 
-  const std::string& address() const { return address_; }
+  const std::string& address() const override { return address_; }
+  Duration drain_delay() const { return drain_delay_; }
 
   ServerStats stats() {
+    std::vector<ServerStats> parts;
+    for (int i = 0; i < runtime_.executors(); ++i) parts.push_back(StatsOf(i));
+    return Sum(parts);
+  }
+
+ private:
+  bool shutting_down() const override { return shutting_down_.load(std::memory_order_relaxed); }
+
+  internal::DirectoryEntry entry() const override {
+    if (registrar_ == nullptr) return internal::DirectoryEntry::kNone;
+    if (registrar_->registered()) {
+      was_registered_.store(true, std::memory_order_relaxed);
+      return internal::DirectoryEntry::kThere;
+    }
+    return was_registered_.load(std::memory_order_relaxed) ? internal::DirectoryEntry::kLost
+                                                           : internal::DirectoryEntry::kAwaited;
+  }
+
+  ServerStats StatsOn(size_t executor) const override { return shards_[executor]->stats(); }
+
+  ServerStats Sum(const std::vector<ServerStats>& parts) const override {
     ServerStats sum;
     sum.handshakes_failed = handshakes_failed_;
     const internal::HandshakeStats handshakes = gate_->stats();
     sum.handshakes_evicted = handshakes.evicted_silent + handshakes.evicted_pending;
     sum.links_refused = handshakes.refused;
-    for (int i = 0; i < runtime_.executors(); ++i) Add(sum, StatsOf(i));
+    for (const ServerStats& part : parts) Add(sum, part);
     const internal::DedupeTableStats dedupe = dedupe_->stats();
     sum.dedupe = {.results = dedupe.results,
                   .bytes = dedupe.bytes,
@@ -162,7 +203,6 @@ class Server::Impl final : private internal::EarlierAttempts {
     return sum;
   }
 
- private:
   // All executors have the same devices and limits.
   uint32_t LinksPerExecutor() { return runtime_.BlockOn(LinksOf(runtime_.shard(0)), 0); }
 
@@ -220,6 +260,8 @@ class Server::Impl final : private internal::EarlierAttempts {
     accepting_->Spawn(AcceptLoop());
     co_return;
   }
+
+  static Task<void> ServeFor(Duration delay) { (void)co_await Sleep(delay); }
 
   Task<void> StopAccepting() {
     listener_->Close();
@@ -332,6 +374,10 @@ class Server::Impl final : private internal::EarlierAttempts {
   std::unique_ptr<internal::Registrar> registrar_;  // nullptr: the server does not register
   std::unique_ptr<TaskScope> registering_;
   std::atomic<uint64_t> handshakes_failed_ = 0;  // counted on executor 0, read by any thread
+  Duration drain_delay_ = Duration::zero();
+  uint64_t number_ = 0;  // among those that the runtime serves; 0: it has not started
+  std::atomic<bool> shutting_down_ = false;
+  mutable std::atomic<bool> was_registered_ = false;  // as entry() has seen
 };
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(Runtime& runtime,
@@ -345,14 +391,17 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Runtime& runtime,
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() {
+  impl_->OnShutdown();
   internal::CheckMayBlock("~Server");
-  Shutdown(Duration::zero());
+  impl_->Shutdown(Duration::zero(), Duration::zero());
+  impl_->LeaveReports();
   impl_->AwaitHandlers();
 }
 const std::string& Server::address() const { return impl_->address(); }
 std::vector<RunningHandler> Server::Shutdown(Duration grace) {
+  impl_->OnShutdown();
   internal::CheckMayBlock("Server::Shutdown");
-  return impl_->Shutdown(grace);
+  return impl_->Shutdown(impl_->drain_delay(), grace);
 }
 ServerStats Server::stats() const { return impl_->stats(); }
 

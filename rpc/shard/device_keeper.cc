@@ -161,6 +161,15 @@ std::shared_ptr<OpenedDevice> DeviceKeeper::Attach(User& user) {
   return current_;
 }
 
+absl::Status DeviceKeeper::Presence() {
+  if (in_reserve()) return absl::OkStatus();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (current_ != nullptr) return absl::OkStatus();
+  }
+  return Absence();
+}
+
 absl::Status DeviceKeeper::Absence() {
   Lines lines;
   std::lock_guard<std::mutex> lock(mutex_);

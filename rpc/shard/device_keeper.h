@@ -108,6 +108,8 @@ class DeviceKeeper {
 
   // Returns the opening that is in service, or null. From now on `user` hears of later ones.
   std::shared_ptr<OpenedDevice> Attach(User& user);
+  // OK while an opening is in service, or the device is in reserve. Otherwise Absence().
+  absl::Status Presence();
   // UNAVAILABLE: why no opening is in service.
   absl::Status Absence();
   // The user's links on `opened` are gone.

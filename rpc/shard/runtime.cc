@@ -188,7 +188,9 @@ absl::Status RuntimeCore::OpenNamedDevices() {
     has_tcp |= kept.ok() && name == kTcpDeviceName;
     if (kept.ok()) continue;
     if (last || !automatic || absl::IsInvalidArgument(kept)) return kept;
-    Log(LogLevel::kWarning, fmt::format("{} is not used: {}", name, kept.ToString()));
+    const std::string line = fmt::format("{} is not used: {}", name, kept.ToString());
+    Log(LogLevel::kWarning, line);
+    NoteDegraded(line);
   }
   return automatic && !has_tcp ? KeepTcpInReserve() : absl::OkStatus();
 }
@@ -357,6 +359,8 @@ Runtime::~Runtime() {
   const int servers = core_->servers();
   VERBENA_CHECK(servers == 0) << "a Runtime is destroyed before " << servers
                               << " of its servers: declare a Server after its Runtime";
+  VERBENA_CHECK(core_->reporters() == 0)
+      << "a Runtime is destroyed before its Admin: declare an Admin after its Runtime";
   // The tasks that this waits for may use the runtime.
   core_->Shutdown();
 }

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "verbena/rpc/shard/device_keeper.h"
 #include "verbena/rpc/shard/device_sizes.h"
 #include "verbena/rpc/shard/parts.h"
+#include "verbena/rpc/shard/served.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/export.h"
 #include "verbena/transport/connect/bootstrap.h"
@@ -91,6 +93,26 @@ class RuntimeCore final : private ExecutorDriver {
   void AddServer() { servers_.fetch_add(1, std::memory_order_relaxed); }
   void RemoveServer() { servers_.fetch_sub(1, std::memory_order_release); }
   int servers() const { return servers_.load(std::memory_order_acquire); }
+  // Those that have started.
+  ServedServers& served() { return served_; }
+  const ServedServers& served() const { return served_; }
+
+  // One more RuntimeReporter uses the runtime, or one less.
+  void AddReporter() { reporters_.fetch_add(1, std::memory_order_relaxed); }
+  void RemoveReporter() { reporters_.fetch_sub(1, std::memory_order_release); }
+  int reporters() const { return reporters_.load(std::memory_order_acquire); }
+
+  // What the runtime does without, in words: a line each, "mlx5_0 is not used: …". The bound is
+  // that each line is noted once.
+  void NoteDegraded(std::string line) {
+    std::lock_guard lock(degraded_mutex_);
+    degraded_.push_back(std::move(line));
+  }
+  std::vector<std::string> degraded() const {
+    std::lock_guard lock(degraded_mutex_);
+    return degraded_;
+  }
+  const std::vector<std::unique_ptr<DeviceKeeper>>& keepers() const { return keepers_; }
 
   // As Runtime::BlockOn().
   template <typename T>
@@ -150,6 +172,10 @@ class RuntimeCore final : private ExecutorDriver {
   std::vector<std::unique_ptr<Executor>> executors_;  // without threads
   std::vector<std::unique_ptr<ExecutorThread>> threads_;
   std::vector<std::unique_ptr<Shard>> shards_;
+  std::atomic<int> reporters_ = 0;  // RuntimeReporters that use the runtime
+  ServedServers served_;
+  mutable std::mutex degraded_mutex_;
+  std::vector<std::string> degraded_;  // under degraded_mutex_
 };
 
 }  // namespace verbena::internal

@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/base/check.h"
@@ -215,6 +216,13 @@ class Endpoint final : public LinkHost, private CompletionListener, private Flus
   // The memory of the payloads that its links move.
   const PayloadMemory& memory() const { return *memory_; }
   EndpointStats stats() const;
+  // Calls `use` for each link, also one that is being made or torn down. For reports: there may be
+  // thousands.
+  void ForEachLink(absl::FunctionRef<void(const Link& link)> use) const {
+    for (const LinkSlot& slot : links_.slots()) {
+      if (slot.link != nullptr) use(*slot.link);
+    }
+  }
   // The number of leases that have not ended, on all links.
   size_t leases() const;
   // The link of that key when it is open(), else nullptr.

@@ -144,6 +144,8 @@ TEST_F(ReserveTest, ADeviceInReserveIsOpenedOnceAndOnlyWhenItIsNeeded) {
   EXPECT_NE(keeper_->Attach(late), nullptr);
 }
 
+TEST_F(ReserveTest, ADeviceInReserveIsPresent) { EXPECT_EQ(keeper_->Presence(), absl::OkStatus()); }
+
 TEST_F(ReserveTest, ADeviceThatCannotBeOpenedStaysInReserve) {
   devices_.Refuse(1);
   EXPECT_TRUE(absl::IsNotFound(keeper_->Wake()));
@@ -164,6 +166,19 @@ TEST_F(ReserveTest, NothingIsOpenedOnceTheRuntimeEnds) {
   keeper_->Stop();
   EXPECT_FALSE(keeper_->Wake().ok());
   EXPECT_EQ(user_.opened(), 0);
+}
+
+TEST_F(DeviceKeeperTest, ADeviceIsPresentWhileAnOpeningIsInService) {
+  Start();
+  EXPECT_EQ(keeper_->Presence(), absl::OkStatus());
+  devices_.Refuse(1'000'000);
+  (void)FailAndDrain();
+  const absl::Status lost = keeper_->Presence();
+  EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+  EXPECT_THAT(lost.message(), HasSubstr("fragile has failed, or was removed"));
+  devices_.Refuse(0);
+  user_.AwaitOpening(1);
+  EXPECT_EQ(keeper_->Presence(), absl::OkStatus());
 }
 
 TEST_F(DeviceKeeperTest, AnOpeningIsClosedWhenTheLastWhoHoldsItLetsGo) {

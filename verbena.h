@@ -7,6 +7,7 @@
 #ifndef VERBENA_VERBENA_H_
 #define VERBENA_VERBENA_H_
 
+#include "verbena/rpc/admin.h"        // IWYU pragma: export
 #include "verbena/rpc/call.h"         // IWYU pragma: export
 #include "verbena/rpc/channel.h"      // IWYU pragma: export
 #include "verbena/rpc/dedupe.h"       // IWYU pragma: export

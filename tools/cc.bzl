@@ -98,7 +98,7 @@ _TARGETS = {
 }
 
 # Folders that programs do not link with //rpc.
-_APART = ["transport/preload", "rpc/codegen", "rpc/naming/etcd", "rpc/testing"]
+_APART = ["transport/preload", "rpc/admin", "rpc/codegen", "rpc/naming/etcd", "rpc/testing"]
 
 # All of the product, for programs and tests that look at it from everywhere.
 PRODUCT = ["//rpc", "@absl", "@fmt", "@rdma//:ibverbs"] + [

@@ -41,6 +41,8 @@ FOLDERS = {
     # Optional (//rpc:etcd). It speaks HTTP on a thread of its own, as the bootstraps do: their
     # IoThread serves here, too.
     "rpc/naming/etcd": _EXECUTOR + ["rpc", "rpc/call", "rpc/naming", "transport/connect"],
+    # Optional (//rpc:admin). It has a thread and an io_context of its own.
+    "rpc/admin": ["transport/base", "rpc", "rpc/shard"],
     "rpc/codegen": ["proto", "rpc"],  # of rpc the version alone
     "rpc/testing": _CORO + ["rpc"],  # for users' tests; nothing but tests may use it
     # Users include nothing below transport/.
@@ -73,17 +75,17 @@ LIBRARIES = {
     "Asio": (
         "boost/asio",
         ["@boost//:asio"],
-        ["transport/connect", "rpc/naming/etcd", "benchmarks", "tests", "tools/pch"],
+        ["transport/connect", "rpc/admin", "rpc/naming/etcd", "benchmarks", "tests", "tools/pch"],
     ),
     "Beast": (
         "boost/beast",
         ["@boost//:beast"],
-        ["rpc/naming/etcd", "tests"],
+        ["rpc/admin", "rpc/naming/etcd", "tests"],
     ),
     "Boost.JSON": (
         "boost/json",
         ["@boost_json//:json"],
-        ["rpc/naming", "tests"],
+        ["rpc/admin", "rpc/naming", "tests"],
     ),
     "liburing": (
         "liburing",

@@ -29,6 +29,7 @@ VERSION = ".".join(re.findall(r"^#define VERBENA_VERSION_(?:MAJOR|MINOR) (\d+)$"
                               (TOP / "rpc" / "version.h").read_text(), re.MULTILINE))
 GREETING = "Hello, storage!"
 # The words of the client of etcd: a program without it says that it cannot reach etcd.
+SHOWN_STATUS = "listens at 127.0.0.1:"
 ASKED_ETCD = "etcd at 127.0.0.1:1, /v3/kv/range: cannot connect"
 # What a command of a row may take, and what a build of the library may take without a cache.
 COMMAND_S = 600
@@ -79,8 +80,8 @@ def expect(text, *parts):
 # optimised, and without debug information, which would have the paths of the machine that builds it.
 KINDS = {"shared": ("-DBUILD_SHARED_LIBS=ON",),
          "static": ("-DBUILD_SHARED_LIBS=OFF",),
-         "quick": ("-DBUILD_SHARED_LIBS=ON", "-DVERBENA_LTO=OFF", "-DVERBENA_TOOLS=OFF", "-DVERBENA_ETCD=OFF",
-                   "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1")}
+         "quick": ("-DBUILD_SHARED_LIBS=ON", "-DVERBENA_LTO=OFF", "-DVERBENA_TOOLS=OFF", "-DVERBENA_ADMIN=OFF",
+                   "-DVERBENA_ETCD=OFF", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1")}
 
 
 def build_directory(kind):
@@ -204,6 +205,10 @@ def asks_etcd(installed):
     cmake_hello(installed, target="with_etcd", output=ASKED_ETCD)
 
 
+def shows_status(installed):
+    cmake_hello(installed, target="with_admin", output=SHOWN_STATUS)
+
+
 def made_hello(installed):
     build, _ = installed.make()
     expect(run(build / "hello", env=installed.pkg_config), GREETING)
@@ -212,6 +217,11 @@ def made_hello(installed):
 def made_to_ask_etcd(installed):
     build, _ = installed.make(program="with_etcd")
     expect(run(build / "with_etcd", env=installed.pkg_config), ASKED_ETCD)
+
+
+def made_to_show_status(installed):
+    build, _ = installed.make(program="with_admin")
+    expect(run(build / "with_admin", env=installed.pkg_config), SHOWN_STATUS)
 
 
 def subdirectory(installed):
@@ -406,7 +416,7 @@ def without_openssl(installed):
 
 def without_a_component(installed):
     expect(installed.refuses("-DCOMPONENTS=verbena;grpc"),
-           "no component 'grpc'. It has verbena, etcd and testing")
+           "no component 'grpc'. It has verbena, admin, etcd and testing")
     prefix = altered(installed, "VerbenaConfig.cmake", r'if\(NOT "ON"\)', 'if(NOT "OFF")')
     expect(installed.refuses(prefixes=[prefix]),
            "this Verbena has no component etcd: it was built with -DVERBENA_ETCD=OFF")
@@ -611,16 +621,20 @@ SHORT_ROWS = (("quick", "libverbena.so shows its own names alone", shows_its_own
 OTHER_ROWS = (*(("shared", name, row) for _, name, row in SHORT_ROWS),
               ("shared", "the command verbena", has_the_command),
               ("shared", "CMake: a program with its own Boost.JSON", own_json),
+              ("shared", "CMake: a program with an admin server", shows_status),
               ("shared", "CMake: a program that asks etcd", asks_etcd),
               ("shared", "make and pkg-config", made_hello),
+              ("shared", "make and pkg-config: a program with an admin server", made_to_show_status),
               ("shared", "make and pkg-config: a program that asks etcd", made_to_ask_etcd),
               ("shared", "./dev new-service --cmake", new_service),
               ("shared", "two plugins", two_shared_plugins),
               ("shared", "refused: two plugins, libraries of two sonames", two_sonames),
               ("static", "CMake: hello", cmake_hello),
               ("static", "CMake: a program with its own Boost.JSON", own_json),
+              ("static", "CMake: a program with an admin server", shows_status),
               ("static", "CMake: a program that asks etcd", asks_etcd),
               ("static", "make and pkg-config", made_hello),
+              ("static", "make and pkg-config: a program with an admin server", made_to_show_status),
               ("static", "make and pkg-config: a program that asks etcd", made_to_ask_etcd),
               ("static", "add_subdirectory()", subdirectory),
               ("static", "FetchContent", fetched),

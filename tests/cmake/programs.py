@@ -22,6 +22,8 @@ WHERES = ("cmake", "arm64")
 TAGS = ("guest", "long")
 # What a program is linked with besides Verbena, by the beginning of a label that it depends on.
 LIBRARIES = {
+    "//rpc:admin": "Verbena::admin",
+    "//rpc/admin": "Verbena::admin",
     "//rpc:etcd": "Verbena::etcd",
     "//rpc/naming/etcd": "Verbena::etcd",
 }

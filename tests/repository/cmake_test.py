@@ -22,6 +22,7 @@ import programs
 # CMake's target by Bazel's. A target of CMake has all sources of its folders.
 TARGETS = {
     "verbena_objects": "//rpc:rpc",
+    "verbena_admin": "//rpc/admin:admin",
     "verbena_etcd": "//rpc/naming/etcd:etcd",
     "verbena_testing": "//rpc/testing:testing",
     "protoc-gen-verbena": "//rpc/codegen:protoc-gen-verbena",

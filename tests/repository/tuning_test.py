@@ -13,6 +13,8 @@ import tree
 DOCUMENT = "docs/tuning.md"
 # Structs that no user fills in: name -> who does. A new struct of options is documented or added here.
 INTERNAL = {
+    "AdminHttpLimits": "the admin server; only tests have others",
+    "AdminHttpOptions": "the admin server, from AdminOptions",
     "BufferPoolOptions": "the endpoint, from MemoryBudgets",
     "DedupeLimits": "the server, from DedupeOptions",
     "EndpointOptions": "the shard",

@@ -13,7 +13,8 @@ import subprocess
 COMPILER = "clang++-19"
 # clang leaves out types that a file does not need whole, unless it is told not to.
 OPTIONS = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0 -g -fstandalone-debug -DNDEBUG",
-           "-DBUILD_SHARED_LIBS=ON", "-DVERBENA_LTO=OFF", "-DVERBENA_TOOLS=OFF", "-DVERBENA_ETCD=OFF")
+           "-DBUILD_SHARED_LIBS=ON", "-DVERBENA_LTO=OFF", "-DVERBENA_TOOLS=OFF", "-DVERBENA_ADMIN=OFF",
+           "-DVERBENA_ETCD=OFF")
 SOVERSION = re.compile(r"^set\(VERBENA_SOVERSION (\d+)\)$", re.MULTILINE)
 # Bits of abidiff's exit status. A changed type sets CHANGED alone, so with --no-added-syms both
 # mean that linked programs may break.

@@ -1,0 +1,271 @@
+#include "verbena/rpc/admin.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "verbena/rpc/admin/http.h"
+#include "verbena/rpc/admin/pages.h"
+#include "verbena/rpc/shard/report.h"
+#include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/status.h"
+
+namespace verbena {
+
+namespace {
+
+using internal::AdminAnswer;
+using internal::AdminDoor;
+using internal::AdminHttp;
+using internal::AdminLine;
+using internal::AdminRequest;
+using internal::Readiness;
+using internal::RuntimeReport;
+
+// How long an answer waits for executors that are held.
+constexpr Duration kReportPatience = std::chrono::milliseconds(100);
+// Rates are those of at least this long.
+constexpr Duration kLeastForRates = std::chrono::seconds(1);
+
+// The page of /metrics. `open_metrics`: the scraper asks for OpenMetrics. Any thread; asks no
+// executor.
+absl::StatusOr<std::string> MetricsPage(Runtime&, bool /*open_metrics*/) {
+  return absl::NotFoundError("this version of Verbena has no metrics");
+}
+
+// The levels of the log, for people; and a change of them, which the text of a POST asks for.
+absl::StatusOr<std::string> LogLevels() {
+  return absl::NotFoundError(
+      "this version of Verbena has no levels to be shown: VERBENA_LOG=info in the environment "
+      "sets the one of the default sink");
+}
+absl::StatusOr<std::string> SetLogLevels(const std::string& /*text*/) {
+  return absl::NotFoundError(
+      "this version of Verbena has no levels to be set: VERBENA_LOG=info in the environment sets "
+      "the one of the default sink");
+}
+
+AdminAnswer TextOr404(const absl::StatusOr<std::string>& text) {
+  if (text.ok()) return {.body = *text};
+  return AdminLine(absl::IsNotFound(text.status()) ? 404 : 400,
+                   std::string(text.status().message()));
+}
+
+}  // namespace
+
+// All but the constructor, the destructor and Heard() runs on the thread of http_.
+class Admin::Impl {
+ public:
+  Impl(Runtime& runtime, const AdminOptions& options)
+      : runtime_(runtime), options_(options), reporter_(runtime, [this] { Heard(); }) {}
+
+  // The thread first: it uses all that is left. Executors may be heard until reporter_ is gone.
+  ~Impl() {
+    if (http_ != nullptr) http_->Stop();
+  }
+
+  absl::Status Start() {
+    VERBENA_ASSIGN_OR_RETURN(http_, AdminHttp::Listen({.address = options_.address,
+                                                       .socket = options_.socket,
+                                                       .hosts = options_.hosts}));
+    return http_->Serve([this](const AdminRequest& request, AdminHttp::Reply reply) {
+      Answer(request, std::move(reply));
+    });
+  }
+
+  const std::string& address() const { return http_->address(); }
+
+ private:
+  using Reply = AdminHttp::Reply;
+
+  struct Page {
+    std::string_view path;
+    bool on_network;  // also served at addresses beyond loopback
+    bool takes_post;  // on the Unix socket
+    void (Impl::*answer)(const AdminRequest& request, Reply reply);
+  };
+  static std::span<const Page> Pages() {
+    static constexpr Page kPages[] = {
+        {"/healthz", true, false, &Impl::Healthz},
+        {"/readyz", true, false, &Impl::Readyz},
+        {"/metrics", true, false, &Impl::Metrics},
+        {"/status", false, false, &Impl::Status},
+        {"/status.json", false, false, &Impl::StatusAsJson},
+        {"/log", false, true, &Impl::Levels},
+    };
+    return kPages;
+  }
+
+  // An answer that waits for the executors.
+  using Finish = std::function<void(const RuntimeReport& report)>;
+  struct Waiting {
+    uint64_t number = 0;
+    TimePoint asked{};
+    Finish finish;
+  };
+  // Requests whose connections have ended wait, too. More than this many get the executors' last
+  // values at once. (start)
+  static constexpr size_t kMostWaiting = 256;
+
+  void Answer(const AdminRequest& request, Reply reply) {
+    const bool on_network = request.door == AdminDoor::kNetwork;
+    const std::span<const Page> pages = Pages();
+    const auto page = std::ranges::find(pages, request.path, &Page::path);
+    if (page == pages.end()) return reply(AdminLine(404, NoSuchPage(on_network)));
+    if (on_network && !page->on_network) {
+      return reply(AdminLine(
+          403, fmt::format("{} is served at loopback addresses and on the Unix socket alone",
+                           page->path)));
+    }
+    const bool posts = request.method == "POST" && page->takes_post;
+    if (posts && request.door != AdminDoor::kSocket) {
+      return reply(AdminLine(
+          403, fmt::format("POST {} is taken on the Unix socket alone (AdminOptions::socket)",
+                           page->path)));
+    }
+    if (!posts && request.method != "GET") {
+      AdminAnswer refusal =
+          AdminLine(405, fmt::format("{} takes GET and HEAD{} alone", page->path,
+                                     page->takes_post ? ", and on the Unix socket POST," : ""));
+      refusal.allow = page->takes_post ? "GET, HEAD, POST" : "GET, HEAD";
+      return reply(std::move(refusal));
+    }
+    (this->*page->answer)(request, std::move(reply));
+  }
+
+  static std::string NoSuchPage(bool on_network) {
+    std::vector<std::string_view> paths;
+    for (const Page& page : Pages()) {
+      if (page.on_network || !on_network) paths.push_back(page.path);
+    }
+    return fmt::format("there is no such page, only {}", fmt::join(paths, ", "));
+  }
+
+  void Healthz(const AdminRequest&, Reply reply) { reply(AdminLine(200, "alive")); }
+
+  void Readyz(const AdminRequest&, Reply reply) {
+    WithReport([this, reply = std::move(reply)](const RuntimeReport& report) {
+      const Readiness readiness = Judge(report);
+      reply({.status = readiness.ready() ? 200 : 503, .body = readiness.Text()});
+    });
+  }
+
+  void Metrics(const AdminRequest& request, Reply reply) {
+    constexpr std::string_view kOpenMetrics = "application/openmetrics-text";
+    const bool open_metrics = request.accept.find(kOpenMetrics) != std::string::npos;
+    AdminAnswer answer = TextOr404(MetricsPage(runtime_, open_metrics));
+    if (answer.status == 200) {
+      answer.type = open_metrics ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                                 : "text/plain; version=0.0.4; charset=utf-8";
+    }
+    reply(std::move(answer));
+  }
+
+  void Status(const AdminRequest&, Reply reply) {
+    WithReport([this, reply = std::move(reply)](const RuntimeReport& report) {
+      const RuntimeReport* before = Earlier(report);
+      reply({.body = internal::StatusPage(report, before, Judge(report)),
+             .type = "text/html; charset=utf-8"});
+    });
+  }
+
+  void StatusAsJson(const AdminRequest&, Reply reply) {
+    WithReport([this, reply = std::move(reply)](const RuntimeReport& report) {
+      reply({.body = internal::StatusJson(report, Judge(report)), .type = "application/json"});
+    });
+  }
+
+  void Levels(const AdminRequest& request, Reply reply) {
+    reply(TextOr404(request.method == "POST"
+                        ? SetLogLevels(std::string(absl::StripAsciiWhitespace(request.body)))
+                        : LogLevels()));
+  }
+
+  Readiness Judge(const RuntimeReport& report) const {
+    return internal::JudgeReadiness(report, options_, Check());
+  }
+
+  absl::Status Check() const {
+    if (options_.check == nullptr) return absl::OkStatus();
+    try {
+      return options_.check();
+    } catch (const std::exception& error) {
+      return absl::InternalError(fmt::format("it threw: {}", error.what()));
+    } catch (...) {
+      return absl::InternalError("it threw");
+    }
+  }
+
+  // An earlier report, from which rates are computed; nullptr: there is none yet.
+  const RuntimeReport* Earlier(const RuntimeReport& report) {
+    if (!newer_.has_value()) {
+      newer_ = report;
+    } else if (report.time - newer_->time >= kLeastForRates) {
+      older_ = std::exchange(newer_, report);
+    }
+    return older_.has_value() ? &*older_ : nullptr;
+  }
+
+  // Calls `finish` once all executors have answered, or kReportPatience is over.
+  void WithReport(Finish finish) {
+    const TimePoint asked = Clock::Real().Now();
+    reporter_.Ask();
+    if (waiting_.size() >= kMostWaiting) return finish(reporter_.Read());
+    const uint64_t number = ++last_number_;
+    waiting_.push_back({.number = number, .asked = asked, .finish = std::move(finish)});
+    http_->After(kReportPatience, [this, number] {
+      FinishIf([number](const Waiting& each) { return each.number == number; });
+    });
+  }
+
+  // On an executor.
+  void Heard() {
+    http_->Post([this] {
+      FinishIf([this](const Waiting& each) { return reporter_.Answered(each.asked); });
+    });
+  }
+
+  template <typename Condition>
+  void FinishIf(Condition condition) {
+    std::vector<Finish> due;
+    std::erase_if(waiting_, [&](Waiting& each) {
+      if (!condition(each)) return false;
+      due.push_back(std::move(each.finish));
+      return true;
+    });
+    if (due.empty()) return;
+    const RuntimeReport report = reporter_.Read();
+    for (const Finish& finish : due) finish(report);
+  }
+
+  Runtime& runtime_;
+  const AdminOptions options_;
+  std::unique_ptr<AdminHttp> http_;  // set before the thread starts; outlives reporter_
+  internal::RuntimeReporter reporter_;
+  std::vector<Waiting> waiting_;
+  uint64_t last_number_ = 0;
+  std::optional<RuntimeReport> older_;
+  std::optional<RuntimeReport> newer_;
+};
+
+Admin::Admin(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Admin::~Admin() = default;
+
+absl::StatusOr<std::unique_ptr<Admin>> Admin::Start(Runtime& runtime, const AdminOptions& options) {
+  auto impl = std::make_unique<Impl>(runtime, options);
+  VERBENA_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<Admin>(new Admin(std::move(impl)));
+}
+
+const std::string& Admin::address() const { return impl_->address(); }
+
+}  // namespace verbena

@@ -13,16 +13,19 @@
 #include "absl/status/statusor.h"
 #include "examples/block_store/block_service.h"
 #include "examples/block_store/volume_store.h"
+#include "examples/common/admin.h"
 #include "examples/common/help.h"
 #include "examples/common/mode.h"
 #include "examples/common/signals.h"
 #include "fmt/format.h"
+#include "verbena/rpc/admin.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/task.h"
 
 ABSL_FLAG(std::string, directory, "", "Where the volumes lie.");
 ABSL_FLAG(std::string, address, "127.0.0.1:4001", "Host and port to listen at.");
+ABSL_FLAG(std::string, admin, "", "Host and port of the admin server.");
 ABSL_FLAG(int, executors, 1, "Threads that serve.");
 ABSL_FLAG(std::string, mode, "adaptive", "How they wait: busy, adaptive or event.");
 ABSL_FLAG(int, grace_s, 5, "Seconds that running calls have to end.");
@@ -40,6 +43,8 @@ was flushed is lost.
 
   --directory=DIRECTORY  where the volumes lie; it must exist, and serves one server at a time
   --address=HOST:PORT    where to listen (default 127.0.0.1:4001); port 0 takes a free one
+  --admin=HOST:PORT      where to serve /status, /readyz and the like over HTTP (default: nowhere); port 0
+                         takes a free one, and the server prints "status at URL"
   --executors=N          threads that serve (default 1), one per core that it should use
   --mode=MODE            how they wait: busy (never sleeps), adaptive (default), event
   --grace_s=SECONDS      time for running calls when it is ended (default 5)
@@ -58,6 +63,8 @@ absl::Status Serve() {
   VERBENA_ASSIGN_OR_RETURN(
       std::unique_ptr<verbena::Runtime> runtime,
       verbena::Runtime::Start({.executors = absl::GetFlag(FLAGS_executors), .mode = mode}));
+  VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<verbena::Admin> admin,
+                           examples::StartAdmin(*runtime, absl::GetFlag(FLAGS_admin)));
   std::vector<verbena::Executor*> executors;
   executors.reserve(runtime->executors());
   for (int i = 0; i < runtime->executors(); ++i) executors.push_back(&runtime->executor(i));
@@ -68,8 +75,7 @@ absl::Status Serve() {
       std::unique_ptr<verbena::Server> server,
       verbena::Server::Start(*runtime, {&service}, {.address = absl::GetFlag(FLAGS_address)}));
 
-  fmt::print("listening on {}\n", server->address());
-  std::fflush(stdout);
+  examples::PrintAddresses(server->address(), admin.get());
   signals->WaitForLast();
   server->Shutdown(std::chrono::seconds(absl::GetFlag(FLAGS_grace_s)));
   return absl::OkStatus();

@@ -12,6 +12,7 @@
 #include "absl/flags/parse.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "examples/common/admin.h"
 #include "examples/common/help.h"
 #include "examples/common/mode.h"
 #include "examples/common/signals.h"
@@ -20,10 +21,12 @@
 #include "examples/kv/open_store.h"
 #include "examples/kv/store.h"
 #include "fmt/format.h"
+#include "verbena/rpc/admin.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
 
 ABSL_FLAG(std::string, address, "127.0.0.1:4000", "Host and port to listen at.");
+ABSL_FLAG(std::string, admin, "", "Host and port of the admin server.");
 ABSL_FLAG(int, executors, 1, "Threads that serve.");
 ABSL_FLAG(std::string, mode, "adaptive", "How they wait: busy, adaptive or event.");
 ABSL_FLAG(std::string, store, "memory", "The engine: memory or rocksdb.");
@@ -48,6 +51,8 @@ Serves kv.v1.KeyValue, a key-value store in memory or on RocksDB (examples/kv/kv
 --grace_s seconds to end; a second signal ends it at once.
 
   --address=HOST:PORT  where to listen (default 127.0.0.1:4000); port 0 takes a free one
+  --admin=HOST:PORT    where to serve /status, /readyz and the like over HTTP (default: nowhere); port 0 takes
+                       a free one, and the server prints "status at URL"
   --executors=N        threads that serve, 1 to 1024 (default 1): one per core that it should use
   --mode=MODE          how they wait: busy (never sleeps), adaptive (default), event
   --store=ENGINE       memory (default; lost when the server ends) or rocksdb
@@ -70,6 +75,9 @@ absl::Status Serve() {
   absl::StatusOr<std::unique_ptr<verbena::Runtime>> runtime =
       verbena::Runtime::Start({.executors = absl::GetFlag(FLAGS_executors), .mode = *mode});
   if (!runtime.ok()) return runtime.status();
+  absl::StatusOr<std::unique_ptr<verbena::Admin>> admin =
+      examples::StartAdmin(**runtime, absl::GetFlag(FLAGS_admin));
+  if (!admin.ok()) return admin.status();
   absl::StatusOr<std::unique_ptr<Store>> store =
       OpenStore({.engine = absl::GetFlag(FLAGS_store),
                  .directory = absl::GetFlag(FLAGS_directory),
@@ -85,8 +93,7 @@ absl::Status Serve() {
       {.address = absl::GetFlag(FLAGS_address), .dedupe = {.store = &records}});
   if (!server.ok()) return server.status();
 
-  fmt::print("listening on {}\n", (*server)->address());
-  std::fflush(stdout);
+  examples::PrintAddresses((*server)->address(), admin->get());
   (*signals)->WaitForLast();
   (*server)->Shutdown(std::chrono::seconds(absl::GetFlag(FLAGS_grace_s)));
   return absl::OkStatus();

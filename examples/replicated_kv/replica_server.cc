@@ -17,18 +17,21 @@
 #include "absl/flags/parse.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "examples/common/admin.h"
 #include "examples/common/signals.h"
 #include "examples/kv/rocks_store.h"
 #include "examples/replicated_kv/replica.h"
 #include "examples/replicated_kv/replica_service.h"
 #include "examples/replicated_kv/replica_store.h"
 #include "fmt/format.h"
+#include "verbena/rpc/admin.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
 
 ABSL_FLAG(std::string, address, "127.0.0.1:0", "Host and port to listen at.");
+ABSL_FLAG(std::string, admin, "", "Host and port of the admin server.");
 ABSL_FLAG(std::string, etcd, "", "etcd's host:port.");
 ABSL_FLAG(std::string, prefix, "replicated_kv", "Of all keys in etcd.");
 ABSL_FLAG(uint32_t, shard, 0, "The shard.");
@@ -76,6 +79,8 @@ absl::Status Serve() {
   // One executor: all of the replica's state is its own.
   VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
                            Runtime::Start({.executors = 1}));
+  VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<verbena::Admin> admin,
+                           examples::StartAdmin(*runtime, absl::GetFlag(FLAGS_admin)));
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<kv::RocksStore> rocks,
                            kv::RocksStore::Open({.directory = absl::GetFlag(FLAGS_directory),
                                                  .durable = true,
@@ -104,8 +109,7 @@ absl::Status Serve() {
                                                            .name = options.name,
                                                            .ttl = options.ttl}}));
   verbena::JoinHandle<absl::Status> runs = runtime->Spawn(RunToTheEnd(replica, server->address()));
-  fmt::print("listening on {}\n", server->address());
-  std::fflush(stdout);
+  examples::PrintAddresses(server->address(), admin.get());
   signals->WaitForLast();
   runtime->BlockOn(replica.HandOver());
   server->Shutdown(kGrace);

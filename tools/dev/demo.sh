@@ -5,6 +5,7 @@ set -euo pipefail
 usage() {
   cat <<'TEXT'
 usage: ./dev demo [block_store|kv|rolling|stream] [arguments of the example]
+       ./dev demo block_store|kv|replicated_kv --serve [--admin PORT] [arguments of the server]
        ./dev demo hello|balanced|dedupe|host_loop|interceptors|overload|own_memory|registered|retries|rolling_restart
 
   block_store  (default) a block server and a client as two processes: a directory tree, the given one or
@@ -30,14 +31,59 @@ usage: ./dev demo [block_store|kv|rolling|stream] [arguments of the example]
   rolling_restart
                three server processes are restarted in turn while a client calls them: no call fails
 
+With --serve the example's server runs alone, out of memory or a directory that it removes at the end, until
+Ctrl-C or SIGINT. It prints where it listens, and where its status page is: at the port after --admin, or a
+free one. Of replicated_kv that is the one replica of one shard, with an etcd of its own.
+
 ./dev demo EXAMPLE --help lists the arguments of block_store, kv, rolling and stream; the others take none.
 TEXT
 }
+
+# --serve: the example's server alone. Removes both options from the arguments.
+serves=
+admin_port=0
+words=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --serve) serves=yes ;;
+    --admin=*) admin_port=${1#--admin=} ;;
+    --admin)
+      admin_port=${2:-}
+      [ $# -lt 2 ] || shift
+      ;;
+    *) words+=("$1") ;;
+  esac
+  shift
+done
+set -- "${words[@]}"
+if ! [[ $admin_port =~ ^[0-9]{1,5}$ ]] || [ "$admin_port" -gt 65535 ]; then
+  echo "dev demo: --admin is '$admin_port', but must be a port: 0 to 65535" >&2
+  exit 2
+elif [ -z "$serves" ] && [ "$admin_port" != 0 ]; then
+  echo "dev demo: --admin needs --serve" >&2
+  exit 2
+elif [ "$serves" ]; then
+  case ${1:-block_store} in
+    block_store | kv | replicated_kv) ;;
+    *)
+      echo "dev demo: '$1' has no server to run alone, only block_store, kv and replicated_kv have" >&2
+      exit 2
+      ;;
+  esac
+fi
 
 example=block_store
 case ${1:-} in
   -h | --help) usage; exit 0 ;;
   block_store | kv | stream | hello | balanced | dedupe | host_loop | interceptors | overload | own_memory | registered | retries | rolling | rolling_restart) example=$1; shift ;;
+  replicated_kv)
+    if [ -z "$serves" ]; then
+      echo "dev demo: replicated_kv has no demo but --serve; see ./dev demo rolling" >&2
+      exit 2
+    fi
+    example=$1
+    shift
+    ;;
   -*) ;;
   "") ;;
   *)
@@ -50,6 +96,13 @@ case ${1:-} in
 esac
 
 target=//examples/$example:demo
+if [ "$serves" ]; then
+  case $example in
+    block_store) target=//examples/block_store:block_store_server ;;
+    kv) target=//examples/kv:kv_server ;;
+    replicated_kv) target=//examples/replicated_kv:replica_server ;;
+  esac
+fi
 echo "Building $target, optimised; the first build takes minutes ..." >&2
 flags=(--config=opt --show_result=0 --ui_event_filters=-info)
 [ ! -t 2 ] || flags+=(--curses=yes --show_progress_rate_limit=0.5)
@@ -68,6 +121,29 @@ binary=$(tools/dev/bazel.sh cquery "${flags[@]}" --noshow_progress --output=star
   '--starlark:expr=target.files_to_run.executable.path' "$target")
 binary=$(readlink -f .bazel/bin)/${binary#bazel-out/*/bin/}
 cd "$callers_directory"
+if [ "$serves" ]; then
+  directory=$(mktemp -d "${TMPDIR:-/var/tmp}/verbena-$example.XXXXXX")
+  trap 'rm -rf "$directory"' EXIT
+  command=("$binary" --address=127.0.0.1:0 "--admin=127.0.0.1:$admin_port")
+  [ "$example" = kv ] || command+=("--directory=$directory")
+  if [ "$example" = replicated_kv ]; then
+    # etcd.sh tells the inner shell where its etcd is.
+    # shellcheck disable=SC2016
+    command=("$VERBENA_TOP/tools/dev/etcd.sh" -- sh -c 'exec "$@" "--etcd=$VERBENA_ETCD"' sh
+      "${command[@]}" --name=r1 --replicas=r1)
+  fi
+  # As a job it has a process group of its own, and does not ignore SIGINT.
+  set -m
+  "${command[@]}" "${arguments[@]}" &
+  pid=$!
+  trap 'kill -INT -- "-$pid" 2> /dev/null || true' INT TERM
+  status=0
+  while kill -0 "$pid" 2> /dev/null; do
+    status=0
+    wait "$pid" || status=$?
+  done
+  exit "$status"
+fi
 if [ "$example" = registered ] || [ "$example" = rolling ]; then
   exec "$VERBENA_TOP/tools/dev/etcd.sh" -- "$binary" "${arguments[@]}"
 fi

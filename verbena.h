@@ -17,6 +17,7 @@
 #include "verbena/rpc/log.h"          // IWYU pragma: export
 #include "verbena/rpc/memory.h"       // IWYU pragma: export
 #include "verbena/rpc/policy.h"       // IWYU pragma: export
+#include "verbena/rpc/reflection.h"   // IWYU pragma: export
 #include "verbena/rpc/resolver.h"     // IWYU pragma: export
 #include "verbena/rpc/runtime.h"      // IWYU pragma: export
 #include "verbena/rpc/server.h"       // IWYU pragma: export

@@ -42,6 +42,7 @@ enum class Outcome : uint8_t;
 namespace internal {
 struct CallParts;
 class ContextAccess;
+class ServerOf;
 class StreamOf;
 }  // namespace internal
 
@@ -164,6 +165,7 @@ class VERBENA_EXPORT ServerContext {
 
  private:
   friend class internal::ContextAccess;
+  friend class internal::ServerOf;
   friend class internal::StreamOf;
   ServerContext(const MethodDescriptor& method, CancelScope& cancel, const std::string& peer,
                 internal::CallParts& parts)

@@ -73,6 +73,13 @@ def verbena_repositories():
         deb = "libboost1.81-dev",
         hdrs = ["boost/json/src.hpp"],
     )
+    # For tools/verbena alone.
+    _library(
+        name = "cli11",
+        build_file = "@verbena//third_party:cli11.BUILD",
+        deb = "libcli11-dev",
+        hdrs = ["CLI/CLI.hpp"],
+    )
     _library(
         name = "openssl",
         build_file = "@verbena//third_party:openssl.BUILD",

@@ -98,7 +98,9 @@ _TARGETS = {
 }
 
 # Folders that programs do not link with //rpc.
-_APART = ["transport/preload", "rpc/admin", "rpc/codegen", "rpc/naming/etcd", "rpc/testing"]
+_APART = ["transport/preload", "rpc/admin", "rpc/codegen", "rpc/naming/etcd", "rpc/reflection"] + [
+    "rpc/testing",
+]
 
 # All of the product, for programs and tests that look at it from everywhere.
 PRODUCT = ["//rpc", "@absl", "@fmt", "@rdma//:ibverbs"] + [
@@ -133,7 +135,7 @@ def verbena_folder(deps = [], **kwargs):
       **kwargs: passed to verbena_cc_library.
     """
     folder = native.package_name()
-    inside = ["//%s:__subpackages__" % each for each in ["benchmarks", "rpc", "tests"]]
+    inside = ["//%s:__subpackages__" % each for each in ["benchmarks", "rpc", "tests", "tools/verbena"]]
     verbena_cc_library(
         name = folder.split("/")[-1],
         srcs = native.glob(["*.cc"]),

@@ -43,6 +43,8 @@ FOLDERS = {
     "rpc/naming/etcd": _EXECUTOR + ["rpc", "rpc/call", "rpc/naming", "transport/connect"],
     # Optional (//rpc:admin). It has a thread and an io_context of its own.
     "rpc/admin": ["transport/base", "rpc", "rpc/shard"],
+    # Optional (//rpc:reflection): it knows a server by rpc/server/server_of.h alone.
+    "rpc/reflection": _CORO + ["rpc", "rpc/server"],
     "rpc/codegen": ["proto", "rpc"],  # of rpc the version alone
     "rpc/testing": _CORO + ["rpc"],  # for users' tests; nothing but tests may use it
     # Users include nothing below transport/.
@@ -81,6 +83,11 @@ LIBRARIES = {
         "boost/beast",
         ["@boost//:beast"],
         ["rpc/admin", "rpc/naming/etcd", "tests"],
+    ),
+    "CLI11": (
+        "CLI/",
+        ["@cli11"],
+        ["tools"],
     ),
     "Boost.JSON": (
         "boost/json",

@@ -115,8 +115,9 @@ class Server::Impl final : private internal::EarlierAttempts, private internal::
                                 {.address = address_,
                                  .devices = runtime_.device_names(),
                                  .executors = static_cast<uint32_t>(runtime_.executors())}));
-    const internal::ServerLimits limits =
+    internal::ServerLimits limits =
         internal::LimitsOf(options, runtime_.shard(0).wanted_limits(), *dedupe_, *this);
+    limits.leaves = &shutting_down_;
     for (int i = 0; i < runtime_.executors(); ++i) {
       shards_.push_back(
           std::make_unique<internal::ServerShard>(runtime_.shard(i), methods_, limits));

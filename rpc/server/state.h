@@ -7,6 +7,7 @@
 #define VERBENA_RPC_SERVER_STATE_H_
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -67,6 +68,8 @@ struct ServerLimits {
   DedupeTable* dedupe = nullptr;
   // The same.
   EarlierAttempts* earlier_attempts = nullptr;
+  // The same: set when Server::Shutdown() begins, before any executor hears of it.
+  const std::atomic<bool>* leaves = nullptr;
 };
 
 ServerLimits LimitsOf(const ServerOptions& options, const LinkLimits& link, DedupeTable& dedupe,

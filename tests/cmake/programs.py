@@ -26,6 +26,8 @@ LIBRARIES = {
     "//rpc/admin": "Verbena::admin",
     "//rpc:etcd": "Verbena::etcd",
     "//rpc/naming/etcd": "Verbena::etcd",
+    "//rpc:reflection": "Verbena::reflection",
+    "//rpc/reflection": "Verbena::reflection",
 }
 
 

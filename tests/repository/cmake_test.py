@@ -24,6 +24,7 @@ TARGETS = {
     "verbena_objects": "//rpc:rpc",
     "verbena_admin": "//rpc/admin:admin",
     "verbena_etcd": "//rpc/naming/etcd:etcd",
+    "verbena_reflection": "//rpc/reflection:reflection",
     "verbena_testing": "//rpc/testing:testing",
     "protoc-gen-verbena": "//rpc/codegen:protoc-gen-verbena",
     "verbena_command": "//tools/verbena:verbena",

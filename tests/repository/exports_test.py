@@ -17,9 +17,9 @@ import tree
 MACRO = "VERBENA_EXPORT"
 HEADER = "transport/base/export.h"
 # Three libraries link that of all else, so they use it from outside, too.
-BESIDE = ("rpc/admin/", "rpc/naming/etcd/", "rpc/testing/")
+BESIDE = ("rpc/admin/", "rpc/naming/etcd/", "rpc/reflection/", "rpc/testing/")
 # Only the sources of their own library include these headers.
-_INSIDE = ("rpc/admin/", "rpc/naming/etcd/")
+_INSIDE = ("rpc/admin/", "rpc/naming/etcd/", "rpc/reflection/")
 _ELSEWHERE = ("rpc/codegen/", "transport/preload/")  # programs, and a library that lists its symbols
 
 _NO_CODE = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|^#(?:[^\n]|(?<=\\)\n)*', re.MULTILINE)

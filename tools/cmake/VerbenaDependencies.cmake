@@ -150,6 +150,14 @@ if(VERBENA_ETCD)
   verbena_need("${OPENSSL_FOUND}" "OpenSSL (or -DVERBENA_ETCD=OFF)" libssl-dev)
 endif()
 
+if(VERBENA_TOOLS)
+  find_path(VERBENA_CLI11_INCLUDE_DIR CLI/CLI.hpp)
+  mark_as_advanced(VERBENA_CLI11_INCLUDE_DIR)
+  verbena_need("${VERBENA_CLI11_INCLUDE_DIR}" "CLI11 (or -DVERBENA_TOOLS=OFF)" libcli11-dev)
+  add_library(verbena_cli11 INTERFACE)
+  target_include_directories(verbena_cli11 SYSTEM INTERFACE "${VERBENA_CLI11_INCLUDE_DIR}")
+endif()
+
 # The parts of Abseil that headers and sources name.
 set(VERBENA_ABSL
     absl::any_invocable absl::btree absl::cleanup absl::cord absl::core_headers absl::flat_hash_map

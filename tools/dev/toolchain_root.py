@@ -30,7 +30,7 @@ ROOT_BYTES = 2_500_000_000  # with the archives, while it is made
 # Loopback names, which a test looks up. mmdebstrap writes no such file.
 HOSTS = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 
-COMMON = ("ccache", "cmake", "etcd-server", "git", "iproute2", "libabsl-dev", "libfmt-dev",
+COMMON = ("ccache", "cmake", "etcd-server", "git", "iproute2", "libabsl-dev", "libcli11-dev", "libfmt-dev",
           "libgmock-dev", "libgtest-dev", "libibverbs-dev", "libisal-dev", "libprotobuf-dev", "libprotoc-dev",
           "librdmacm-dev", "librocksdb-dev", "libssl-dev", "liburing-dev", "make", "netbase", "ninja-build",
           "pkg-config", "procps", "protobuf-compiler", "python3", "valgrind")

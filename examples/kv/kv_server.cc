@@ -22,6 +22,7 @@
 #include "examples/kv/store.h"
 #include "fmt/format.h"
 #include "verbena/rpc/admin.h"
+#include "verbena/rpc/reflection.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
 
@@ -88,8 +89,11 @@ absl::Status Serve() {
   absl::Status loaded = (*runtime)->BlockOn(records.Load());
   if (!loaded.ok()) return loaded;
   KvService service(**store, records);
+  // For `verbena list`, `call` and `health`.
+  verbena::ReflectionService reflection;
+  verbena::HealthService health;
   absl::StatusOr<std::unique_ptr<verbena::Server>> server = verbena::Server::Start(
-      **runtime, {&service},
+      **runtime, {&service, &reflection, &health},
       {.address = absl::GetFlag(FLAGS_address), .dedupe = {.store = &records}});
   if (!server.ok()) return server.status();
 

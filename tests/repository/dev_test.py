@@ -720,8 +720,8 @@ class Arm64Test(unittest.TestCase):
                 self.assertIn("another run works in", arm64.run().failures[0])
 
 
-COMMANDS = ("demo", "test", "bench", "arm64", "toolchains", "vm", "soft", "doctor", "fmt", "lint", "mutants", "golden",
-            "new-service", "compdb", "deb", "install-deps")
+COMMANDS = ("demo", "test", "bench", "arm64", "toolchains", "vm", "soft", "verbena", "doctor", "fmt", "lint", "mutants",
+            "golden", "new-service", "compdb", "deb", "install-deps")
 
 
 class CommandTest(unittest.TestCase):

@@ -16,6 +16,7 @@ import tree
 SOURCES = {
     "README.md": ["examples/hello/hello.cc", "examples/hello/hello.proto",
                   "examples/block_store/block_service.cc", "examples/block_store/block_store.proto"],
+    "docs/command.md": ["examples/kv/kv_server.cc"],
     "docs/payloads.md": ["examples/own_memory/own_memory.cc", "tests/rpc/memory_service.cc"],
     "docs/operations.md": ["tests/docs/admin.cc"],
     "docs/guide.md": ["examples/dedupe/dedupe.cc", "examples/dedupe/dedupe.proto", "tests/docs/BUILD",

@@ -29,13 +29,13 @@
 namespace verbena::command {
 namespace {
 
-// A file that is closed when it goes.
-class File {
+// The descriptor of a file, closed when this goes. Negative: none.
+class OwnedFd {
  public:
-  explicit File(int fd) : fd_(fd) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
+  explicit OwnedFd(int fd) : fd_(fd) {}
+  OwnedFd(const OwnedFd&) = delete;
+  OwnedFd& operator=(const OwnedFd&) = delete;
+  ~OwnedFd() {
     if (fd_ >= 0) close(fd_);
   }
   int fd() const { return fd_; }
@@ -173,7 +173,7 @@ class CallCommand {
   Task<absl::Status> AddPayload(DynamicMessage& message) {
     if (next_payload_ == arguments_.payloads.size()) co_return absl::OkStatus();
     const std::string& path = arguments_.payloads[next_payload_++];
-    const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     struct stat about{};
     if (file.fd() < 0 || fstat(file.fd(), &about) != 0) {
       co_return Mistake(absl::ErrnoToStatus(errno, fmt::format("cannot open {}", path)));
@@ -300,7 +300,7 @@ class CallCommand {
   LineSource& source_;
   const Metadata metadata_;
   const DynamicMethod* method_ = nullptr;
-  std::optional<File> out_;
+  std::optional<OwnedFd> out_;
   size_t next_payload_ = 0;  // of the arguments' payloads
   CallInfo info_;
 };

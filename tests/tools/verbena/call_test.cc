@@ -1,5 +1,5 @@
-// `verbena call` calls methods of each shape by what reflection says of them, and says in one line
-// what is wrong with its arguments, the JSON, or the server.
+// The command `verbena call` calls methods of each shape by what reflection says of them, and says in
+// one line what is wrong with its arguments, the JSON, or the server.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

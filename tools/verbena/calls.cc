@@ -114,8 +114,12 @@ class CallCommand {
     }
     method_ = method->get();
     VERBENA_CO_RETURN_IF_ERROR(Mistake(CheckPayloads()));
-    const absl::Status status =
-        method_->descriptor.streams == Streams::kNone ? co_await Unary() : co_await Streaming();
+    absl::Status status;
+    if (method_->descriptor.streams == Streams::kNone) {
+      status = co_await Unary();
+    } else {
+      status = co_await Streaming();
+    }
     if (arguments_.verbose && !IsMistake(status)) Report();
     co_return status;
   }
@@ -255,8 +259,9 @@ class CallCommand {
 
   Task<void> ShowAll(DynamicStream& stream, absl::Status& shown) {
     DynamicMessage message(*method_->reply);
-    while (shown.ok() && co_await stream.Read(message)) {
+    while (co_await stream.Read(message)) {
       shown = Show(message);
+      if (!shown.ok()) break;
       message.message->Clear();
     }
     // The call has ended, so nobody wants the rest of the input.

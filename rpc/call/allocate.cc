@@ -62,8 +62,10 @@ absl::Status Exhausted(const Endpoint& endpoint, const BufferPool& pool, size_t 
           : "",
       Growth(pool, stats));
   // One per executor's thread.
-  static thread_local ThrottledLog log({.lines = 1, .interval = std::chrono::seconds(10)});
-  log.Write(LogLevel::kWarning, endpoint.executor().now(), text);
+  static thread_local ThrottledLog log(LogComponent::kMemory,
+                                       {.lines = 1, .interval = std::chrono::seconds(10)});
+  VERBENA_LOG_THROTTLED(log, kWarning, endpoint.executor().now(), text,
+                        {{"device", endpoint.device_name()}, {"pool", pool.name()}});
   return absl::ResourceExhaustedError(text);
 }
 

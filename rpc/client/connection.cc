@@ -408,8 +408,11 @@ Task<absl::StatusOr<std::unique_ptr<ClientSession>>> Connection::OpenLink(
   VERBENA_CO_ASSIGN_OR_RETURN(
       Link * link, co_await (*endpoint)->Connect(std::move(stream), *session, wish_, proof_time));
   session->Attach(*link);
-  Log(LogLevel::kInfo, fmt::format("connected to {} over {} (QPN {:#x})", target_,
-                                   (*endpoint)->device_name(), link->qpn()));
+  VERBENA_LOG_LINE(
+      kClient, kInfo,
+      fmt::format("connected to {} over {} (QPN {:#x})", target_, (*endpoint)->device_name(),
+                  link->qpn()),
+      {{"target", target_}, {"device", (*endpoint)->device_name()}, {"link", link->qpn()}});
   co_return session;
 }
 
@@ -433,11 +436,14 @@ bool Connection::Take(std::unique_ptr<ClientSession> session, Way way) {
   if (former != nullptr && !former->down()) former->Drain();
   if (!temporary() || returning_ || closed_) return true;
   returning_ = true;
-  static thread_local ThrottledLog log({.lines = 4, .interval = std::chrono::seconds(10)});
-  log.Write(LogLevel::kWarning, opened_,
-            fmt::format("the link to {} goes over {} for a time, since {} is passed over; that one "
-                        "is tried beside it from time to time",
-                        target_, DeviceName(way.device), DeviceName(way.first)));
+  static thread_local ThrottledLog log(LogComponent::kClient,
+                                       {.lines = 4, .interval = std::chrono::seconds(10)});
+  VERBENA_LOG_THROTTLED(
+      log, kWarning, opened_,
+      fmt::format("the link to {} goes over {} for a time, since {} is passed over; that one "
+                  "is tried beside it from time to time",
+                  target_, DeviceName(way.device), DeviceName(way.first)),
+      {{"target", target_}, {"device", DeviceName(way.device)}});
   shard_.tasks().Spawn(ReturnToFirst());
   return true;
 }
@@ -464,10 +470,13 @@ Task<void> Connection::TryFirstAgain() {
     std::erase_if(retired_, [](const auto& session) { return session->down(); });
     const absl::Status tried = co_await Caught(TryFirst());
     if (tried.ok() || closed_ || shard_.closing()) co_return;
-    static thread_local ThrottledLog log({.lines = 4, .interval = std::chrono::seconds(10)});
-    log.Write(LogLevel::kInfo, shard_.executor().now(),
-              fmt::format("{} is still passed over on the way to {}: {}", DeviceName(way_.first),
-                          target_, std::string(tried.message())));
+    static thread_local ThrottledLog log(LogComponent::kClient,
+                                         {.lines = 4, .interval = std::chrono::seconds(10)});
+    VERBENA_LOG_THROTTLED(
+        log, kInfo, shard_.executor().now(),
+        fmt::format("{} is still passed over on the way to {}: {}", DeviceName(way_.first), target_,
+                    std::string(tried.message())),
+        {{"target", target_}, {"device", DeviceName(way_.first)}});
   }
 }
 
@@ -484,8 +493,9 @@ Task<absl::Status> Connection::TryFirst() {
   }
   DeviceScores::Of(shard_).NoteReturn(address, way.device, shard_.executor().now());
   shard_.devices()[way.device]->NotePassedOver("");
-  Log(LogLevel::kInfo,
-      fmt::format("new calls to {} go over {} again", target_, DeviceName(way.device)));
+  VERBENA_LOG_LINE(kClient, kInfo,
+                   fmt::format("new calls to {} go over {} again", target_, DeviceName(way.device)),
+                   {{"target", target_}, {"device", DeviceName(way.device)}});
   Take(std::move(session), way);
   co_return absl::OkStatus();
 }
@@ -509,9 +519,11 @@ void Connection::NoteBroken(const absl::Status& reason) {
   DeviceScores& scores = DeviceScores::Of(shard_);
   const std::string& address = AddressAt(way_.address);
   if (!scores.NoteLoss(address, way_.device, reason, shard_.executor().now())) return;
-  Log(LogLevel::kWarning,
+  VERBENA_LOG_LINE(
+      kClient, kWarning,
       fmt::format("links to {} go over {} only if no other device reaches it: {}", address,
-                  DeviceName(way_.device), scores.WhyPassedOver(address, way_.device)));
+                  DeviceName(way_.device), scores.WhyPassedOver(address, way_.device)),
+      {{"target", address}, {"device", DeviceName(way_.device)}});
 }
 
 void Connection::OnSessionDraining(ClientSession& session) {
@@ -688,9 +700,11 @@ void DeviceAttempts::NoteChoice(size_t i) const {
   }
   ShardDevice& device = *shard_.devices()[order_[i]];
   if (!device.NoteFirstLink()) return;
-  Log(LogLevel::kInfo,
+  VERBENA_LOG_LINE(
+      kClient, kInfo,
       fmt::format("{} carries its first link over {}, to {}, {}{}", device.name(), chosen, address_,
-                  same_host_ ? "on this host" : "on another host", passed_over));
+                  same_host_ ? "on this host" : "on another host", passed_over),
+      {{"target", address_}, {"device", device.name()}});
 }
 
 }  // namespace verbena::internal

@@ -167,7 +167,8 @@ void ServerFeed::Publish(ServerSet servers) {
   std::lock_guard<std::mutex> lock(mutex_);
   error_ = absl::OkStatus();
   if (servers_ != nullptr && *servers_ == servers) return;
-  Log(LogLevel::kInfo, fmt::format("{} stands for {} servers", target_, servers.size()));
+  VERBENA_LOG_LINE(kNaming, kInfo, fmt::format("{} stands for {} servers", target_, servers.size()),
+                   {{"target", target_}});
   servers_ = std::make_shared<const ServerSet>(std::move(servers));
   for (const auto& subscriber : subscribers_) Tell(subscriber);
 }
@@ -180,7 +181,8 @@ void ServerFeed::PublishError(const absl::Status& error) {
   absl::Status unresolved = absl::UnavailableError(
       fmt::format("{} is not resolved{}: {}", target_,
                   servers_ == nullptr ? "" : ", and the last good set of servers stays", why));
-  if (unresolved != error_) Log(LogLevel::kWarning, std::string(unresolved.message()));
+  if (unresolved != error_)
+    VERBENA_LOG_LINE(kNaming, kWarning, std::string(unresolved.message()), {{"target", target_}});
   error_ = std::move(unresolved);
   for (const auto& subscriber : subscribers_) Tell(subscriber);
 }

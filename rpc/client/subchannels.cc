@@ -248,8 +248,10 @@ Task<void> Subchannel::KeepConnected() {
       (void)co_await SleepUntil(next);
     } else {
       if (!std::exchange(warned_, true)) {
-        Log(LogLevel::kWarning, fmt::format("the server {} of a set cannot be reached: {}",
-                                            server_.name, std::string(ready.message())));
+        VERBENA_LOG_LINE(kClient, kWarning,
+                         fmt::format("the server {} of a set cannot be reached: {}", server_.name,
+                                     std::string(ready.message())),
+                         {{"server", server_.name}});
       }
       owner_.OnFailed(*this);
       (void)co_await SleepUntil(connection.next_attempt());
@@ -491,7 +493,8 @@ void Subchannels::Open(const Subchannel* caller) {
     const bool may_serve = !Failed(server) && (wanted > 1 || !Late(server));
     if (may_serve && room.wanted > 0) --room.wanted;
   }
-  if (refused && !refused_) Log(LogLevel::kWarning, std::string(Refusal(most).message()));
+  if (refused && !refused_)
+    VERBENA_LOG_LINE(kClient, kWarning, std::string(Refusal(most).message()));
   refused_ = refused;
 }
 

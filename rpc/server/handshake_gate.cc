@@ -310,10 +310,11 @@ class HandshakeGate::State {
                       "network of the RDMA device, or set it to kLog",
                       std::string(claim.message())));
     }
-    claims_log_.Write(LogLevel::kWarning, now(),
-                      fmt::format("{}; it is served. If its hosts have several networks, set "
-                                  "ServerOptions::handshakes.claimed_address to kIgnore",
-                                  std::string(claim.message())));
+    VERBENA_LOG_THROTTLED(claims_log_, kWarning, now(),
+                          fmt::format("{}; it is served. If its hosts have several networks, set "
+                                      "ServerOptions::handshakes.claimed_address to kIgnore",
+                                      std::string(claim.message())),
+                          {{"peer", peer}});
     return absl::OkStatus();
   }
 
@@ -475,13 +476,15 @@ class HandshakeGate::State {
     const bool silent = ticket.phase == Phase::kSilent;
     const bool answered = ticket.answered_at.has_value();
     ++(silent ? stats_.evicted_silent : stats_.evicted_pending);
-    log_.Write(LogLevel::kWarning, now(),
-               fmt::format("a handshake of {} is closed to make room, {}: {} ({} so far)",
-                           ticket.source_name,
-                           silent     ? "which sent nothing"
-                           : answered ? "whose client never said Ready"
-                                      : "which has no answer yet",
-                           why, stats_.evicted_silent + stats_.evicted_pending));
+    VERBENA_LOG_THROTTLED(
+        log_, kWarning, now(),
+        fmt::format("a handshake of {} is closed to make room, {}: {} ({} so far)",
+                    ticket.source_name,
+                    silent     ? "which sent nothing"
+                    : answered ? "whose client never said Ready"
+                               : "which has no answer yet",
+                    why, stats_.evicted_silent + stats_.evicted_pending),
+        {{"peer", ticket.source_name}});
     if (!answered) PutOff(ticket, turns, silent, why);
     Drop(ticket);
     ticket.phase = Phase::kEvicted;
@@ -525,8 +528,9 @@ class HandshakeGate::State {
   uint32_t source_links_ = 0;  // of one source, in all and on one executor
   uint32_t source_links_on_executor_ = 0;
   bool descriptors_bound_ = false;  // source_links_, rather than the executors' links
-  ThrottledLog log_{{.lines = 2}};
-  ThrottledLog claims_log_{{.lines = 1, .interval = std::chrono::minutes(10)}};
+  ThrottledLog log_{LogComponent::kServer, {.lines = 2}};
+  ThrottledLog claims_log_{LogComponent::kServer,
+                           {.lines = 1, .interval = std::chrono::minutes(10)}};
   mutable std::mutex mutex_;
   // Under mutex_. Entries of these maps stay at their addresses.
   absl::node_hash_map<std::string, Source> sources_;

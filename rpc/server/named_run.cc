@@ -180,11 +180,13 @@ Task<absl::Status> NamedRun::RunHandler() {
 void NamedRun::WarnOfKept(const absl::Status& failure) const {
   const MethodDescriptor& method = *call_.entry.method->descriptor;
   if (!call_.parts.state.limits().dedupe->FirstKeptOf(method.id)) return;
-  Log(LogLevel::kWarning,
+  VERBENA_LOG_LINE(
+      kServer, kWarning,
       fmt::format("the handler of {} ended with {}, which may pass, but is the kept result of its "
                   "deduplicated call: no further attempt will run it. If it has changed nothing, "
                   "it should return ServerContext::NotExecuted(status). Said once for this method",
-                  method.full_name, absl::StatusCodeToString(failure.code())));
+                  method.full_name, absl::StatusCodeToString(failure.code())),
+      {{"method", method.full_name}});
 }
 
 // Requests that wait for the result get it now, or when the last change of a file has ended that

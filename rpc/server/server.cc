@@ -291,8 +291,10 @@ class Server::Impl final : private internal::EarlierAttempts, private internal::
     registering_.reset();
     const absl::Status removed = co_await WithDeadline(registrar_->Remove(), kRemovalPatience);
     if (removed.ok()) co_return;
-    Log(LogLevel::kWarning, fmt::format("the registration of {} stays until its time is over: {}",
-                                        address_, removed.ToString()));
+    VERBENA_LOG_LINE(kServer, kWarning,
+                     fmt::format("the registration of {} stays until its time is over: {}",
+                                 address_, removed.ToString()),
+                     {{"server", address_}});
   }
 
   Task<void> AcceptLoop() {
@@ -300,8 +302,10 @@ class Server::Impl final : private internal::EarlierAttempts, private internal::
       absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await AcceptNext();
       if (absl::IsCancelled(stream.status())) co_return;
       if (!stream.ok()) {
-        accept_log_.Write(LogLevel::kWarning, runtime_.shard(0).executor().now(),
-                          fmt::format("accepting at {}: {}", address_, stream.status().ToString()));
+        VERBENA_LOG_THROTTLED(
+            accept_log_, kWarning, runtime_.shard(0).executor().now(),
+            fmt::format("accepting at {}: {}", address_, stream.status().ToString()),
+            {{"server", address_}});
         if (!(co_await Sleep(kAcceptPause)).ok()) co_return;
         continue;
       }
@@ -333,8 +337,9 @@ class Server::Impl final : private internal::EarlierAttempts, private internal::
       reason = "no std::exception";
     }
     ++handshakes_failed_;
-    accept_log_.Write(LogLevel::kWarning, runtime_.shard(0).executor().now(),
-                      fmt::format("a handshake at {} threw: {}", address_, reason));
+    VERBENA_LOG_THROTTLED(accept_log_, kWarning, runtime_.shard(0).executor().now(),
+                          fmt::format("a handshake at {} threw: {}", address_, reason),
+                          {{"server", address_}});
   }
 
   // Reads the offer here, and passes it on to the executor that the gate chooses.
@@ -368,7 +373,7 @@ class Server::Impl final : private internal::EarlierAttempts, private internal::
   std::string address_;
   std::unique_ptr<MessageListener> listener_;
   std::unique_ptr<internal::HandshakeGate> gate_;
-  internal::ThrottledLog accept_log_{{.lines = 2}};
+  internal::ThrottledLog accept_log_{LogComponent::kServer, {.lines = 2}};
   std::unique_ptr<internal::DedupeTable> dedupe_;  // outlives the shards
   std::vector<std::unique_ptr<internal::ServerShard>> shards_;
   std::unique_ptr<TaskScope> accepting_;

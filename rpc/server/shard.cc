@@ -59,7 +59,7 @@ Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParame
     accepted = absl::InternalError("its handshake threw");
   }
   if (accepted.ok()) co_return;
-  Log(LogLevel::kInfo, fmt::format("a link was not accepted: {}", accepted.ToString()));
+  VERBENA_LOG_LINE(kServer, kInfo, fmt::format("a link was not accepted: {}", accepted.ToString()));
   // If the link was lost after it had opened, OnSessionDown() has taken it out already, or
   // OnSessionIdle() will. The session may be freed by now, and another may be at its address.
   auto found = sessions_.find(number);
@@ -96,7 +96,7 @@ Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> str
   }
   absl::Status told = co_await WithDeadline(RefuseOffer(*stream, endpoint.status()),
                                             shard_.wanted_limits().connect_timeout);
-  if (!told.ok()) Log(LogLevel::kInfo, told.ToString());
+  if (!told.ok()) VERBENA_LOG_LINE(kServer, kInfo, told.ToString());
   co_return endpoint.status();
 }
 
@@ -207,7 +207,8 @@ void ServerShard::CountRunning(RunningHandlers& running) {
 Task<void> ServerShard::CancelHandlers(TimePoint until) {
   RunningHandlers running;
   CountRunning(running);
-  Log(LogLevel::kWarning,
+  VERBENA_LOG_LINE(
+      kServer, kWarning,
       fmt::format("calls outlast the grace of the server's shutdown and are cancelled: {}",
                   running.empty() ? "no handler runs" : Described(running)));
   // Before the walk over the sessions, since a call that waits ends at once.
@@ -245,9 +246,9 @@ Task<void> ServerShard::AwaitHandlers() {
   while (calls_.active() > 0) {
     RunningHandlers running;
     CountRunning(running);
-    Log(LogLevel::kWarning,
-        fmt::format("the server waits for handlers that ignore their cancellation: {}",
-                    Described(running)));
+    VERBENA_LOG_LINE(kServer, kWarning,
+                     fmt::format("the server waits for handlers that ignore their cancellation: {}",
+                                 Described(running)));
     (void)co_await WithDeadline(calls_.WaitUntilIdle(), kReportInterval);
   }
 }

@@ -221,8 +221,9 @@ ServerStats ServerState::stats() const {
 }
 
 void ServerState::LogThrown(const char* method, const char* what) {
-  thrown_.Write(LogLevel::kError, executor().now(),
-                fmt::format("the handler of {} threw: {}", method, what));
+  VERBENA_LOG_THROTTLED(thrown_, kError, executor().now(),
+                        fmt::format("the handler of {} threw: {}", method, what),
+                        {{"method", method}});
 }
 
 // The exception's text goes to the log only: it may hold what the callers must not see.

@@ -193,7 +193,7 @@ class ServerState {
   ServerStats counts_;
   Event shutdown_begins_;
   bool draining_ = false;
-  ThrottledLog thrown_{{.lines = 1, .interval = std::chrono::seconds(10)}};
+  ThrottledLog thrown_{LogComponent::kServer, {.lines = 1, .interval = std::chrono::seconds(10)}};
   const std::unique_ptr<Admission> admission_;
   CallBacklog backlog_;
   uint32_t until_look_ = kCallsPerLook;

@@ -30,13 +30,23 @@ class DeviceKeeper::Lines {
   Lines(const Lines&) = delete;
   Lines& operator=(const Lines&) = delete;
   ~Lines() {
-    for (const auto& [level, line] : lines_) Log(level, line);
+    for (const Line& line : lines_) {
+      WriteLog(LogComponent::kRuntime, line.level, line.text, {{"device", line.device}});
+    }
   }
 
-  void Add(LogLevel level, std::string line) { lines_.emplace_back(level, std::move(line)); }
+  void Add(LogLevel level, const std::string& device, std::string text) {
+    if (!IsLogged(LogComponent::kRuntime, level)) return;
+    lines_.push_back({.level = level, .device = device, .text = std::move(text)});
+  }
 
  private:
-  std::vector<std::pair<LogLevel, std::string>> lines_;
+  struct Line {
+    LogLevel level;
+    std::string device;
+    std::string text;
+  };
+  std::vector<Line> lines_;
 };
 
 absl::StatusOr<std::unique_ptr<DeviceKeeper>> DeviceKeeper::Create(Device& device,
@@ -257,8 +267,9 @@ void DeviceKeeper::EnsureThread(Lines& lines) {
     thread_ = options_.start_thread ? options_.start_thread(work) : std::thread(work);
   } catch (const std::system_error& refused) {
     if (std::exchange(thread_refused_, true)) return;
-    lines.Add(LogLevel::kError, fmt::format("the system starts no thread that opens {} again: {}",
-                                            name_, refused.what()));
+    lines.Add(
+        LogLevel::kError, name_,
+        fmt::format("the system starts no thread that opens {} again: {}", name_, refused.what()));
     return;
   }
   thread_refused_ = false;
@@ -283,8 +294,9 @@ std::string DeviceKeeper::Obstacle() const {
 
 void DeviceKeeper::LogUnlocked(std::unique_lock<std::mutex>& lock, LogLevel level,
                                const std::string& line) {
+  if (!IsLogged(LogComponent::kRuntime, level)) return;
   lock.unlock();
-  Log(level, line);
+  WriteLog(LogComponent::kRuntime, level, line, {{"device", name_}});
   lock.lock();
 }
 
@@ -319,9 +331,11 @@ void DeviceKeeper::CloseBuried(std::unique_lock<std::mutex>& lock) {
     if (opened->context == nullptr) return true;
     const absl::Status status = opened->context->Close();
     if (status.ok()) return true;
-    Log(LogLevel::kWarning, fmt::format("{}, which has failed, stays open until its runtime ends: "
-                                        "it does not let itself be closed: {}",
-                                        name_, status.ToString()));
+    VERBENA_LOG_LINE(kRuntime, kWarning,
+                     fmt::format("{}, which has failed, stays open until its runtime ends: "
+                                 "it does not let itself be closed: {}",
+                                 name_, status.ToString()),
+                     {{"device", name_}});
     return false;
   });
   lock.lock();
@@ -409,8 +423,9 @@ absl::Status DeviceKeeper::PutInService(const std::shared_ptr<OpenedDevice>& ope
   for (size_t i = 0; i < users_.size(); ++i) {
     users_[i]->OnDeviceOpened(opened, std::move(memory[i]));
   }
-  lines.Add(LogLevel::kWarning, fmt::format("{} was reopened after {} attempt{}", name_, attempts_,
-                                            attempts_ == 1 ? "" : "s"));
+  lines.Add(LogLevel::kWarning, name_,
+            fmt::format("{} was reopened after {} attempt{}", name_, attempts_,
+                        attempts_ == 1 ? "" : "s"));
   return absl::OkStatus();
 }
 

@@ -142,8 +142,7 @@ class DeviceKeeper {
   std::string Obstacle() const;
   void Work();
   // These unlock meanwhile.
-  static void LogUnlocked(std::unique_lock<std::mutex>& lock, LogLevel level,
-                          const std::string& line);
+  void LogUnlocked(std::unique_lock<std::mutex>& lock, LogLevel level, const std::string& line);
   void CloseBuried(std::unique_lock<std::mutex>& lock);
   void TryAgain(std::unique_lock<std::mutex>& lock);
   absl::StatusOr<std::unique_ptr<Device>> CallOpen() const;

@@ -32,8 +32,10 @@ using Devices = std::vector<std::unique_ptr<Device>>;
 absl::StatusOr<std::unique_ptr<Device>> OpenRdma(const std::string& name) {
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<RdmaDevice> device, RdmaDevice::Open(name));
   const DevicePort port = device->default_port();
-  Log(LogLevel::kInfo,
-      fmt::format("links run over {}, port {}, GID {}", device->name(), port.port, port.gid_index));
+  VERBENA_LOG_LINE(
+      kRuntime, kInfo,
+      fmt::format("links run over {}, port {}, GID {}", device->name(), port.port, port.gid_index),
+      {{"device", device->name()}});
   return std::unique_ptr<Device>(std::move(device));
 }
 
@@ -43,10 +45,12 @@ absl::StatusOr<std::unique_ptr<Device>> OpenTcp(const TcpWireOptions& tcp) {
       std::unique_ptr<SoftDevice> device,
       SoftDevice::Create({.name = kTcpDeviceName, .shared_memory = false, .tcp = tcp}));
   VERBENA_ASSIGN_OR_RETURN(const ibv_gid gid, device->QueryGid(1, 0));
-  Log(LogLevel::kInfo,
+  VERBENA_LOG_LINE(
+      kRuntime, kInfo,
       fmt::format("links over TCP are taken at port {} of {}; peers are told {}",
                   device->tcp_port(), tcp.address.empty() ? "every address" : tcp.address,
-                  FormatIp(std::to_array(gid.raw))));
+                  FormatIp(std::to_array(gid.raw))),
+      {{"device", device->name()}});
   return std::unique_ptr<Device>(std::move(device));
 }
 
@@ -92,7 +96,8 @@ void AddRdma(PortLink link, const std::vector<PortInfo>& all, Devices& devices) 
     if (device.ok()) devices.push_back(*std::move(device));
   }
   if (!failure.ok()) {
-    Log(LogLevel::kInfo, fmt::format("an RDMA device is not used: {}", failure.ToString()));
+    VERBENA_LOG_LINE(kRuntime, kInfo,
+                     fmt::format("an RDMA device is not used: {}", failure.ToString()));
   }
 }
 
@@ -109,7 +114,8 @@ absl::StatusOr<Devices> OpenAll() {
   if (sharing.ok()) return devices;
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Device> tcp, OpenTcp({}));
   devices.push_back(std::move(tcp));
-  Log(LogLevel::kWarning,
+  VERBENA_LOG_LINE(
+      kRuntime, kWarning,
       fmt::format("this process shares no memory with others of its host, and reaches them over {} "
                   "instead: {}",
                   devices.front()->name(), std::string(sharing.message())));

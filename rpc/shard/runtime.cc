@@ -135,10 +135,10 @@ absl::Status RuntimeCore::StartAll() {
         std::make_unique<Shard>(*executor, *bootstrap_, static_cast<uint32_t>(i), id_, this));
     VERBENA_RETURN_IF_ERROR(BlockOn(InitShard(*shards_.back()), i));
   }
-  Log(LogLevel::kInfo,
-      fmt::format("Verbena {}.{}.{} runs {} executor{} over {}", VERBENA_VERSION_MAJOR,
-                  VERBENA_VERSION_MINOR, VERBENA_VERSION_PATCH, options_.executors,
-                  options_.executors == 1 ? "" : "s", fmt::join(device_names_, ", ")));
+  VERBENA_LOG_LINE(kRuntime, kInfo,
+                   fmt::format("Verbena {}.{}.{} runs {} executor{} over {}", VERBENA_VERSION_MAJOR,
+                               VERBENA_VERSION_MINOR, VERBENA_VERSION_PATCH, options_.executors,
+                               options_.executors == 1 ? "" : "s", fmt::join(device_names_, ", ")));
   return absl::OkStatus();
 }
 
@@ -189,7 +189,7 @@ absl::Status RuntimeCore::OpenNamedDevices() {
     if (kept.ok()) continue;
     if (last || !automatic || absl::IsInvalidArgument(kept)) return kept;
     const std::string line = fmt::format("{} is not used: {}", name, kept.ToString());
-    Log(LogLevel::kWarning, line);
+    VERBENA_LOG_LINE(kRuntime, kWarning, line, {{"device", name}});
     NoteDegraded(line);
   }
   return automatic && !has_tcp ? KeepTcpInReserve() : absl::OkStatus();
@@ -452,10 +452,12 @@ Task<void> Runtime::DeregisterMemory(std::unique_ptr<RegisteredMemory> memory) {
   try {
     co_await RunBlocking(std::move(end));
   } catch (const std::system_error& refused) {
-    Log(LogLevel::kWarning,
+    VERBENA_LOG_LINE(
+        kRuntime, kWarning,
         fmt::format("memory was deregistered on executor {}: the system starts no thread for it: "
                     "{}",
-                    shard->index(), refused.what()));
+                    shard->index(), refused.what()),
+        {{"executor", shard->index()}});
   }
 }
 

@@ -177,8 +177,10 @@ void ShardDevice::Take(Arrival arrival) {
   if (!arrival.memory.has_value()) return;
   const absl::Status made = MakeEndpoint(*std::move(arrival.memory)).status();
   if (!made.ok()) {
-    Log(LogLevel::kError, fmt::format("executor {} cannot use {}, which was reopened: {}",
-                                      options_.executor_index, name(), made.ToString()));
+    VERBENA_LOG_LINE(kRuntime, kError,
+                     fmt::format("executor {} cannot use {}, which was reopened: {}",
+                                 options_.executor_index, name(), made.ToString()),
+                     {{"executor", options_.executor_index}, {"device", name()}});
   }
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +25,7 @@
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/interceptor.h"
+#include "verbena/rpc/log.h"
 #include "verbena/rpc/policy.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
@@ -44,6 +46,8 @@ using verbena::Event;
 using verbena::Generator;
 using verbena::HedgingPolicy;
 using verbena::JoinHandle;
+using verbena::LogComponentName;
+using verbena::LogField;
 using verbena::Mutex;
 using verbena::MutexLock;
 using verbena::OutcomeOf;
@@ -480,6 +484,33 @@ TEST_F(GuideTest, AThreadWithoutCoroutinesGetsTheResultInACallback) {
 
 TEST_F(GuideTest, WorkThatBlocksRunsInAThread) {
   EXPECT_EQ(runtime_->BlockOn(SumInAThread({1, 2, 3})), 6);
+}
+
+// Verbena's lines go to `kept`, which stays until there is another sink.
+void KeepLog(std::mutex& mutex, std::vector<std::string>& kept) {
+  verbena::SetLogSink([&mutex, &kept](const verbena::LogRecord& record) {
+    std::string line(LogComponentName(record.component));
+    line.append(": ").append(record.text);
+    for (const LogField& field : record.fields) {
+      line.append(" ").append(field.key).append("=").append(field.value);
+    }
+    std::lock_guard lock(mutex);
+    kept.push_back(std::move(line));
+  });
+}
+
+TEST_F(GuideTest, ASinkOfTheProgramsGetsTheLinesThatTheLevelsAdmit) {
+  const std::string before = verbena::LogLevels();
+  std::mutex mutex;
+  std::vector<std::string> kept;
+  KeepLog(mutex, kept);
+  const absl::Status wrong = verbena::SetLogLevels("off,aplication=info");
+  EXPECT_THAT(std::string(wrong.message()), ::testing::HasSubstr("write \"application\""));
+  EXPECT_EQ(verbena::SetLogLevels("off,application=info"), absl::OkStatus());
+  verbena::Log(verbena::LogLevel::kInfo, "the volume is mounted");
+  verbena::SetLogSink(nullptr);
+  EXPECT_EQ(verbena::SetLogLevels(before), absl::OkStatus());
+  EXPECT_THAT(kept, ::testing::ElementsAre("application: the volume is mounted"));
 }
 
 }  // namespace

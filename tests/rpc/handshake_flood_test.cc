@@ -39,14 +39,12 @@ std::string Environment(const char* name, const char* otherwise) {
 // Counts what is logged by default, while it lives.
 struct Warnings {
   Warnings() {
-    count = 0;
-    SetLogSink([](LogLevel level, const std::string& message) {
-      if (level == LogLevel::kInfo) return;
-      if (++count <= 20) std::printf("%s\n", message.c_str());
+    SetLogSink([this](const LogRecord& record) {
+      if (++count <= 20) std::printf("%s\n", std::string(record.text).c_str());
     });
   }
   ~Warnings() { SetLogSink(nullptr); }
-  static inline std::atomic<int> count = 0;
+  std::atomic<int> count = 0;
 };
 
 class FloodProcess {
@@ -127,7 +125,7 @@ class HandshakeFloodTest : public RpcTest {
     const int opened = flood.AwaitOpened();
     EXPECT_GT(opened, std::stoi(Environment("FLOOD_TOTAL", "2000")) / 2);
     const Duration after = ConnectHonestly(limit);
-    const int lines = Warnings::count;
+    const int lines = warnings.count;
     std::printf(
         "flood from %s: %d connections, connected in %ld ms during, %ld ms after, %d log "
         "lines\n",

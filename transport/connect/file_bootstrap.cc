@@ -211,8 +211,9 @@ class FileAcceptor final : public internal::IoObject,
  private:
   void Complain(const absl::Status& status) {
     if (std::exchange(complained_, true)) return;
-    Log(LogLevel::kWarning,
-        fmt::format("{} keeps clients waiting: {}", directory_, status.ToString()));
+    VERBENA_LOG_LINE(kConnect, kWarning,
+                     fmt::format("{} keeps clients waiting: {}", directory_, status.ToString()),
+                     {{"server", directory_}});
   }
 
   const std::shared_ptr<internal::IoThread> io_;

@@ -286,10 +286,11 @@ absl::Status About(const MessageStream& stream, const char* what, const absl::St
 void LogNoLink(const MessageStream& stream, const absl::Status& why) {
   if (absl::IsCancelled(why)) return;
   const bool ran_out = why == CancelStatus(absl::StatusCode::kDeadlineExceeded);
-  HandshakeLog().Write(
-      LogLevel::kWarning, Clock::Real().Now(),
+  VERBENA_LOG_THROTTLED(
+      HandshakeLog(), kWarning, Clock::Real().Now(),
       fmt::format("no link with {}: {}", stream.peer(),
-                  ran_out ? "the time of the handshake has passed" : why.ToString()));
+                  ran_out ? "the time of the handshake has passed" : why.ToString()),
+      {{"peer", stream.peer()}});
 }
 
 }  // namespace
@@ -424,7 +425,7 @@ absl::Status CheckSameWire(const LinkParameters& mine, const LinkParameters& the
 }
 
 ThrottledLog& HandshakeLog() {
-  static auto* const log = new ThrottledLog({.lines = 8});
+  static auto* const log = new ThrottledLog(LogComponent::kConnect, {.lines = 8});
   return *log;
 }
 

@@ -325,7 +325,8 @@ bool CmChannel::ReadAll() {
     static_cast<CmEventListener*>(copy.id->context)->OnCmEvent(copy);
   }
   if (errno == EAGAIN || errno == EINTR) return true;
-  Log(LogLevel::kError,
+  VERBENA_LOG_LINE(
+      kConnect, kError,
       RdmaCmCallStatus("rdma_get_cm_event", errno, "no more events of rdma_cm").ToString());
   return false;
 }
@@ -581,7 +582,8 @@ void CmConnection::Destroy() {
   if (waiting_ != nullptr && !accepted_) return RejectCmRequest(id, RejectReason::kGone);
   // For an established connection, this sends the disconnect, too.
   if (rdma_destroy_id(id) != 0) {
-    Log(LogLevel::kWarning, RdmaCmCallStatus("rdma_destroy_id", errno, what_).ToString());
+    VERBENA_LOG_LINE(kConnect, kWarning,
+                     RdmaCmCallStatus("rdma_destroy_id", errno, what_).ToString());
   }
 }
 
@@ -685,8 +687,10 @@ absl::StatusOr<RdmaCmService> RdmaCm::Listen() {
   absl::StatusOr<uint16_t> port = ListenOnce(ip);
   for (int tries = 1; !port.ok() && tries < kListenTries; ++tries) port = ListenOnce(ip);
   VERBENA_RETURN_IF_ERROR(port.status());
-  Log(LogLevel::kInfo,
-      fmt::format("rdma_cm listens at {} on {}", SocketAddress(ip, *port).text(), options_.device));
+  VERBENA_LOG_LINE(
+      kConnect, kInfo,
+      fmt::format("rdma_cm listens at {} on {}", SocketAddress(ip, *port).text(), options_.device),
+      {{"device", options_.device}});
   return RdmaCmService{.address = ip, .port = *port};
 }
 
@@ -725,8 +729,10 @@ void RdmaCm::OnCmEvent(const CmEvent& event) {
   if (event.type != RDMA_CM_EVENT_DEVICE_REMOVAL) return;
   std::lock_guard lock(mutex_);
   if (event.id != listener_) return;
-  Log(LogLevel::kWarning,
-      fmt::format("{} is being removed: rdma_cm stops listening on it", options_.device));
+  VERBENA_LOG_LINE(
+      kConnect, kWarning,
+      fmt::format("{} is being removed: rdma_cm stops listening on it", options_.device),
+      {{"device", options_.device}});
   (void)rdma_destroy_id(std::exchange(listener_, nullptr));
 }
 
@@ -736,10 +742,11 @@ void RdmaCm::OnRequest(const CmEvent& request) {
   if (connection != nullptr) return connection->Adopt(request);
   const RejectReason reason = token ? RejectReason::kUnknownToken : RejectReason::kMalformed;
   RejectCmRequest(request.id, reason);
-  refusals_.Write(LogLevel::kWarning, Clock::Real().Now(),
-                  fmt::format("rdma_cm on {}: a request is refused: {}", options_.device,
-                              token ? "its token is unknown, was used before or came too late"
-                                    : "its private data is none of Verbena's"));
+  VERBENA_LOG_THROTTLED(refusals_, kWarning, Clock::Real().Now(),
+                        fmt::format("rdma_cm on {}: a request is refused: {}", options_.device,
+                                    token ? "its token is unknown, was used before or came too late"
+                                          : "its private data is none of Verbena's"),
+                        {{"device", options_.device}});
 }
 
 // --- clients

@@ -355,7 +355,7 @@ class RdmaCm final : public QpConnector, private CmEventListener {
   std::vector<IpAddress> addresses_;
   rdma_cm_id* listener_ = nullptr;  // at the first of addresses_
 
-  ThrottledLog refusals_{{}};
+  ThrottledLog refusals_{LogComponent::kConnect, {}};
 };
 
 }  // namespace verbena::internal

@@ -129,7 +129,7 @@ class TcpAcceptor final : public IoObject, public std::enable_shared_from_this<T
   bool closed_ = false;
   UniqueFd reserve_;   // a descriptor to give up when there is no other; may be none
   uint64_t shed_ = 0;  // connections closed for want of descriptors
-  ThrottledLog log_{{.lines = 1}};
+  ThrottledLog log_{LogComponent::kConnect, {.lines = 1}};
 };
 
 // The user's half.
@@ -419,10 +419,12 @@ void TcpAcceptor::AcceptNext() {
 
 void TcpAcceptor::OnStarved(const absl::Status& why) {
   shed_ += Shed();
-  log_.Write(LogLevel::kWarning, std::chrono::steady_clock::now(),
-             fmt::format("{} keeps clients waiting: {}; {} connections were closed so far: raise "
-                         "RLIMIT_NOFILE",
-                         address_, why.ToString(), shed_));
+  VERBENA_LOG_THROTTLED(
+      log_, kWarning, std::chrono::steady_clock::now(),
+      fmt::format("{} keeps clients waiting: {}; {} connections were closed so far: raise "
+                  "RLIMIT_NOFILE",
+                  address_, why.ToString(), shed_),
+      {{"server", address_}});
   TryAgainLater();
 }
 

@@ -68,8 +68,10 @@ void LogLeakedObject(const Device& device, const char* kind, const absl::Status&
                      Excuse excuse) {
   const bool by_memory = excuse == Excuse::kKeptMemory && device.keeps_memory();
   if (by_memory && absl::IsFailedPrecondition(status)) return;
-  Log(LogLevel::kError,
-      fmt::format("{}: a {} was not destroyed: {}", device.name(), kind, status.ToString()));
+  VERBENA_LOG_LINE(
+      kDevice, kError,
+      fmt::format("{}: a {} was not destroyed: {}", device.name(), kind, status.ToString()),
+      {{"device", device.name()}});
 }
 
 int NumaNodeOf(const char* sysfs_path) {

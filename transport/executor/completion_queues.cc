@@ -41,7 +41,8 @@ class CompletionQueues::Queue final : public ReadableListener {
     const int error = ibv_req_notify_cq(cq_, /*solicited_only=*/0);
     armed_ = error == 0;
     if (error != 0 && !std::exchange(arm_failure_logged_, true)) {
-      Log(LogLevel::kError,
+      VERBENA_LOG_LINE(
+          kExecutor, kError,
           fmt::format("{}; its executor polls without sleeping",
                       ErrnoStatus(error, "ibv_req_notify_cq on " + device_.name()).ToString()));
     }
@@ -50,7 +51,9 @@ class CompletionQueues::Queue final : public ReadableListener {
 
   void LogPollFailure(int error) {
     if (std::exchange(poll_failure_logged_, true)) return;
-    Log(LogLevel::kError, fmt::format("ibv_poll_cq on {} returned {}", device_.name(), error));
+    VERBENA_LOG_LINE(kExecutor, kError,
+                     fmt::format("ibv_poll_cq on {} returned {}", device_.name(), error),
+                     {{"device", device_.name()}});
   }
 
   // One event per arming, so one is there at most.
@@ -96,8 +99,9 @@ CompletionQueues::CompletionQueues(Waiter& waiter, Lag& lag) : waiter_(waiter), 
 
 CompletionQueues::~CompletionQueues() {
   for (const std::unique_ptr<Queue>& queue : queues_) {
-    Log(LogLevel::kError, "a CQ on " + queue->device().name() +
-                              " was not removed from its executor before that was destroyed");
+    VERBENA_LOG_LINE(kExecutor, kError,
+                     "a CQ on " + queue->device().name() +
+                         " was not removed from its executor before that was destroyed");
     waiter_.Unwatch(queue->channel_fd());
   }
 }

@@ -105,7 +105,8 @@ CpuPin::CpuPin(int cpu) {
   const int error = Pin(cpu, before_);
   pinned_ = error == 0;
   if (pinned_) return;
-  Log(LogLevel::kError,
+  VERBENA_LOG_LINE(
+      kExecutor, kError,
       ErrnoStatus(error,
                   fmt::format("an executor cannot be pinned to core {}; it runs unpinned", cpu))
           .ToString());
@@ -344,7 +345,8 @@ bool Executor::SetHostAlarm() {
     absl::StatusOr<std::unique_ptr<internal::HostAlarm>> alarm =
         internal::HostAlarm::Create(*impl.waiter);
     if (!alarm.ok()) {
-      Log(LogLevel::kError,
+      VERBENA_LOG_LINE(
+          kExecutor, kError,
           "an executor that its host drives stays awake: " + alarm.status().ToString());
       return false;
     }

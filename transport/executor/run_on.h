@@ -159,7 +159,7 @@ class CarriedResult {
     if constexpr (std::convertible_to<absl::Status, T>) {
       value_.emplace(status);
     } else {
-      Log(LogLevel::kError, status.ToString());
+      WriteLog(LogComponent::kExecutor, LogLevel::kError, status.ToString());
       std::abort();
     }
   }

@@ -38,7 +38,8 @@ constexpr Duration kReportInterval = std::chrono::seconds(10);
 
 Task<void> ReportWait(const TaskScope& scope, const std::string& owner) {
   while ((co_await Sleep(kReportInterval)).ok()) {
-    Log(LogLevel::kWarning,
+    VERBENA_LOG_LINE(
+        kExecutor, kWarning,
         fmt::format("{} waits for {} of its tasks to end: a task must end once it is cancelled",
                     owner, scope.size()));
   }
@@ -162,7 +163,8 @@ void JoinState::LogUnheard(const std::exception_ptr& exception) const {
   } catch (...) {
     reason = "no std::exception";
   }
-  Log(LogLevel::kError, fmt::format("a task given to {} threw: {}", site_.function, reason));
+  VERBENA_LOG_LINE(kExecutor, kError,
+                   fmt::format("a task given to {} threw: {}", site_.function, reason));
 }
 
 void JoinState::Drop() {
@@ -177,9 +179,9 @@ Task<void> JoinLogged(TaskScope& scope, std::string owner) {
   try {
     co_await scope.Join();
   } catch (const std::exception& error) {
-    Log(LogLevel::kError, fmt::format("a task of {} threw: {}", owner, error.what()));
+    VERBENA_LOG_LINE(kExecutor, kError, fmt::format("a task of {} threw: {}", owner, error.what()));
   } catch (...) {
-    Log(LogLevel::kError, fmt::format("a task of {} threw", owner));
+    VERBENA_LOG_LINE(kExecutor, kError, fmt::format("a task of {} threw", owner));
   }
 }
 

@@ -34,13 +34,13 @@ constexpr bool kUnderThreadSanitizer = false;
 
 absl::StatusOr<std::unique_ptr<Waiter>> CreateEpollWaiter() {
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<EpollWaiter> waiter, EpollWaiter::Create());
-  Log(LogLevel::kInfo, "an idle executor sleeps in epoll");
+  VERBENA_LOG_LINE(kExecutor, kInfo, "an idle executor sleeps in epoll");
   return std::unique_ptr<Waiter>(std::move(waiter));
 }
 
 absl::StatusOr<std::unique_ptr<Waiter>> CreateIoUringWaiter() {
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<IoUringWaiter> waiter, IoUringWaiter::Create());
-  Log(LogLevel::kInfo, "an idle executor sleeps in io_uring");
+  VERBENA_LOG_LINE(kExecutor, kInfo, "an idle executor sleeps in io_uring");
   return std::unique_ptr<Waiter>(std::move(waiter));
 }
 
@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<Waiter>> CreateWaiter(WaiterKind kind) {
   if (kind == WaiterKind::kEpoll || kUnderThreadSanitizer) return CreateEpollWaiter();
   absl::StatusOr<std::unique_ptr<Waiter>> io_uring = CreateIoUringWaiter();
   if (io_uring.ok()) return io_uring;
-  Log(LogLevel::kInfo, "io_uring cannot be used: " + io_uring.status().ToString());
+  VERBENA_LOG_LINE(kExecutor, kInfo, "io_uring cannot be used: " + io_uring.status().ToString());
   return CreateEpollWaiter();
 }
 

@@ -53,8 +53,10 @@ constexpr uint32_t kUsualAlignment = 4096;
 // --- Opening -------------------------------------------------------------------------------------
 
 void LogWithoutDirect(const OpenFile& file) {
-  Log(LogLevel::kInfo,
-      fmt::format("{} is used without O_DIRECT, which its file system does not have", file.path));
+  VERBENA_LOG_LINE(
+      kFile, kInfo,
+      fmt::format("{} is used without O_DIRECT, which its file system does not have", file.path),
+      {{"path", file.path}});
 }
 
 void SetAlignment(OpenFile& file, [[maybe_unused]] const struct statx& stat) {

@@ -24,8 +24,9 @@ constexpr size_t kMaxRegionBytes = size_t{1} << 30;
 constexpr uint32_t kRefused = std::numeric_limits<uint32_t>::max();
 
 void LogRefusal(int error, const char* what) {
-  Log(LogLevel::kInfo, fmt::format("files are used without registering them or their buffers: {}",
-                                   ErrnoStatus(error, what).ToString()));
+  VERBENA_LOG_LINE(kFile, kInfo,
+                   fmt::format("files are used without registering them or their buffers: {}",
+                               ErrnoStatus(error, what).ToString()));
 }
 
 }  // namespace

@@ -83,7 +83,8 @@ int32_t ExecuteUnlessCancelled(FileOperation& operation) {
 void LogOnce(const absl::Status& why) {
   static std::atomic<bool> logged{false};
   if (logged.exchange(true)) return;
-  Log(LogLevel::kWarning,
+  VERBENA_LOG_LINE(
+      kFile, kWarning,
       fmt::format(
           "files are read and written by {} threads per executor, which is slower than "
           "io_uring: {}. Where the kernel forbids io_uring, sysctl kernel.io_uring_disabled "

@@ -247,7 +247,8 @@ void DeviceContext::OnEvent(const ibv_async_event& event) {
     Dispatch(type, event.element.qp->qp_num);
     return;
   }
-  if (!IsRoutine(type)) Log(LogLevel::kWarning, Describe(device_, event));
+  if (!IsRoutine(type))
+    VERBENA_LOG_LINE(kLink, kWarning, Describe(device_, event), {{"device", device_.name()}});
   if (ChangesAddress(type)) RereadAddress();
   switch (type) {
     case IBV_EVENT_CQ_ERR:
@@ -287,14 +288,18 @@ void DeviceContext::RereadAddress() {
   if (!read.ok()) {
     // An address that is missing may come back, whatever opening the device would say of it.
     port_status_ = absl::UnavailableError(std::string(read.status().message()));
-    Log(LogLevel::kWarning, fmt::format("{}: no new links for now: {}", device_.name(),
-                                        std::string(read.status().message())));
+    VERBENA_LOG_LINE(kLink, kWarning,
+                     fmt::format("{}: no new links for now: {}", device_.name(),
+                                 std::string(read.status().message())),
+                     {{"device", device_.name()}});
     return;
   }
   const PortAddress& first = read->front();
   if (!SameAddress(first, address_)) {
-    Log(LogLevel::kWarning, fmt::format("{}: new links use GID {} and LID {:#x} of port {}",
-                                        device_.name(), first.gid_index, first.lid, first.port));
+    VERBENA_LOG_LINE(kLink, kWarning,
+                     fmt::format("{}: new links use GID {} and LID {:#x} of port {}",
+                                 device_.name(), first.gid_index, first.lid, first.port),
+                     {{"device", device_.name()}});
   }
   address_ = first;
   alike_.assign(read->begin() + 1, read->end());

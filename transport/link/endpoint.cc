@@ -77,9 +77,11 @@ absl::StatusOr<ibv_cq*> EndpointQueues::NewCq() {
 
 void EndpointQueues::RemoveCq() {
   if (absl::Status removed = executor_.RemoveCq(cq_); !removed.ok()) {
-    Log(LogLevel::kError,
+    VERBENA_LOG_LINE(
+        kLink, kError,
         fmt::format("{}a completion queue was not destroyed: {}",
-                    are_lost_ ? "a lost queue is replaced, but " : "", removed.ToString()));
+                    are_lost_ ? "a lost queue is replaced, but " : "", removed.ToString()),
+        {{"device", context_.device().name()}});
   }
 }
 
@@ -289,7 +291,8 @@ bool Endpoint::PostReceives() {
 
 void Endpoint::Flush() {
   if (absl::Status status = queues_.receives().Post(); !status.ok()) {
-    Log(LogLevel::kError, fmt::format("all links close: {}", status.ToString()));
+    VERBENA_LOG_LINE(kLink, kError, fmt::format("all links close: {}", status.ToString()),
+                     {{"device", device_name()}});
     CloseAll(status);
   }
 }
@@ -477,7 +480,9 @@ Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stre
   absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(listener, *stream), deadline);
   if (!created.ok()) {
     absl::Status refused = co_await WithDeadline(RefuseOffer(*stream, created.status()), deadline);
-    if (!refused.ok()) Log(LogLevel::kInfo, refused.ToString());
+    if (!refused.ok())
+      VERBENA_LOG_LINE(kLink, kInfo, refused.ToString(),
+                       {{"peer", stream->peer()}, {"device", device_name()}});
     co_return created.status();
   }
   LinkHandshake handshake(*this, links_, gate_, identity_, (*created)->key(), std::move(stream));
@@ -554,12 +559,15 @@ Task<void> Endpoint::Rebuild() {
     if (service_.failed()) co_return;
     if (replaced.ok() && !queues_.are_lost()) break;
     if (replaced.ok()) replaced = absl::UnavailableError("the new queues are lost as well");
-    Log(LogLevel::kError, fmt::format("{}: lost queues are not replaced yet: {}", device_name(),
-                                      replaced.ToString()));
+    VERBENA_LOG_LINE(
+        kLink, kError,
+        fmt::format("{}: lost queues are not replaced yet: {}", device_name(), replaced.ToString()),
+        {{"device", device_name()}});
     if (!(co_await Sleep(pause)).ok()) co_return;
   }
   service_.Resume();
-  Log(LogLevel::kWarning, fmt::format("{}: lost queues are replaced", device_name()));
+  VERBENA_LOG_LINE(kLink, kWarning, fmt::format("{}: lost queues are replaced", device_name()),
+                   {{"device", device_name()}});
 }
 
 // The completion queue is made here: its executor polls it.
@@ -625,8 +633,10 @@ Task<void> Endpoint::Release() {
 void Endpoint::StartTeardown(Link& link, const absl::Status& reason) {
   if (!service_.shutting_down()) {
     ++stats_.links_lost;
-    Log(LogLevel::kInfo, fmt::format("link to {} (QPN {:#x}) closes: {}", link.peer(), link.qpn(),
-                                     reason.ToString()));
+    VERBENA_LOG_LINE(kLink, kInfo,
+                     fmt::format("link to {} (QPN {:#x}) closes: {}", link.peer(), link.qpn(),
+                                 reason.ToString()),
+                     {{"peer", link.peer()}, {"link", link.qpn()}, {"device", device_name()}});
   }
   link_tasks_.Spawn(Teardown(link));
 }
@@ -701,10 +711,12 @@ bool Endpoint::EndLinkReceives(uint32_t slot, QpIdentity identity) {
   LinkReceives& receives = *queues_.link_receives();
   const uint32_t held = receives.unaccounted(slot);
   if (held > 0 && !context().device().Quiesced(identity)) {
-    Log(LogLevel::kError,
+    VERBENA_LOG_LINE(
+        kLink, kError,
         fmt::format("{}: a queue pair that could not be destroyed keeps {} receives: this executor "
                     "has one link fewer",
-                    device_name(), held));
+                    device_name(), held),
+        {{"device", device_name()}});
     return false;
   }
   stats_.receives_lost += receives.End(slot);
@@ -715,10 +727,11 @@ bool Endpoint::EndLinkReceives(uint32_t slot, QpIdentity identity) {
 // was leased to it.
 void Endpoint::Hold(QpIdentity qp, uint32_t qpn, std::vector<BufferPin> leased) {
   if (leased.empty() || context().device().Quiesced(qp)) return;
-  Log(LogLevel::kWarning,
-      fmt::format("{} pieces of memory that the peer of QPN {:#x} had a lease on are "
-                  "kept back: it is in the middle of a write",
-                  leased.size(), qpn));
+  VERBENA_LOG_LINE(kLink, kWarning,
+                   fmt::format("{} pieces of memory that the peer of QPN {:#x} had a lease on are "
+                               "kept back: it is in the middle of a write",
+                               leased.size(), qpn),
+                   {{"link", qpn}, {"device", device_name()}});
   holds_.Spawn(HoldUntilQuiesced(qp, std::move(leased)));
 }
 

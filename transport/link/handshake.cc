@@ -241,8 +241,15 @@ void LinkHandshake::MarkOpen(Link& link, const LinkParameters& peer, const std::
   const uint32_t max_reads = ReadsStarted(context().device(), peer.max_reads);
   const uint32_t packet_bytes = std::min(128u << address().path_mtu, peer.mtu_bytes);
   link.MarkOpen(peer, max_reads, packet_bytes, name, first_send);
+  VERBENA_LOG_LINE(
+      kLink, kDebug,
+      fmt::format("link to {} (QPN {:#x}) is open over {}: {} READs at once, {} bytes a packet",
+                  name, link.qpn(), context().device().name(), max_reads, packet_bytes),
+      {{"peer", name}, {"link", link.qpn()}, {"device", context().device().name()}});
   if (const std::string mtu = DescribePathMtu(address(), peer.mtu_bytes); !mtu.empty()) {
-    Log(LogLevel::kInfo, fmt::format("link with {} (QPN {:#x}): {}", name, link.qpn(), mtu));
+    VERBENA_LOG_LINE(kLink, kInfo,
+                     fmt::format("link with {} (QPN {:#x}): {}", name, link.qpn(), mtu),
+                     {{"peer", name}, {"link", link.qpn()}});
   }
 }
 

@@ -26,8 +26,9 @@ constexpr uint32_t kMaxBindings = 255;
 // A device that is short of windows is short for each link, and peers connect as often as they
 // like.
 void LogShortage(const std::string& message) {
-  static thread_local ThrottledLog log({.lines = 1, .interval = std::chrono::seconds(10)});
-  log.Write(LogLevel::kWarning, Clock::Real().Now(), message);
+  static thread_local ThrottledLog log(LogComponent::kLink,
+                                       {.lines = 1, .interval = std::chrono::seconds(10)});
+  VERBENA_LOG_THROTTLED(log, kWarning, Clock::Real().Now(), message);
 }
 
 unsigned WindowAccess(LeaseAccess access) {

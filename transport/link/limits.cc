@@ -267,21 +267,27 @@ absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& 
   VERBENA_RETURN_IF_ERROR(has_srq ? FitSharedReceives(device, limits)
                                   : FitOwnReceives(device, limits));
   if (!has_srq) {
-    Log(limits.max_links == wanted.max_links ? LogLevel::kInfo : LogLevel::kWarning,
-        fmt::format(
-            "{} has no shared receive queues: {} links (wanted {}), with {} receives and {} "
-            "credits each; srq_depth {} and receives_per_link {} say how many",
-            device.name(), limits.max_links, wanted.max_links, limits.receives_per_link,
-            limits.initial_credits, wanted.srq_depth, wanted.receives_per_link));
+    const bool fewer = limits.max_links != wanted.max_links;
+    const LogLevel level = fewer ? LogLevel::kWarning : LogLevel::kInfo;
+    if (!IsLogged(LogComponent::kLink, level)) return limits;
+    WriteLog(LogComponent::kLink, level,
+             fmt::format(
+                 "{} has no shared receive queues: {} links (wanted {}), with {} receives and {} "
+                 "credits each; srq_depth {} and receives_per_link {} say how many",
+                 device.name(), limits.max_links, wanted.max_links, limits.receives_per_link,
+                 limits.initial_credits, wanted.srq_depth, wanted.receives_per_link),
+             {{"device", device.name()}});
     return limits;
   }
   if (limits.max_links != wanted.max_links || limits.srq_depth != wanted.srq_depth ||
       limits.send_queue_depth != wanted.send_queue_depth) {
-    Log(LogLevel::kWarning,
+    VERBENA_LOG_LINE(
+        kLink, kWarning,
         fmt::format("{} limits links to {} (wanted {}), SRQ depth to {} (wanted {}), send queue "
                     "depth to {} (wanted {})",
                     device.name(), limits.max_links, wanted.max_links, limits.srq_depth,
-                    wanted.srq_depth, limits.send_queue_depth, wanted.send_queue_depth));
+                    wanted.srq_depth, limits.send_queue_depth, wanted.send_queue_depth),
+        {{"device", device.name()}});
   }
   return limits;
 }

@@ -36,7 +36,7 @@ Task<absl::Status> LinkQp::MoveToError(ControlPool& control, Device& device,
         if (!moved.ok() || !marker.has_value()) return moved;
         return PostDrainMarker(qp, *marker);
       });
-  if (!status.ok()) Log(LogLevel::kWarning, status.ToString());
+  if (!status.ok()) VERBENA_LOG_LINE(kLink, kWarning, status.ToString());
   co_await stream_.AwaitUnread();
   co_return status;
 }
@@ -157,10 +157,12 @@ absl::Status Link::About(const FrameHeader& frame, const absl::Status& violation
 
 void Link::CloseForViolation(const absl::Status& violation) {
   // A peer can cause these as often as it connects.
-  static thread_local ThrottledLog log({.lines = 4, .interval = std::chrono::seconds(10)});
-  log.Write(LogLevel::kWarning, host_.executor().now(),
-            fmt::format("{} breaks the protocol, so its link (QPN {:#x}) closes: {}", peer(), qpn(),
-                        violation.ToString()));
+  static thread_local ThrottledLog log(LogComponent::kLink,
+                                       {.lines = 4, .interval = std::chrono::seconds(10)});
+  VERBENA_LOG_THROTTLED(log, kWarning, host_.executor().now(),
+                        fmt::format("{} breaks the protocol, so its link (QPN {:#x}) closes: {}",
+                                    peer(), qpn(), violation.ToString()),
+                        {{"peer", peer()}, {"link", qpn()}});
   Close(violation);
 }
 
@@ -365,10 +367,12 @@ Task<void> Link::Drain(TurnPacer& pacer) {
   if (marker.has_value() && sends.slots().in_flight() > 0) {
     absl::Status drained = co_await qp_.AwaitDrained(limit);
     if (!drained.ok()) {
-      static thread_local ThrottledLog log({.lines = 1, .interval = std::chrono::seconds(10)});
-      log.Write(LogLevel::kWarning, host_.executor().now(),
-                fmt::format("QPN {:#x}: {} of the posted WRs did not flush in time", qpn(),
-                            sends.slots().in_flight()));
+      static thread_local ThrottledLog log(LogComponent::kLink,
+                                           {.lines = 1, .interval = std::chrono::seconds(10)});
+      VERBENA_LOG_THROTTLED(log, kWarning, host_.executor().now(),
+                            fmt::format("QPN {:#x}: {} of the posted WRs did not flush in time",
+                                        qpn(), sends.slots().in_flight()),
+                            {{"peer", peer()}, {"link", qpn()}});
     }
   }
   if (context.device().capabilities().last_wqe_event) {

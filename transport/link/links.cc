@@ -98,17 +98,21 @@ uint32_t LostReceives::EndDoubt(TimePoint now) {
   ForgetQuiesced();
   if (!unquiesced_.empty()) {
     const uint32_t lost = ring_->WriteOff();
-    log_.Write(LogLevel::kError, now,
-               fmt::format("{} receives of {} are lost: {} queue pairs that could not be destroyed "
-                           "may have them",
-                           lost, device_.name(), unquiesced_.size()));
+    VERBENA_LOG_THROTTLED(
+        log_, kError, now,
+        fmt::format("{} receives of {} are lost: {} queue pairs that could not be destroyed "
+                    "may have them",
+                    lost, device_.name(), unquiesced_.size()),
+        {{"device", device_.name()}});
     return 0;
   }
   const uint32_t found = ring_->Reclaim();
-  log_.Write(LogLevel::kWarning, now,
-             fmt::format("{} dropped {} receives of queue pairs that it destroyed; they are free "
-                         "again",
-                         device_.name(), found));
+  VERBENA_LOG_THROTTLED(
+      log_, kWarning, now,
+      fmt::format("{} dropped {} receives of queue pairs that it destroyed; they are free "
+                  "again",
+                  device_.name(), found),
+      {{"device", device_.name()}});
   return found;
 }
 
@@ -119,10 +123,12 @@ bool LostReceives::WantsNewQueues(TimePoint now, bool in_service) {
   if (!lacks || !in_service) return false;
   if (replaced_.has_value() && now - *replaced_ < kReplacementPause) return false;
   replaced_ = now;
-  log_.Write(LogLevel::kWarning, now,
-             fmt::format("{} may have dropped more receives than there are spare ones: the queues "
-                         "of this executor are replaced",
-                         device_.name()));
+  VERBENA_LOG_THROTTLED(
+      log_, kWarning, now,
+      fmt::format("{} may have dropped more receives than there are spare ones: the queues "
+                  "of this executor are replaced",
+                  device_.name()),
+      {{"device", device_.name()}});
   return true;
 }
 void LivenessRound::Start() {

@@ -192,7 +192,7 @@ class LostReceives {
   // is lost to the device.
   std::vector<QpIdentity> unquiesced_;
   std::optional<TimePoint> replaced_;  // when new queues were last wanted
-  ThrottledLog log_{{.lines = 2, .interval = std::chrono::seconds(10)}};
+  ThrottledLog log_{LogComponent::kLink, {.lines = 2, .interval = std::chrono::seconds(10)}};
 };
 
 // Steps of all teardowns of an endpoint in one turn. A step takes about ten microseconds, and

@@ -249,13 +249,16 @@ void LinkSender::EndLink(const ibv_wc& completion) {
 }
 
 void LinkSender::LogFailure(const ibv_wc& completion) {
-  const std::string text(WcStatus(completion, owner_.peer()).message());
+  const auto text = [&] { return std::string(WcStatus(completion, owner_.peer()).message()); };
   if (IsOrdinaryEnd(completion.status, host_.device().kind())) {
-    return Log(LogLevel::kInfo, "a link ends: " + text);
+    return VERBENA_LOG_LINE(kLink, kInfo, "a link ends: " + text(),
+                            {{"peer", owner_.peer()}, {"link", completion.qp_num}});
   }
   // A peer can cause these as often as it connects.
-  static thread_local ThrottledLog log({.lines = 4, .interval = std::chrono::seconds(10)});
-  log.Write(LogLevel::kWarning, host_.executor().now(), "a link fails: " + text);
+  static thread_local ThrottledLog log(LogComponent::kLink,
+                                       {.lines = 4, .interval = std::chrono::seconds(10)});
+  VERBENA_LOG_THROTTLED(log, kWarning, host_.executor().now(), "a link fails: " + text(),
+                        {{"peer", owner_.peer()}, {"link", completion.qp_num}});
 }
 
 void LinkSender::OnLateCompletion(const ibv_wc& completion) {

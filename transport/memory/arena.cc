@@ -41,11 +41,13 @@ absl::Status Arena::Allocate(ArenaKind kind) {
       return absl::OkStatus();
     }
     if (!absl::IsResourceExhausted(memory.status())) return memory.status();
-    Log(LogLevel::kWarning,
+    VERBENA_LOG_LINE(
+        kMemory, kWarning,
         fmt::format(
             "{}: {} bytes of payload memory are not mapped by peers, who then reach it more "
             "slowly: {}",
-            device_->name(), bytes_, memory.status().ToString()));
+            device_->name(), bytes_, memory.status().ToString()),
+        {{"device", device_->name()}});
   }
   VERBENA_ASSIGN_OR_RETURN(std::byte * pages, MapPages(bytes_));
   data_ = reinterpret_cast<char*>(pages);

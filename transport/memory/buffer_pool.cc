@@ -274,12 +274,14 @@ void BufferPoolCore::Close() {
   }
   if (used_ != coming) {
     abandoned_.store(true, std::memory_order_release);
-    Log(LogLevel::kError,
+    VERBENA_LOG_LINE(
+        kMemory, kError,
         fmt::format(
             "the {} pool was destroyed while {} bytes of its buffers were in use: all of its "
             "{} bytes stay registered until the process ends. Destroy Buffers and payloads "
             "before their Runtime",
-            name(), used_ - coming, arena_bytes_));
+            name(), used_ - coming, arena_bytes_),
+        {{"pool", name()}});
     device_.KeepMemory();
     KeepForEver(this);
     return;
@@ -517,8 +519,10 @@ void BufferPoolCore::Refuse(const absl::Status& refused, size_t retired_bytes) {
                                   name(), budget_, bound_, std::string(refused.message())));
   mark_ = SIZE_MAX;
   if (std::exchange(logged_bound_, bound_) == bound_) return;
-  Log(LogLevel::kWarning, fmt::format("the {} budget shrinks from {} to {} bytes: {}", name(),
-                                      budget_, bound_, refused.ToString()));
+  VERBENA_LOG_LINE(kMemory, kWarning,
+                   fmt::format("the {} budget shrinks from {} to {} bytes: {}", name(), budget_,
+                               bound_, refused.ToString()),
+                   {{"pool", name()}});
 }
 
 void BufferPoolCore::PauseGrowth() {

@@ -105,11 +105,13 @@ RegisteredMemory::~RegisteredMemory() {
         << " bytes is in the io_uring of another thread: call LeaveRing() there first";
     return;
   }
-  Log(LogLevel::kError,
+  VERBENA_LOG_LINE(
+      kMemory, kError,
       fmt::format(
           "registered memory was destroyed while {} buffers of it were in use: its {} bytes "
           "stay registered with {} until the process ends. Destroy its Buffers first",
-          in_use, core_->region().size(), core_->device().name()));
+          in_use, core_->region().size(), core_->device().name()),
+      {{"device", core_->device().name()}});
   core_->device().KeepMemory();
   // Kept for ever: the buffers refer to it.
   static std::mutex mutex;

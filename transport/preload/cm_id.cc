@@ -71,14 +71,15 @@ bool AnySource() {
 // our device, whose GID is `own`, would connect. If ours is an IP address, so is the peer's: the
 // one that it connects from. VERBENA_SOFT_ANY_SOURCE=1 allows others.
 bool MayNameGid(int fd, const IpAddress& own, const IpAddress& named) {
-  static ThrottledLog& refused = *new ThrottledLog({});
+  static ThrottledLog& refused = *new ThrottledLog(LogComponent::kDevice, {});
   if (!IsAddress(own) || AnySource()) return true;
   const std::optional<TcpSource> source = TcpSource::Of(fd);
   if (!source.has_value()) return false;
   if (source->MayHave(named) || (source->this_host && IsLocalGid(named))) return true;
-  refused.Write(LogLevel::kWarning, Clock::Real().Now(),
-                "rdma_cm: a request from " + FormatIp(source->address) + " names the GID of " +
-                    FormatIp(named) + "; VERBENA_SOFT_ANY_SOURCE=1 allows it");
+  VERBENA_LOG_THROTTLED(refused, kWarning, Clock::Real().Now(),
+                        "rdma_cm: a request from " + FormatIp(source->address) +
+                            " names the GID of " + FormatIp(named) +
+                            "; VERBENA_SOFT_ANY_SOURCE=1 allows it");
   return false;
 }
 
@@ -90,7 +91,7 @@ uint8_t AtMost255(int value) { return static_cast<uint8_t>(std::clamp(value, 0, 
 }  // namespace
 
 int CmRefuse(const char* why) {
-  Log(LogLevel::kWarning, why);
+  VERBENA_LOG_LINE(kDevice, kWarning, why);
   return CmFail(EOPNOTSUPP);
 }
 

@@ -35,7 +35,7 @@ constexpr auto kBetweenAttempts = std::chrono::milliseconds(20);
 
 // Never destroyed, as CmLoop.
 ThrottledLog& RefusedMessages() {
-  static auto& log = *new ThrottledLog({});
+  static auto& log = *new ThrottledLog(LogComponent::kDevice, {});
   return log;
 }
 
@@ -288,9 +288,9 @@ void CmStream::Read() {
   received_ = 0;
   auto message = DecodeCmMessage(incoming_);
   if (!message.ok()) {
-    RefusedMessages().Write(LogLevel::kWarning, CmLoop::Clock::now(),
-                            fmt::format("rdma_cm: {}; the connection is closed",
-                                        std::string(message.status().message())));
+    VERBENA_LOG_THROTTLED(RefusedMessages(), kWarning, CmLoop::Clock::now(),
+                          fmt::format("rdma_cm: {}; the connection is closed",
+                                      std::string(message.status().message())));
     return owner_->OnStreamLost(EPROTO);
   }
   owner_->OnStreamMessage(*message);

@@ -266,16 +266,18 @@ std::vector<std::unique_ptr<ControlSocket>> ControlListener::Accept(size_t room,
 }
 
 void ControlListener::Refuse(const absl::Status& why, TimePoint now) {
-  refused_.Write(LogLevel::kWarning, now,
-                 fmt::format("{} refuses a process: {}", device_, why.ToString()));
+  VERBENA_LOG_THROTTLED(refused_, kWarning, now,
+                        fmt::format("{} refuses a process: {}", device_, why.ToString()),
+                        {{"device", device_}});
 }
 
 void ControlListener::OnStarved(const absl::Status& why, TimePoint now) {
   retry_ = SaturatingAdd(now, kRetryDelay);
-  starved_.Write(LogLevel::kWarning, now,
-                 fmt::format("{} keeps processes waiting that connect to it: {}; raise "
-                             "RLIMIT_NOFILE",
-                             device_, why.ToString()));
+  VERBENA_LOG_THROTTLED(starved_, kWarning, now,
+                        fmt::format("{} keeps processes waiting that connect to it: {}; raise "
+                                    "RLIMIT_NOFILE",
+                                    device_, why.ToString()),
+                        {{"device", device_}});
 }
 
 }  // namespace verbena::internal::soft

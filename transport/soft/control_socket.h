@@ -172,8 +172,8 @@ class ControlListener {
   const std::string device_;
   const UniqueFd fd_;
   TimePoint retry_ = kNever;
-  ThrottledLog refused_{{}};
-  ThrottledLog starved_{{}};
+  ThrottledLog refused_{LogComponent::kDevice, {}};
+  ThrottledLog starved_{LogComponent::kDevice, {}};
 };
 
 }  // namespace verbena::internal::soft

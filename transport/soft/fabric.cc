@@ -85,10 +85,12 @@ absl::Status SoftFabric::Start(TcpWireListener listener) {
       if (!state_.options().tcp.has_value()) return status;
       // With an address and a port, everybody knows the name of the Unix socket. A process of
       // another user may have taken it, and must not keep the device from its work.
-      Log(LogLevel::kWarning,
+      VERBENA_LOG_LINE(
+          kDevice, kWarning,
           fmt::format("{} reaches other processes of this host over TCP alone, because its shared "
                       "memory cannot be announced: {}",
-                      state_.name(), status.ToString()));
+                      state_.name(), status.ToString()),
+          {{"device", state_.name()}});
       wire_.reset();
     }
   }
@@ -310,9 +312,10 @@ SoftFabric::NewLane SoftFabric::MakeLane(CompletionQueue& cq, const std::shared_
       peer->in_process() ? SharedRegion::Anonymous(BytesOf(geometry))
                          : SharedRegion::Create("verbena-lane", BytesOf(geometry));
   if (!region.ok()) {
-    no_memory_.Write(
-        LogLevel::kError, state_.Now(),
-        fmt::format("{} has no memory for a lane: {}", state_.name(), region.status().ToString()));
+    VERBENA_LOG_THROTTLED(
+        no_memory_, kError, state_.Now(),
+        fmt::format("{} has no memory for a lane: {}", state_.name(), region.status().ToString()),
+        {{"device", state_.name()}});
     return {};
   }
   NewLane lane{.memory = std::make_shared<LaneMemory>(*std::move(region), geometry),

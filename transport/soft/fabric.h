@@ -112,7 +112,8 @@ class SoftFabric final : public WireHost, public SoftObjects::Connector {
   SoftState& state_;
   SoftObjects& objects_;
   std::atomic<uint64_t> next_lane_id_{1};
-  ThrottledLog no_memory_{{}};  // for lanes: each queue pair that a peer asks for may need one
+  ThrottledLog no_memory_{LogComponent::kDevice,
+                          {}};  // for lanes: each queue pair that a peer asks for may need one
   std::mutex peers_mutex_;      // a leaf
   std::map<DeviceAddress, std::shared_ptr<Peer>> peers_;  // none behind TCP
   std::unique_ptr<SharedWire> wire_;  // null: there is no wire over shared memory

@@ -16,9 +16,9 @@ namespace {
 
 // A peer can have it written as often as it likes.
 void LogCorruptRing(const char* what) {
-  static ThrottledLog& log = *new ThrottledLog({});
-  log.Write(LogLevel::kError, Clock::Real().Now(),
-            std::string("soft device: a peer corrupted its ring; ") + what);
+  static ThrottledLog& log = *new ThrottledLog(LogComponent::kDevice, {});
+  VERBENA_LOG_THROTTLED(log, kError, Clock::Real().Now(),
+                        std::string("soft device: a peer corrupted its ring; ") + what);
 }
 
 }  // namespace

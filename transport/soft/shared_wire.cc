@@ -202,9 +202,11 @@ SharedWire::Connection* SharedWire::Dial(const ConnectRequest& request, TimePoin
     socket = absl::UnavailableError(socket.status().message());
   }
   if (!socket.ok()) {
-    log_.Write(LogLevel::kInfo, now_,
-               fmt::format("{}: no soft device of this host answers under {}: {}", state_.name(),
-                           AddressText(request.address), socket.status().ToString()));
+    VERBENA_LOG_THROTTLED(
+        log_, kInfo, now_,
+        fmt::format("{}: no soft device of this host answers under {}: {}", state_.name(),
+                    AddressText(request.address), socket.status().ToString()),
+        {{"device", state_.name()}, {"peer", AddressText(request.address)}});
     host_.ConnectByTcp(request, socket.status());
     return nullptr;
   }
@@ -271,9 +273,10 @@ absl::StatusOr<SharedWire::Connection*> SharedWire::Add(std::unique_ptr<ControlS
   if (error != 0) {
     absl::Status status =
         ErrnoStatus(error, "epoll_ctl(ADD), which fs.epoll.max_user_watches bounds");
-    log_.Write(LogLevel::kWarning, now_,
-               fmt::format("{} refuses process {}: {}", state_.name(), raw->socket->pid(),
-                           status.ToString()));
+    VERBENA_LOG_THROTTLED(log_, kWarning, now_,
+                          fmt::format("{} refuses process {}: {}", state_.name(),
+                                      raw->socket->pid(), status.ToString()),
+                          {{"device", state_.name()}});
     Unwatch(*raw);
     return status;
   }
@@ -544,16 +547,18 @@ void SharedWire::End(Connection& connection, const absl::Status& reason) {
   if (connection.over) return;
   const std::shared_ptr<Peer> peer = connection.peer;
   if (peer == nullptr) {
-    log_.Write(LogLevel::kWarning, now_,
-               fmt::format("{} gives up on process {}: {}", state_.name(), connection.socket->pid(),
-                           reason.ToString()));
+    VERBENA_LOG_THROTTLED(log_, kWarning, now_,
+                          fmt::format("{} gives up on process {}: {}", state_.name(),
+                                      connection.socket->pid(), reason.ToString()),
+                          {{"device", state_.name()}});
     EndSending(connection, reason);
     return;
   }
-  log_.Write(
-      LogLevel::kInfo, now_,
+  VERBENA_LOG_THROTTLED(
+      log_, kInfo, now_,
       fmt::format("{}: the soft device {} of process {} is lost: {}", state_.name(),
-                  AddressText(connection.address), connection.socket->pid(), reason.ToString()));
+                  AddressText(connection.address), connection.socket->pid(), reason.ToString()),
+      {{"device", state_.name()}, {"peer", AddressText(connection.address)}});
   // In this order: the peer takes the end of our connections for the end of our copies.
   host_.LosePeer(*peer);
   for (auto& each : connections_) {
@@ -603,8 +608,8 @@ void SharedWire::EndOverdue() {
       const absl::Status reason = absl::DeadlineExceededError(
           fmt::format("{} does not say in time how queue pair {} is reached (process stopped?)",
                       AddressText(each->address), late.remote_qpn));
-      log_.Write(LogLevel::kInfo, now_,
-                 fmt::format("{}: {}", state_.name(), std::string(reason.message())));
+      VERBENA_LOG_THROTTLED(log_, kInfo, now_,
+                            fmt::format("{}: {}", state_.name(), std::string(reason.message())));
       host_.FinishConnect(late, nullptr, 0);
       late.NotFound(reason);
     }

@@ -166,7 +166,7 @@ class SharedWire final : public Engine::Wire {
   UniqueFd epoll_;
   std::unique_ptr<ControlListener> listener_;
   TimePoint now_{};
-  ThrottledLog log_{{}};  // of peers that come, go and fail
+  ThrottledLog log_{LogComponent::kDevice, {}};  // of peers that come, go and fail
   uint64_t next_request_ = 1;
   TimePoint next_deadline_ = kNever;  // no deadline of a connection is earlier
   std::vector<std::unique_ptr<Connection>> connections_;

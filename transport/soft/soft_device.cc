@@ -152,7 +152,9 @@ SoftDevice::~SoftDevice() {
   parts_->fabric.Leave();
   const size_t leaked = parts_->objects.size(/*with_memory=*/!keeps_memory());
   if (leaked == 0) return;
-  Log(LogLevel::kError, fmt::format("{} is destroyed with {} objects alive", name(), leaked));
+  VERBENA_LOG_LINE(kDevice, kError,
+                   fmt::format("{} is destroyed with {} objects alive", name(), leaked),
+                   {{"device", name()}});
 }
 
 bool SoftDevice::Step() { return parts_->engine.Step(); }

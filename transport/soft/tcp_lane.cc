@@ -62,10 +62,11 @@ constexpr size_t kStagingBytes = 16384;
 
 // A peer can have it written as often as it likes.
 void LogClosed(const LanePair& pair) {
-  static ThrottledLog& log = *new ThrottledLog({});
-  const std::string text = fmt::format("soft device: a connection to {} is closed: {}",
-                                       AddressText(pair.peer()->address()), pair.reason());
-  log.Write(LogLevel::kInfo, Clock::Real().Now(), text);
+  static ThrottledLog& log = *new ThrottledLog(LogComponent::kDevice, {});
+  VERBENA_LOG_THROTTLED(log, kInfo, Clock::Real().Now(),
+                        fmt::format("soft device: a connection to {} is closed: {}",
+                                    AddressText(pair.peer()->address()), pair.reason()),
+                        {{"peer", AddressText(pair.peer()->address())}});
 }
 
 }  // namespace

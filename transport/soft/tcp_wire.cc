@@ -255,10 +255,11 @@ void TcpWire::AcceptSome() {
     if (!socket.ok()) {
       accept_again_ = SaturatingAdd(now_, kAcceptDelay);
       Until(accept_again_);
-      logs_.ended.Write(LogLevel::kWarning, now_,
-                        fmt::format("{} keeps devices waiting that connect to it: {}; if "
-                                    "descriptors are out, raise RLIMIT_NOFILE",
-                                    state_.name(), socket.status().ToString()));
+      VERBENA_LOG_THROTTLED(logs_.ended, kWarning, now_,
+                            fmt::format("{} keeps devices waiting that connect to it: {}; if "
+                                        "descriptors are out, raise RLIMIT_NOFILE",
+                                        state_.name(), socket.status().ToString()),
+                            {{"device", state_.name()}});
       break;
     }
     const std::optional<TcpSource> source = TcpSource::Of(socket->fd.get());
@@ -436,9 +437,10 @@ absl::Status TcpWire::OnAnswer(TcpWireConnection& connection, const TcpGreeting&
   }
   if (greeting.verdict == TcpGreeting::Verdict::kShare ||
       greeting.verdict == TcpGreeting::Verdict::kAddress) {
-    logs_.refused.Write(LogLevel::kWarning, now_,
-                        fmt::format("{} is refused by {}: {}", state_.name(),
-                                    AddressText(connection.address), TextOf(greeting.verdict)));
+    VERBENA_LOG_THROTTLED(logs_.refused, kWarning, now_,
+                          fmt::format("{} is refused by {}: {}", state_.name(),
+                                      AddressText(connection.address), TextOf(greeting.verdict)),
+                          {{"device", state_.name()}, {"peer", AddressText(connection.address)}});
   }
   if (greeting.verdict != TcpGreeting::Verdict::kAccepted) {
     return absl::AbortedError(fmt::format("the peer refuses: {}", TextOf(greeting.verdict)));
@@ -482,11 +484,13 @@ void TcpWire::End(TcpWireConnection& connection, const absl::Status& reason) {
     EndSession(connection.address, reason);
     return;
   }
-  logs_.ended.Write(LogLevel::kInfo, now_,
-                    fmt::format("{}: a TCP connection {} ended: {}", state_.name(),
-                                connection.dialed ? "to " + AddressText(connection.address)
-                                                  : "from " + FormatIp(connection.source.address),
-                                reason.ToString()));
+  VERBENA_LOG_THROTTLED(
+      logs_.ended, kInfo, now_,
+      fmt::format("{}: a TCP connection {} ended: {}", state_.name(),
+                  connection.dialed ? "to " + AddressText(connection.address)
+                                    : "from " + FormatIp(connection.source.address),
+                  reason.ToString()),
+      {{"device", state_.name()}});
   if (connection.dialed) OnDialFailed(connection);
 }
 
@@ -787,9 +791,10 @@ void TcpWire::FailOverdue(const DeviceAddress& address) {
   TcpSession* session = FindSession(address);
   if (session == nullptr) return;
   for (const ConnectRequest& failed : session->questions.TakeOverdue(now_)) {
-    logs_.lost.Write(LogLevel::kInfo, now_,
-                     fmt::format("{}: {} does not say in time how queue pair {} is reached",
-                                 state_.name(), AddressText(address), failed.remote_qpn));
+    VERBENA_LOG_THROTTLED(logs_.lost, kInfo, now_,
+                          fmt::format("{}: {} does not say in time how queue pair {} is reached",
+                                      state_.name(), AddressText(address), failed.remote_qpn),
+                          {{"device", state_.name()}, {"peer", AddressText(address)}});
     host_.FinishConnect(failed, nullptr, 0);
   }
   Until(session->questions.next());
@@ -891,9 +896,10 @@ absl::Status TcpWire::OpenLanes(TcpSession& session, CqPair cqs, UniqueFd socket
   absl::StatusOr<std::shared_ptr<LanePair>> pair = host_.OpenLanePair(
       cqs.ours, cqs.theirs, session.peer, std::move(socket), theirs, share, fd());
   if (!pair.ok()) {
-    logs_.refused.Write(LogLevel::kWarning, now_,
-                        fmt::format("{} cannot exchange messages with {}: {}", state_.name(),
-                                    AddressText(session.address), pair.status().ToString()));
+    VERBENA_LOG_THROTTLED(logs_.refused, kWarning, now_,
+                          fmt::format("{} cannot exchange messages with {}: {}", state_.name(),
+                                      AddressText(session.address), pair.status().ToString()),
+                          {{"device", state_.name()}, {"peer", AddressText(session.address)}});
     FailLanes(session, cqs);
     return absl::OkStatus();
   }
@@ -927,9 +933,10 @@ void TcpWire::EndSession(const DeviceAddress& address, const absl::Status& reaso
   if (found == sessions_.end()) return;
   const std::unique_ptr<TcpSession> session = std::move(found->second);
   sessions_.erase(found);
-  logs_.lost.Write(LogLevel::kInfo, now_,
-                   fmt::format("{}: the soft device {} is lost: {}", state_.name(),
-                               AddressText(address), reason.ToString()));
+  VERBENA_LOG_THROTTLED(logs_.lost, kInfo, now_,
+                        fmt::format("{}: the soft device {} is lost: {}", state_.name(),
+                                    AddressText(address), reason.ToString()),
+                        {{"device", state_.name()}, {"peer", AddressText(address)}});
   std::vector<uint64_t> dials;
   for (const auto& [id, connection] : connections_) {
     if (connection->phase != Phase::kGreeting || connection->dialed) {
@@ -970,9 +977,10 @@ absl::StatusOr<TcpShares::Share> TcpWire::TakeShare(
     share = shares_.Take(source, wanted);
   }
   if (!share.ok()) {
-    logs_.refused.Write(LogLevel::kWarning, now_,
-                        fmt::format("{} keeps a share of what it has for other hosts: {}",
-                                    state_.name(), std::string(share.status().message())));
+    VERBENA_LOG_THROTTLED(logs_.refused, kWarning, now_,
+                          fmt::format("{} keeps a share of what it has for other hosts: {}",
+                                      state_.name(), std::string(share.status().message())),
+                          {{"device", state_.name()}});
   }
   return share;
 }
@@ -1001,11 +1009,12 @@ bool TcpWire::MayHaveThatName(const TcpWireConnection& connection, const TcpGree
       connection.source.MayHave(greeting.sender.ip())) {
     return true;
   }
-  logs_.refused.Write(LogLevel::kWarning, now_,
-                      fmt::format("{} refuses a device at {} that claims the GID of {}; "
-                                  "VERBENA_SOFT_ANY_SOURCE=1 allows it",
-                                  state_.name(), FormatIp(connection.source.address),
-                                  FormatIp(greeting.sender.ip())));
+  VERBENA_LOG_THROTTLED(logs_.refused, kWarning, now_,
+                        fmt::format("{} refuses a device at {} that claims the GID of {}; "
+                                    "VERBENA_SOFT_ANY_SOURCE=1 allows it",
+                                    state_.name(), FormatIp(connection.source.address),
+                                    FormatIp(greeting.sender.ip())),
+                        {{"device", state_.name()}, {"peer", FormatIp(connection.source.address)}});
   return false;
 }
 

@@ -193,9 +193,10 @@ class TcpWire final : public Engine::Wire {
   using Phase = TcpWireConnection::Phase;
   // A flood of one sort hides no line of another.
   struct Logs {
-    ThrottledLog ended{{}};
-    ThrottledLog refused{{}};  // for wanting more than a share, or another's name
-    ThrottledLog lost{{}};
+    ThrottledLog ended{LogComponent::kDevice, {}};
+    ThrottledLog refused{LogComponent::kDevice,
+                         {}};  // for wanting more than a share, or another's name
+    ThrottledLog lost{LogComponent::kDevice, {}};
   };
 
   // Sockets and greetings.

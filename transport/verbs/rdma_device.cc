@@ -63,8 +63,9 @@ absl::Status FirstOpenError(const DeviceList& list) {
 void PrepareToFork() {
   if (ibv_is_fork_initialized() != IBV_FORK_DISABLED) return;
   if (const int error = ibv_fork_init(); error != 0) {
-    Log(LogLevel::kWarning, fmt::format("{}; do not fork while RDMA devices are open",
-                                        ErrnoStatus(error, "ibv_fork_init").ToString()));
+    VERBENA_LOG_LINE(kDevice, kWarning,
+                     fmt::format("{}; do not fork while RDMA devices are open",
+                                 ErrnoStatus(error, "ibv_fork_init").ToString()));
   }
 }
 
@@ -416,10 +417,12 @@ void ProbeQps(Device& device, const TestBed& bench, ibv_srq* srq, DeviceCapabili
         LeaseTwice(qps, bench, srq, memory->window.get(), memory->region.get());
     found.memory_windows = leased.ok();
     if (!leased.ok()) {
-      Log(LogLevel::kWarning,
+      VERBENA_LOG_LINE(
+          kDevice, kWarning,
           fmt::format("{} has memory windows that cannot lease memory, so leases there are of "
                       "regions: {}",
-                      device.name(), std::string(leased.message())));
+                      device.name(), std::string(leased.message())),
+          {{"device", device.name()}});
     }
   }
   if (!ToError(device, qps.qp.get())) return;

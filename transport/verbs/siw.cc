@@ -30,7 +30,8 @@ void IgnoreSiwSigpipe(const Device& device) {
   ignore.sa_handler = SIG_IGN;
   const int failed = sigaction(SIGPIPE, &ignore, nullptr);
   VERBENA_CHECK(failed == 0) << "errno " << errno;
-  Log(LogLevel::kInfo,
+  VERBENA_LOG_LINE(
+      kDevice, kInfo,
       fmt::format("{} sends SIGPIPE to who posts to a peer that is gone: it is ignored from now on",
                   device.name()));
 }

@@ -110,7 +110,9 @@ Task<void> EtcdRegistrar::Run() {
       status = co_await Keep();
       registered_ = false;
       if (absl::IsNotFound(status)) {
-        Log(LogLevel::kWarning, fmt::format("etcd's lease of {} has ended: register again", key_));
+        VERBENA_LOG_LINE(kNaming, kWarning,
+                         fmt::format("etcd's lease of {} has ended: register again", key_),
+                         {{"server", key_}});
         continue;
       }
     }
@@ -123,7 +125,8 @@ Task<bool> EtcdRegistrar::Pause(const absl::Status& failure) {
   if (cancel != nullptr && cancel->requested()) co_return false;
   std::string why(failure.message());
   if (why != last_failure_) {
-    Log(LogLevel::kWarning, fmt::format("{} is not kept in etcd: {}", key_, why));
+    VERBENA_LOG_LINE(kNaming, kWarning, fmt::format("{} is not kept in etcd: {}", key_, why),
+                     {{"server", key_}});
     last_failure_ = std::move(why);
   }
   co_return (co_await Sleep(pause_.Next())).ok();
@@ -185,13 +188,16 @@ void EtcdRegistrar::CheckLease(TimePoint now) {
 void EtcdRegistrar::NoteHolder(bool is_ours) {
   const bool was_registered = registered_.exchange(is_ours);
   if (is_ours && !was_registered) {
-    Log(LogLevel::kInfo, fmt::format("registered in etcd as {}", key_));
+    VERBENA_LOG_LINE(kNaming, kInfo, fmt::format("registered in etcd as {}", key_),
+                     {{"server", key_}});
   }
   if (!is_ours && !taken_over_) {
-    Log(LogLevel::kWarning,
+    VERBENA_LOG_LINE(
+        kNaming, kWarning,
         fmt::format("somebody else has put {} in etcd, such as another server with this name, and "
                     "clients go by that (RegistrationOptions::name)",
-                    key_));
+                    key_),
+        {{"server", key_}});
   }
   taken_over_ = !is_ours;
 }
@@ -241,9 +247,11 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> EtcdResolver::Next() {
     }
     VERBENA_CO_RETURN_IF_ERROR(IsStopped(changed.status()) ? changed.status() : absl::OkStatus());
     watch_ = nullptr;
-    log_.Write(LogLevel::kInfo, (co_await CurrentContext()).scheduler->now(),
-               fmt::format("a watch of {} is lost, and its keys are listed again: {}", prefix_,
-                           std::string(changed.status().message())));
+    const TimePoint now = scheduler.now();
+    VERBENA_LOG_THROTTLED(log_, kInfo, now,
+                          fmt::format("a watch of {} is lost, and its keys are listed again: {}",
+                                      prefix_, std::string(changed.status().message())),
+                          {{"target", prefix_}});
     // Compaction costs one list. Twice in a row, etcd compacts faster than it is listed.
     const bool compacted = absl::IsOutOfRange(changed.status());
     const bool again = std::exchange(compacted_, compacted);
@@ -351,9 +359,11 @@ Task<absl::Status> EtcdResolver::Compare() {
   if (heard_.has_value()) co_return absl::OkStatus();
   const CancelScope* cancel = (co_await CurrentContext()).cancel;
   if (cancel != nullptr && cancel->requested()) co_return cancel->status();
-  Log(LogLevel::kWarning,
+  VERBENA_LOG_LINE(
+      kNaming, kWarning,
       fmt::format("etcd has changed keys below {}, but its watch is silent: list them again",
-                  prefix_));
+                  prefix_),
+      {{"target", prefix_}});
   watch_ = nullptr;
   co_return absl::OkStatus();
 }
@@ -369,9 +379,10 @@ void EtcdResolver::Put(const EtcdEntry& entry, TimePoint now) {
     // Somebody drains a server of weight 0.
     if (read->server.weight > 0) known = std::move(read->server);
   } else {
-    log_.Write(LogLevel::kWarning, now,
-               fmt::format("the server that etcd has as {} is left out: {}", Shown(entry.key),
-                           std::string(read.status().message())));
+    VERBENA_LOG_THROTTLED(log_, kWarning, now,
+                          fmt::format("the server that etcd has as {} is left out: {}",
+                                      Shown(entry.key), std::string(read.status().message())),
+                          {{"target", prefix_}, {"server", Shown(entry.key)}});
   }
 }
 
@@ -390,10 +401,12 @@ bool EtcdResolver::MayTell(TimePoint now) {
   if (is_empty && told_servers_) {
     if (empty_since_ == kNever) {
       empty_since_ = now;
-      Log(LogLevel::kWarning,
+      VERBENA_LOG_LINE(
+          kNaming, kWarning,
           fmt::format("etcd has no server below {} any more: the last ones stay for some {} s",
                       prefix_,
-                      std::chrono::duration_cast<std::chrono::seconds>(kEmptyGrace).count()));
+                      std::chrono::duration_cast<std::chrono::seconds>(kEmptyGrace).count()),
+          {{"target", prefix_}});
     }
     if (now < SaturatingAdd(empty_since_, kEmptyGrace)) return false;
   }

@@ -145,7 +145,7 @@ class EtcdResolver final : public Resolver {
   bool told_servers_ = false;       // the last set that the channel heard of is not empty
   TimePoint empty_since_ = kNever;  // and the set that is known has been empty since; kNever: no
   bool compacted_ = false;  // the last watch was, and the one that followed has told nothing yet
-  ThrottledLog log_{{.lines = 4}};
+  ThrottledLog log_{LogComponent::kNaming, {.lines = 4}};
 };
 
 }  // namespace verbena::internal

@@ -155,7 +155,8 @@ class SharedThread {
   static void ParkAtExit() {
     Instance().process_ = getpid();
     static const int registered = std::atexit([] { Instance().Park(); });
-    if (registered != 0) Log(LogLevel::kWarning, "etcd: no room for a function that runs at exit");
+    if (registered != 0)
+      VERBENA_LOG_LINE(kNaming, kWarning, "etcd: no room for a function that runs at exit");
   }
 
  private:
@@ -245,8 +246,8 @@ class HttpWire final : public EtcdWire {
     absl::StatusOr<std::shared_ptr<ssl::context>> tls =
         SharedThread::Instance().UnlessExiting([this] { return TlsOf(options_); });
     if (!tls.ok()) {
-      log_.Write(
-          LogLevel::kWarning, std::chrono::steady_clock::now(),
+      VERBENA_LOG_THROTTLED(
+          log_, kWarning, std::chrono::steady_clock::now(),
           "the certificates for etcd stay as they were: " + std::string(tls.status().message()));
       return tls.status();
     }
@@ -258,7 +259,7 @@ class HttpWire final : public EtcdWire {
   const EtcdOptions options_;
   const std::shared_ptr<IoThread> io_;
   const std::shared_ptr<EtcdEndpoints> endpoints_;
-  ThrottledLog log_{{.lines = 1}};
+  ThrottledLog log_{LogComponent::kNaming, {.lines = 1}};
 };
 
 // Answers of a watch that its reader has not taken.

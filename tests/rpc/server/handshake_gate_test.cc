@@ -930,9 +930,8 @@ TEST_F(HandshakeGateTest, AClientThatClaimsAnothersAddressIsTreatedAsThePolicySa
 
 TEST_F(HandshakeGateTest, AServedClaimIsAWarningWhichTheDefaultSinkWrites) {
   Start({.claimed_address = ClaimedAddress::kLog});
-  static std::vector<LogLevel> levels;
-  levels.clear();
-  SetLogSink([](LogLevel level, const std::string&) { levels.push_back(level); });
+  std::vector<LogLevel> levels;
+  SetLogSink([&levels](const LogRecord& record) { levels.push_back(record.level); });
   Connection connection = Connect("10.0.0.1");
   LinkParameters offer;
   offer.kind = LinkKind::kRoce;

@@ -271,7 +271,7 @@ class AskingSink {
   explicit AskingSink(DeviceKeeper& keeper) {
     std::lock_guard<std::mutex> lock(All().mutex);
     All().keeper = &keeper;
-    SetLogSink([](LogLevel, const std::string& line) { All().OnLine(line); });
+    SetLogSink([](const LogRecord& record) { All().OnLine(std::string(record.text)); });
   }
   AskingSink(const AskingSink&) = delete;
   AskingSink& operator=(const AskingSink&) = delete;

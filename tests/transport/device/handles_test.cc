@@ -86,13 +86,10 @@ TEST(DeviceHandleTest, AssignmentToAnEmptyHandleTakesTheOthersDevice) {
   EXPECT_THAT(device.destroyed, ElementsAre(&mr));
 }
 
-std::string* logged = nullptr;
-
 TEST(DeviceHandleTest, ARefusedDestructionIsLoggedWithDeviceAndReason) {
   std::string message;
-  logged = &message;
-  SetLogSink([](LogLevel level, const std::string& text) {
-    if (level == LogLevel::kError) *logged += text;
+  SetLogSink([&message](const LogRecord& record) {
+    if (record.level == LogLevel::kError) message += record.text;
   });
   FakeDevice device;
   device.destroy_status = absl::FailedPreconditionError("ibv_dealloc_pd: EBUSY");
@@ -106,8 +103,7 @@ TEST(DeviceHandleTest, ARefusedDestructionIsLoggedWithDeviceAndReason) {
 
 TEST(DeviceHandleTest, KeptMemoryExcusesOnlyWhatItHolds) {
   std::string message;
-  logged = &message;
-  SetLogSink([](LogLevel, const std::string& text) { *logged += text; });
+  SetLogSink([&message](const LogRecord& record) { message += record.text; });
   FakeDevice device;
   device.destroy_status = absl::FailedPreconditionError("EBUSY");
   device.KeepMemory();

@@ -1,11 +1,12 @@
 // A link that ends because a completion failed tells its user in words why, and the log the
-// constant of verbs.
+// constant of verbs. The log's fields say which link it is.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "tests/transport/base/captured_log.h"
@@ -22,6 +23,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 class FailedCompletionTest : public LinksFixture {
  protected:
@@ -71,6 +73,20 @@ TEST_F(FailedCompletionTest, ARefusedAccessIsToldInWords) {
   EXPECT_TRUE(absl::IsPermissionDenied(told)) << told;
   EXPECT_THAT(told.message(), AllOf(HasSubstr(peer_), Not(HasSubstr("IBV_"))));
   EXPECT_THAT(log.Take(), Contains(HasSubstr("IBV_WC_REM_ACCESS_ERR")));
+}
+
+TEST_F(FailedCompletionTest, TheLogTellsByFieldsWhichLinkOpensAndCloses) {
+  CapturedLog log("off,link=debug");
+  (void)Fail(IBV_WC_RETRY_EXC_ERR);
+  std::vector<std::string> opened, closed;
+  for (CapturedLog::Line& line : log.TakeLines()) {
+    EXPECT_EQ(line.component, LogComponent::kLink) << line.text;
+    if (line.fields["peer"] != peer_) continue;
+    if (line.level == LogLevel::kDebug) opened.push_back(line.fields["link"]);
+    if (line.text.find(" closes: ") != std::string::npos) closed.push_back(line.fields["link"]);
+  }
+  EXPECT_THAT(opened, SizeIs(1));
+  EXPECT_EQ(closed, opened);
 }
 
 }  // namespace failed_completion_test

@@ -15,6 +15,7 @@
 #include "fmt/ranges.h"
 #include "verbena/rpc/admin/http.h"
 #include "verbena/rpc/admin/pages.h"
+#include "verbena/rpc/log.h"
 #include "verbena/rpc/shard/report.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/status.h"
@@ -36,28 +37,13 @@ constexpr Duration kReportPatience = std::chrono::milliseconds(100);
 // Rates are those of at least this long.
 constexpr Duration kLeastForRates = std::chrono::seconds(1);
 
-// The page of /metrics. `open_metrics`: the scraper asks for OpenMetrics. Any thread; asks no
-// executor.
-absl::StatusOr<std::string> MetricsPage(Runtime&, bool /*open_metrics*/) {
-  return absl::NotFoundError("this version of Verbena has no metrics");
-}
-
-// The levels of the log, for people; and a change of them, which the text of a POST asks for.
-absl::StatusOr<std::string> LogLevels() {
-  return absl::NotFoundError(
-      "this version of Verbena has no levels to be shown: VERBENA_LOG=info in the environment "
-      "sets the one of the default sink");
-}
-absl::StatusOr<std::string> SetLogLevels(const std::string& /*text*/) {
-  return absl::NotFoundError(
-      "this version of Verbena has no levels to be set: VERBENA_LOG=info in the environment sets "
-      "the one of the default sink");
-}
-
-AdminAnswer TextOr404(const absl::StatusOr<std::string>& text) {
-  if (text.ok()) return {.body = *text};
-  return AdminLine(absl::IsNotFound(text.status()) ? 404 : 400,
-                   std::string(text.status().message()));
+// The levels of the log, or a change of them, which the text of a POST asks for.
+AdminAnswer LogPage(const AdminRequest& request) {
+  if (request.method == "POST") {
+    const absl::Status set = SetLogLevels(std::string(absl::StripAsciiWhitespace(request.body)));
+    if (!set.ok()) return AdminLine(400, std::string(set.message()));
+  }
+  return AdminLine(200, LogLevels());
 }
 
 }  // namespace
@@ -97,7 +83,6 @@ class Admin::Impl {
     static constexpr Page kPages[] = {
         {"/healthz", true, false, &Impl::Healthz},
         {"/readyz", true, false, &Impl::Readyz},
-        {"/metrics", true, false, &Impl::Metrics},
         {"/status", false, false, &Impl::Status},
         {"/status.json", false, false, &Impl::StatusAsJson},
         {"/log", false, true, &Impl::Levels},
@@ -159,17 +144,6 @@ class Admin::Impl {
     });
   }
 
-  void Metrics(const AdminRequest& request, Reply reply) {
-    constexpr std::string_view kOpenMetrics = "application/openmetrics-text";
-    const bool open_metrics = request.accept.find(kOpenMetrics) != std::string::npos;
-    AdminAnswer answer = TextOr404(MetricsPage(runtime_, open_metrics));
-    if (answer.status == 200) {
-      answer.type = open_metrics ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
-                                 : "text/plain; version=0.0.4; charset=utf-8";
-    }
-    reply(std::move(answer));
-  }
-
   void Status(const AdminRequest&, Reply reply) {
     WithReport([this, reply = std::move(reply)](const RuntimeReport& report) {
       const RuntimeReport* before = Earlier(report);
@@ -184,11 +158,7 @@ class Admin::Impl {
     });
   }
 
-  void Levels(const AdminRequest& request, Reply reply) {
-    reply(TextOr404(request.method == "POST"
-                        ? SetLogLevels(std::string(absl::StripAsciiWhitespace(request.body)))
-                        : LogLevels()));
-  }
+  void Levels(const AdminRequest& request, Reply reply) { reply(LogPage(request)); }
 
   Readiness Judge(const RuntimeReport& report) const {
     return internal::JudgeReadiness(report, options_, Check());

@@ -169,26 +169,26 @@ class PathListener {
   ino_t inode_ = 0;
 };
 
-class Connection;
+class HttpConnection;
 
 // What connections have of their server. On its thread.
-class ConnectionOwner {
+class HttpConnections {
  public:
-  virtual ~ConnectionOwner() = default;
+  virtual ~HttpConnections() = default;
   virtual const AdminHttpOptions& options() const = 0;
   virtual void OnRequest(const AdminRequest& request, AdminHttp::Reply reply) = 0;
   // It waits for a request, as of now.
-  virtual void OnIdle(Connection& connection) = 0;
-  virtual void OnClosed(Connection& connection) = 0;
+  virtual void OnIdle(HttpConnection& connection) = 0;
+  virtual void OnClosed(HttpConnection& connection) = 0;
 };
 
 // One connection: reads a request, has it answered, writes the answer, and so on. Shared by its
 // owner, until it closes, and by its handlers.
-class Connection final : public std::enable_shared_from_this<Connection> {
+class HttpConnection final : public std::enable_shared_from_this<HttpConnection> {
  public:
-  using Place = std::list<std::shared_ptr<Connection>>::iterator;
+  using Place = std::list<std::shared_ptr<HttpConnection>>::iterator;
 
-  Connection(ConnectionOwner& owner, AdminDoor door, StreamSocket socket)
+  HttpConnection(HttpConnections& owner, AdminDoor door, StreamSocket socket)
       : owner_(owner),
         door_(door),
         socket_(std::move(socket)),
@@ -206,7 +206,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     parser_->header_limit(limits().head_bytes);
     parser_->body_limit(limits().body_bytes);
     if (buffer_.size() > 0) return Read();
-    StartTimer(limits().idle, &Connection::Close);
+    StartTimer(limits().idle, &HttpConnection::Close);
     socket_.async_wait(StreamSocket::wait_read, [self = shared_from_this()](const Error& error) {
       if (!error) self->Read();
     });
@@ -234,7 +234,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
  private:
   const AdminHttpLimits& limits() const { return owner_.options().limits; }
 
-  void StartTimer(Duration patience, void (Connection::*late)()) {
+  void StartTimer(Duration patience, void (HttpConnection::*late)()) {
     timer_.expires_after(patience);
     // A wait that is over by now is not cancelled any more.
     timer_.async_wait([self = shared_from_this(), late, number = ++timers_](const Error& error) {
@@ -244,7 +244,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   void Read() {
     if (closed_) return;
-    StartTimer(limits().patience, &Connection::OnLateRequest);
+    StartTimer(limits().patience, &HttpConnection::OnLateRequest);
     reading_ = true;
     http::async_read(socket_, buffer_, *parser_,
                      [self = shared_from_this()](const Error& error, size_t) {
@@ -296,10 +296,10 @@ class Connection final : public std::enable_shared_from_this<Connection> {
       request.path.resize(mark);
     }
     idle_ = false;
-    StartTimer(limits().patience, &Connection::Close);
+    StartTimer(limits().patience, &HttpConnection::Close);
     const uint64_t number = ++requests_;
     owner_.OnRequest(request, [weak = weak_from_this(), number](AdminAnswer answer) {
-      const std::shared_ptr<Connection> self = weak.lock();
+      const std::shared_ptr<HttpConnection> self = weak.lock();
       if (self == nullptr || self->closed_ || self->answered_ == number) return;
       if (number == self->requests_) self->Write(std::move(answer));
     });
@@ -331,7 +331,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void Write(AdminAnswer answer) {
     idle_ = false;
     answered_ = requests_;
-    StartTimer(limits().patience, &Connection::Close);
+    StartTimer(limits().patience, &HttpConnection::Close);
     response_ = {};
     response_.version(11);
     response_.result(static_cast<unsigned>(answer.status));
@@ -378,7 +378,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
                             });
   }
 
-  ConnectionOwner& owner_;
+  HttpConnections& owner_;
   const AdminDoor door_;
   StreamSocket socket_;
   asio::steady_timer timer_;
@@ -428,7 +428,7 @@ bool IsOwnHost(std::string_view host, const std::vector<std::string>& hosts) {
          });
 }
 
-class AdminHttp::Impl final : private ConnectionOwner {
+class AdminHttp::Impl final : private HttpConnections {
  public:
   explicit Impl(const AdminHttpOptions& options) : options_(options) {}
 
@@ -495,21 +495,21 @@ class AdminHttp::Impl final : private ConnectionOwner {
         context_.run();
         return;
       } catch (const std::exception& error) {
-        log_.Write(LogLevel::kError, std::chrono::steady_clock::now(),
-                   fmt::format("the admin server drops a request: {}", error.what()));
+        VERBENA_LOG_THROTTLED(log_, kError, std::chrono::steady_clock::now(),
+                              fmt::format("the admin server drops a request: {}", error.what()));
       }
     }
   }
 
-  // ConnectionOwner.
+  // HttpConnections.
   const AdminHttpOptions& options() const override { return options_; }
   void OnRequest(const AdminRequest& request, Reply reply) override {
     handler_(request, std::move(reply));
   }
-  void OnIdle(Connection& connection) override {
+  void OnIdle(HttpConnection& connection) override {
     connections_.splice(connections_.end(), connections_, connection.place);
   }
-  void OnClosed(Connection& connection) override { connections_.erase(connection.place); }
+  void OnClosed(HttpConnection& connection) override { connections_.erase(connection.place); }
 
   void AwaitConnection(asio::posix::stream_descriptor& listener, AdminDoor door) {
     listener.async_wait(asio::posix::stream_descriptor::wait_read,
@@ -525,8 +525,8 @@ class AdminHttp::Impl final : private ConnectionOwner {
       if (accepted.ok()) {
         Welcome(std::move(accepted->fd), door);
       } else if (absl::IsResourceExhausted(accepted.status())) {
-        log_.Write(LogLevel::kWarning, std::chrono::steady_clock::now(),
-                   std::string(accepted.status().message()));
+        VERBENA_LOG_THROTTLED(log_, kWarning, std::chrono::steady_clock::now(),
+                              std::string(accepted.status().message()));
         return After(kAdminAcceptPause,
                      [this, &listener, door] { AwaitConnection(listener, door); });
       } else if (!absl::IsCancelled(accepted.status())) {
@@ -546,36 +546,37 @@ class AdminHttp::Impl final : private ConnectionOwner {
                   fd.get(), error);
     if (error) return;
     fd.Release();
-    ConnectionOwner& owner = *this;
-    auto connection = std::make_shared<Connection>(owner, door, std::move(socket));
+    HttpConnections& owner = *this;
+    auto connection = std::make_shared<HttpConnection>(owner, door, std::move(socket));
     connection->place = connections_.insert(connections_.end(), connection);
     connection->AwaitRequest();
   }
 
   // They are in the order in which they began to wait for a request.
   void MakeRoom() {
-    log_.Write(LogLevel::kWarning, std::chrono::steady_clock::now(),
-               fmt::format("the admin server has {} connections: a further one takes the place of "
-                           "the one that was idle for longest",
-                           connections_.size()));
+    VERBENA_LOG_THROTTLED(
+        log_, kWarning, std::chrono::steady_clock::now(),
+        fmt::format("the admin server has {} connections: a further one takes the place of "
+                    "the one that was idle for longest",
+                    connections_.size()));
     auto oldest = std::ranges::find_if(
-        connections_, [](const std::shared_ptr<Connection>& each) { return each->idle(); });
+        connections_, [](const std::shared_ptr<HttpConnection>& each) { return each->idle(); });
     if (oldest == connections_.end()) oldest = connections_.begin();
-    const std::shared_ptr<Connection> leaves = *oldest;
+    const std::shared_ptr<HttpConnection> leaves = *oldest;
     leaves->MakeWay();
   }
 
   const AdminHttpOptions options_;
   Handler handler_;  // set before the thread starts
   std::string address_;
-  ThrottledLog log_{{.lines = 1}};
+  ThrottledLog log_{LogComponent::kAdmin, {.lines = 1}};
   std::optional<PathListener> path_;
   asio::io_context context_{1};
   // The thread only.
   std::optional<asio::posix::stream_descriptor> tcp_;
   AdminDoor tcp_door_ = AdminDoor::kLoopback;
   std::optional<asio::posix::stream_descriptor> local_;
-  std::list<std::shared_ptr<Connection>> connections_;
+  std::list<std::shared_ptr<HttpConnection>> connections_;
   std::thread thread_;
 };
 

@@ -202,8 +202,8 @@ absl::Status RuntimeCore::FitDevices(const std::vector<Device*>& devices) {
   const bool named = test_device_.use == nullptr && test_device_.open == nullptr;
   VERBENA_ASSIGN_OR_RETURN(sizes_, FitSizes(options_.limits, options_.executors, needs,
                                             named ? ReadProcessMemory() : test_device_.memory));
-  for (const std::string& line : sizes_.warnings) Log(LogLevel::kWarning, line);
-  if (!sizes_.reduced.empty()) Log(LogLevel::kWarning, "Verbena " + sizes_.reduced);
+  for (const std::string& line : sizes_.warnings) VERBENA_LOG_LINE(kRuntime, kWarning, line);
+  if (!sizes_.reduced.empty()) VERBENA_LOG_LINE(kRuntime, kWarning, "Verbena " + sizes_.reduced);
   ChooseCores(devices);
   return absl::OkStatus();
 }
@@ -219,7 +219,9 @@ absl::Status RuntimeCore::FitOpened(bool automatic, std::vector<std::unique_ptr<
       return device->kind() == DeviceKind::kRdma;
     });
     if (last == opened.rend()) return fits;
-    Log(LogLevel::kWarning, fmt::format("{} is not used: {}", (*last)->name(), fits.ToString()));
+    VERBENA_LOG_LINE(kRuntime, kWarning,
+                     fmt::format("{} is not used: {}", (*last)->name(), fits.ToString()),
+                     {{"device", (*last)->name()}});
     opened.erase(std::next(last).base());
   }
 }
@@ -228,12 +230,16 @@ void RuntimeCore::ChooseCores(const std::vector<Device*>& devices) {
   if (!options_.numa) return;
   const auto rdma = std::ranges::find(devices, DeviceKind::kRdma, &Device::kind);
   if (rdma == devices.end()) {
-    Log(LogLevel::kInfo, "RuntimeOptions::numa pins no executor: there is no RDMA device");
+    VERBENA_LOG_LINE(kRuntime, kInfo,
+                     "RuntimeOptions::numa pins no executor: there is no RDMA device");
     return;
   }
   const auto executors = static_cast<size_t>(options_.executors);
   cpus_ = CoresNear("/", (*rdma)->name(), AllowedCores(), executors);
-  Log(cpus_.size() == executors ? LogLevel::kInfo : LogLevel::kWarning,
+  const LogLevel level = cpus_.size() == executors ? LogLevel::kInfo : LogLevel::kWarning;
+  if (!IsLogged(LogComponent::kRuntime, level)) return;
+  WriteLog(
+      LogComponent::kRuntime, level,
       fmt::format("{} of {} executors are pinned to cores near {}: {}", cpus_.size(), executors,
                   (*rdma)->name(),
                   cpus_.empty() ? "it names none" : fmt::format("{}", fmt::join(cpus_, ", "))));

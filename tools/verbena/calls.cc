@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -21,6 +20,7 @@
 #include "tools/verbena/dynamic_call.h"
 #include "tools/verbena/line_source.h"
 #include "tools/verbena/message_json.h"
+#include "tools/verbena/printable.h"
 #include "tools/verbena/remote.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/status.h"
@@ -199,7 +199,8 @@ class CallCommand {
     VERBENA_ASSIGN_OR_RETURN(
         const std::string text,
         PrintMessage(*message.message, arguments_.pretty, arguments_.defaults));
-    terminal_.output << text << std::endl;
+    // One line, unless it is pretty: JSON escapes the line breaks of strings.
+    terminal_.output << Printable(text, LineBreaks::kKeep) << std::endl;
     if (!message.has_payload) return absl::OkStatus();
     if (!out_.has_value()) {
       terminal_.error << fmt::format(
@@ -239,9 +240,12 @@ class CallCommand {
       VERBENA_CO_RETURN_IF_ERROR(co_await ReadRequest(request));
     }
     DynamicStream stream(channel_, *method_, *request.message, Options());
-    TaskScope reading(co_await CurrentContext());
+    DynamicMessage reply(*method_->reply);
+    bool read_reply = false;
     absl::Status shown;
-    if (server_streams()) reading.Spawn(ShowAll(stream, shown));
+    TaskScope reading(co_await CurrentContext());
+    reading.Spawn(server_streams() ? ShowAll(stream, shown)
+                                   : AwaitReply(stream, reply, read_reply));
     absl::Status written;
     if (client_streams()) {
       written = co_await WriteAll(stream);
@@ -252,9 +256,21 @@ class CallCommand {
     VERBENA_CO_RETURN_IF_ERROR(written);
     VERBENA_CO_RETURN_IF_ERROR(shown);
     if (server_streams()) co_return co_await stream.Finish();
-    DynamicMessage reply(*method_->reply);
-    VERBENA_CO_RETURN_IF_ERROR(co_await stream.Finish(*reply.message));
+    // A large reply comes as a message, which AwaitReply() has taken; a small one is in the
+    // response.
+    if (read_reply) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream.Finish());
+    } else {
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream.Finish(*reply.message));
+    }
     co_return Show(reply);
+  }
+
+  // Waits beside the writes for the end of the call, be it a reply, a failure or the deadline.
+  // Finish() could not: it ends the writes.
+  Task<void> AwaitReply(DynamicStream& stream, DynamicMessage& reply, bool& read_reply) {
+    read_reply = co_await stream.Read(reply);
+    source_.Stop();
   }
 
   Task<void> ShowAll(DynamicStream& stream, absl::Status& shown) {
@@ -292,9 +308,9 @@ class CallCommand {
     for (const auto& [key, value] : info_.trailing_metadata) {
       const bool binary = key.ends_with("-bin");
       terminal_.error << fmt::format(
-          "{}: {}\n", key,
+          "{}: {}\n", Printable(key),
           binary ? absl::Base64Escape(absl::string_view(value.data(), value.size()))
-                 : std::string(value));
+                 : Printable(value));
     }
   }
 
@@ -327,9 +343,10 @@ Task<absl::StatusOr<int>> List(Channel& channel, const ListArguments& arguments,
   VERBENA_CO_ASSIGN_OR_RETURN(const reflection::v1::ListReply list,
                               co_await ListServices(channel, deadline));
   for (const auto& service : list.services()) {
-    if (!arguments.methods) terminal.output << service.name() << "\n";
+    const std::string name = Printable(service.name());
+    if (!arguments.methods) terminal.output << name << "\n";
     for (int i = 0; arguments.methods && i < service.methods_size(); ++i) {
-      terminal.output << service.name() << "/" << service.methods(i) << "\n";
+      terminal.output << name << "/" << Printable(service.methods(i)) << "\n";
     }
   }
   terminal.output.flush();
@@ -347,7 +364,7 @@ Task<absl::StatusOr<int>> Describe(Channel& channel, const NameArguments& argume
                               co_await FetchSchema(channel, name.service, deadline));
   const absl::StatusOr<std::string> text = schema->Text(arguments.name);
   if (!text.ok()) co_return Mistake(text.status());
-  terminal.output << *text << std::flush;
+  terminal.output << Printable(*text, LineBreaks::kKeep) << std::flush;
   co_return 0;
 }
 
@@ -379,10 +396,8 @@ absl::StatusOr<Deadline> ParseDeadline(const std::string& text) {
 }
 
 int Fail(const absl::Status& status, Terminal& terminal) {
-  // A server's text, perhaps: no control characters reach the terminal.
-  std::string text(status.message());
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
+  // A server's text, perhaps.
+  const std::string text = Printable({status.message().data(), status.message().size()});
   if (IsMistake(status)) {
     terminal.error << "verbena: " << text << std::endl;
     return kMistake;

@@ -71,7 +71,7 @@ int RunHealth(const NameArguments& arguments, Terminal& terminal);
 
 // The deadline that `text` says. The failure, a Mistake(), names the text.
 absl::StatusOr<Deadline> ParseDeadline(const std::string& text);
-// Writes a failure in one line of printable characters, and returns its exit status.
+// Writes a failure in one line, Printable(), and returns its exit status.
 int Fail(const absl::Status& status, Terminal& terminal);
 
 // Runs `command` on a runtime of its own against the server of `arguments`, which are

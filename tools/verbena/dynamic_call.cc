@@ -12,7 +12,19 @@ Task<bool> DynamicStream::Read(DynamicMessage& into) {
 Task<absl::Status> DynamicStream::Write(const DynamicMessage& message) {
   internal::BorrowedPayload payload;
   if (message.has_payload) payload = {.view = message.payload.view(), .present = true};
-  return internal::ClientWrite(*stream_, *message.message, payload).AsTask();
+  co_return FromServer(co_await internal::ClientWrite(*stream_, *message.message, payload));
+}
+
+Task<absl::Status> DynamicStream::WritesDone() {
+  co_return FromServer(co_await internal::EndWrites(internal::StreamRef(*stream_)));
+}
+
+Task<absl::Status> DynamicStream::Finish() {
+  co_return FromServer(co_await internal::FinishStream(internal::StreamRef(*stream_)));
+}
+
+Task<absl::Status> DynamicStream::Finish(google::protobuf::Message& reply) {
+  co_return FromServer(co_await internal::FinishWithReply(internal::StreamRef(*stream_), reply));
 }
 
 }  // namespace verbena::command

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/message.h"
+#include "tools/verbena/remote.h"
 #include "tools/verbena/schema.h"
 #include "verbena/rpc/call.h"
 #include "verbena/rpc/channel.h"
@@ -51,7 +52,7 @@ class [[nodiscard]] DynamicCall {
   std::coroutine_handle<> await_suspend(std::coroutine_handle<Caller> caller) {
     return call_.Begin(caller.promise(), request_, *reply_.message, sink_);
   }
-  absl::Status await_resume() { return call_.TakeStatus(); }
+  absl::Status await_resume() { return FromServer(call_.TakeStatus()); }
 
  private:
   const google::protobuf::Message& request_;
@@ -71,19 +72,14 @@ class DynamicStream {
         stream_(internal::CoreOf(channel), method.descriptor, request, *method.reply,
                 std::move(options)) {}
 
-  // Whether `into` holds the next message now; Finish() says why not.
+  // Whether `into` holds the next message now; Finish() says why not. If the client streams and the
+  // server does not, that message is a reply which is larger than a frame.
   VERBENA_CORO_WRAPPER Task<bool> Read(DynamicMessage& into);
-  VERBENA_CORO_WRAPPER Task<absl::Status> Write(const DynamicMessage& message);
-  VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() {
-    return internal::EndWrites(internal::StreamRef(*stream_));
-  }
-  VERBENA_CORO_WRAPPER Task<absl::Status> Finish() {
-    return internal::FinishStream(internal::StreamRef(*stream_));
-  }
+  Task<absl::Status> Write(const DynamicMessage& message);
+  Task<absl::Status> WritesDone();
+  Task<absl::Status> Finish();
   // Finish() of a method whose server answers with one message.
-  VERBENA_CORO_WRAPPER Task<absl::Status> Finish(google::protobuf::Message& reply) {
-    return internal::FinishWithReply(internal::StreamRef(*stream_), reply);
-  }
+  Task<absl::Status> Finish(google::protobuf::Message& reply);
 
  private:
   const DynamicMethod& method_;

@@ -22,8 +22,8 @@ Task<absl::Status> Ask(Channel& channel, const MethodDescriptor& method, const R
                        Reply& reply, Deadline deadline) {
   CallOptions options;
   options.deadline = deadline;
-  co_return co_await UnaryCall<const Request&, Reply&>(internal::CoreOf(channel), method, request,
-                                                       reply, std::move(options));
+  co_return FromServer(co_await UnaryCall<const Request&, Reply&>(
+      internal::CoreOf(channel), method, request, reply, std::move(options)));
 }
 
 // `status` of a call of `service`, one of ours, with the remedy if the server lacks that.
@@ -60,6 +60,11 @@ absl::Status Mistake(absl::Status status) {
 }
 
 bool IsMistake(const absl::Status& status) { return status.GetPayload(kMistakeUrl).has_value(); }
+
+absl::Status FromServer(absl::Status status) {
+  status.ErasePayload(kMistakeUrl);
+  return status;
+}
 
 Task<absl::StatusOr<reflection::v1::ListReply>> ListServices(Channel& channel, Deadline deadline) {
   const reflection::v1::ListRequest request;

@@ -22,6 +22,9 @@ namespace verbena::command {
 // A failure that the user's words caused, such as a wrong name: nothing was called. OK stays OK.
 absl::Status Mistake(absl::Status status);
 bool IsMistake(const absl::Status& status);
+// `status` of a call, and not a Mistake(), whatever details the server gave it: its failure must
+// not pass for the user's.
+absl::Status FromServer(absl::Status status);
 
 Task<absl::StatusOr<reflection::v1::ListReply>> ListServices(Channel& channel, Deadline deadline);
 

@@ -1,12 +1,16 @@
 // Schema: .proto files that a server has sent, and the methods and messages that they declare, for
 // calls without generated stubs.
 //
-// The files are a peer's: what is wrong in them is an error, and their size is bounded by that of
-// the message that brought them. Owns its descriptors and messages' types. One thread.
+// The files are a peer's: what is wrong in them is an error, their size is bounded by that of the
+// message that brought them, and their number and how deep their types nest by kMostFiles and
+// kMostDepth, since protobuf follows both by recursion. The files of google/protobuf are this
+// program's: protobuf's JSON takes them for what their names say. Owns its descriptors and
+// messages' types. One thread.
 
 #ifndef VERBENA_TOOLS_VERBENA_SCHEMA_H_
 #define VERBENA_TOOLS_VERBENA_SCHEMA_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,8 +42,11 @@ struct DynamicMethod {
 
 class Schema {
  public:
+  static constexpr size_t kMostFiles = 1000;
+  static constexpr size_t kMostDepth = 1000;
+
   // `files` are serialized FileDescriptorProtos, each behind those that it imports. DATA_LOSS: they
-  // do not parse, or do not fit together.
+  // do not parse, do not fit together, are too many, or their types nest too deep.
   static absl::StatusOr<std::unique_ptr<Schema>> Build(const std::vector<std::string>& files);
 
   // The method of "package.Service/Method". NOT_FOUND, which names the nearest methods.

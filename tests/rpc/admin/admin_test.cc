@@ -2,6 +2,7 @@
 // shutdown, and what it does, also while an executor is held. Beyond loopback it says little.
 
 #include "verbena/rpc/admin.h"
+#include "verbena/rpc/log.h"
 
 #include <gmock/gmock.h>
 
@@ -117,7 +118,7 @@ TEST_F(AdminTest, APageForEachQuestion) {
   const HttpAnswer none = Get("/statu");
   EXPECT_EQ(none.status, 404);
   EXPECT_EQ(none.body,
-            "there is no such page, only /healthz, /readyz, /metrics, /status, /status.json, "
+            "there is no such page, only /healthz, /readyz, /status, /status.json, "
             "/log\n");
 }
 
@@ -148,14 +149,13 @@ TEST_F(AdminTest, BeyondLoopbackOnlyScrapersAndProbesAreServed) {
   for (const char* path : {"/healthz", "/readyz"}) {
     EXPECT_EQ(Ask(Tcp(), "GET", path, "10.1.2.3:9180").status, 200) << path;
   }
-  EXPECT_NE(Get("/metrics").status, 403);
   for (const char* path : {"/status", "/status.json", "/log"}) {
     const HttpAnswer answer = Get(path);
     EXPECT_EQ(answer.status, 403) << path;
     EXPECT_THAT(answer.body, HasSubstr("at loopback addresses and on the Unix socket alone"));
     EXPECT_NE(Ask(Socket(), "GET", path).status, 403) << path;
   }
-  EXPECT_EQ(Get("/nothing").body, "there is no such page, only /healthz, /readyz, /metrics\n");
+  EXPECT_EQ(Get("/nothing").body, "there is no such page, only /healthz, /readyz\n");
 }
 
 TEST_F(AdminTest, OnlyTheSocketTakesChanges) {
@@ -164,7 +164,21 @@ TEST_F(AdminTest, OnlyTheSocketTakesChanges) {
   EXPECT_EQ(over_tcp.status, 403);
   EXPECT_THAT(over_tcp.body, HasSubstr("POST /log is taken on the Unix socket alone"));
   const HttpAnswer over_socket = Ask(Socket(), "POST", "/log", "localhost", "info");
-  EXPECT_TRUE(over_socket.status != 403 && over_socket.status != 405) << over_socket.body;
+  EXPECT_EQ(over_socket.status, 200) << over_socket.body;
+  EXPECT_EQ(SetLogLevels("warning"), absl::OkStatus());
+}
+
+TEST_F(AdminTest, LevelsOfTheLogAreShownAndSet) {
+  StartAdmin();
+  const std::string before = LogLevels();
+  EXPECT_EQ(Ask(Socket(), "POST", "/log", "localhost", "error,link=debug\n").body,
+            LogLevels() + "\n");
+  EXPECT_THAT(Get("/log").body, HasSubstr("link=debug"));
+  const HttpAnswer wrong = Ask(Socket(), "POST", "/log", "localhost", "lnik=debug");
+  EXPECT_EQ(wrong.status, 400);
+  EXPECT_THAT(wrong.body, HasSubstr("lnik"));
+  EXPECT_THAT(Get("/log").body, HasSubstr("link=debug"));
+  EXPECT_EQ(SetLogLevels(before), absl::OkStatus());
 }
 
 TEST_F(AdminTest, OtherMethodsAreRefused) {

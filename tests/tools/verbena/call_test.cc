@@ -1,14 +1,24 @@
-// The command `verbena call` calls methods of each shape by what reflection says of them, and says in
-// one line what is wrong with its arguments, the JSON, or the server.
+// The command `verbena call` calls methods of each shape by what reflection says of them, and says
+// in one line what is wrong with its arguments, the JSON, or the server.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <string>
 
+#include "absl/strings/escaping.h"
+#include "absl/types/span.h"
+#include "tests/rpc/stream_payload_testing.pb.h"
 #include "tests/tools/verbena/served_command.h"
 #include "tools/verbena/calls.h"
+#include "verbena/reflection.pb.h"
+#include "verbena/rpc/reflection/methods.h"
+#include "verbena/rpc/service.h"
 
 namespace verbena::command {
 namespace call_test {
@@ -49,8 +59,47 @@ TEST_F(CallTest, AFailureIsOneLineWithTheOutcomeAndAnExitStatusByItsCode) {
   const Result result =
       Call("Testing/Fail", {R"({"code": 5, "message": "no\nblock\u001b[31m 7"})"});
   EXPECT_EQ(69, result.exit);
-  EXPECT_EQ("verbena: NOT_FOUND: no block [31m 7 (executed)\n", result.error);
+  EXPECT_EQ("verbena: NOT_FOUND: no\\nblock\\u001b[31m 7 (executed)\n", result.error);
   EXPECT_THAT(result.output, IsEmpty());
+}
+
+TEST_F(CallTest, AServersFailureIsNeverTheUsersMistake) {
+  Serve();
+  const Result result = Call(
+      "Testing/Fail",
+      {R"({"code": 5, "message": "no", "detail_url": "verbena.command/mistake", "detail": "eA=="})"});
+  EXPECT_EQ(69, result.exit);
+  EXPECT_EQ("verbena: NOT_FOUND: no (executed)\n", result.error);
+}
+
+// A service of reflection whose names would command the terminal.
+class StrangeNames final : public Service {
+ public:
+  const char* full_name() const override { return internal::kReflectionService; }
+  absl::Span<const ServerMethod> methods() const override {
+    static const std::array<ServerMethod, 1> methods = {
+        ServerMethod{&internal::kListServices, &reflection::v1::ListRequest::default_instance(),
+                     &reflection::v1::ListReply::default_instance(), &List}};
+    return methods;
+  }
+
+ private:
+  static Task<absl::Status> List(Service&, ServerContext&, const google::protobuf::MessageLite&,
+                                 google::protobuf::MessageLite& reply) {
+    reflection::v1::ListReply::Service& service =
+        *static_cast<reflection::v1::ListReply&>(reply).add_services();
+    service.set_name("a.\x1b[31mB");
+    service.add_methods("C\nd.E/F\xc2\x9b");
+    co_return absl::OkStatus();
+  }
+};
+
+TEST_F(CallTest, NamesOfAServerDoNotReachTheTerminalRaw) {
+  StrangeNames names;
+  Serve({&names});
+  EXPECT_EQ("a.\\u001b[31mB\n", Run({"list", address()}).output);
+  EXPECT_EQ("a.\\u001b[31mB/C\\nd.E/F\\u009b\n", Run({"list", address(), "--methods"}).output);
+  server_.reset();
 }
 
 TEST_F(CallTest, ADeadlineEndsTheCall) {
@@ -189,6 +238,27 @@ TEST_F(CallTest, ReadsAndWritesStreamsAsLines) {
   EXPECT_EQ(73, Call("Streaming/Count", {R"({"count": 1, "code": 9})"}).exit);
 }
 
+TEST_F(CallTest, AClientsStreamEndsWithItsCallThoughTheInputStaysOpen) {
+  Serve();
+  for (const size_t filler : {0, 100'000}) {
+    streams_.reply_filler = filler;
+    int ends[2];
+    ASSERT_EQ(0, pipe2(ends, O_CLOEXEC));
+    // Sum answers when it has read this number, and does not wait for the end of the stream.
+    const std::string line = "{\"number\": \"1099511627776\"}\n";
+    ASSERT_EQ(static_cast<ssize_t>(line.size()), write(ends[1], line.data(), line.size()));
+    const Result result =
+        RunFrom(ends[0], {"call", address(), "verbena.testing.Streaming/Sum", "-"});
+    close(ends[0]);
+    close(ends[1]);
+    EXPECT_EQ(0, result.exit) << result.error;
+    // Bytes are base64 in JSON.
+    const std::string reply =
+        "{\"filler\":\"" + absl::Base64Escape(std::string(filler, 'f')) + "\"}\n";
+    EXPECT_EQ(filler == 0 ? "{}\n" : reply, result.output);
+  }
+}
+
 TEST_F(CallTest, AWrongLineOfAStreamGivesTheCallUp) {
   Serve();
   for (const char* method : {"Streaming/Sum", "Streaming/Echo"}) {
@@ -198,6 +268,9 @@ TEST_F(CallTest, AWrongLineOfAStreamGivesTheCallUp) {
 }
 
 TEST_F(CallTest, EachMessageOfAStreamHasItsPayload) {
+  // Its file declares no message, so nothing else has the linker keep its descriptors.
+  const void* volatile linked = &descriptor_table_tests_2frpc_2fstream_5fpayload_5ftesting_2eproto;
+  ASSERT_NE(nullptr, linked);
   Serve();
   const std::string first = Write("first", "one,");
   const std::string second = Write("second", "two");

@@ -61,12 +61,17 @@ class ServedCommand : public ::testing::Test {
     const std::string path = Path("standard_input");
     std::ofstream(path) << input;
     const int fd = open(path.c_str(), O_RDONLY);
+    Result result = RunFrom(fd, std::move(arguments));
+    close(fd);
+    return result;
+  }
+  // The same with the descriptor of the standard input.
+  static Result RunFrom(int fd, std::vector<std::string> arguments) {
     std::ostringstream output;
     std::ostringstream error;
     Terminal terminal{.input = fd, .output = output, .error = error};
     Result result;
     result.exit = RunCommandLine(std::move(arguments), terminal);
-    close(fd);
     result.output = output.str();
     result.error = error.str();
     return result;
@@ -91,7 +96,7 @@ class ServedCommand : public ::testing::Test {
   std::unique_ptr<Runtime> runtime_;
   TestingService testing_;
   StreamingService streams_;
-  PayloadService payloads_;
+  internal::PayloadService payloads_;
   PayloadStreamsService payload_streams_;
   PartlyService partly_;
   LiteService lite_;

@@ -212,12 +212,12 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
     });
   }
 
-  // Tells the peer why, if that can be done at once.
+  // Tells the peer why, if that can be done at once, and not in the midst of an answer.
   void MakeWay() {
     constexpr std::string_view kWhy =
         "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n"
         "too many connections: this one was idle for longest\n";
-    if (!closed_) {
+    if (!closed_ && !serializer_.has_value()) {
       (void)send(socket_.native_handle(), kWhy.data(), kWhy.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     Close();

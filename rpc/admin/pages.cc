@@ -16,6 +16,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "verbena/rpc/version.h"
+#include "verbena/transport/base/log.h"
 
 namespace verbena::internal {
 
@@ -511,7 +512,7 @@ Readiness JudgeReadiness(const RuntimeReport& report, const AdminOptions& option
   }
   // A line each, whatever words a check or a device has.
   for (std::vector<std::string>* lines : {&readiness.reasons, &readiness.degraded}) {
-    for (std::string& line : *lines) std::ranges::replace(line, '\n', ' ');
+    for (std::string& line : *lines) line = EscapeControls(line);
   }
   return readiness;
 }

@@ -172,17 +172,21 @@ std::shared_ptr<OpenedDevice> DeviceKeeper::Attach(User& user) {
 }
 
 absl::Status DeviceKeeper::Presence() {
+  Lines lines;
+  std::lock_guard<std::mutex> lock(mutex_);
   if (in_reserve()) return absl::OkStatus();
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (current_ != nullptr) return absl::OkStatus();
-  }
-  return Absence();
+  if (current_ != nullptr) return absl::OkStatus();
+  // With the same lock: otherwise a device that comes back meanwhile would be reported as lost.
+  return AbsenceLocked(lines);
 }
 
 absl::Status DeviceKeeper::Absence() {
   Lines lines;
   std::lock_guard<std::mutex> lock(mutex_);
+  return AbsenceLocked(lines);
+}
+
+absl::Status DeviceKeeper::AbsenceLocked(Lines& lines) {
   if (stopping_) {
     return absl::UnavailableError(
         fmt::format("{} has failed, or was removed, and its runtime ends", name_));

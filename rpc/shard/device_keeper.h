@@ -139,6 +139,7 @@ class DeviceKeeper {
   bool FindHeld(std::vector<std::shared_ptr<OpenedDevice>>& held);
   // With mutex_ held.
   void EnsureThread(Lines& lines);
+  absl::Status AbsenceLocked(Lines& lines);
   std::string Obstacle() const;
   void Work();
   // These unlock meanwhile.

@@ -144,6 +144,8 @@ absl::Status RuntimeCore::StartAll() {
 
 absl::Status RuntimeCore::OpenParts() {
   VERBENA_RETURN_IF_ERROR(OpenDevices());
+  // Once the sizes are final: they are found again for each device that is left out.
+  if (!sizes_.reduced.empty()) NoteDegraded("the runtime " + sizes_.reduced);
   bootstrap_ = options_.use_bootstrap;
   if (bootstrap_ == nullptr) {
     VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<TcpBootstrap> bootstrap, TcpBootstrap::Create());
@@ -188,9 +190,7 @@ absl::Status RuntimeCore::OpenNamedDevices() {
     has_tcp |= kept.ok() && name == kTcpDeviceName;
     if (kept.ok()) continue;
     if (last || !automatic || absl::IsInvalidArgument(kept)) return kept;
-    const std::string line = fmt::format("{} is not used: {}", name, kept.ToString());
-    VERBENA_LOG_LINE(kRuntime, kWarning, line, {{"device", name}});
-    NoteDegraded(line);
+    NoteUnused(name, kept);
   }
   return automatic && !has_tcp ? KeepTcpInReserve() : absl::OkStatus();
 }
@@ -219,11 +219,15 @@ absl::Status RuntimeCore::FitOpened(bool automatic, std::vector<std::unique_ptr<
       return device->kind() == DeviceKind::kRdma;
     });
     if (last == opened.rend()) return fits;
-    VERBENA_LOG_LINE(kRuntime, kWarning,
-                     fmt::format("{} is not used: {}", (*last)->name(), fits.ToString()),
-                     {{"device", (*last)->name()}});
+    NoteUnused((*last)->name(), fits);
     opened.erase(std::next(last).base());
   }
+}
+
+void RuntimeCore::NoteUnused(const std::string& device, const absl::Status& why) {
+  const std::string line = fmt::format("{} is not used: {}", device, why.ToString());
+  VERBENA_LOG_LINE(kRuntime, kWarning, line, {{"device", device}});
+  NoteDegraded(line);
 }
 
 void RuntimeCore::ChooseCores(const std::vector<Device*>& devices) {

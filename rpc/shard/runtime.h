@@ -136,6 +136,8 @@ class RuntimeCore final : private ExecutorDriver {
   absl::Status FitDevices(const std::vector<Device*>& devices);
   // The same. If `automatic`, takes RDMA devices away that do not fit, except the last device.
   absl::Status FitOpened(bool automatic, std::vector<std::unique_ptr<Device>>& opened);
+  // Logs, and notes as degraded, that a device is left out.
+  void NoteUnused(const std::string& device, const absl::Status& why);
   // Sets cpus_. `devices` as they are opened.
   void ChooseCores(const std::vector<Device*>& devices);
   // Without need no port is opened.

@@ -43,7 +43,7 @@ void PrintToStderr(const LogRecord& record) {
   fmt::print(stderr, "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z verbena: {}: {}: {}\n",
              utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
              now.tv_nsec / 1'000'000, LogLevelName(record.level),
-             LogComponentName(record.component), record.text);
+             LogComponentName(record.component), internal::EscapeControls(record.text));
 }
 
 // Those who write hold the mutex shared, so that whoever replaces the sink waits for them.
@@ -228,6 +228,26 @@ void WriteLog(LogComponent component, LogLevel level, const std::string& text,
     }
   } catch (...) {  // NOLINT(bugprone-empty-catch): there is nowhere to tell of it
   }
+}
+
+std::string EscapeControls(std::string_view text) {
+  std::string escaped;
+  escaped.reserve(text.size());
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      escaped += c;
+    } else if (c == '\n') {
+      escaped += "\\n";
+    } else if (c == '\t') {
+      escaped += "\\t";
+    } else if (c == '\r') {
+      escaped += "\\r";
+    } else {
+      escaped += fmt::format("\\x{:02x}", byte);
+    }
+  }
+  return escaped;
 }
 
 void ThrottledLog::Reset() {

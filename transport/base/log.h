@@ -78,9 +78,9 @@ struct LogRecord {
 using LogSink = std::function<void(const LogRecord& record)>;
 
 // From now on, lines go to `sink`. An empty one restores the default, which writes to standard
-// error, with the time in UTC. When this returns, the former sink runs on no thread and is
-// destroyed. So the caller must not hold a mutex that the former sink takes, and must not be the
-// sink.
+// error, a line each (internal::EscapeControls()), with the time in UTC. When this returns, the
+// former sink runs on no thread and is destroyed. So the caller must not hold a mutex that the
+// former sink takes, and must not be the sink.
 VERBENA_EXPORT void SetLogSink(LogSink sink);
 
 // Sets the least levels of components. `text` has items, parted by commas: a level, which counts
@@ -123,6 +123,10 @@ inline bool IsLogged(LogComponent component, LogLevel level) {
 [[gnu::cold]] VERBENA_EXPORT void WriteLog(LogComponent component, LogLevel level,
                                            const std::string& text,
                                            std::initializer_list<LogField> fields = {}) noexcept;
+
+// `text` as one line that no terminal obeys: control characters as "\\n", "\\t", "\\x1b". Text of
+// peers may have any.
+VERBENA_EXPORT std::string EscapeControls(std::string_view text);
 
 // ThrottledLog: a log for events that a peer can cause as often as it likes.
 //

@@ -286,7 +286,7 @@ TEST_F(AdminTest, TheApplicationMaySayThatItIsNotReady) {
   Serve();
   ExpectReady();
   state = 1;
-  ExpectNotReady("AdminOptions::check: UNAVAILABLE: the volume is replayed\n");
+  ExpectNotReady("AdminOptions::check: UNAVAILABLE: the volume\\nis replayed\n");
   state = 2;
   ExpectNotReady("AdminOptions::check: INTERNAL: it threw: no disk\n");
   EXPECT_EQ(Get("/healthz").status, 200);

@@ -95,6 +95,11 @@ class HttpClient {
     read_.erase(0, length);
     return answer;
   }
+  // Takes at least so many bytes, which ReadAll() returns, too.
+  void Take(size_t bytes) {
+    while (read_.size() < bytes && ReadSome()) {
+    }
+  }
   // All that comes until the server ends the connection.
   std::string ReadAll() {
     while (ReadSome()) {

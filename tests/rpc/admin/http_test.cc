@@ -25,6 +25,7 @@ namespace http_test {
 
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr size_t kLargeBytes = size_t{8} << 20;
 
@@ -219,6 +220,20 @@ TEST_F(AdminHttpTest, AConnectionWhoseAnswerIsBeingMadeDoesNotMakeWay) {
   EXPECT_THAT(idle.ReadAll(), HasSubstr("this one was idle for longest"));
   http_->Post([this] { held_reply_(AdminLine(200, "at last")); });
   EXPECT_EQ(busy.Read().body, "at last\n");
+}
+
+TEST_F(AdminHttpTest, NothingIsWrittenIntoAnAnswerThatIsCutShort) {
+  constexpr size_t kTaken = size_t{64} << 10;  // room for a refusal, but not for the answer
+  Serve({.connections = 2});
+  HttpClient writing = Socket();
+  writing.SendRequest("GET", "/large");
+  writing.Take(1);
+  HttpClient busy = Used();
+  busy.SendRequest("GET", "/held");
+  held.wait(false);
+  writing.Take(kTaken);
+  HttpClient further = Used();
+  EXPECT_THAT(writing.ReadAll(), Not(HasSubstr("too many connections")));
 }
 
 TEST_F(AdminHttpTest, OfTenThousandConnectionsTheLastSixtyFourStay) {

@@ -27,7 +27,9 @@ namespace small_runtime_test {
 
 using testing::AllOf;
 using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -72,6 +74,7 @@ TEST_F(SmallRuntimeTest, EightMebibytesMakeItSmallAndItSaysSoOnce) {
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   EXPECT_THAT((*runtime)->reduced(), HasSubstr("RLIMIT_MEMLOCK is 8192 KiB"));
   EXPECT_THAT(log_.Take(), Contains("Verbena " + (*runtime)->reduced()).Times(1));
+  EXPECT_THAT(CoreOf(**runtime).degraded(), ElementsAre("the runtime " + (*runtime)->reduced()));
   EXPECT_EQ(MaxLinksOn(**runtime, 0), LinkLimits::Small().max_links);
 }
 
@@ -79,6 +82,7 @@ TEST_F(SmallRuntimeTest, WithoutALimitItIsNotAndSaysNothing) {
   auto runtime = Start({}, kNoMemoryLimit);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   EXPECT_EQ((*runtime)->reduced(), "");
+  EXPECT_THAT(CoreOf(**runtime).degraded(), IsEmpty());
   EXPECT_THAT(log_.Take(), Not(Contains(HasSubstr("Small()"))));
   EXPECT_EQ(MaxLinksOn(**runtime, 0), LinkLimits().max_links);
 }

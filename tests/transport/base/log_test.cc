@@ -75,6 +75,14 @@ TEST(LogTest, ALineOfTheDefaultSinkBeginsWithTheTimeInUtc) {
   EXPECT_THAT(line, EndsWith("Z verbena: warning: file: the disk is full\n"));
 }
 
+TEST(LogTest, TextOfAPeerMakesNoLineAndReachesNoTerminal) {
+  ::testing::internal::CaptureStderr();
+  internal::WriteLog(LogComponent::kLink, LogLevel::kError, "so\nfar\r\t\x1b[2J\x7f, größer \\n");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              EndsWith(" error: link: so\\nfar\\r\\t\\x1b[2J\\x7f, größer \\n\n"));
+  EXPECT_EQ(internal::EscapeControls(std::string_view("\0", 1)), "\\x00");
+}
+
 TEST(LogTest, ASinkGetsComponentLevelAndFieldsBesideTheWholeSentence) {
   CapturedLog log;
   const std::string peer = "10.0.0.7:4000";

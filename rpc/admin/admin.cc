@@ -189,7 +189,9 @@ class Admin::Impl {
   void WithReport(Finish finish) {
     const TimePoint asked = Clock::Real().Now();
     reporter_.Ask();
-    if (waiting_.size() >= kMostWaiting) return finish(reporter_.Read());
+    if (reporter_.Answered(asked) || waiting_.size() >= kMostWaiting) {
+      return finish(reporter_.Read());
+    }
     const uint64_t number = ++last_number_;
     waiting_.push_back({.number = number, .asked = asked, .finish = std::move(finish)});
     http_->After(kReportPatience, [this, number] {

@@ -69,23 +69,29 @@ ExecutorReport ReportOf(const Shard& shard) {
 
 class RuntimeReporter::Core {
  public:
-  Core(RuntimeCore& runtime, absl::AnyInvocable<void()> on_answer)
+  Core(RuntimeCore& runtime, absl::AnyInvocable<void()> on_answer, Duration fresh)
       : runtime_(runtime),
+        fresh_(fresh),
         parts_(static_cast<size_t>(runtime.executors())),
         on_answer_(std::move(on_answer)) {
     runtime_.AddReporter();
   }
 
   void Ask(const std::shared_ptr<Core>& self) {
+    const TimePoint now = Clock::Real().Now();
     for (size_t i = 0; i < parts_.size(); ++i) {
+      const TimePoint last = parts_[i].time;
+      if (last != TimePoint{} && now - last < fresh_) continue;
       if (parts_[i].asked.exchange(true)) continue;
       runtime_.shard(i).executor().PostFunction([self, i] { self->Answer(i); });
     }
   }
 
   bool Answered(TimePoint time) const {
-    return std::ranges::all_of(parts_,
-                               [time](const Part& part) { return part.time.load() >= time; });
+    return std::ranges::all_of(parts_, [this, time](const Part& part) {
+      const TimePoint last = part.time;
+      return last != TimePoint{} && time - last <= fresh_;
+    });
   }
 
   RuntimeReport Read() const {
@@ -151,13 +157,15 @@ class RuntimeReporter::Core {
   }
 
   RuntimeCore& runtime_;
+  const Duration fresh_;
   std::vector<Part> parts_;
   std::mutex mutex_;
   absl::AnyInvocable<void()> on_answer_;  // under mutex_; null once the reporter is gone
 };
 
-RuntimeReporter::RuntimeReporter(Runtime& runtime, absl::AnyInvocable<void()> on_answer)
-    : core_(std::make_shared<Core>(CoreOf(runtime), std::move(on_answer))) {}
+RuntimeReporter::RuntimeReporter(Runtime& runtime, absl::AnyInvocable<void()> on_answer,
+                                 Duration fresh)
+    : core_(std::make_shared<Core>(CoreOf(runtime), std::move(on_answer), fresh)) {}
 
 RuntimeReporter::~RuntimeReporter() { core_->End(); }
 

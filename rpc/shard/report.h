@@ -11,6 +11,7 @@
 #ifndef VERBENA_RPC_SHARD_REPORT_H_
 #define VERBENA_RPC_SHARD_REPORT_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,6 +28,10 @@
 #include "verbena/transport/base/export.h"
 
 namespace verbena::internal {
+
+// How young a report is that nobody asks an executor to renew: each takes it some time, and whoever
+// reaches the page may ask as often as they like. By the machine's clock. (start)
+inline constexpr Duration kFreshReport = std::chrono::milliseconds(250);
 
 // Payload memory of one executor on one device, of one budget (MemoryBudgets), in bytes.
 struct PoolReport {
@@ -87,16 +92,18 @@ struct RuntimeReport {
 class VERBENA_EXPORT RuntimeReporter {
  public:
   // `on_answer` is called each time that an executor has answered, on its thread. It must not
-  // block, and is not called any more once the destructor has returned.
-  RuntimeReporter(Runtime& runtime, absl::AnyInvocable<void()> on_answer);
+  // block, and is not called any more once the destructor has returned. An answer that is younger
+  // than `fresh` does for a new question, too.
+  RuntimeReporter(Runtime& runtime, absl::AnyInvocable<void()> on_answer,
+                  Duration fresh = kFreshReport);
   ~RuntimeReporter();
   RuntimeReporter(const RuntimeReporter&) = delete;
   RuntimeReporter& operator=(const RuntimeReporter&) = delete;
 
-  // Asks each executor for a new ExecutorReport. One that has not answered an earlier question yet
-  // is not asked again: its answer is still to come.
+  // Asks each executor for a new ExecutorReport, unless its last one is fresh. One that has not
+  // answered an earlier question yet is not asked again: its answer is still to come.
   void Ask();
-  // Whether the answer of each executor is of `time` or later.
+  // Whether the answer of each executor is of `time` or later, or was fresh then.
   bool Answered(TimePoint time) const;
   RuntimeReport Read() const;
 

@@ -52,7 +52,7 @@ AdminAnswer LogPage(const AdminRequest& request) {
 class Admin::Impl {
  public:
   Impl(Runtime& runtime, const AdminOptions& options)
-      : runtime_(runtime), options_(options), reporter_(runtime, [this] { Heard(); }) {}
+      : options_(options), reporter_(runtime, [this] { Heard(); }) {}
 
   // The thread first: it uses all that is left. Executors may be heard until reporter_ is gone.
   ~Impl() {
@@ -95,6 +95,7 @@ class Admin::Impl {
   struct Waiting {
     uint64_t number = 0;
     TimePoint asked{};
+    bool with_peers = false;
     Finish finish;
   };
   // Requests whose connections have ended wait, too. More than this many get the executors' last
@@ -138,14 +139,14 @@ class Admin::Impl {
   void Healthz(const AdminRequest&, Reply reply) { reply(AdminLine(200, "alive")); }
 
   void Readyz(const AdminRequest&, Reply reply) {
-    WithReport([this, reply = std::move(reply)](const RuntimeReport& report) {
+    WithReport(/*with_peers=*/false, [this, reply = std::move(reply)](const RuntimeReport& report) {
       const Readiness readiness = Judge(report);
       reply({.status = readiness.ready() ? 200 : 503, .body = readiness.Text()});
     });
   }
 
   void Status(const AdminRequest&, Reply reply) {
-    WithReport([this, reply = std::move(reply)](const RuntimeReport& report) {
+    WithReport(/*with_peers=*/true, [this, reply = std::move(reply)](const RuntimeReport& report) {
       const RuntimeReport* before = Earlier(report);
       reply({.body = internal::StatusPage(report, before, Judge(report)),
              .type = "text/html; charset=utf-8"});
@@ -153,7 +154,7 @@ class Admin::Impl {
   }
 
   void StatusAsJson(const AdminRequest&, Reply reply) {
-    WithReport([this, reply = std::move(reply)](const RuntimeReport& report) {
+    WithReport(/*with_peers=*/true, [this, reply = std::move(reply)](const RuntimeReport& report) {
       reply({.body = internal::StatusJson(report, Judge(report)), .type = "application/json"});
     });
   }
@@ -186,14 +187,15 @@ class Admin::Impl {
   }
 
   // Calls `finish` once all executors have answered, or kReportPatience is over.
-  void WithReport(Finish finish) {
+  void WithReport(bool with_peers, Finish finish) {
     const TimePoint asked = Clock::Real().Now();
-    reporter_.Ask();
-    if (reporter_.Answered(asked) || waiting_.size() >= kMostWaiting) {
+    reporter_.Ask(with_peers);
+    if (reporter_.Answered(asked, with_peers) || waiting_.size() >= kMostWaiting) {
       return finish(reporter_.Read());
     }
     const uint64_t number = ++last_number_;
-    waiting_.push_back({.number = number, .asked = asked, .finish = std::move(finish)});
+    waiting_.push_back(
+        {.number = number, .asked = asked, .with_peers = with_peers, .finish = std::move(finish)});
     http_->After(kReportPatience, [this, number] {
       FinishIf([number](const Waiting& each) { return each.number == number; });
     });
@@ -202,7 +204,8 @@ class Admin::Impl {
   // On an executor.
   void Heard() {
     http_->Post([this] {
-      FinishIf([this](const Waiting& each) { return reporter_.Answered(each.asked); });
+      FinishIf(
+          [this](const Waiting& each) { return reporter_.Answered(each.asked, each.with_peers); });
     });
   }
 
@@ -219,7 +222,6 @@ class Admin::Impl {
     for (const Finish& finish : due) finish(report);
   }
 
-  Runtime& runtime_;
   const AdminOptions options_;
   std::unique_ptr<AdminHttp> http_;  // set before the thread starts; outlives reporter_
   internal::RuntimeReporter reporter_;

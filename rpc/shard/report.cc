@@ -23,31 +23,41 @@ namespace {
 
 bool IsRdma(LinkKind kind) { return kind != LinkKind::kSoft && kind != LinkKind::kTcp; }
 
-void AddPool(ExecutorReport& report, const std::string& device, const char* name,
-             const BufferPool& pool) {
-  const BufferPoolStats stats = pool.stats();
-  report.pools.push_back({.device = device,
-                          .pool = name,
-                          .budget = stats.budget_bytes,
-                          .registered = stats.arena_bytes,
-                          .in_use = stats.bytes_in_use,
-                          .waiting = stats.waiting});
-}
-
 uint64_t Load(const PeerReport& peer) {
   return peer.traffic.frames_sent + peer.traffic.frames_received + peer.traffic.transfers;
 }
 
-// On the shard's executor.
-ExecutorReport ReportOf(const Shard& shard) {
-  ExecutorReport report{.loop = shard.executor().stats(), .devices = shard.stats()};
+void AddPool(std::vector<PoolReport>& pools, const std::string& device, const char* name,
+             const BufferPool& pool) {
+  const BufferPoolStats stats = pool.stats();
+  pools.push_back({.device = device,
+                   .pool = name,
+                   .budget = stats.budget_bytes,
+                   .registered = stats.arena_bytes,
+                   .in_use = stats.bytes_in_use,
+                   .waiting = stats.waiting});
+}
+
+// Of all devices of the shard in service, on its executor.
+std::vector<PoolReport> PoolsOf(const Shard& shard) {
+  std::vector<PoolReport> pools;
+  for (const std::unique_ptr<ShardDevice>& device : shard.devices()) {
+    const Endpoint* endpoint = device->endpoint();
+    if (endpoint == nullptr) continue;
+    AddPool(pools, device->name(), "send", endpoint->memory().send());
+    AddPool(pools, device->name(), "receive", endpoint->memory().receive());
+    AddPool(pools, device->name(), "landing", endpoint->memory().landing());
+  }
+  return pools;
+}
+
+// Of all links of the shard, on its executor.
+std::vector<PeerReport> PeersOf(const Shard& shard) {
+  std::vector<PeerReport> busiest;
   absl::flat_hash_map<std::string, PeerReport> peers;
   for (const std::unique_ptr<ShardDevice>& device : shard.devices()) {
     const Endpoint* endpoint = device->endpoint();
     if (endpoint == nullptr) continue;
-    AddPool(report, device->name(), "send", endpoint->memory().send());
-    AddPool(report, device->name(), "receive", endpoint->memory().receive());
-    AddPool(report, device->name(), "landing", endpoint->memory().landing());
     endpoint->ForEachLink([&peers](const Link& link) {
       PeerReport& peer = peers[SourceOf(link.peer())];
       ++peer.links;
@@ -56,13 +66,11 @@ ExecutorReport ReportOf(const Shard& shard) {
   }
   for (auto& [source, peer] : peers) {
     peer.source = source;
-    report.peers.push_back(std::move(peer));
+    busiest.push_back(std::move(peer));
   }
-  std::ranges::sort(report.peers, std::greater(), Load);
-  if (report.peers.size() > ExecutorReport::kMostPeers) {
-    report.peers.resize(ExecutorReport::kMostPeers);
-  }
-  return report;
+  std::ranges::sort(busiest, std::greater(), Load);
+  if (busiest.size() > ExecutorReport::kMostPeers) busiest.resize(ExecutorReport::kMostPeers);
+  return busiest;
 }
 
 }  // namespace
@@ -77,19 +85,20 @@ class RuntimeReporter::Core {
     runtime_.AddReporter();
   }
 
-  void Ask(const std::shared_ptr<Core>& self) {
+  void Ask(const std::shared_ptr<Core>& self, bool with_peers) {
     const TimePoint now = Clock::Real().Now();
     for (size_t i = 0; i < parts_.size(); ++i) {
-      const TimePoint last = parts_[i].time;
+      const TimePoint last = parts_[i].Time(with_peers);
       if (last != TimePoint{} && now - last < fresh_) continue;
+      if (with_peers) parts_[i].asked_peers = true;
       if (parts_[i].asked.exchange(true)) continue;
       runtime_.shard(i).executor().PostFunction([self, i] { self->Answer(i); });
     }
   }
 
-  bool Answered(TimePoint time) const {
-    return std::ranges::all_of(parts_, [this, time](const Part& part) {
-      const TimePoint last = part.time;
+  bool Answered(TimePoint time, bool with_peers) const {
+    return std::ranges::all_of(parts_, [this, time, with_peers](const Part& part) {
+      const TimePoint last = part.Time(with_peers);
       return last != TimePoint{} && time - last <= fresh_;
     });
   }
@@ -105,7 +114,10 @@ class RuntimeReporter::Core {
                                 .in_reserve = keeper->in_reserve(),
                                 .lost = keeper->Presence()});
     }
-    for (const Part& part : parts_) report.executors.push_back(part.last.Get());
+    for (const Part& part : parts_) {
+      report.executors.push_back(part.last.Get());
+      report.executors.back().peers = part.peers.Get();
+    }
     runtime_.served().ForEach([&report](uint64_t number, const ServerView& server) {
       std::vector<ServerStats> parts;
       for (const ExecutorReport& executor : report.executors) {
@@ -133,25 +145,35 @@ class RuntimeReporter::Core {
  private:
   // One executor's.
   struct Part {
+    TimePoint Time(bool with_peers) const { return with_peers ? peers_time : time; }
+
     std::atomic<bool> asked = false;
-    Published<ExecutorReport> last;
+    std::atomic<bool> asked_peers = false;
+    Published<ExecutorReport> last;            // without peers
     std::atomic<TimePoint> time{TimePoint{}};  // of `last`
+    Published<std::vector<PeerReport>> peers;
+    std::atomic<TimePoint> peers_time{TimePoint{}};
   };
 
   // On the executor.
   void Answer(size_t index) {
     // First: whoever finds the question open must get an answer that is made afterwards.
-    parts_[index].asked = false;
+    Part& part = parts_[index];
+    part.asked = false;
+    const bool with_peers = part.asked_peers.exchange(false);
     const Shard& shard = runtime_.shard(index);
     if (shard.closing()) return;
-    ExecutorReport report = ReportOf(shard);
+    ExecutorReport report{
+        .loop = shard.executor().stats(), .devices = shard.stats(), .pools = PoolsOf(shard)};
+    if (with_peers) part.peers.Set(PeersOf(shard));
     runtime_.served().ForEach([&](uint64_t number, const ServerView& server) {
       report.servers.emplace_back(number, server.StatsOn(index));
     });
     report.time = Clock::Real().Now();
     const TimePoint time = report.time;
-    parts_[index].last.Set(std::move(report));
-    parts_[index].time = time;
+    part.last.Set(std::move(report));
+    part.time = time;
+    if (with_peers) part.peers_time = time;
     const std::lock_guard lock(mutex_);
     if (on_answer_ != nullptr) on_answer_();
   }
@@ -169,8 +191,10 @@ RuntimeReporter::RuntimeReporter(Runtime& runtime, absl::AnyInvocable<void()> on
 
 RuntimeReporter::~RuntimeReporter() { core_->End(); }
 
-void RuntimeReporter::Ask() { core_->Ask(core_); }
-bool RuntimeReporter::Answered(TimePoint time) const { return core_->Answered(time); }
+void RuntimeReporter::Ask(bool with_peers) { core_->Ask(core_, with_peers); }
+bool RuntimeReporter::Answered(TimePoint time, bool with_peers) const {
+  return core_->Answered(time, with_peers);
+}
 RuntimeReport RuntimeReporter::Read() const { return core_->Read(); }
 
 }  // namespace verbena::internal

@@ -101,10 +101,11 @@ class VERBENA_EXPORT RuntimeReporter {
   RuntimeReporter& operator=(const RuntimeReporter&) = delete;
 
   // Asks each executor for a new ExecutorReport, unless its last one is fresh. One that has not
-  // answered an earlier question yet is not asked again: its answer is still to come.
-  void Ask();
+  // answered an earlier question yet is not asked again: its answer is still to come. Finding peers
+  // takes a walk over all links: without `with_peers` they stay as they are.
+  void Ask(bool with_peers = false);
   // Whether the answer of each executor is of `time` or later, or was fresh then.
-  bool Answered(TimePoint time) const;
+  bool Answered(TimePoint time, bool with_peers = false) const;
   RuntimeReport Read() const;
 
  private:

@@ -22,10 +22,10 @@ class ReporterTest : public testing::Test {
     reporter_ = std::make_unique<RuntimeReporter>(*runtime_, [this] { ++answers_; }, fresh);
   }
   // Asks, and waits for the answers.
-  void AskAndWait() {
+  void AskAndWait(bool with_peers = false) {
     const TimePoint asked = Clock::Real().Now();
-    reporter_->Ask();
-    while (!reporter_->Answered(asked)) std::this_thread::yield();
+    reporter_->Ask(with_peers);
+    while (!reporter_->Answered(asked, with_peers)) std::this_thread::yield();
   }
   // Executors have come to all that they were asked.
   void Settle() {
@@ -50,6 +50,19 @@ TEST_F(ReporterTest, WhoHasAnsweredLatelyIsNotAskedAgain) {
   Settle();
   EXPECT_EQ(answers_, 2);
   EXPECT_EQ(reporter_->Read().executors[0].time, first);
+}
+
+TEST_F(ReporterTest, AFreshAnswerWithoutPeersDoesNotDoForThem) {
+  Start(std::chrono::hours(1));
+  AskAndWait();
+  EXPECT_FALSE(reporter_->Answered(Clock::Real().Now(), /*with_peers=*/true));
+  AskAndWait(/*with_peers=*/true);
+  Settle();
+  EXPECT_EQ(answers_, 4);
+  AskAndWait();
+  AskAndWait(/*with_peers=*/true);
+  Settle();
+  EXPECT_EQ(answers_, 4);
 }
 
 TEST_F(ReporterTest, AnAnswerThatIsOldDoesNotDo) {

@@ -14,8 +14,8 @@
 namespace verbena::doctor {
 namespace wires_test {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A host on which everything may be shared; each test takes something away.
 SharingFacts Generous() {
@@ -74,7 +74,7 @@ TEST(WiresTest, WithoutDescriptorsOfProcessesTheKernelCopiesNothing) {
 TEST(SharingFactsTest, ThisProcessHasAUserAndNamespaces) {
   const SharingFacts facts = ReadSharingFacts();
   EXPECT_EQ(facts.namespaces.size(), 6u);
-  EXPECT_THAT(facts.namespaces.at("net"), Not(testing::IsEmpty()));
+  EXPECT_THAT(facts.namespaces.at("net"), Not(::testing::IsEmpty()));
   // The tests of the soft device need it.
   EXPECT_TRUE(facts.memory.ok()) << facts.memory;
 }

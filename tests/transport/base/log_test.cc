@@ -158,7 +158,7 @@ TEST(LogLevelsTest, AWrongWordIsNamedWithTheNearestAndChangesNothing) {
   EXPECT_THAT(MessageOf(SetLogLevels("link")),
               HasSubstr("\"link\" has no level: write link=LEVEL"));
   EXPECT_THAT(MessageOf(SetLogLevels("")), HasSubstr("\"\" is no level of the log"));
-  EXPECT_THAT(MessageOf(SetLogLevels("info,")), HasSubstr("\"\" is no level of the log"));
+  EXPECT_THAT(MessageOf(SetLogLevels("error,")), HasSubstr("\"\" is no level of the log"));
   EXPECT_THAT(MessageOf(SetLogLevels("link=\x01" + std::string(1 << 20, 'x'))),
               AllOf(HasSubstr("\\x01xxx"), HasSubstr("…\" is no level of link"),
                     ::testing::SizeIs(::testing::Lt(300u))));

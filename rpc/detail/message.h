@@ -2,8 +2,8 @@
 //
 // Of rpc/ and transport/, only this file, its source, rpc/codegen/protobuf.h and
 // rpc/reflection/files.cc include headers of protobuf, or name more of protobuf than
-// google::protobuf::MessageLite (a test holds this). So a newer protobuf is the work of these files.
-// Built and tested with protobuf 3.21.
+// google::protobuf::MessageLite (a test holds this). So a newer protobuf is the work of these
+// files. Built and tested with protobuf 3.21.
 //
 // Built by CMake, the source also has the check that ends the process if a second copy of Verbena
 // is loaded (docs/install.md, "Plugins"): LinkSecondCopyCheck().

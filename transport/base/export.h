@@ -3,10 +3,10 @@
 // The shared library is compiled with -fvisibility=hidden: names that no program needs neither
 // clash with those of a program nor cost the loader time. Programs still need functions of its
 // source files. They call them through the headers that they include, through the headers that
-// these include, and through generated code. The libraries of etcd, of the admin server and of testing do the same. The
-// mark keeps such a name visible. In an archive it means nothing (VERBENA_STATIC, which the CMake
-// target of an archive defines): a library of a program's own that links it hides all of Verbena,
-// so that two such libraries in one process do not mix.
+// these include, and through generated code. The libraries of etcd, of the admin server and of
+// testing do the same. The mark keeps such a name visible. In an archive it means nothing
+// (VERBENA_STATIC, which the CMake target of an archive defines): a library of a program's own that
+// links it hides all of Verbena, so that two such libraries in one process do not mix.
 //
 // Each class and each function of such a header, public or internal, has the mark if a source file
 // defines the function or a member of the class:

@@ -20,7 +20,7 @@ completed() {
 commands=$(completed verbena "" | grep -vx -- '--.*')
 for command in call list describe health bench doctor selftest help; do
   grep -qx "$command" <<<"$commands"
-  grep -q "verbena $command" <<<"$(sed 's/f[BIR]//g' <<<"$page")"
+  grep -q "verbena $command" <<<"${page//f[BIR]/}"
 done
 for command in call list describe health bench; do
   found=0

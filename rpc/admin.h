@@ -15,7 +15,7 @@
 //   any other address, or 0.0.0.0    /healthz and /readyz alone
 //   a Unix socket, of mode 0600      all
 //
-// Nothing is encrypted, and nobody is asked for a name: whoever reaches the address may ask. A
+// Nothing is encrypted, and no client is authenticated: whoever reaches the address may ask. A
 // request over TCP whose Host header is neither an IP address, nor localhost, nor one of
 // AdminOptions::hosts is refused, so that no web page that a name leads to may ask (DNS rebinding).
 //
@@ -71,22 +71,23 @@ using AdminCheck = std::function<absl::Status()>;
 // device, or if its runtime does without something since it started. /readyz then has a line for
 // each, also if it answers 200.
 struct AdminOptions {
-  // An IP address, or localhost, and a port; port 0 takes a free one. "": no TCP.
+  // An IP address, or localhost, and a port; port 0 takes a free one. "": no TCP. Say so if
+  // `socket` alone shall serve: every user of the host reaches /status at the default address.
   std::string address = "127.0.0.1:0";
   // The path of the Unix socket, at most 107 bytes: "/run/store/admin.sock". "": none. A socket
   // that a process which has died left there is replaced. Only this user may connect. The path is
   // removed when the admin server ends.
   std::string socket = "";
   // Names in Host headers that are taken, without ports, besides IP addresses and localhost:
-  // "storage-7.example". A scraper that finds this process by a name sends that name.
+  // "storage-7.example". A client that asks by a host name sends that name.
   std::vector<std::string> hosts = {};
   // How many servers the process has when it is ready. 0 for a process that only makes calls.
   uint32_t servers = 1;
   // Whether /readyz says 503 while the process is degraded.
   bool degraded_is_unready = false;
-  // Called for each /readyz and /status, on the thread that serves them, which does nothing else
-  // meanwhile: it must not block, and must not destroy the Admin. An exception counts as an error.
-  // nullptr: nothing else.
+  // Called for each /readyz, /status and /status.json, on the thread that serves them, which does
+  // nothing else meanwhile: it must not block, and must not destroy the Admin. An exception counts
+  // as an error. nullptr: nothing else.
   AdminCheck check = nullptr;
 };
 

@@ -5,7 +5,8 @@
 //   HealthService       SERVING or NOT_SERVING, by service
 //
 // A program that names them links Verbena::reflection (CMake), verbena-reflection (pkg-config) or
-// @verbena//rpc:reflection (Bazel), and gives them to its server. Nothing of them is in libverbena.
+// @verbena//rpc:reflection (Bazel), and gives them to its server. libverbena itself does not
+// contain them.
 //
 //   verbena::ReflectionService reflection;
 //   verbena::HealthService health;
@@ -15,8 +16,8 @@
 //   $ verbena call 127.0.0.1:4000 storage.Store/Get '{"key": "a"}'
 //
 // On the wire they are verbena.reflection.v1.Reflection and verbena.health.v1.Health, whose .proto
-// files are in rpc/reflection/. They are services as all others: interceptors see their calls, and
-// admission bounds them.
+// files are in rpc/reflection/. They are services like all others: interceptors see their calls,
+// and admission bounds them.
 
 #ifndef VERBENA_RPC_REFLECTION_H_
 #define VERBENA_RPC_REFLECTION_H_

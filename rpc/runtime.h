@@ -85,8 +85,9 @@ struct RuntimeOptions {
   // True: each executor is pinned to a core near the first RDMA device, as the kernel tells them
   // (/sys/class/infiniband/NAME/device/local_cpulist, or the cores of its NUMA node), of those that
   // the process may run on: physical cores first, then their other hardware threads. Executors
-  // beyond them, and all if there is no such device or the kernel does not tell, run unpinned; the
-  // log says which cores were taken. Contradicts `cpus`, which must be empty then.
+  // beyond them, and all if there is no such device or the kernel does not tell, run unpinned,
+  // and the log warns; at level "info" it says which cores were taken. Contradicts `cpus`, which
+  // must be empty then.
   bool numa = false;
   // "soft": the software device over shared memory: processes of this host and user. "soft:tcp":
   // the software device over TCP, at any free port ("soft:tcp:4791": at that port of every address,

@@ -20,7 +20,7 @@ namespace verbena::benchmarks {
 namespace {
 
 constexpr std::chrono::minutes kServerPatience{2};
-// Of 4,000 links with 16 calls each.
+// As many as 4,000 links with 16 calls each have.
 constexpr uint32_t kMaxCalls = 65536;
 
 class LinksService final : public bench::Bench::Service {

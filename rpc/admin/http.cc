@@ -86,7 +86,9 @@ absl::StatusOr<UniqueFd> ListenTcp(const std::string& address) {
   }
   if (error == EADDRNOTAVAIL) {
     return absl::InvalidArgumentError(
-        fmt::format("{}: it is no address of this host (EADDRNOTAVAIL)", what));
+        fmt::format("{}: it is no address of this host (EADDRNOTAVAIL): take one of this host, "
+                    "0.0.0.0 or localhost",
+                    what));
   }
   return SocketStatus(error, what);
 }
@@ -121,8 +123,10 @@ class PathListener {
         bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
       const int error = errno;
       return error == ENOENT || error == ENOTDIR
-                 ? absl::NotFoundError(fmt::format(
-                       "AdminOptions::socket: the directory of {} does not exist", path))
+                 ? absl::NotFoundError(fmt::format("AdminOptions::socket: the directory of {} does "
+                                                   "not exist: create it (systemd: "
+                                                   "RuntimeDirectory=), or give another path",
+                                                   path))
                  : SocketStatus(error, "AdminOptions::socket, bind " + path);
     }
     struct stat made = {};
@@ -149,7 +153,9 @@ class PathListener {
     if (lstat(path.c_str(), &there) != 0) return absl::OkStatus();  // bind() says what is wrong
     if (!S_ISSOCK(there.st_mode)) {
       return absl::FailedPreconditionError(
-          fmt::format("AdminOptions::socket: {} is there already, and is no socket", path));
+          fmt::format("AdminOptions::socket: {} is there already, and is no socket: remove it, or "
+                      "give another path",
+                      path));
     }
     const UniqueFd probe = NewSocket();
     if (!probe) return SocketStatus(errno, "AdminOptions::socket");
@@ -282,7 +288,6 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
     AdminRequest request{.door = door_,
                          .method = head_only_ ? "GET" : std::string(message.method_string()),
                          .path = std::string(message.target()),
-                         .accept = std::string(message[http::field::accept]),
                          .body = message.body()};
     if (const std::optional<AdminAnswer> refusal = RefuseHost()) {
       keep_alive_ = false;
@@ -291,10 +296,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
     if (!request.path.starts_with('/')) {
       return Write(AdminLine(400, "the target of the request must begin with \"/\""));
     }
-    if (const size_t mark = request.path.find('?'); mark != std::string::npos) {
-      request.query = request.path.substr(mark + 1);
-      request.path.resize(mark);
-    }
+    request.path.resize(std::min(request.path.find('?'), request.path.size()));
     idle_ = false;
     StartTimer(limits().patience, &HttpConnection::Close);
     const uint64_t number = ++requests_;
@@ -316,9 +318,9 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
     const std::string_view host = message[http::field::host];
     if (IsOwnHost(host, owner_.options().hosts)) return std::nullopt;
     return AdminLine(
-        403, fmt::format("the Host header is foreign: ask by IP address or localhost, or add the "
-                         "name to AdminOptions::hosts (it has {} bytes)",
-                         host.size()));
+        403,
+        "this Host header is not taken: ask by IP address or localhost, or add the name to "
+        "AdminOptions::hosts");
   }
 
   // Answers a request that has not come as a whole, and ends the connection.

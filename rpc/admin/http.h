@@ -2,8 +2,8 @@
 // Beast stay inside.
 //
 // It bounds what peers may take (AdminHttpLimits) and refuses what it can judge without knowing the
-// pages: heads that are too long, bodies, foreign Host headers. The rest goes to a handler, on the
-// thread. Owned by an Admin.
+// pages: heads and bodies that are too long, foreign Host headers. The rest goes to a handler, on
+// the thread. Owned by an Admin.
 
 #ifndef VERBENA_RPC_ADMIN_HTTP_H_
 #define VERBENA_RPC_ADMIN_HTTP_H_
@@ -35,8 +35,6 @@ struct AdminRequest {
   AdminDoor door = AdminDoor::kSocket;
   std::string method = {};  // "GET" for HEAD, too
   std::string path = {};    // without the query
-  std::string query = {};   // without the "?"
-  std::string accept = {};
   std::string body = {};
 };
 

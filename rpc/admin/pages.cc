@@ -80,10 +80,6 @@ std::vector<PoolReport> SumPools(const RuntimeReport& report) {
   return pools;
 }
 
-uint64_t FramesOf(const PeerReport& peer) {
-  return peer.traffic.frames_sent + peer.traffic.frames_received + peer.traffic.transfers;
-}
-
 // The busiest first.
 std::vector<PeerReport> SumPeers(const RuntimeReport& report) {
   std::map<std::string, PeerReport> sums;
@@ -98,7 +94,7 @@ std::vector<PeerReport> SumPeers(const RuntimeReport& report) {
   std::vector<PeerReport> peers;
   for (auto& [source, peer] : sums) peers.push_back(std::move(peer));
   std::ranges::sort(peers, std::greater(), [](const PeerReport& peer) {
-    return std::pair<uint64_t, std::string_view>(FramesOf(peer), peer.source);
+    return std::pair<uint64_t, std::string_view>(peer.load(), peer.source);
   });
   if (peers.size() > kShownPeers) peers.resize(kShownPeers);
   return peers;

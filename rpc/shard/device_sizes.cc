@@ -11,10 +11,10 @@
 namespace verbena::internal {
 namespace {
 
-// Without so much for each of its three pools, calls with payloads wait for each other. It is what
-// LinkLimits::Small() has.
+// The least payload memory, 1 MiB for each of three pools: with less, calls with payloads wait for
+// each other. LinkLimits::Small() has as much.
 constexpr uint64_t kLeastPayloads = uint64_t{3} << 20;
-// With which its pools begin.
+// The payload memory with which these pools begin.
 constexpr uint64_t kFirstPayloads = uint64_t{3} * (256 << 10);
 
 std::string Kib(uint64_t bytes) { return fmt::format("{} KiB", (bytes + 1023) / 1024); }

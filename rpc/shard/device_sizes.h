@@ -30,7 +30,7 @@ struct DeviceSizes {
   DeviceSizes(const LinkLimits& all = {})  // NOLINT(google-explicit-constructor)
       : pinning(all), others(all) {}
 
-  // Of devices whose memory is pinned: all but the soft ones.
+  // The devices whose memory is pinned: all but the soft ones.
   LinkLimits pinning;
   LinkLimits others;
   // Why `pinning` is LinkLimits::Small() without being asked for; empty if it is not.

@@ -23,10 +23,6 @@ namespace {
 
 bool IsRdma(LinkKind kind) { return kind != LinkKind::kSoft && kind != LinkKind::kTcp; }
 
-uint64_t Load(const PeerReport& peer) {
-  return peer.traffic.frames_sent + peer.traffic.frames_received + peer.traffic.transfers;
-}
-
 void AddPool(std::vector<PoolReport>& pools, const std::string& device, const char* name,
              const BufferPool& pool) {
   const BufferPoolStats stats = pool.stats();
@@ -38,7 +34,7 @@ void AddPool(std::vector<PoolReport>& pools, const std::string& device, const ch
                    .waiting = stats.waiting});
 }
 
-// Of all devices of the shard in service, on its executor.
+// Returns the pools of all devices in service. On the shard's executor.
 std::vector<PoolReport> PoolsOf(const Shard& shard) {
   std::vector<PoolReport> pools;
   for (const std::unique_ptr<ShardDevice>& device : shard.devices()) {
@@ -51,7 +47,7 @@ std::vector<PoolReport> PoolsOf(const Shard& shard) {
   return pools;
 }
 
-// Of all links of the shard, on its executor.
+// Returns the busiest peers of the shard's links. On its executor.
 std::vector<PeerReport> PeersOf(const Shard& shard) {
   std::vector<PeerReport> busiest;
   absl::flat_hash_map<std::string, PeerReport> peers;
@@ -68,7 +64,7 @@ std::vector<PeerReport> PeersOf(const Shard& shard) {
     peer.source = source;
     busiest.push_back(std::move(peer));
   }
-  std::ranges::sort(busiest, std::greater(), Load);
+  std::ranges::sort(busiest, std::greater(), &PeerReport::load);
   if (busiest.size() > ExecutorReport::kMostPeers) busiest.resize(ExecutorReport::kMostPeers);
   return busiest;
 }

@@ -48,6 +48,11 @@ struct PeerReport {
   std::string source = {};  // "10.0.0.7" or "2001:db8:1:2::/64"
   uint32_t links = 0;
   LinkStats traffic = {};
+
+  // By which the busiest are told from the others.
+  uint64_t load() const {
+    return traffic.frames_sent + traffic.frames_received + traffic.transfers;
+  }
 };
 
 // What one executor tells of itself.

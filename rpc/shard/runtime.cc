@@ -234,8 +234,9 @@ void RuntimeCore::ChooseCores(const std::vector<Device*>& devices) {
   if (!options_.numa) return;
   const auto rdma = std::ranges::find(devices, DeviceKind::kRdma, &Device::kind);
   if (rdma == devices.end()) {
-    VERBENA_LOG_LINE(kRuntime, kInfo,
-                     "RuntimeOptions::numa pins no executor: there is no RDMA device");
+    VERBENA_LOG_LINE(kRuntime, kWarning,
+                     "RuntimeOptions::numa pins no executor, because there is no RDMA device: name "
+                     "cores in RuntimeOptions::cpus, or set numa to false");
     return;
   }
   const auto executors = static_cast<size_t>(options_.executors);

@@ -16,7 +16,7 @@ import tree
 
 MACRO = "VERBENA_EXPORT"
 HEADER = "transport/base/export.h"
-# Three libraries link that of all else, so they use it from outside, too.
+# Four libraries link that of all else, so they use it from outside, too.
 BESIDE = ("rpc/admin/", "rpc/naming/etcd/", "rpc/reflection/", "rpc/testing/")
 # Only the sources of their own library include these headers.
 _INSIDE = ("rpc/admin/", "rpc/naming/etcd/", "rpc/reflection/")

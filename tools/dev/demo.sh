@@ -31,9 +31,9 @@ usage: ./dev demo [block_store|kv|rolling|stream] [arguments of the example]
   rolling_restart
                three server processes are restarted in turn while a client calls them: no call fails
 
-With --serve the example's server runs alone, out of memory or a directory that it removes at the end, until
-Ctrl-C or SIGINT. It prints where it listens, and where its status page is: at the port after --admin, or a
-free one. Of replicated_kv that is the one replica of one shard, with an etcd of its own.
+With --serve the example's server runs alone until Ctrl-C. It keeps its data in memory, or in a directory that
+is removed at the end. It prints where it listens and where its status page is: at the port after --admin, or
+at a free one. replicated_kv runs one replica of one shard, and starts an etcd of its own.
 
 ./dev demo EXAMPLE --help lists the arguments of block_store, kv, rolling and stream; the others take none.
 TEXT

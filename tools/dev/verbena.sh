@@ -7,8 +7,8 @@ case ${1:-} in
     cat <<'TEXT'
 usage: ./dev verbena COMMAND [arguments]
 
-Builds the command verbena, and runs it: call, list, describe, health, bench, doctor. It works in the
-directory in which ./dev runs. `./dev verbena help` lists its commands, and `./dev verbena COMMAND
+Builds the command verbena, and runs it: call, list, describe, health, bench, doctor, selftest. It works in
+the directory in which ./dev runs. `./dev verbena help` lists its commands, and `./dev verbena COMMAND
 --help` the arguments of one.
 TEXT
     [ -n "${1:-}" ] || exit 2

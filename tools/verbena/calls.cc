@@ -25,24 +25,10 @@
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/status.h"
 #include "verbena/rpc/task.h"
+#include "verbena/transport/base/process.h"
 
 namespace verbena::command {
 namespace {
-
-// The descriptor of a file, closed when this goes. Negative: none.
-class OwnedFd {
- public:
-  explicit OwnedFd(int fd) : fd_(fd) {}
-  OwnedFd(const OwnedFd&) = delete;
-  OwnedFd& operator=(const OwnedFd&) = delete;
-  ~OwnedFd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int fd() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 absl::Status WriteWhole(int fd, const char* data, size_t bytes, const std::string& path) {
   while (bytes > 0) {
@@ -152,7 +138,7 @@ class CallCommand {
     }
     const char* path = arguments_.payload_out.c_str();
     out_.emplace(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (out_->fd() >= 0) return absl::OkStatus();
+    if (*out_) return absl::OkStatus();
     return absl::ErrnoToStatus(errno, fmt::format("cannot open {}", path));
   }
 
@@ -177,9 +163,9 @@ class CallCommand {
   Task<absl::Status> AddPayload(DynamicMessage& message) {
     if (next_payload_ == arguments_.payloads.size()) co_return absl::OkStatus();
     const std::string& path = arguments_.payloads[next_payload_++];
-    const OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const internal::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     struct stat about{};
-    if (file.fd() < 0 || fstat(file.fd(), &about) != 0) {
+    if (!file || fstat(file.get(), &about) != 0) {
       co_return Mistake(absl::ErrnoToStatus(errno, fmt::format("cannot open {}", path)));
     }
     const auto bytes = static_cast<size_t>(about.st_size);
@@ -191,7 +177,7 @@ class CallCommand {
     message.has_payload = true;
     if (bytes == 0) co_return absl::OkStatus();
     VERBENA_CO_ASSIGN_OR_RETURN(message.payload, co_await channel_.AllocateBuffer(bytes));
-    co_return Mistake(ReadWhole(file.fd(), message.payload.data(), bytes, path));
+    co_return Mistake(ReadWhole(file.get(), message.payload.data(), bytes, path));
   }
 
   // Prints a message of the server's, and keeps its payload.
@@ -208,7 +194,7 @@ class CallCommand {
           message.payload.size());
       return absl::OkStatus();
     }
-    return WriteWhole(out_->fd(), message.payload.data(), message.payload.size(),
+    return WriteWhole(out_->get(), message.payload.data(), message.payload.size(),
                       arguments_.payload_out);
   }
 
@@ -321,7 +307,7 @@ class CallCommand {
   LineSource& source_;
   const Metadata metadata_;
   const DynamicMethod* method_ = nullptr;
-  std::optional<OwnedFd> out_;
+  std::optional<internal::UniqueFd> out_;
   size_t next_payload_ = 0;  // of the arguments' payloads
   CallInfo info_;
 };
@@ -393,6 +379,12 @@ absl::StatusOr<Deadline> ParseDeadline(const std::string& text) {
       "--deadline '{}' is no time: write 'none', or a number above 0 with us, ms, s, m or h, as "
       "in 500ms",
       text)));
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> StartRuntime(const std::string& device) {
+  absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start({.device = device});
+  if (!runtime.ok()) return Mistake(runtime.status());
+  return runtime;
 }
 
 int Fail(const absl::Status& status, Terminal& terminal) {

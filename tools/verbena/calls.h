@@ -71,6 +71,8 @@ int RunHealth(const NameArguments& arguments, Terminal& terminal);
 
 // The deadline that `text` says. The failure, a Mistake(), names the text.
 absl::StatusOr<Deadline> ParseDeadline(const std::string& text);
+// RuntimeOptions::device. The failure is a Mistake(): nothing has been called.
+absl::StatusOr<std::unique_ptr<Runtime>> StartRuntime(const std::string& device);
 // Writes a failure in one line, Printable(), and returns its exit status.
 int Fail(const absl::Status& status, Terminal& terminal);
 
@@ -83,7 +85,7 @@ int RunOnChannel(const Arguments& arguments, Terminal& terminal,
                                                       Terminal&)) {
   const absl::StatusOr<Deadline> deadline = ParseDeadline(arguments.deadline);
   if (!deadline.ok()) return Fail(deadline.status(), terminal);
-  absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start({.device = arguments.device});
+  absl::StatusOr<std::unique_ptr<Runtime>> runtime = StartRuntime(arguments.device);
   if (!runtime.ok()) return Fail(runtime.status(), terminal);
   Channel channel(**runtime, arguments.target);
   const absl::StatusOr<int> exit =

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kSeccomp[] = {"no filter", "strict", "a filter"};
 
-std::string Kib(uint64_t bytes) { return fmt::format("{} KiB", bytes >> 10); }
+std::string Kib(uint64_t bytes) { return fmt::format("{} KiB", (bytes + 1023) / 1024); }
 
 std::string IoUringOf(const ContainerFacts& facts) {
   if (facts.io_uring.ok()) return "allowed";

@@ -10,6 +10,7 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/util/json_util.h"
 #include "verbena/rpc/naming/located_json.h"
+#include "verbena/transport/base/letters_apart.h"
 
 namespace verbena::command {
 namespace {
@@ -118,21 +119,6 @@ absl::Status Located(const LocatedJson& root, std::string error, uint32_t first_
 constexpr size_t kLongestName = 256;
 constexpr size_t kMostNames = 4096;
 
-// The number of characters to insert, delete or change.
-size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t corner = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t change = corner + (a[i - 1] == b[j - 1] ? 0 : 1);
-      corner = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
-    }
-  }
-  return row[b.size()];
-}
-
 std::string Lower(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) c = absl::ascii_tolower(static_cast<unsigned char>(c));
@@ -190,11 +176,12 @@ std::vector<std::string> Nearest(std::string_view wrong, const std::vector<std::
     const std::string& name = names[i];
     if (name.size() > kLongestName) continue;
     const std::string other = Lower(name);
-    size_t distance = Distance(lower, other);
+    size_t distance = internal::LettersApart(lower, other);
     // The last part of "package.Service", when somebody leaves the package out.
     const size_t dot = other.rfind('.');
     if (dot != std::string::npos) {
-      distance = std::min(distance, 1 + Distance(lower, std::string_view(other).substr(dot + 1)));
+      distance = std::min(
+          distance, 1 + internal::LettersApart(lower, std::string_view(other).substr(dot + 1)));
     }
     if (distance <= std::max<size_t>(2, lower.size() / 3)) near.emplace_back(distance, name);
   }

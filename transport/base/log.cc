@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <ctime>
-#include <numeric>
 #include <optional>
 #include <shared_mutex>
 #include <span>
@@ -18,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "fmt/format.h"
+#include "verbena/transport/base/letters_apart.h"
 #include "verbena/transport/base/status.h"
 
 namespace verbena {
@@ -28,7 +28,7 @@ constexpr std::array<std::string_view, 5> kLevelNames = {"debug", "info", "warni
 constexpr std::array<std::string_view, internal::kLogComponents> kComponentNames = {
     "executor", "memory", "device", "connect", "link",  "file",
     "runtime",  "client", "server", "naming",  "admin", "application"};
-// Of a wrong word in an error: it may come from afar.
+// The most characters of a wrong word that an error shows: the word may come from a peer.
 constexpr size_t kShownOfWord = 40;
 constexpr LogLevel kUsualLevel = LogLevel::kWarning;
 
@@ -65,21 +65,6 @@ std::string_view Stripped(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
-// How many letters to insert, take out or change, to make `to` of `from`.
-size_t LettersApart(std::string_view from, std::string_view to) {
-  std::vector<size_t> row(to.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < from.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < to.size(); ++j) {
-      const size_t changed = diagonal + (from[i] == to[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, diagonal + 1, row[j] + 1});
-    }
-  }
-  return row.back();
-}
-
 std::optional<size_t> IndexOf(std::string_view word, std::span<const std::string_view> words) {
   const auto found = std::find(words.begin(), words.end(), word);
   if (found == words.end()) return std::nullopt;
@@ -91,7 +76,7 @@ absl::Status NoSuchWord(std::string_view what, std::string_view word,
   const std::string_view shown = word.substr(0, kShownOfWord);
   const auto nearest =
       std::min_element(words.begin(), words.end(), [shown](std::string_view a, std::string_view b) {
-        return LettersApart(shown, a) < LettersApart(shown, b);
+        return internal::LettersApart(shown, a) < internal::LettersApart(shown, b);
       });
   return absl::InvalidArgumentError(fmt::format("\"{}{}\" is no {}: write \"{}\", or another of {}",
                                                 absl::CHexEscape({shown.data(), shown.size()}),

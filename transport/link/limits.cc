@@ -220,7 +220,7 @@ bool HasDefaultSizes(const LinkLimits& limits) {
          limits.max_message_bytes == normal.max_message_bytes;
 }
 
-// 480 receives and 132 send buffers of 4,672 bytes are 2.9 MB. (start) No NIC has been measured.
+// 480 receives and 128 send buffers of 4,672 bytes are 2.9 MB. (start) No NIC has been measured.
 LinkLimits WithSmallSizes(const LinkLimits& limits) {
   constexpr size_t kBudget = size_t{1} << 20;
   LinkLimits small = limits;

@@ -142,7 +142,7 @@ TEST_F(AdminTest, StatusCountsWhatTheServersDid) {
   EXPECT_FALSE(status.at("memory").as_array().empty());
 }
 
-TEST_F(AdminTest, BeyondLoopbackOnlyScrapersAndProbesAreServed) {
+TEST_F(AdminTest, BeyondLoopbackOnlyProbesAreServed) {
   StartAdmin({.address = "0.0.0.0:0"});
   Serve();
   // Kubernetes probes a pod by its address.

@@ -113,6 +113,13 @@ TEST_F(CallTest, ADeadlineEndsTheCall) {
   }
 }
 
+TEST_F(CallTest, ADeviceThatIsNotThereIsAMistake) {
+  Serve();
+  const Result result = Call("Testing/Echo", {"--device", "nosuch"});
+  ExpectMistake(result.error, result.exit, "nosuch");
+  EXPECT_EQ(0u, testing_.echoes());
+}
+
 TEST_F(CallTest, AServerThatIsNotThereIsUnavailable) {
   Serve();
   const std::string gone = address();

@@ -91,7 +91,7 @@ TEST_F(AdminHttpTest, HeadTellsTheLengthOfABodyThatDoesNotCome) {
   Serve();
   HttpClient client = Socket();
   client.SendRequest("HEAD", "/a");
-  EXPECT_THAT(client.Read(/*head_only=*/true).head, HasSubstr("Content-Length: 15\r\n"));
+  EXPECT_THAT(client.Read(/*head_only=*/true).head, HasSubstr("Content-Length: 13\r\n"));
   client.SendRequest("GET", "/b");
   EXPECT_EQ(client.Read().body, "GET /b body=\n") << "nothing lay between";
 }

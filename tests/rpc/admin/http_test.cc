@@ -48,6 +48,7 @@ class AdminHttpTest : public ::testing::Test {
     if (request.path == "/held") {
       held_reply_ = std::move(reply);
       held = true;
+      held.notify_all();
       return;
     }
     if (request.path == "/large") return reply({.body = std::string(kLargeBytes, 'x')});

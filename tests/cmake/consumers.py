@@ -416,7 +416,7 @@ def without_openssl(installed):
 
 def without_a_component(installed):
     expect(installed.refuses("-DCOMPONENTS=verbena;grpc"),
-           "no component 'grpc'. It has verbena, admin, etcd and testing")
+           "no component 'grpc'. It has verbena, admin, etcd, reflection and testing")
     prefix = altered(installed, "VerbenaConfig.cmake", r'if\(NOT "ON"\)', 'if(NOT "OFF")')
     expect(installed.refuses(prefixes=[prefix]),
            "this Verbena has no component etcd: it was built with -DVERBENA_ETCD=OFF")

@@ -30,6 +30,11 @@ class DeadlineClockTest : public RpcTest {
     co_return status;
   }
 
+  Task<absl::Status> EchoWithoutDeadline() {
+    testing::EchoRequest request;
+    co_return (co_await stub_->Echo(request, {.deadline = Deadline::None()})).status();
+  }
+
   // Moves the clock while a call waits: by a little less than its deadline, then by the rest.
   void ExpectFiresAt(Duration delay, Deadline deadline) {
     std::atomic<bool> ended = false;
@@ -37,6 +42,9 @@ class DeadlineClockTest : public RpcTest {
     std::thread caller([&] { status = Run(Wait(deadline, ended)); });
     while (service_.waiting == 0) std::this_thread::yield();
     clock_.Advance(delay - nanoseconds(1));
+    // The executor reads its clock once a turn, and may have read it before the move: then a call
+    // with the channel's deadline would start at the former time, and be too late.
+    EXPECT_EQ(Run(EchoWithoutDeadline()), absl::OkStatus());
     // The executor looks at its timers many times meanwhile.
     for (int i = 0; i < 100; ++i) EXPECT_TRUE(Run(EchoOnce(i, "not yet")).ok());
     EXPECT_FALSE(ended);

@@ -164,7 +164,10 @@ int RunCommandLine(std::vector<std::string> arguments, Terminal& terminal) {
     return 0;
   }
   if (commands.help->parsed()) {
-    terminal.output << app.help() << std::flush;
+    // App::help() would be that of the subcommand help.
+    terminal.output << app.get_formatter()->make_help(&app, app.get_name(),
+                                                      CLI::AppFormatMode::Normal)
+                    << std::flush;
     return 0;
   }
   if (commands.doctor_command->parsed()) return doctor::RunDoctor(commands.container);

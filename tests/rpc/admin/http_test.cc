@@ -70,9 +70,9 @@ class AdminHttpTest : public ::testing::Test {
 
   const SocketPath socket_path_;
   const std::string path_ = socket_path_.text();
-  std::unique_ptr<AdminHttp> http_;
   std::atomic<bool> held = false;
-  AdminHttp::Reply held_reply_;  // on the server's thread
+  AdminHttp::Reply held_reply_;      // on the server's thread
+  std::unique_ptr<AdminHttp> http_;  // its thread uses the others
 };
 
 TEST_F(AdminHttpTest, RequestsFollowEachOtherOnOneConnection) {

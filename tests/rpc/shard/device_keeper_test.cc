@@ -269,8 +269,10 @@ TEST_F(DeviceKeeperTest, AThreadThatTheSystemRefusesIsStartedWhenACallAsksAgain)
 class AskingSink {
  public:
   explicit AskingSink(DeviceKeeper& keeper) {
-    std::lock_guard<std::mutex> lock(All().mutex);
-    All().keeper = &keeper;
+    {
+      std::lock_guard<std::mutex> lock(All().mutex);
+      All().keeper = &keeper;
+    }
     SetLogSink([](const LogRecord& record) { All().OnLine(std::string(record.text)); });
   }
   AskingSink(const AskingSink&) = delete;

@@ -12,6 +12,7 @@
 namespace verbena::command {
 namespace command_line_test {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -124,6 +125,8 @@ TEST_F(CommandLineTest, HelpAndVersionAreNoFailures) {
     EXPECT_THAT(result.output, Not(IsEmpty()));
   }
   EXPECT_THAT(Run({"call", "--help"}).output, HasSubstr("--payload-out"));
+  EXPECT_EQ(Run({"help"}).output, Run({"--help"}).output);
+  EXPECT_THAT(Run({"help"}).output, AllOf(HasSubstr("--version"), HasSubstr("doctor")));
 }
 
 }  // namespace command_line_test

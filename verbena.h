@@ -16,6 +16,7 @@
 #include "verbena/rpc/interceptor.h"  // IWYU pragma: export
 #include "verbena/rpc/log.h"          // IWYU pragma: export
 #include "verbena/rpc/memory.h"       // IWYU pragma: export
+#include "verbena/rpc/metrics.h"      // IWYU pragma: export
 #include "verbena/rpc/policy.h"       // IWYU pragma: export
 #include "verbena/rpc/reflection.h"   // IWYU pragma: export
 #include "verbena/rpc/resolver.h"     // IWYU pragma: export

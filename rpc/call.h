@@ -58,6 +58,8 @@ namespace internal {
 class ClientChannel;
 class Connection;
 class MetadataCodec;
+class MethodCounts;
+class Shard;
 
 // The core of `channel`, for generated code and Verbena itself.
 VERBENA_EXPORT ClientChannel& CoreOf(const Channel& channel);
@@ -493,6 +495,8 @@ class VERBENA_EXPORT MethodIndex {
     const uint32_t value = value_.load(std::memory_order_relaxed);
     return value != 0 ? value : Assign();
   }
+  // 0: it was not given yet.
+  uint32_t value_if_given() const { return value_.load(std::memory_order_relaxed); }
 
  private:
   [[gnu::cold, gnu::noinline]] uint32_t Assign() const;
@@ -613,9 +617,16 @@ class VERBENA_EXPORT InPlaceCall {
     kNew,
     kNewWithTerms,  // storage_ holds Terms
     kPlain,         // storage_ holds a Plain; task_ goes on with it if the call became more
+    kPlainTaken,    // the same; the call has ended, and its status has been taken
     kTask,          // task_ makes the call; storage_ holds Terms
     kMovedFrom,
   };
+  // Who wants to know how long it takes: the runtime, which counts calls, or a CallInfo.
+  enum class Timed : uint8_t { kNot, kCounted, kInfo, kBoth };
+  static Timed TimedFor(bool counted, const CallInfo* info) {
+    return static_cast<Timed>((counted ? 1 : 0) + (info != nullptr ? 2 : 0));
+  }
+  bool is_counted() const { return timed_ == Timed::kCounted || timed_ == Timed::kBoth; }
   // Enough for Terms and for a Plain, which the source checks.
   static constexpr size_t kStorageBytes = 240;
 
@@ -631,11 +642,32 @@ class VERBENA_EXPORT InPlaceCall {
                                                       const google::protobuf::MessageLite& request,
                                                       google::protobuf::MessageLite& reply,
                                                       PayloadSink payload);
+  // The same of one that has Terms, or begins where no executor runs: then `shard` is null.
+  [[gnu::noinline]] std::coroutine_handle<> BeginOtherwise(
+      Shard* shard, PromiseBase& caller, const google::protobuf::MessageLite& request,
+      google::protobuf::MessageLite& reply, PayloadSink payload);
   std::coroutine_handle<> Run(Task<absl::Status> task, PromiseBase& caller);
+  // The begin of a call that is timed_, in the shard of its executor.
+  void StartClock(Shard& shard, const google::protobuf::MessageLite& request);
+  void StartCount(Shard& shard);
+  // That of a call on a thread without an executor, which is not counted.
+  [[gnu::cold, gnu::noinline]] void StartNowhere(const google::protobuf::MessageLite& request);
+  // The end of such a call. One that ended well, and was plain, ended when the last poll found its
+  // response.
+  void StopPlain(const absl::Status& status);
+  [[gnu::noinline]] void StopClock(const absl::Status& status);
+  [[gnu::noinline]] absl::Status TakeTaskStatus();
+  // All that a call leaves which is not plain, or whose status nobody has taken.
+  [[gnu::noinline]] void DestroyRest();
+  // It ends now, since its owner does.
+  [[gnu::cold, gnu::noinline]] void CountAbandoned();
   // Empties the caller's CallInfo, and fills it when the call has ended.
-  [[gnu::noinline]] void StartClock(const Scheduler& scheduler,
-                                    const google::protobuf::MessageLite& request);
-  [[gnu::noinline]] void StopClock();
+  [[gnu::noinline]] void StartInfo(Shard& shard, const google::protobuf::MessageLite& request);
+  [[gnu::noinline]] void StopInfo();
+  std::optional<uint64_t> route_key() const {
+    if (!has_route_key_) return std::nullopt;
+    return route_key_;
+  }
   Plain& plain() { return *reinterpret_cast<Plain*>(storage_); }
   Terms& terms() { return *reinterpret_cast<Terms*>(storage_); }
 
@@ -643,11 +675,15 @@ class VERBENA_EXPORT InPlaceCall {
   const MethodDescriptor* method_;
   Deadline deadline_;
   CallInfo* info_;
-  std::optional<uint64_t> route_key_;
+  uint64_t route_key_;  // if has_route_key_
   Task<absl::Status> task_;
-  TimePoint began_;  // if there is a CallInfo
+  TimePoint info_began_;  // if there is a CallInfo
+  MethodCounts* counts_;  // if it is counted; null once it has ended, unless it was plain
+  uint64_t began_;        // if it is counted: Ticks
   Stage stage_;
+  bool has_route_key_;
   bool wait_for_ready_;
+  Timed timed_;
   alignas(std::max_align_t) std::byte storage_[kStorageBytes];
 };
 

@@ -13,6 +13,8 @@
 #include "fmt/format.h"
 #include "verbena/rpc/client/fence.h"
 #include "verbena/rpc/detail/message.h"
+#include "verbena/rpc/shard/call_counts.h"
+#include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/coro/context.h"
@@ -102,6 +104,9 @@ void Hedges::Begin(TaskScope& running) {
       return;
     }
     account_.Add(RetryAccount::Count::kHedges);
+    if (ExecutorCounts* counts = CountsOf(*context_.scheduler)) {
+      counts->client.Of(spec_.method).hedges.Add(1);
+    }
   }
   Attempt& attempt = attempts_[begun_];
   if (begun_ > 0) attempt.own_reply.reset(spec_.reply.New());
@@ -280,6 +285,9 @@ Task<absl::Status> Retried(AttemptMaker& maker, RetryAccount& account, const Ret
       break;
     }
     series.Begin();
+    if (ExecutorCounts* counts = CountsOf(scheduler)) {
+      counts->client.Of(spec.method).retries.Add(1);
+    }
   }
   if (spec.info != nullptr) *spec.info = std::move(info);
   if (status.ok()) co_return status;

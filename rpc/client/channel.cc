@@ -116,6 +116,7 @@ ClientChannel::ClientChannel(RuntimeCore& runtime, std::string target, ChannelOp
       options_(std::move(options)),
       policies_(PoliciesOf(options_.service_config, runtime.executors())),
       plain_(policies_ == nullptr && options_.interceptors.empty()),
+      counts_calls_(runtime.counts_calls()),
       feed_(FeedOf(runtime.parts().Get<ServerFeeds>(), target_, options_.resolver)),
       dedupe_clients_(runtime.executors()) {
   VERBENA_CHECK(options_.server_executor >= -1 &&

@@ -44,6 +44,8 @@ class ClientChannel {
   const ChannelOptions& options() const { return options_; }
   // Whether its calls have no policies and no interceptors.
   bool plain() const { return plain_; }
+  // Whether the runtime counts calls (RuntimeOptions::metrics).
+  bool counts_calls() const { return counts_calls_; }
   // Whether the target names a set of servers.
   bool chooses() const { return feed_ != nullptr; }
   // Retries and the like by method; nullptr without a service_config.
@@ -56,13 +58,16 @@ class ClientChannel {
   // Route() finds another one.
   Connection* Here(std::optional<uint64_t> route_key = {}) {
     Shard* shard = runtime_.ShardHere();
-    if (shard == nullptr) return nullptr;
-    const Use& use = uses_[shard->index()];
+    return shard == nullptr ? nullptr : On(*shard, route_key);
+  }
+  // The same, if ShardHere() is `shard`.
+  Connection* On(Shard& shard, std::optional<uint64_t> route_key) {
+    const Use& use = uses_[shard.index()];
     if (use.connection != nullptr) [[likely]]
       return use.connection;
     if (use.balancer != nullptr) [[likely]]
       return use.balancer->Pick(route_key);
-    return FirstUse(*shard, route_key);
+    return FirstUse(shard, route_key);
   }
   // The connection for a further attempt. If the call must stay with a server: that one. Otherwise
   // one of a server that is not in `tried`, if one is ready. nullptr as for Here().
@@ -102,6 +107,7 @@ class ClientChannel {
   const ChannelOptions options_;
   const std::unique_ptr<CallPolicies> policies_;
   const bool plain_;
+  const bool counts_calls_;
   const std::shared_ptr<ServerFeed> feed_;  // nullptr: one server
   // By executor, as uses_. Null until the first deduplicated call. Tokens may outlive the channel.
   std::vector<std::shared_ptr<DedupeClient>> dedupe_clients_;

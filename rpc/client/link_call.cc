@@ -9,6 +9,7 @@
 #include "verbena/rpc/call/sizes.h"
 #include "verbena/rpc/client/landings.h"
 #include "verbena/rpc/detail/message.h"
+#include "verbena/rpc/shard/call_counts.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
@@ -530,6 +531,14 @@ absl::Status LinkCall::ReadResponse() {
       Outcome::kExecuted);
 }
 
+void LinkCall::CountPayloads() const {
+  ExecutorCounts* const all = CountsOf(scheduler_);
+  if (all == nullptr) return;
+  MethodCounts& counts = all->client.Of(method_);
+  counts.request_payload_bytes.Add(bulk_->request_payload_bytes());
+  counts.reply_payload_bytes.Add(bulk_->response_payload_bytes());
+}
+
 absl::Status LinkCall::SettleBulk(absl::Status status) {
   CallBuffers& buffers = spec_.buffers;
   if (bulk_->lost() || bulk_->settling()) {
@@ -552,6 +561,7 @@ absl::Status LinkCall::SettleBulk(absl::Status status) {
   if (info_ != nullptr && bulk_->has_message()) {
     info_->reply_bytes = bulk_->response_message_bytes();
   }
+  if (status.ok()) CountPayloads();
   return status;
 }
 

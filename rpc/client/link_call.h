@@ -152,6 +152,8 @@ class LinkCall final : public CallInFlight, private PayloadListener {
   // deduplicated call: its result is kept, and comes with the next attempt.
   absl::Status AnswerLost(absl::Status status) const;
   absl::Status SettleBulk(absl::Status status);
+  // The call has ended well.
+  void CountPayloads() const;
   // Reads what the response holds beside the frame.
   absl::Status ReadResponse();
 

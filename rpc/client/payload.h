@@ -121,6 +121,7 @@ class ClientBulk final : private LeaseListener, private TransferListener {
 
   // Call it once settled, with the response. DATA_LOSS if other bytes arrived than were sent.
   absl::Status CheckResponse() const;
+  size_t request_payload_bytes() const { return static_cast<size_t>(request_.payload_bytes); }
   bool has_message() const { return response_.message_bytes != 0; }
   uint32_t response_message_bytes() const { return static_cast<uint32_t>(response_.message_bytes); }
   bool has_response_payload() const { return response_.has_payload; }

@@ -23,6 +23,7 @@
 #include "verbena/rpc/detail/stream_awaits.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/policy.h"
+#include "verbena/rpc/shard/call_counts.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
@@ -173,6 +174,7 @@ bool ClientStream::BeginIn(CancelScope* scope) {
   }
   if (scheduler_ == nullptr) {
     scheduler_ = &shard->executor();
+    StartCount(shard->counts());
     TakeOver(inherits_ ? scope : nullptr);
   }
   return begun() || (interception_ == nullptr && BeginHere());
@@ -201,6 +203,13 @@ void ClientStream::StartClock(const CancelScope* scope) {
   if (deadline_.is_set() || info_ != nullptr || ambient != kNever) started_ = scheduler_->now();
   deadline_ = Deadline(std::min(deadline_.At(started_), ambient));
   BeginInfo();
+}
+
+void ClientStream::StartCount(ExecutorCounts* counts) {
+  if (counts == nullptr) return;
+  counts_ = &counts->client.Of(method_);
+  counts_->begun.Add(1);
+  began_ = scheduler_->ticks().Shared();
 }
 
 void ClientStream::BeginInfo() {
@@ -256,6 +265,7 @@ Task<absl::StatusOr<ConnectionUse>> ClientStream::Connect() {
     VERBENA_CO_RETURN_IF_ERROR(co_await SleepUntil(*retry_at_));
     retry_at_.reset();
     retries_->Begin();
+    if (counts_ != nullptr) counts_->retries.Add(1);
   }
   co_return co_await channel_.Route(route_key_, deadline_, wait_for_ready_);
 }
@@ -522,6 +532,9 @@ void ClientStream::End() {
     BeginInfo();
   } else if (info_ != nullptr) {
     info_->elapsed = scheduler_->now() - started_;
+  }
+  if (MethodCounts* const counts = std::exchange(counts_, nullptr)) {
+    counts->EndNow(began_, status_.code(), OutcomeOf(status_));
   }
   if (!receiver_.ended()) {
     status_.ok() ? (void)receiver_.End() : receiver_.Fail(status_);

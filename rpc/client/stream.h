@@ -30,6 +30,7 @@
 #include "verbena/rpc/stream/receiver.h"
 #include "verbena/rpc/stream/sender.h"
 #include "verbena/transport/base/clock.h"
+#include "verbena/transport/base/ticks.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/quota.h"
 #include "verbena/transport/coro/sync.h"
@@ -40,6 +41,8 @@ namespace verbena::internal {
 
 class Endpoint;
 class Link;
+class MethodCounts;
+struct ExecutorCounts;
 
 // ReplyBuffers: memory for the payloads of a stream's messages at its client.
 //
@@ -179,6 +182,7 @@ class ClientStream final : private RegisteredCall,
   void StartClock(const CancelScope* scope);
   // Empties the CallInfo.
   void BeginInfo();
+  void StartCount(ExecutorCounts* counts);
   // EndUnbegun(), as not_executed.
   void Refuse(absl::Status status);
   // Begins the call over a link that is ready. False if none is, and the call has not begun.
@@ -244,6 +248,8 @@ class ClientStream final : private RegisteredCall,
   bool sent_ = false;     // the request was given to the link
   uint32_t holders_ = 1;  // StreamRefs, and the StreamHandle
   TimePoint started_{};
+  MethodCounts* counts_ = nullptr;  // null: not counted, or no more
+  Ticks began_ = 0;
   ReplyBuffers buffers_;
   StreamReceiver receiver_{*this};
   StreamSender sender_;

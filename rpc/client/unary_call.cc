@@ -18,6 +18,7 @@
 #include "verbena/rpc/client/spec.h"
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/policy.h"
+#include "verbena/rpc/shard/call_counts.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/rpc/status.h"
 #include "verbena/transport/base/check.h"
@@ -125,7 +126,8 @@ class InPlaceCall::Plain final : public PlainCall {
     holder_.task_.RunLaterFor(TakeCaller());
   }
   Task<absl::Status> SendAgain() {
-    CallOptions options{.route_key = holder_.route_key_, .wait_for_ready = holder_.wait_for_ready_};
+    CallOptions options{.route_key = holder_.route_key(),
+                        .wait_for_ready = holder_.wait_for_ready_};
     CallBuffers buffers(options, {});
     const CallSpec spec{.channel = holder_.channel_,
                         .method = method(),
@@ -145,7 +147,7 @@ class InPlaceCall::Plain final : public PlainCall {
 void InPlaceCall::KeepTerms(CallOptions&& options, bool has_parts) {
   static_assert(sizeof(Plain) <= kStorageBytes && alignof(Plain) <= alignof(std::max_align_t));
   static_assert(sizeof(Terms) <= kStorageBytes);
-  static_assert(sizeof(InPlaceCall) <= 320);  // it lies in the frame of each caller
+  static_assert(sizeof(InPlaceCall) <= 336);  // it lies in the frame of each caller
   const CallPolicies* policies = channel_->policies();
   const MethodConfig* policy = policies != nullptr ? policies->Of(*method_) : nullptr;
   if (!has_parts && policy == nullptr && channel_->options().interceptors.empty()) return;
@@ -160,9 +162,11 @@ InPlaceCall::InPlaceCall(ClientChannel& channel, const MethodDescriptor& method,
       deadline_(options.deadline.is_given() ? options.deadline
                                             : channel.options().default_deadline),
       info_(options.info),
-      route_key_(options.route_key),
+      route_key_(options.route_key.value_or(0)),
       stage_(Stage::kNew),
-      wait_for_ready_(options.wait_for_ready) {
+      has_route_key_(options.route_key.has_value()),
+      wait_for_ready_(options.wait_for_ready),
+      timed_(TimedFor(channel.counts_calls(), options.info)) {
   const bool has_parts = HasParts(method) || HasPayloads(options) || HasContext(options);
   if (has_parts || !channel.plain()) KeepTerms(std::move(options), has_parts);
 }
@@ -173,7 +177,9 @@ InPlaceCall::InPlaceCall(ClientChannel& channel, const MethodDescriptor& method)
       deadline_(channel.options().default_deadline),
       info_(nullptr),
       stage_(Stage::kNew),
-      wait_for_ready_(false) {
+      has_route_key_(false),
+      wait_for_ready_(false),
+      timed_(TimedFor(channel.counts_calls(), nullptr)) {
   const bool has_parts = HasParts(method);
   if (has_parts | !channel.plain()) [[unlikely]]  // one branch for both
     KeepTerms({}, has_parts);
@@ -186,7 +192,9 @@ InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept
       info_(other.info_),
       route_key_(other.route_key_),
       stage_(other.stage_),
-      wait_for_ready_(other.wait_for_ready_) {
+      has_route_key_(other.has_route_key_),
+      wait_for_ready_(other.wait_for_ready_),
+      timed_(other.timed_) {
   VERBENA_CHECK(is_new()) << method_->full_name
                           << ": a call was moved that had begun, or was moved from";
   if (stage_ == Stage::kNewWithTerms) {
@@ -197,24 +205,31 @@ InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept
 }
 
 InPlaceCall::~InPlaceCall() {
-  // The Task refers to the other two.
-  if (stage_ == Stage::kPlain) [[likely]] {
-    task_ = {};
+  if (stage_ == Stage::kPlainTaken) [[likely]] {
+    plain().~Plain();
+  } else if (stage_ != Stage::kNew) {
+    DestroyRest();
+  }
+}
+
+void InPlaceCall::DestroyRest() {
+  const bool has_begun = stage_ == Stage::kPlain || stage_ == Stage::kTask;
+  if (has_begun) CountAbandoned();
+  task_ = {};  // it refers to the other two
+  if (stage_ == Stage::kPlain) {
     plain().~Plain();
   } else if (stage_ == Stage::kNewWithTerms || stage_ == Stage::kTask) {
-    task_ = {};
     terms().~Terms();
   }
 }
 
 std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLite& request,
                                            MessageLite& reply, PayloadSink payload) {
-  VERBENA_CHECK(is_new()) << method_->full_name
-                          << ": a call was awaited twice, or after it was moved from";
-  if (info_ != nullptr) StartClock(*caller.scheduler, request);
-  if (stage_ != Stage::kNew) [[unlikely]]
-    return BeginTask(nullptr, caller, request, reply, payload);
-  Connection* connection = channel_->Here(route_key_);
+  Shard* const shard = channel_->ShardHere();
+  if (stage_ != Stage::kNew || shard == nullptr) [[unlikely]]
+    return BeginOtherwise(shard, caller, request, reply, payload);
+  if (timed_ != Timed::kNot) StartClock(*shard, request);
+  Connection* connection = channel_->On(*shard, route_key());
   const bool traced = caller.cancel != nullptr && caller.cancel->trace() != nullptr;
   ClientSession* session = connection != nullptr ? connection->usable_session() : nullptr;
   if (session == nullptr || traced) [[unlikely]]
@@ -228,6 +243,19 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
       new (storage_) Plain(*this, session, executor, *method_, request, reply,
                            EarlierOf(deadline_.At(executor), caller.cancel), info_, request_bytes);
   return call->Begin(caller) ? std::noop_coroutine() : caller.handle;
+}
+
+std::coroutine_handle<> InPlaceCall::BeginOtherwise(Shard* shard, PromiseBase& caller,
+                                                    const MessageLite& request, MessageLite& reply,
+                                                    PayloadSink payload) {
+  VERBENA_CHECK(is_new()) << method_->full_name
+                          << ": a call was awaited twice, or after it was moved from";
+  if (shard == nullptr) {
+    StartNowhere(request);
+  } else if (timed_ != Timed::kNot) {
+    StartClock(*shard, request);
+  }
+  return BeginTask(nullptr, caller, request, reply, payload);
 }
 
 const MethodConfig* InPlaceCall::TakePolicy() {
@@ -250,11 +278,11 @@ std::coroutine_handle<> InPlaceCall::BeginTask(Connection* connection, PromiseBa
   if (stage_ == Stage::kNew) {
     new (storage_) Terms({}, nullptr);
   } else if (policy == nullptr) {
-    connection = channel_->Here(route_key_);
+    connection = channel_->Here(route_key());
   }
   stage_ = Stage::kTask;
   CallOptions& options = terms().options;
-  options.route_key = route_key_;
+  options.route_key = route_key();
   options.wait_for_ready = wait_for_ready_;
   CallBuffers& buffers = terms().buffers.emplace(options, payload);
   const Shard* shard = channel_->ShardHere();
@@ -292,24 +320,81 @@ std::coroutine_handle<> InPlaceCall::Run(Task<absl::Status> task, PromiseBase& c
   return task_.RunFor(caller);
 }
 
-void InPlaceCall::StartClock(const Scheduler& scheduler, const MessageLite& request) {
-  *info_ = {};
-  info_->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
-  began_ = scheduler.now();
+inline void InPlaceCall::StartCount(Shard& shard) {
+  counts_ = &shard.counts()->client.Of(*method_);
+  counts_->begun.Add(1);
+  began_ = shard.executor().ticks().Shared();
 }
 
-void InPlaceCall::StopClock() {
+inline void InPlaceCall::StartClock(Shard& shard, const MessageLite& request) {
+  if (timed_ == Timed::kCounted) [[likely]] {
+    StartCount(shard);
+  } else {
+    StartInfo(shard, request);
+  }
+}
+
+void InPlaceCall::StartNowhere(const MessageLite& request) {
+  timed_ = TimedFor(/*counted=*/false, info_);
+  if (info_ == nullptr) return;
+  *info_ = {};
+  info_->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
+}
+
+inline void InPlaceCall::StopPlain(const absl::Status& status) {
+  if (timed_ == Timed::kCounted && status.ok()) [[likely]] {
+    counts_->EndFound(began_);
+  } else {
+    StopClock(status);
+  }
+}
+
+void InPlaceCall::StopClock(const absl::Status& status) {
+  if (is_counted()) {
+    MethodCounts& counts = *std::exchange(counts_, nullptr);
+    // The poll that found the response has read the counter. A later turn, as after an interceptor
+    // that waits, reads it again.
+    if (status.ok() && counts.found_now()) {
+      counts.EndFound(began_);
+    } else {
+      counts.EndNow(began_, status.code(), OutcomeOf(status));
+    }
+  }
+  if (info_ != nullptr) StopInfo();
+}
+
+void InPlaceCall::CountAbandoned() {
+  if (!is_counted() || counts_ == nullptr) return;
+  counts_->EndNow(began_, absl::StatusCode::kCancelled, Outcome::kMaybeExecuted);
+}
+
+void InPlaceCall::StartInfo(Shard& shard, const MessageLite& request) {
+  if (is_counted()) StartCount(shard);
+  *info_ = {};
+  info_->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
+  info_began_ = shard.executor().now();
+}
+
+void InPlaceCall::StopInfo() {
   if (const Shard* shard = channel_->ShardHere()) {
-    info_->elapsed = shard->executor().now() - began_;
+    info_->elapsed = shard->executor().now() - info_began_;
   }
 }
 
 absl::Status InPlaceCall::TakeStatus() {
-  if (info_ != nullptr) StopClock();
-  if (!task_) [[likely]]
-    return plain().TakeStatus();
+  if (task_) [[unlikely]]
+    return TakeTaskStatus();
+  stage_ = Stage::kPlainTaken;
+  absl::Status status = plain().TakeStatus();
+  if (timed_ != Timed::kNot) StopPlain(status);
+  return status;
+}
+
+absl::Status InPlaceCall::TakeTaskStatus() {
   if (stage_ == Stage::kTask) terms().buffers->Return();
-  return task_.TakeResult();
+  absl::Status status = task_.TakeResult();
+  if (timed_ != Timed::kNot) StopClock(status);
+  return status;
 }
 
 }  // namespace verbena::internal

@@ -86,11 +86,13 @@ uint64_t PinnedBytes(const IncomingRequest& request, const LinkLimits& limits) {
 
 // A server keeps up to CallPool::kMaxIdleCalls of each method, and runs as many as its bounds
 // allow.
-static_assert(sizeof(ServerCall) <= 648);
+static_assert(sizeof(ServerCall) <= 672);
 
 ServerCall::ServerCall(ServerState& state, CallPool& pool, int method_index)
     : pool_(pool),
       entry_(state.methods().entry(method_index)),
+      counts_(state.executor_counts() != nullptr ? &state.executor_counts()->server.Of(method())
+                                                 : nullptr),
       messages_(*entry_.method),
       parts_(state),
       response_(parts_, entry_.method->descriptor->full_name, messages_, *this),
@@ -286,6 +288,7 @@ void ServerCall::RefuseQueued(RefusalReason reason) {
   CallLink& call_link = *parts_.link;
   const CallId id = parts_.id;
   if (EndHandler() == nullptr) return;
+  parts_.NoteFailure(parts_.state.RefusalStatus(reason).code(), Outcome::kNotExecuted);
   Finish();
   call_link.RefuseQueued(id, reason);
 }
@@ -438,6 +441,7 @@ void ServerCall::OnLinkDown() {
     if (parts_.carried.outlives_link()) return;
     Cancel(absl::StatusCode::kCancelled);
   } else {
+    parts_.NoteUnheard();
     Finish();
   }
 }
@@ -615,11 +619,13 @@ Link* ServerCall::EndHandler() {
   Link* link = parts_.link->link();
   if (link != nullptr && link->open()) [[likely]]
     return link;
+  parts_.NoteUnheard();
   Finish();
   return nullptr;
 }
 
 void ServerCall::Finish() {
+  if (counts_ != nullptr && parts_.bulk.get() != nullptr) CountPayloads();
   response_.Clear();
   parts_.Clear();
   ending_ = {};
@@ -631,13 +637,38 @@ void ServerCall::Finish() {
 void ServerCall::FinishReplied() {
   VERBENA_DCHECK(!context_.has_value() && !cancel_.has_value() && !timer_running_)
       << method_name() << " ends before its handler";
+  if (is_counted()) CountEnd();
   messages_.Clear();
   pool_.End(*this, *std::exchange(parts_.link, nullptr));
+}
+
+void ServerCall::CountEnd() {
+  counts_->request_bytes.Add(messages_.request_bytes());
+  CallTimes* times = &counts_->ok();
+  if (parts_.failure.code != 0) [[unlikely]] {
+    times = &CountFailure();
+  } else {
+    counts_->reply_bytes.Add(messages_.reply_bytes());
+  }
+  pool_.served().Push(arrived_, *counts_, *times);
+}
+
+CallTimes& ServerCall::CountFailure() {
+  const CallFailure failure = std::exchange(parts_.failure, {});
+  counts_->AddFailed(failure.outcome);
+  return counts_->OfCode(static_cast<absl::StatusCode>(failure.code));
+}
+
+void ServerCall::CountPayloads() {
+  const ServerBulk& bulk = *parts_.bulk.get();
+  counts_->request_payload_bytes.Add(bulk.request().payload_bytes());
+  if (parts_.failure.code == 0) counts_->reply_payload_bytes.Add(bulk.response().payload_bytes());
 }
 
 CallPool::CallPool(ServerState& state)
     : state_(state),
       max_at_once_(state.admission() != nullptr ? 0 : state.limits().max_concurrent_calls),
+      counts_(state.executor_counts()),
       kept_(state.methods().size()) {}
 
 CallPool::~CallPool() {
@@ -667,6 +698,13 @@ RefusalReason CallPool::Refusal(uint16_t method, Streams streams, const ServerCl
 
 ServerCall* CallPool::Admit(const IncomingRequest& request, const LinkLimits& limits,
                             ServerClient& client, RefusalReason& reason) {
+  ServerCall* const call = TryAdmit(request, limits, client, reason);
+  if (call == nullptr && counts_ != nullptr) CountRefused(request.method, reason);
+  return call;
+}
+
+ServerCall* CallPool::TryAdmit(const IncomingRequest& request, const LinkLimits& limits,
+                               ServerClient& client, RefusalReason& reason) {
   if (!TakesMetadata(request)) {
     reason = state_.CountRefusal(RefusalReason::kTooMuchMetadata);
     return nullptr;
@@ -675,6 +713,16 @@ ServerCall* CallPool::Admit(const IncomingRequest& request, const LinkLimits& li
   ServerCall* call = Admit(request.method, request.streams, client);
   if (call == nullptr) reason = Refusal(request.method, request.streams, client);
   return call;
+}
+
+void CallPool::CountRefused(uint16_t method, RefusalReason reason) {
+  const int index = state_.methods().IndexOf(method);
+  CallCounts& all = counts_->server;
+  MethodCounts& counts =
+      index < 0 ? all.other() : all.Of(*state_.methods().entry(index).method->descriptor);
+  counts.begun.Add(1);
+  counts.End(state_.executor().ticks().Shared() - all.ticks().found(),
+             state_.RefusalStatus(reason).code(), Outcome::kNotExecuted);
 }
 
 // The exact bound of a block that travels is checked when it is here.

@@ -28,8 +28,10 @@
 #include "verbena/rpc/server/response.h"
 #include "verbena/rpc/server/state.h"
 #include "verbena/rpc/service.h"
+#include "verbena/rpc/shard/call_counts.h"
 #include "verbena/transport/base/check.h"
 #include "verbena/transport/base/list.h"
+#include "verbena/transport/base/ticks.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/sync.h"
@@ -85,6 +87,15 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void OnLinkDown();
 
   CallId id() const { return parts_.id; }
+  // Whether its runtime counts calls.
+  bool is_counted() const { return counts_ != nullptr; }
+  // When its request was found, if so.
+  Ticks arrived() const { return arrived_; }
+  // If it is counted: the call is admitted, and its request was found at `arrived`.
+  void NoteArrival(Ticks arrived) {
+    arrived_ = arrived;
+    counts_->begun.Add(1);
+  }
   int method_index() const { return entry_.index; }
   const char* method_name() const { return method().full_name; }
   // The call waits neither for its turn nor to send its response. Changes that it has left may be
@@ -174,9 +185,15 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void Finish();
   // The same for a call without parts, whose response left at once.
   [[gnu::noinline]] void FinishReplied();
+  // The call has ended as its parts say: counts it.
+  [[gnu::noinline]] void CountEnd();
+  [[gnu::cold, gnu::noinline]] CallTimes& CountFailure();
+  [[gnu::noinline]] void CountPayloads();
 
   CallPool& pool_;
   const MethodTable::Entry& entry_;
+  MethodCounts* const counts_;  // null: the runtime counts no calls
+  Ticks arrived_ = 0;
   CallMessages messages_;
   CallParts parts_;
   ServerResponse response_;
@@ -257,12 +274,19 @@ class CallPool {
   uint32_t active() const { return active_; }
   // Calls that are kept.
   size_t idle_calls() const;
+  // Precondition: its calls are counted.
+  ServedCalls& served() { return counts_->served; }
 
  private:
+  // The second Admit(), which also counts what this refuses.
+  ServerCall* TryAdmit(const IncomingRequest& request, const LinkLimits& limits,
+                       ServerClient& client, RefusalReason& reason);
   // Admit() for a server with an Admission.
   ServerCall* AdmitGuarded(const IncomingRequest& request, const LinkLimits& limits,
                            ServerClient& client, RefusalReason& reason);
   bool TakesMetadata(const IncomingRequest& request) const;
+  // A request of that method is refused, and will be answered so.
+  [[gnu::cold, gnu::noinline]] void CountRefused(uint16_t method, RefusalReason reason);
   // Why the first Admit() just refused, counted.
   [[gnu::cold, gnu::noinline]] RefusalReason Refusal(uint16_t method, Streams streams,
                                                      const ServerClient& client);
@@ -270,8 +294,13 @@ class CallPool {
   // A call that is admitted.
   ServerCall* Take(int method_index) {
     ++active_;
-    if (kept_[method_index].empty()) return Make(method_index);
-    ServerCall* call = kept_[method_index].PopBack();
+    ServerCall* const call =
+        kept_[method_index].empty() ? Make(method_index) : TakeKept(method_index);
+    if (call->is_counted()) call->NoteArrival(counts_->server.ticks().found());
+    return call;
+  }
+  ServerCall* TakeKept(int method_index) {
+    ServerCall* const call = kept_[method_index].PopBack();
     UnpoisonMemory(call, sizeof(*call));
     VERBENA_DCHECK(call->method_index() == method_index) << call->method_index();
     return call;
@@ -282,6 +311,7 @@ class CallPool {
   ServerState& state_;
   // max_concurrent_calls, or 0 if Admission decides.
   const uint32_t max_at_once_;
+  ExecutorCounts* const counts_;  // null: the runtime counts no calls
   uint32_t active_ = 0;
   Event idle_;  // no calls, while draining
   // By method, owned; what they hold is poisoned. A call that runs belongs to itself, until End().

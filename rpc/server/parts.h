@@ -195,6 +195,12 @@ class Kept {
   bool in_use_ = false;
 };
 
+// How a call has failed; `code` is 0 if it has not.
+struct CallFailure {
+  uint8_t code = 0;  // an absl::StatusCode
+  Outcome outcome = Outcome::kNotExecuted;
+};
+
 // The state of a call between its request and its response.
 struct CallParts {
   explicit CallParts(ServerState& its_state) : state(its_state) {}
@@ -217,6 +223,13 @@ struct CallParts {
   // The run of a call with a name has ended with `result`. Tells the table now, or when the last
   // change of a file that the run has left has ended. So no repetition runs beside such a change.
   void EndNamedRun(const std::shared_ptr<const KeptResult>& result);
+  // The response says so, or would.
+  void NoteFailure(absl::StatusCode code, Outcome outcome) {
+    failure = {.code = static_cast<uint8_t>(code), .outcome = outcome};
+  }
+  // The link was lost before the response: nobody hears how the call ended.
+  void NoteUnheard() { NoteFailure(absl::StatusCode::kCancelled, Outcome::kMaybeExecuted); }
+  // Leaves `failure`, which is for whoever counts the call afterwards.
   void Clear() {
     bulk.Clear();
     carried.Clear();
@@ -227,6 +240,7 @@ struct CallParts {
   CallLink* link = nullptr;  // null: no call
   CallId id;
   TimePoint deadline = kNever;
+  CallFailure failure;
   Kept<ServerBulk> bulk;
   CarriedContext carried;
   Kept<ServedStream> stream;

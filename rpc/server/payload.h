@@ -201,6 +201,8 @@ class WrittenResponse final {
   // and did not write.
   bool has_payload() const { return has_payload_; }
   const Payload& payload() const { return payload_; }
+  // All of it, once Plan() has succeeded.
+  size_t payload_bytes() const { return payload_bytes_; }
   size_t room() const { return call_.header.landing.bytes - written_; }
   Task<absl::Status> Write(BufferView part);
 

@@ -16,13 +16,11 @@ namespace verbena::internal {
 void CallMessages::DropRequestBeyond(size_t most) {
   if (request_bytes_ <= most) return;
   request_.reset(method_.request_prototype->New());
-  request_bytes_ = 0;
 }
 
 void CallMessages::DropReplyBeyond(size_t most) {
   if (reply_bytes_ <= most) return;
   reply_.reset(method_.reply_prototype->New());
-  reply_bytes_ = 0;
 }
 
 void CallMessages::DropFailedReply() {
@@ -101,6 +99,7 @@ void ServerResponse::SetFailure(absl::StatusCode code, Outcome outcome, std::str
   frame_.status_code = static_cast<uint8_t>(code);
   frame_.outcome = static_cast<uint8_t>(outcome);
   failure_body_ = std::move(body);
+  parts_.NoteFailure(code, outcome);
   parts_.state.NoteFailure();
 }
 

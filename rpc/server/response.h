@@ -68,7 +68,7 @@ class CallMessages {
   size_t request_bytes() const { return request_bytes_; }
   size_t reply_bytes() const { return reply_bytes_; }
 
-  // Each frees its message if the size that is kept is over `most`.
+  // Each frees its message if the size that is kept, and stays, is over `most`.
   [[gnu::noinline]] void DropRequestBeyond(size_t most);
   [[gnu::noinline]] void DropReplyBeyond(size_t most);
   // The call has failed. Its handler may have made a large reply before.
@@ -79,6 +79,7 @@ class CallMessages {
     if (request_bytes_ > kMaxPooledBytes || reply_bytes_ > kMaxPooledBytes) [[unlikely]] {
       DropRequestBeyond(kMaxPooledBytes);
       DropReplyBeyond(kMaxPooledBytes);
+      request_bytes_ = reply_bytes_ = 0;
     }
     reply_->Clear();
   }

@@ -97,6 +97,37 @@ ClientBounds SourceBounds(const ServerOptions& options, const LinkLimits& link,
                                client.responses, names_source)};
 }
 
+// As operators see it: the bounds of bytes are one.
+RefusalBound BoundOf(RefusalReason reason) {
+  switch (reason) {
+    case RefusalReason::kTooManyCalls:
+      return RefusalBound::kExecutor;
+    case RefusalReason::kTooManyOfAClient:
+      return RefusalBound::kClient;
+    case RefusalReason::kTooManyOfASource:
+      return RefusalBound::kSource;
+    case RefusalReason::kTooManyOfAMethod:
+      return RefusalBound::kMethod;
+    case RefusalReason::kTooManyBytes:
+    case RefusalReason::kTooManyBytesOfAClient:
+    case RefusalReason::kTooManyBytesOfAMethod:
+      return RefusalBound::kBytes;
+    case RefusalReason::kQueueFull:
+      return RefusalBound::kQueue;
+    case RefusalReason::kQueueTooOld:
+      return RefusalBound::kAge;
+    case RefusalReason::kTooMuchMetadata:
+      return RefusalBound::kMetadata;
+    case RefusalReason::kNoSuchMethod:
+      return RefusalBound::kUnknownMethod;
+    case RefusalReason::kStreamsOtherwise:
+      return RefusalBound::kShape;
+    case RefusalReason::kShuttingDown:
+      break;
+  }
+  return RefusalBound::kShutdown;
+}
+
 }  // namespace
 
 ServerLimits LimitsOf(const ServerOptions& options, const LinkLimits& link, DedupeTable& dedupe,
@@ -164,6 +195,9 @@ const Endpoint* ServerState::AnyEndpoint() const {
 
 void ServerState::NoteRefused(RefusalReason reason) {
   ++counts_.refused;
+  if (ExecutorCounts* counts = executor_counts()) {
+    counts->refusals[static_cast<size_t>(BoundOf(reason))].Add(1);
+  }
   switch (reason) {
     case RefusalReason::kTooManyCalls:
       ++counts_.refusals.executor;

@@ -24,6 +24,7 @@
 #include "verbena/rpc/server/backlog.h"
 #include "verbena/rpc/server/clients.h"
 #include "verbena/rpc/server/method_table.h"
+#include "verbena/rpc/shard/call_counts.h"
 #include "verbena/rpc/shard/shard.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/log.h"
@@ -101,6 +102,8 @@ class ServerState {
       Look();
     return executor_.now();
   }
+  // What the executor counts; null if the runtime counts no calls.
+  ExecutorCounts* executor_counts() const { return shard_.counts(); }
   // On the executor, before the first call: hears of its lag. May be called again.
   void WatchLag();
   // Refuses all calls that wait for their turn.

@@ -30,8 +30,10 @@ void AddPool(std::vector<PoolReport>& pools, const std::string& device, const ch
                    .pool = name,
                    .budget = stats.budget_bytes,
                    .registered = stats.arena_bytes,
+                   .growing = stats.growing_bytes,
                    .in_use = stats.bytes_in_use,
-                   .waiting = stats.waiting});
+                   .waiting = stats.waiting,
+                   .waits = stats.waits});
 }
 
 // Returns the pools of all devices in service. On the shard's executor.
@@ -77,9 +79,7 @@ class RuntimeReporter::Core {
       : runtime_(runtime),
         fresh_(fresh),
         parts_(static_cast<size_t>(runtime.executors())),
-        on_answer_(std::move(on_answer)) {
-    runtime_.AddReporter();
-  }
+        on_answer_(std::move(on_answer)) {}
 
   void Ask(const std::shared_ptr<Core>& self, bool with_peers) {
     const TimePoint now = Clock::Real().Now();
@@ -135,7 +135,12 @@ class RuntimeReporter::Core {
       std::lock_guard lock(mutex_);
       on_answer_ = nullptr;
     }
-    runtime_.RemoveReporter();
+    if (is_guest_) runtime_.RemoveReporter();
+  }
+  // The runtime outlives the reporter only if its user sees to it.
+  void BeGuest() {
+    is_guest_ = true;
+    runtime_.AddReporter();
   }
 
  private:
@@ -176,6 +181,7 @@ class RuntimeReporter::Core {
 
   RuntimeCore& runtime_;
   const Duration fresh_;
+  bool is_guest_ = false;
   std::vector<Part> parts_;
   std::mutex mutex_;
   absl::AnyInvocable<void()> on_answer_;  // under mutex_; null once the reporter is gone
@@ -183,7 +189,13 @@ class RuntimeReporter::Core {
 
 RuntimeReporter::RuntimeReporter(Runtime& runtime, absl::AnyInvocable<void()> on_answer,
                                  Duration fresh)
-    : core_(std::make_shared<Core>(CoreOf(runtime), std::move(on_answer), fresh)) {}
+    : RuntimeReporter(CoreOf(runtime), std::move(on_answer), fresh) {
+  core_->BeGuest();
+}
+
+RuntimeReporter::RuntimeReporter(RuntimeCore& runtime, absl::AnyInvocable<void()> on_answer,
+                                 Duration fresh)
+    : core_(std::make_shared<Core>(runtime, std::move(on_answer), fresh)) {}
 
 RuntimeReporter::~RuntimeReporter() { core_->End(); }
 

@@ -29,6 +29,8 @@
 
 namespace verbena::internal {
 
+class RuntimeCore;
+
 // How young a report is that nobody asks an executor to renew: each takes it some time, and whoever
 // reaches the page may ask as often as they like. By the machine's clock. (start)
 inline constexpr Duration kFreshReport = std::chrono::milliseconds(250);
@@ -39,8 +41,10 @@ struct PoolReport {
   const char* pool = "";  // "send", "receive" or "landing"
   size_t budget = 0;
   size_t registered = 0;
+  size_t growing = 0;  // is being registered
   size_t in_use = 0;
   size_t waiting = 0;  // calls that wait for memory now
+  uint64_t waits = 0;  // of calls, so far
 };
 
 // The links of one executor with all peers of one source address.
@@ -100,6 +104,9 @@ class VERBENA_EXPORT RuntimeReporter {
   // block, and is not called any more once the destructor has returned. An answer that is younger
   // than `fresh` does for a new question, too.
   RuntimeReporter(Runtime& runtime, absl::AnyInvocable<void()> on_answer,
+                  Duration fresh = kFreshReport);
+  // The same for a part of the runtime, which ends with it.
+  RuntimeReporter(RuntimeCore& runtime, absl::AnyInvocable<void()> on_answer,
                   Duration fresh = kFreshReport);
   ~RuntimeReporter();
   RuntimeReporter(const RuntimeReporter&) = delete;

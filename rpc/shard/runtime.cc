@@ -46,6 +46,7 @@ ExecutorOptions OptionsOf(const RuntimeOptions& options, const std::vector<int>&
   executor.waiter = options.waiter;
   executor.clock = options.clock;
   executor.blocking_pool = &pool;
+  executor.stamps = options.metrics;
   if (static_cast<size_t>(index) < cpus.size()) executor.cpu = cpus[index];
   return executor;
 }
@@ -133,7 +134,12 @@ absl::Status RuntimeCore::StartAll() {
     VERBENA_ASSIGN_OR_RETURN(Executor * executor, StartExecutor(i));
     shards_.push_back(
         std::make_unique<Shard>(*executor, *bootstrap_, static_cast<uint32_t>(i), id_, this));
-    VERBENA_RETURN_IF_ERROR(BlockOn(InitShard(*shards_.back()), i));
+    Shard& shard = *shards_.back();
+    if (counts_calls()) {
+      counts_.push_back(std::make_unique<ExecutorCounts>(*executor));
+      shard.set_counts(*counts_.back());
+    }
+    VERBENA_RETURN_IF_ERROR(BlockOn(InitShard(shard), i));
   }
   VERBENA_LOG_LINE(kRuntime, kInfo,
                    fmt::format("Verbena {}.{}.{} runs {} executor{} over {}", VERBENA_VERSION_MAJOR,

@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/runtime.h"
+#include "verbena/rpc/shard/call_counts.h"
 #include "verbena/rpc/shard/device_keeper.h"
 #include "verbena/rpc/shard/device_sizes.h"
 #include "verbena/rpc/shard/parts.h"
@@ -87,6 +88,10 @@ class RuntimeCore final : private ExecutorDriver {
   Parts& parts() { return parts_; }
   const std::vector<std::string>& device_names() const { return device_names_; }
   const std::string& reduced() const { return sizes_.reduced; }
+  // What each executor counts, in their order; empty if calls are not counted.
+  const std::vector<std::unique_ptr<ExecutorCounts>>& counts() const { return counts_; }
+  // Whether its calls are counted and timed.
+  bool counts_calls() const { return options_.metrics; }
   uint64_t failed_tasks() const { return failed_tasks_.load(std::memory_order_relaxed); }
 
   // One more server uses the runtime, or one less.
@@ -167,6 +172,8 @@ class RuntimeCore final : private ExecutorDriver {
   std::unique_ptr<Bootstrap> owned_bootstrap_;
   Bootstrap* bootstrap_ = nullptr;
   std::vector<std::unique_ptr<DeviceKeeper>> keepers_;  // of the devices in use
+  // By executor, if calls are counted. They outlive the executors, whose tasks may end calls late.
+  std::vector<std::unique_ptr<ExecutorCounts>> counts_;
   std::atomic<uint64_t> failed_tasks_ = 0;
   std::atomic<int> servers_ = 0;  // that use the runtime
   Parts parts_;

@@ -32,6 +32,7 @@ namespace verbena::internal {
 
 class Endpoint;
 class RuntimeCore;
+struct ExecutorCounts;
 
 // Published: a value that its owner sets from time to time, and any thread reads.
 //
@@ -90,6 +91,9 @@ class Shard {
 
   Executor& executor() const { return executor_; }
   RuntimeCore* owner() const { return owner_; }
+  // What this executor counts of calls; null if the runtime counts none. Set before anything runs.
+  ExecutorCounts* counts() const { return counts_; }
+  void set_counts(ExecutorCounts& counts) { counts_ = &counts; }
   // The objects that folders above keep with this shard.
   Parts& parts() { return parts_; }
   Bootstrap& bootstrap() const { return bootstrap_; }
@@ -141,6 +145,7 @@ class Shard {
   const uint32_t index_;
   const RuntimeId runtime_id_;
   RuntimeCore* const owner_;
+  ExecutorCounts* counts_ = nullptr;
   std::vector<LinkKind> kinds_;
   LinkLimits limits_;
   StreamMemory stream_memory_;
@@ -150,6 +155,13 @@ class Shard {
   Published<std::vector<DeviceStats>> published_;
   Parts parts_;  // they use the rest
 };
+
+// What the executor counts that is `scheduler`; null if that is none of a runtime, or the runtime
+// counts nothing.
+inline ExecutorCounts* CountsOf(const Scheduler& scheduler) {
+  const auto* shard = static_cast<const Shard*>(scheduler.attachment());
+  return shard != nullptr ? shard->counts() : nullptr;
+}
 
 }  // namespace verbena::internal
 

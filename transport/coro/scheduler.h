@@ -16,6 +16,7 @@
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/export.h"
 #include "verbena/transport/base/list.h"
+#include "verbena/transport/base/ticks.h"
 
 // Whether a coroutine of this translation unit resumes the next one by a tail call. gcc does so
 // only if it optimises (-O1 and -Og need -foptimize-sibling-calls, of which no macro tells), and
@@ -74,6 +75,10 @@ class VERBENA_EXPORT Scheduler {
     if (now_ == kUnread) now_ = ReadClock();
     return now_;
   }
+
+  // Readings of the processor's counter, which tell times within a turn: now() stands still there.
+  internal::TurnTicks& ticks() { return ticks_; }
+  const internal::TurnTicks& ticks() const { return ticks_; }
 
   // Queues a suspended coroutine to be resumed. Never resumes inline. The coroutine must not be
   // queued already.
@@ -166,6 +171,7 @@ class VERBENA_EXPORT Scheduler {
   // reads it, and each ResumeAll() begins without.
   internal::ReadyNode* handed_over_ = nullptr;
   mutable TimePoint now_{};
+  internal::TurnTicks ticks_;
   void* attachment_ = nullptr;
 };
 

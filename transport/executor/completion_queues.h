@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/base/ticks.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/executor/lag.h"
@@ -31,6 +32,9 @@ class CompletionQueues {
   CompletionQueues(Waiter& waiter, Lag& lag);
   // Destroys CQs that their owners did not give back, and logs this.
   ~CompletionQueues();
+
+  // From now on each poll that finds something stamps `ticks`, which outlive this.
+  void Stamp(TurnTicks& ticks) { ticks_ = &ticks; }
 
   absl::StatusOr<ibv_cq*> Add(Device& device, int entries, CompletionListener& listener,
                               int comp_vector);
@@ -84,6 +88,7 @@ class CompletionQueues {
       if (count < 0) return PollFailed(cq, count);
       lag_.OnFullPoll();
     }
+    if (ticks_ != nullptr) ticks_->OnFound();
     listener.OnCompletions(completions, count);
     return count;
   }
@@ -93,6 +98,7 @@ class CompletionQueues {
 
   Waiter& waiter_;
   Lag& lag_;
+  TurnTicks* ticks_ = nullptr;  // null: nobody reads them
   std::vector<Polled> polled_;
   std::vector<std::unique_ptr<Queue>> queues_;  // in the order of polled_
 };

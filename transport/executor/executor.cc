@@ -256,7 +256,11 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(ExecutorOptions optio
       std::make_unique<Impl>(std::move(options), std::move(waiter), std::move(inbox))));
 }
 
-Executor::Executor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) { ForgetNow(); }
+Executor::Executor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
+  ForgetNow();
+  if (impl_->options.clock != nullptr) ticks().Use(internal::TickSource(impl_->clock));
+  if (impl_->options.stamps) impl_->queues.Stamp(ticks());
+}
 
 Executor::~Executor() {
   VERBENA_CHECK(!impl_->running) << "the executor is destroyed inside its own loop, or while a "
@@ -366,6 +370,7 @@ bool Executor::Turn() {
   Impl& impl = *impl_;
   ++impl.stats.turns;
   ForgetNow();
+  ticks().BeginTurn();
 
   const size_t completions = impl.queues.Poll();
   const size_t operations = impl.ring == nullptr ? 0 : impl.ring->Reap();

@@ -43,6 +43,9 @@ struct ExecutorOptions {
   Clock* clock = nullptr;
   // The threads of RunBlocking(). nullptr means BlockingPool::Default(). Must outlive the executor.
   BlockingPool* blocking_pool = nullptr;
+  // True: each poll that finds something reads the processor's counter (TurnTicks::found), for the
+  // times of calls. The readings are of `clock` if there is one.
+  bool stamps = false;
 };
 
 struct ExecutorStats {

@@ -26,6 +26,8 @@ TOP = 12
 # counts as a call.
 POINTS = (("echo", 1), ("echo", 64), ("deadline", 64), ("metadata", 64), ("interceptors", 64), ("retry", 64),
           ("payload", 64), ("stream", 1))
+# The most that counting calls may add to a call of either side with 64 in flight (RuntimeOptions::metrics).
+COUNTING_LIMIT = 45
 # The most that choosing among a set of servers may add to a call in flight alone, by policy; the sets to count.
 # The floor is the same calls over a channel to each server, of which the caller takes one for each call: several
 # links cost more than one whoever chooses.
@@ -42,6 +44,9 @@ def arguments():
     parser.add_argument("--device", metavar="NAME",
                         help="an RDMA device (rdma:rxe0) instead of the soft one; it has no budget")
     parser.add_argument("--json", metavar="FILE", help="append one JSON object a line to FILE")
+    parser.add_argument("--metrics", choices=("on", "off", "both"), default="on",
+                        help="off: calls are not counted. both: also print what counting them takes, and fail if it "
+                             f"is more than {COUNTING_LIMIT} instructions a side")
     parser.add_argument("--update", action="store_true", help="write the figures as the new budget")
     parser.add_argument("--installed", metavar="PROGRAM",
                         help="the same program against an installed Verbena: print both, and fail if it takes "
@@ -61,13 +66,15 @@ def floor_of(policy, servers):
     return (orders.get(policy, "turns"), servers)
 
 
-def count(binary, side, kind, outstanding, options, directory, servers=()):
-    """Instructions per call of one side, and those of its costliest functions. `servers`: one of SETS."""
+def count(binary, side, kind, outstanding, options, directory, servers=("", 1), metrics=None):
+    """Instructions per call of one side, and those of its costliest functions. `servers`: one of SETS. `metrics`:
+    whether calls are counted, if not as the options say."""
+    counted = options.metrics != "off" if metrics is None else metrics
     out = directory / key_of(side, kind, outstanding)
     run = subprocess.run(
         ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}",
          f"--toggle-collect={SIDES[side]}", str(binary), str(outstanding), str(options.calls), kind,
-         options.device or "", *map(str, servers)],
+         options.device or "", *map(str, servers), "counted" if counted else "uncounted"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     total = re.search(r"Collected : (\d+)", run.stderr)
     done = re.search(r"^(\d+) calls", run.stdout, re.M)
@@ -150,6 +157,11 @@ def main():
                 per_call, _ = count(binary, "client", "echo", 1, options, directory, (policy, servers))
                 choices[f"choice_{policy}_{servers}"] = (round(per_call - floors[floor], 1),
                                                          CHOICE_LIMITS[policy])
+            if options.metrics == "both":
+                for side in SIDES:
+                    without, _ = count(binary, side, "echo", 64, options, directory, metrics=False)
+                    choices[f"counting_{side}_64"] = (round(figures[key_of(side, "echo", 64)] - without, 1),
+                                                      COUNTING_LIMIT)
     over = [key for key, value in figures.items() if key in budget and value > budget[key] * ALLOWED]
     over += [key for key, (value, limit) in choices.items() if value > limit]
     print()

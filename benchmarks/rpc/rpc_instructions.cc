@@ -279,7 +279,8 @@ void AwaitReady(Sides sides, Channel& channel, size_t servers, StillClock& clock
   } while (sides.client->BlockOn(CountReady(channel)) < servers);
 }
 
-int Main(int outstanding, int calls, Kind kind, const char* device_name, const SetOfServers& set) {
+int Main(int outstanding, int calls, Kind kind, const char* device_name, const SetOfServers& set,
+         bool counted) {
   StillClock clock;
   absl::StatusOr<std::unique_ptr<internal::Device>> device = DeviceNamed(device_name, clock);
   if (!device.ok()) return fmt::print(stderr, "{}\n", device.status().ToString()), 1;
@@ -288,6 +289,7 @@ int Main(int outstanding, int calls, Kind kind, const char* device_name, const S
   RuntimeOptions options{.mode = ExecutorMode::kBusy, .threads = false};
   options.use_bootstrap = &bootstrap;
   options.clock = &clock;
+  options.metrics = counted;
   absl::StatusOr<std::unique_ptr<Runtime>> server_runtime =
       internal::RuntimeCore::Start(options, {.use = device->get()});
   absl::StatusOr<std::unique_ptr<Runtime>> client_runtime =
@@ -361,7 +363,9 @@ int main(int argc, char** argv) {
   const char* device = argc > 4 && *argv[4] != '\0' ? argv[4] : nullptr;
   const verbena::benchmarks::SetOfServers set{argc > 5 ? argv[5] : "",
                                               argc > 6 ? std::atoi(argv[6]) : 1};
+  const std::string_view counted = argc > 7 ? argv[7] : "counted";
   if (outstanding < 1 || calls < outstanding || !kind.has_value() || set.servers < 1 ||
+      (counted != "counted" && counted != "uncounted") ||
       (set.policy.empty() ? set.servers > 1
                           : !set.is_floor() && !verbena::benchmarks::PolicyNamed(set.policy))) {
     fmt::print(
@@ -369,8 +373,8 @@ int main(int argc, char** argv) {
         "usage: rpc_instructions [calls in flight] [calls] "
         "[echo|deadline|metadata|interceptors|retry|payload|stream] [device, or \"\"] "
         "[pick_first|round_robin|weighted|least_in_flight|route_key|turns|random|random_keyed] "
-        "[servers]\n");
+        "[servers] [counted|uncounted]\n");
     return 2;
   }
-  return verbena::benchmarks::Main(outstanding, calls, *kind, device, set);
+  return verbena::benchmarks::Main(outstanding, calls, *kind, device, set, counted == "counted");
 }

@@ -1,10 +1,11 @@
-// Admin: what whoever is on call asks a process over HTTP: whether it lives and is ready, and
-// what it does.
+// Admin: what whoever is on call asks a process over HTTP: whether it lives and is ready, what it
+// does, and its metrics.
 //
 //   path           answer
 //   /healthz       200: the process answers
 //   /readyz        200 or 503 and why, a line each (AdminOptions)
-//   /status        a page for people: executors, servers, devices, memory, peers
+//   /metrics       the metrics (metrics.h), as Prometheus or OpenMetrics by the Accept header
+//   /status        a page for people: calls by method, servers, devices, memory, peers, executors
 //   /status.json   the same for programs
 //   /log           GET: the levels of the log. POST, on the Unix socket alone: sets them
 //
@@ -12,7 +13,7 @@
 //
 //   listens at                       serves
 //   a loopback address               all but POST /log
-//   any other address, or 0.0.0.0    /healthz and /readyz alone
+//   any other address, or 0.0.0.0    /metrics, /healthz and /readyz alone
 //   a Unix socket, of mode 0600      all
 //
 // Nothing is encrypted, and no client is authenticated: whoever reaches the address may ask. A
@@ -20,9 +21,10 @@
 // AdminOptions::hosts is refused, so that no web page that a name leads to may ask (DNS rebinding).
 //
 // One thread serves all requests. It waits at most 100 ms for executors. If one is held for longer,
-// the answer has that executor's last values, and says how old they are. At most 64 connections are
-// open: a further one takes the place of the one that has been idle for longest. A head is at most
-// 8 KiB, and a body 4 KiB. A request that does not come or go within 10 s ends its connection.
+// the answer has that executor's last values, and says how old they are; counts of calls are those
+// of now nevertheless. At most 64 connections are open: a further one takes the place of the one
+// that has been idle for longest. A head is at most 8 KiB, and a body 4 KiB. A request that does
+// not come or go within 10 s ends its connection.
 //
 // A program that names this class links Verbena::admin (CMake), verbena-admin (pkg-config) or
 // @verbena//rpc:admin (Bazel).

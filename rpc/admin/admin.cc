@@ -13,9 +13,12 @@
 #include "absl/strings/ascii.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "verbena/rpc/admin/accept.h"
 #include "verbena/rpc/admin/http.h"
 #include "verbena/rpc/admin/pages.h"
 #include "verbena/rpc/log.h"
+#include "verbena/rpc/metrics.h"
+#include "verbena/rpc/shard/metrics_of.h"
 #include "verbena/rpc/shard/report.h"
 #include "verbena/transport/base/clock.h"
 #include "verbena/transport/base/status.h"
@@ -31,6 +34,7 @@ using internal::AdminLine;
 using internal::AdminRequest;
 using internal::Readiness;
 using internal::RuntimeReport;
+using internal::StatusFacts;
 
 // How long an answer waits for executors that are held.
 constexpr Duration kReportPatience = std::chrono::milliseconds(100);
@@ -52,7 +56,7 @@ AdminAnswer LogPage(const AdminRequest& request) {
 class Admin::Impl {
  public:
   Impl(Runtime& runtime, const AdminOptions& options)
-      : options_(options), reporter_(runtime, [this] { Heard(); }) {}
+      : runtime_(runtime), options_(options), reporter_(runtime, [this] { Heard(); }) {}
 
   // The thread first: it uses all that is left. Executors may be heard until reporter_ is gone.
   ~Impl() {
@@ -83,6 +87,7 @@ class Admin::Impl {
     static constexpr Page kPages[] = {
         {"/healthz", true, false, &Impl::Healthz},
         {"/readyz", true, false, &Impl::Readyz},
+        {"/metrics", true, false, &Impl::Scrape},
         {"/status", false, false, &Impl::Status},
         {"/status.json", false, false, &Impl::StatusAsJson},
         {"/log", false, true, &Impl::Levels},
@@ -145,17 +150,28 @@ class Admin::Impl {
     });
   }
 
+  void Scrape(const AdminRequest& request, Reply reply) {
+    const MetricsFormat format = internal::AcceptedFormat(request.accept);
+    const auto answer = [this, format, reply = std::move(reply)](const RuntimeReport& report) {
+      reply({.body = internal::MetricsTextOf(runtime_, format, report),
+             .type = std::string(internal::ContentTypeOf(format))});
+    };
+    WithReport(/*with_peers=*/false, answer);
+  }
+
   void Status(const AdminRequest&, Reply reply) {
     WithReport(/*with_peers=*/true, [this, reply = std::move(reply)](const RuntimeReport& report) {
-      const RuntimeReport* before = Earlier(report);
-      reply({.body = internal::StatusPage(report, before, Judge(report)),
+      const StatusFacts now = FactsOf(report);
+      const StatusFacts* before = Earlier(now);
+      reply({.body = internal::StatusPage(now, before, Judge(report)),
              .type = "text/html; charset=utf-8"});
     });
   }
 
   void StatusAsJson(const AdminRequest&, Reply reply) {
     WithReport(/*with_peers=*/true, [this, reply = std::move(reply)](const RuntimeReport& report) {
-      reply({.body = internal::StatusJson(report, Judge(report)), .type = "application/json"});
+      reply({.body = internal::StatusJson(FactsOf(report), Judge(report)),
+             .type = "application/json"});
     });
   }
 
@@ -176,12 +192,16 @@ class Admin::Impl {
     }
   }
 
-  // An earlier report, from which rates are computed; nullptr: there is none yet.
-  const RuntimeReport* Earlier(const RuntimeReport& report) {
+  StatusFacts FactsOf(const RuntimeReport& report) const {
+    return {.report = report, .methods = internal::MethodReportsOf(runtime_)};
+  }
+
+  // Earlier facts, from which rates are computed; nullptr: there are none yet.
+  const StatusFacts* Earlier(const StatusFacts& now) {
     if (!newer_.has_value()) {
-      newer_ = report;
-    } else if (report.time - newer_->time >= kLeastForRates) {
-      older_ = std::exchange(newer_, report);
+      newer_ = now;
+    } else if (now.report.time - newer_->report.time >= kLeastForRates) {
+      older_ = std::exchange(newer_, now);
     }
     return older_.has_value() ? &*older_ : nullptr;
   }
@@ -222,13 +242,14 @@ class Admin::Impl {
     for (const Finish& finish : due) finish(report);
   }
 
+  const Runtime& runtime_;
   const AdminOptions options_;
   std::unique_ptr<AdminHttp> http_;  // set before the thread starts; outlives reporter_
   internal::RuntimeReporter reporter_;
   std::vector<Waiting> waiting_;
   uint64_t last_number_ = 0;
-  std::optional<RuntimeReport> older_;
-  std::optional<RuntimeReport> newer_;
+  std::optional<StatusFacts> older_;
+  std::optional<StatusFacts> newer_;
 };
 
 Admin::Admin(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -288,6 +288,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
     AdminRequest request{.door = door_,
                          .method = head_only_ ? "GET" : std::string(message.method_string()),
                          .path = std::string(message.target()),
+                         .accept = Accepted(),
                          .body = message.body()};
     if (const std::optional<AdminAnswer> refusal = RefuseHost()) {
       keep_alive_ = false;
@@ -305,6 +306,16 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
       if (self == nullptr || self->closed_ || self->answered_ == number) return;
       if (number == self->requests_) self->Write(std::move(answer));
     });
+  }
+
+  std::string Accepted() const {
+    std::string all;
+    const auto [first, last] = parser_->get().equal_range(http::field::accept);
+    for (auto each = first; each != last; ++each) {
+      if (!all.empty()) all += ',';
+      all += std::string_view(each->value().data(), each->value().size());
+    }
+    return all;
   }
 
   // Web pages reach only doors of TCP.

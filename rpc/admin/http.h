@@ -35,6 +35,7 @@ struct AdminRequest {
   AdminDoor door = AdminDoor::kSocket;
   std::string method = {};  // "GET" for HEAD, too
   std::string path = {};    // without the query
+  std::string accept = {};  // the values of all Accept headers, with commas between them
   std::string body = {};
 };
 

@@ -298,6 +298,38 @@ std::string ServersTable(const RuntimeReport& report, const RuntimeReport* befor
   return std::move(table).End();
 }
 
+std::string FailuresOf(const MethodReport& method) {
+  std::vector<std::string> failures;
+  for (const auto& [code, calls] : method.failed) {
+    failures.push_back(fmt::format("{} {}", code, calls));
+  }
+  return fmt::format("{}", fmt::join(failures, ", "));
+}
+
+// The methods of one side.
+std::string MethodsTable(const StatusFacts& now, const StatusFacts* before, bool is_served,
+                         const Rates& rates) {
+  Table table(is_served ? "Calls served" : "Calls made",
+              {"method", "calls/s", "p50", "p99", "under way", "calls", "failed since the start"});
+  for (const MethodReport& method : now.methods) {
+    if (method.is_served != is_served) continue;
+    MethodReport then;
+    if (before != nullptr) {
+      for (const MethodReport& each : before->methods) {
+        if (each.is_served == is_served && each.name == method.name) then = each;
+      }
+    }
+    const std::vector<TimeSlot> times = SlotsSince(method.times, then.times);
+    const auto quantile = [&times](double q) {
+      return times.empty() ? std::string() : TimeText(QuantileOf(times, q));
+    };
+    table.Row({method.name, rates.Of(method.begun, then.begun), quantile(0.5), quantile(0.99),
+               std::to_string(method.under_way()), std::to_string(method.begun),
+               FailuresOf(method)});
+  }
+  return std::move(table).End();
+}
+
 std::string DevicesTable(const RuntimeReport& report) {
   Table table("Devices", {"device", "network", "state", "links", "opened", "lost", "refused",
                           "passed over for"});
@@ -464,6 +496,24 @@ json::object JsonOf(const PoolReport& pool) {
           {"registered", pool.registered}, {"in_use", pool.in_use}, {"waiting", pool.waiting}};
 }
 
+json::object JsonOf(const MethodReport& method) {
+  json::object failed;
+  for (const auto& [code, calls] : method.failed) failed[code] = calls;
+  json::array times;
+  for (const TimeSlot& slot : method.times) {
+    times.push_back(json::array{slot.begin, slot.end, slot.count});
+  }
+  return {{"method", method.name},
+          {"side", method.is_served ? "server" : "client"},
+          {"begun", method.begun},
+          {"ended", method.ended()},
+          {"under_way", method.under_way()},
+          {"failed", std::move(failed)},
+          {"p50_seconds", QuantileOf(method.times, 0.5)},
+          {"p99_seconds", QuantileOf(method.times, 0.99)},
+          {"times", std::move(times)}};
+}
+
 json::object JsonOf(const PeerReport& peer) {
   return {{"source", peer.source}, {"links", peer.links}, {"traffic", JsonOf(peer.traffic)}};
 }
@@ -513,10 +563,14 @@ Readiness JudgeReadiness(const RuntimeReport& report, const AdminOptions& option
   return readiness;
 }
 
-std::string StatusPage(const RuntimeReport& report, const RuntimeReport* before,
+std::string StatusPage(const StatusFacts& now, const StatusFacts* facts_before,
                        const Readiness& readiness) {
+  const RuntimeReport& report = now.report;
+  const RuntimeReport* const before = facts_before == nullptr ? nullptr : &facts_before->report;
   const Rates rates(report, before);
   std::string page = Head(report, readiness);
+  page += MethodsTable(now, facts_before, /*is_served=*/true, rates);
+  page += MethodsTable(now, facts_before, /*is_served=*/false, rates);
   page += ServersTable(report, before, rates);
   page += DevicesTable(report);
   page += TrafficTable(report, before, rates);
@@ -524,13 +578,17 @@ std::string StatusPage(const RuntimeReport& report, const RuntimeReport* before,
   page += PeersTable(report);
   page += ExecutorsTable(report, before, rates);
   page += before == nullptr
-              ? "<p class=\"faint\">Rates are known when the page is loaded again.</p>\n"
-              : fmt::format("<p class=\"faint\">Rates are those of the last {:.1f} s.</p>\n",
-                            Seconds(report.time - before->time));
+              ? "<p class=\"faint\">Rates are known when the page is loaded again; p50 and p99 "
+                "are those since the start.</p>\n"
+              : fmt::format(
+                    "<p class=\"faint\">Rates, p50 and p99 are those of the last {:.1f} "
+                    "s.</p>\n",
+                    Seconds(report.time - before->time));
   return page + "</body></html>\n";
 }
 
-std::string StatusJson(const RuntimeReport& report, const Readiness& readiness) {
+std::string StatusJson(const StatusFacts& now, const Readiness& readiness) {
+  const RuntimeReport& report = now.report;
   json::array executors;
   for (const ExecutorReport& executor : report.executors) {
     executors.push_back(JsonOf(report, executor));
@@ -541,6 +599,8 @@ std::string StatusJson(const RuntimeReport& report, const Readiness& readiness) 
                             {"not_ready", Strings(readiness.reasons)},
                             {"degraded", Strings(readiness.degraded)},
                             {"failed_tasks", report.failed_tasks},
+                            {"time_seconds", Seconds(report.time.time_since_epoch())},
+                            {"methods", ArrayOf(now.methods)},
                             {"servers", ArrayOf(report.servers)},
                             {"devices", ArrayOf(SumDevices(report))},
                             {"memory", ArrayOf(SumPools(report))},

@@ -1,5 +1,5 @@
-// The pages of the admin server, as texts made of a RuntimeReport: Readiness, StatusPage() and
-// StatusJson().
+// The pages of the admin server, as texts: Readiness, made of a RuntimeReport; StatusPage() and
+// StatusJson(), of StatusFacts.
 //
 // Pure functions; any thread.
 
@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/admin.h"
+#include "verbena/rpc/shard/call_report.h"
 #include "verbena/rpc/shard/report.h"
 
 namespace verbena::internal {
@@ -29,14 +30,21 @@ struct Readiness {
 Readiness JudgeReadiness(const RuntimeReport& report, const AdminOptions& options,
                          const absl::Status& check);
 
-// /status: HTML for people. `before`, or nullptr, is an earlier report of the same runtime, from
-// which rates are computed.
-std::string StatusPage(const RuntimeReport& report, const RuntimeReport* before,
+// What the pages of the status are made of.
+struct StatusFacts {
+  RuntimeReport report = {};
+  std::vector<MethodReport> methods = {};
+};
+
+// /status: HTML for people. `before`, or nullptr, are earlier facts of the same runtime: rates,
+// p50 and p99 are those since then. Without them there are no rates, and p50 and p99 are those
+// since the start.
+std::string StatusPage(const StatusFacts& now, const StatusFacts* before,
                        const Readiness& readiness);
 
-// /status.json: counts since the start of the process, for programs, which compute rates
+// /status.json: counts and times since the start of the process, for programs, which compute rates
 // themselves.
-std::string StatusJson(const RuntimeReport& report, const Readiness& readiness);
+std::string StatusJson(const StatusFacts& now, const Readiness& readiness);
 
 }  // namespace verbena::internal
 

@@ -186,6 +186,31 @@ void AddTo(AddedSide& side, const CallCounts& counts) {
   });
 }
 
+MethodReport ReportOf(const AddedMethod& added) {
+  constexpr double kSecondsPerUnit = CallTimes::kUnitNanoseconds / 1e9;
+  MethodReport report{.begun = added.begun};
+  std::array<uint64_t, CallTimes::kSlots> counts{};
+  for (const auto& [code, times] : added.times) {
+    uint64_t ended = 0;
+    for (uint32_t slot = 0; slot < CallTimes::kSlots; ++slot) {
+      counts[slot] += times.counts[slot];
+      ended += times.counts[slot];
+    }
+    if (code == 0 || ended == 0) continue;
+    report.failed.emplace_back(absl::StatusCodeToString(static_cast<absl::StatusCode>(code)),
+                               ended);
+  }
+  for (uint32_t slot = 0; slot < CallTimes::kSlots; ++slot) {
+    if (counts[slot] == 0) continue;
+    const uint32_t next = std::min(slot + 1, CallTimes::kSlots - 1);
+    report.times.push_back(
+        {.begin = static_cast<double>(CallTimes::UnitsAt(slot)) * kSecondsPerUnit,
+         .end = static_cast<double>(CallTimes::UnitsAt(next)) * kSecondsPerUnit,
+         .count = counts[slot]});
+  }
+  return report;
+}
+
 // `le="2.5e-07"`, and so on.
 std::array<std::string, CallTimes::kBounds + 1> BoundLabels() {
   constexpr uint64_t kFirst = 250;  // ns
@@ -500,6 +525,22 @@ std::string MetricsCore::Text(MetricsFormat format, const RuntimeReport& report)
   return std::move(text).Take();
 }
 
+std::vector<MethodReport> MetricsCore::Methods() const {
+  std::vector<MethodReport> methods;
+  for (const bool is_served : {true, false}) {
+    AddedSide side;
+    for (const std::unique_ptr<ExecutorCounts>& executor : runtime_.counts()) {
+      AddTo(side, is_served ? executor->server : executor->client);
+    }
+    for (const auto& [name, added] : side) {
+      methods.push_back(ReportOf(added));
+      methods.back().name = name;
+      methods.back().is_served = is_served;
+    }
+  }
+  return methods;
+}
+
 void MetricsCore::WriteCalls(MetricText& text) const {
   AddedSide client;
   AddedSide server;
@@ -593,6 +634,7 @@ class internal::MetricsPart final : public internal::Part {
  public:
   explicit MetricsPart(RuntimeCore& runtime) : metrics_(std::make_unique<MetricsCore>(runtime)) {}
   Metrics& metrics() { return metrics_; }
+  static MetricsCore& CoreOf(const Metrics& metrics) { return *metrics.core_; }
 
  private:
   Metrics metrics_;
@@ -600,6 +642,10 @@ class internal::MetricsPart final : public internal::Part {
 
 Metrics& Runtime::metrics() const {
   return core_->parts().Get<internal::MetricsPart>(*core_).metrics();
+}
+
+internal::MetricsCore& internal::MetricsCore::Of(const Runtime& runtime) {
+  return MetricsPart::CoreOf(runtime.metrics());
 }
 
 Metrics::Metrics(std::unique_ptr<internal::MetricsCore> core) : core_(std::move(core)) {}

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/metrics.h"
 #include "verbena/rpc/shard/call_counts.h"
+#include "verbena/rpc/shard/call_report.h"
 #include "verbena/rpc/shard/metric_text.h"
 #include "verbena/rpc/shard/report.h"
 
@@ -33,6 +34,8 @@ class MetricsCore {
   explicit MetricsCore(RuntimeCore& runtime);
   MetricsCore(const MetricsCore&) = delete;
   MetricsCore& operator=(const MetricsCore&) = delete;
+  // That of the runtime.
+  static MetricsCore& Of(const Runtime& runtime);
 
   // As those of Metrics.
   absl::StatusOr<MetricCounter*> AddCounter(std::string_view name, std::string_view help,
@@ -44,6 +47,8 @@ class MetricsCore {
   std::string Text(MetricsFormat format) const;
   // The same with these reports.
   std::string Text(MetricsFormat format, const RuntimeReport& report) const;
+  // As MethodReportsOf().
+  std::vector<MethodReport> Methods() const;
 
  private:
   using Value = std::variant<std::unique_ptr<MetricCounter>, std::unique_ptr<MetricGauge>,

@@ -1,5 +1,6 @@
 // The admin server says how its process is: ready or why not, also from the first moment of a
-// shutdown, and what it does, also while an executor is held. Beyond loopback it says little.
+// shutdown, what it does and what it counts, also while an executor is held. Beyond loopback it
+// says little.
 
 #include "verbena/rpc/admin.h"
 #include "verbena/rpc/log.h"
@@ -13,6 +14,7 @@
 #include <functional>
 #include <latch>
 #include <memory>
+#include <regex>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -118,7 +120,7 @@ TEST_F(AdminTest, APageForEachQuestion) {
   const HttpAnswer none = Get("/statu");
   EXPECT_EQ(none.status, 404);
   EXPECT_EQ(none.body,
-            "there is no such page, only /healthz, /readyz, /status, /status.json, "
+            "there is no such page, only /healthz, /readyz, /metrics, /status, /status.json, "
             "/log\n");
 }
 
@@ -142,11 +144,59 @@ TEST_F(AdminTest, StatusCountsWhatTheServersDid) {
   EXPECT_FALSE(status.at("memory").as_array().empty());
 }
 
-TEST_F(AdminTest, BeyondLoopbackOnlyProbesAreServed) {
+TEST_F(AdminTest, StatusTellsTheCallsOfEachMethod) {
+  StartAdmin({.servers = 0});
+  Serve();
+  StartClient();
+  for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(Run(EchoOnce(i, "text")), absl::OkStatus());
+  // A call is counted once its response is posted, perhaps after the client has it.
+  Eventually([&] { return StatusOf().at("methods").at(0).at("ended").to_number<int>() == 5; },
+             "the calls are counted");
+  const boost::json::value method = StatusOf().at("methods").at(0);
+  EXPECT_EQ(method.at("method").as_string(), "verbena.testing.Testing/Echo");
+  EXPECT_EQ(method.at("side").as_string(), "server");
+  EXPECT_EQ(method.at("begun").to_number<int>(), 5);
+  EXPECT_GT(method.at("p99_seconds").as_double(), 0);
+  EXPECT_THAT(Get("/status").body, HasSubstr("<td>verbena.testing.Testing/Echo</td>"));
+}
+
+TEST_F(AdminTest, MetricsAreThoseOfNow) {
+  StartAdmin();
+  Serve();
+  StartClient();
+  EXPECT_EQ(Run(EchoOnce(1, "text")), absl::OkStatus());
+  const HttpAnswer answer = Get("/metrics");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_THAT(answer.head, HasSubstr("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
+  EXPECT_THAT(answer.body, HasSubstr("verbena_server_calls_begun_total{rpc_method="
+                                     "\"verbena.testing.Testing/Echo\"} 1\n"));
+  // A scrape asks the executors, and has the client's link if they answer in time.
+  const std::regex link("verbena_links\\{[^}]*\\} [1-9]");
+  Eventually([&] { return std::regex_search(Get("/metrics").body, link); }, "the link is there");
+  const HttpAnswer head = Ask(Tcp(), "HEAD", "/metrics");
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.body, "");
+}
+
+TEST_F(AdminTest, AScraperMayAskForOpenMetrics) {
+  StartAdmin();
+  HttpClient client = Tcp();
+  // Two headers are one.
+  client.Send(
+      "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: text/plain;q=0.5\r\n"
+      "Accept: application/openmetrics-text;version=1.0.0\r\n\r\n");
+  const HttpAnswer answer = client.Read();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_THAT(answer.head, HasSubstr("Content-Type: application/openmetrics-text; version=1.0.0; "
+                                     "charset=utf-8\r\n"));
+  EXPECT_THAT(answer.body, ::testing::EndsWith("# EOF\n"));
+}
+
+TEST_F(AdminTest, BeyondLoopbackOnlyProbesAndMetricsAreServed) {
   StartAdmin({.address = "0.0.0.0:0"});
   Serve();
   // Kubernetes probes a pod by its address.
-  for (const char* path : {"/healthz", "/readyz"}) {
+  for (const char* path : {"/healthz", "/readyz", "/metrics"}) {
     EXPECT_EQ(Ask(Tcp(), "GET", path, "10.1.2.3:9180").status, 200) << path;
   }
   for (const char* path : {"/status", "/status.json", "/log"}) {
@@ -155,7 +205,7 @@ TEST_F(AdminTest, BeyondLoopbackOnlyProbesAreServed) {
     EXPECT_THAT(answer.body, HasSubstr("at loopback addresses and on the Unix socket alone"));
     EXPECT_NE(Ask(Socket(), "GET", path).status, 403) << path;
   }
-  EXPECT_EQ(Get("/nothing").body, "there is no such page, only /healthz, /readyz\n");
+  EXPECT_EQ(Get("/nothing").body, "there is no such page, only /healthz, /readyz, /metrics\n");
 }
 
 TEST_F(AdminTest, OnlyTheSocketTakesChanges) {
@@ -330,6 +380,7 @@ TEST_F(AdminTest, AHeldExecutorIsShownAndHoldsUpNoAnswer) {
   EXPECT_TRUE(status.at("executors").at(1).at("age_seconds").is_null()) << "it never answered";
   EXPECT_THAT(Get("/status").body, HasSubstr("executor 1 has not answered yet"));
   EXPECT_EQ(Get("/healthz").status, 200);
+  EXPECT_THAT(Get("/metrics").body, HasSubstr("# TYPE verbena_server_calls_begun_total counter\n"));
   ExpectReady();
   let_go.count_down();
   client_runtime_ = StartRuntime();

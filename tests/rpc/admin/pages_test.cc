@@ -55,7 +55,22 @@ Readiness Judge(const RuntimeReport& report, const AdminOptions& options = {}) {
 }
 
 std::string Page(const RuntimeReport& report, const RuntimeReport* before = nullptr) {
-  return StatusPage(report, before, Judge(report));
+  const StatusFacts then = {.report = before == nullptr ? RuntimeReport{} : *before};
+  return StatusPage({.report = report}, before == nullptr ? nullptr : &then, Judge(report));
+}
+
+boost::json::value Json(const RuntimeReport& report,
+                        const std::vector<MethodReport>& methods = {}) {
+  return boost::json::parse(StatusJson({.report = report, .methods = methods}, Judge(report)));
+}
+
+// 100 calls of 2 µs, of which 3 have failed, and one that goes on.
+MethodReport Reads(bool is_served = true) {
+  return {.name = "store.Store/Read",
+          .is_served = is_served,
+          .begun = 101,
+          .failed = {{"NOT_FOUND", 2}, {"ABORTED", 1}},
+          .times = {{.begin = 1.9e-6, .end = 2.1e-6, .count = 100}}};
 }
 
 TEST(ReadinessTest, AHealthyProcessIsReady) {
@@ -117,8 +132,31 @@ TEST(StatusPageTest, RatesAreThoseSinceAnEarlierReport) {
   before.servers[0].stats.calls = 200;
   const RuntimeReport report = Healthy();
   EXPECT_THAT(Page(report, &before), HasSubstr("<td>400</td><td>1000</td>"));
-  EXPECT_THAT(Page(report, &before), HasSubstr("Rates are those of the last 2.0 s."));
+  EXPECT_THAT(Page(report, &before), HasSubstr("Rates, p50 and p99 are those of the last 2.0 s."));
   EXPECT_THAT(Page(report), HasSubstr("<td></td><td>1000</td>"));
+}
+
+TEST(StatusPageTest, MethodsHaveTheirTimesAndFailuresByCode) {
+  const RuntimeReport report = Healthy();
+  const std::string page =
+      StatusPage({.report = report, .methods = {Reads()}}, nullptr, Judge(report));
+  EXPECT_THAT(page, HasSubstr("<td>store.Store/Read</td><td></td><td>2.00 µs</td><td>2.09 µs</td>"
+                              "<td>1</td><td>101</td><td>NOT_FOUND 2, ABORTED 1</td>"));
+  EXPECT_LT(page.find("Calls served"), page.find("store.Store/Read"));
+  EXPECT_LT(page.find("store.Store/Read"), page.find("Calls made"));
+}
+
+TEST(StatusPageTest, TimesAreThoseSinceEarlierFacts) {
+  RuntimeReport report = Healthy();
+  StatusFacts before{.report = report, .methods = {Reads(), Reads(/*is_served=*/false)}};
+  before.report.time = kNow - seconds(2);
+  StatusFacts now{.report = report, .methods = {Reads(), Reads(/*is_served=*/false)}};
+  now.methods[0].begun += 400;
+  now.methods[0].times.push_back({.begin = 3e-3, .end = 3.1e-3, .count = 400});
+  const std::string page = StatusPage(now, &before, Judge(report));
+  EXPECT_THAT(page, HasSubstr("<td>200</td><td>3.05 ms</td><td>3.10 ms</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>0</td><td></td><td></td><td>1</td><td>101</td>"))
+      << "the client's side had no calls since";
 }
 
 TEST(StatusPageTest, AnExecutorThatDoesNotAnswerIsNamed) {
@@ -145,7 +183,7 @@ TEST(StatusJsonTest, SumsTheExecutors) {
   RuntimeReport report = Healthy();
   report.executors.push_back(report.executors[0]);
   report.executors.push_back({});
-  const boost::json::value json = boost::json::parse(StatusJson(report, Judge(report)));
+  const boost::json::value json = Json(report);
   EXPECT_EQ(json.at("devices").at(1).at("links").to_number<int>(), 6);
   EXPECT_EQ(json.at("devices").at(1).at("traffic").at("frames_sent").to_number<int>(), 1000);
   EXPECT_EQ(json.at("memory").at(0).at("in_use").to_number<int>(), 8192);
@@ -153,10 +191,20 @@ TEST(StatusJsonTest, SumsTheExecutors) {
   EXPECT_TRUE(json.at("executors").at(2).at("age_seconds").is_null());
 }
 
+TEST(StatusJsonTest, MethodsHaveAllThatProgramsComputeWith) {
+  const boost::json::value method = Json(Healthy(), {Reads()}).at("methods").at(0);
+  EXPECT_EQ(method.at("side").as_string(), "server");
+  EXPECT_EQ(method.at("ended").to_number<int>(), 100);
+  EXPECT_EQ(method.at("under_way").to_number<int>(), 1);
+  EXPECT_EQ(method.at("failed").at("NOT_FOUND").to_number<int>(), 2);
+  EXPECT_NEAR(method.at("p50_seconds").as_double(), 2e-6, 1e-7);
+  EXPECT_EQ(method.at("times").at(0).at(2).to_number<int>(), 100);
+}
+
 TEST(StatusJsonTest, SaysWhyItIsNotReady) {
   RuntimeReport report = Healthy();
   report.servers[0].shutting_down = true;
-  const boost::json::value json = boost::json::parse(StatusJson(report, Judge(report)));
+  const boost::json::value json = Json(report);
   EXPECT_FALSE(json.at("ready").as_bool());
   EXPECT_EQ(json.at("not_ready").at(0).as_string(), "the server 10.0.0.7:4000 shuts down");
 }

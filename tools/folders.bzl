@@ -77,12 +77,12 @@ LIBRARIES = {
     "Asio": (
         "boost/asio",
         ["@boost//:asio"],
-        ["transport/connect", "rpc/admin", "rpc/naming/etcd", "benchmarks", "tests", "tools/pch"],
+        ["transport/connect", "rpc/admin", "rpc/naming/etcd", "benchmarks", "tests", "tools"],
     ),
     "Beast": (
         "boost/beast",
         ["@boost//:beast"],
-        ["rpc/admin", "rpc/naming/etcd", "tests"],
+        ["rpc/admin", "rpc/naming/etcd", "tests", "tools"],
     ),
     "CLI11": (
         "CLI/",
@@ -92,7 +92,7 @@ LIBRARIES = {
     "Boost.JSON": (
         "boost/json",
         ["@boost_json//:json"],
-        ["rpc/admin", "rpc/naming", "tests"],
+        ["rpc/admin", "rpc/naming", "tests", "tools"],
     ),
     "liburing": (
         "liburing",

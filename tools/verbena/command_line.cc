@@ -8,6 +8,7 @@
 #include "tools/verbena/bench.h"
 #include "tools/verbena/doctor.h"
 #include "tools/verbena/selftest.h"
+#include "tools/verbena/stats.h"
 #include "verbena/rpc/version.h"
 
 namespace verbena::command {
@@ -80,6 +81,15 @@ void AddBench(CLI::App& command, BenchArguments& arguments) {
       ->capture_default_str();
 }
 
+void AddAdmin(CLI::App& command, std::string& admin) {
+  command
+      .add_option("ADMIN", admin,
+                  "an admin server: host:port of AdminOptions::address, or unix:PATH with the path "
+                  "of AdminOptions::socket")
+      ->required();
+  command.footer("Exit status: 0; 1 if the admin server gives no answer; 2 for wrong arguments.");
+}
+
 // All commands, with their arguments.
 struct Commands {
   Commands() {
@@ -121,6 +131,19 @@ struct Commands {
         "bench",
         "calls a method at a fixed rate, and prints latencies from when each call was due");
     AddBench(*bench_command, bench);
+    stats_command = app.add_subcommand(
+        "stats",
+        "what a process does, by its admin server, also while its calls hang: a line for each "
+        "method, device and pool of memory");
+    AddAdmin(*stats_command, stats.admin);
+    stats_command->add_flag("--metrics", stats.metrics,
+                            "its metrics instead, as Prometheus reads them");
+    top_command = app.add_subcommand(
+        "top", "the same each second until Ctrl-C, with the rates and times since the last one");
+    AddAdmin(*top_command, top.admin);
+    top_command->add_option("--count", top.count, "ends after so many tables; 0: never")
+        ->check(CLI::Range(0, 1'000'000'000))
+        ->capture_default_str();
     app.failure_message([](const CLI::App*, const CLI::Error& error) {
       return fmt::format("verbena: {}; see verbena --help\n", error.what());
     });
@@ -133,6 +156,8 @@ struct Commands {
   NameArguments describe;
   NameArguments health;
   BenchArguments bench;
+  StatsArguments stats;
+  TopArguments top;
   bool container = false;
   std::string selftest_device;
   CLI::App* help = nullptr;
@@ -143,6 +168,8 @@ struct Commands {
   CLI::App* describe_command = nullptr;
   CLI::App* health_command = nullptr;
   CLI::App* bench_command = nullptr;
+  CLI::App* stats_command = nullptr;
+  CLI::App* top_command = nullptr;
 };
 
 }  // namespace
@@ -177,6 +204,8 @@ int RunCommandLine(std::vector<std::string> arguments, Terminal& terminal) {
   if (commands.describe_command->parsed()) return RunDescribe(commands.describe, terminal);
   if (commands.health_command->parsed()) return RunHealth(commands.health, terminal);
   if (commands.bench_command->parsed()) return RunBench(commands.bench, terminal);
+  if (commands.stats_command->parsed()) return RunStats(commands.stats, terminal);
+  if (commands.top_command->parsed()) return RunTop(commands.top, terminal);
   terminal.error << "verbena: which command?\n\n" << app.help() << std::flush;
   return kMistake;
 }

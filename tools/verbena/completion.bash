@@ -5,7 +5,7 @@ _verbena() {
   local server="--deadline --device --help"
   local options
   if [ "$COMP_CWORD" = 1 ]; then
-    mapfile -t COMPREPLY < <(compgen -W "call list describe health bench doctor selftest help --help --version" -- "$word")
+    mapfile -t COMPREPLY < <(compgen -W "call list describe health bench stats top doctor selftest help --help --version" -- "$word")
     return
   fi
   case $before in
@@ -24,6 +24,8 @@ _verbena() {
       ;;
     list) options="$server --methods" ;;
     describe | health) options=$server ;;
+    stats) options="--metrics --help" ;;
+    top) options="--count --help" ;;
     bench) options="$server --rate --seconds --in-flight" ;;
     *) options=--help ;;
   esac

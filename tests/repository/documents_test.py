@@ -65,6 +65,22 @@ class DocumentsTest(unittest.TestCase):
                  for side in ("client_", "server_")]
         self.assertCountEqual(list(zip(*sides)), told)
 
+    def test_metrics_that_they_name_are_those_of_the_text(self):
+        written = re.findall(r'"((?:verbena|rpc)_(?!method\b|response_status_code\b)[a-z_]+)"',
+                             tree.text("rpc/shard/metrics.cc"))
+        rows = re.findall(r"^\| `((?:verbena|rpc)_[a-z_]+)` \|(.*)\|$", tree.text("docs/metrics.md"), re.MULTILINE)
+        self.assertIn("rpc_server_call_duration_seconds", written)
+        self.assertCountEqual(set(written), [name for name, _ in rows])
+        for name, cells in rows:
+            self.assertEqual(3, len([cell for cell in cells.split(" | ") if cell.strip()]), name)
+        parts = {name + suffix for name in written for suffix in ("", "_bucket", "_sum", "_count")}
+        for document in tree.files():
+            if document.endswith(".md"):
+                named = re.findall(r"\b(?:rpc_(?:server|client)_call_\w+"
+                                   r"|verbena_(?:server|client|memory|links?|executor)_\w+(?=`|\{| ))",
+                                   tree.text(document))
+                self.assertLessEqual(set(named) - parts, set(), document)
+
 
 if __name__ == "__main__":
     case_report.main()

@@ -18,9 +18,10 @@ constexpr uint8_t kCallsPerTimedOne = 16;
 
 absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const std::string& address,
                                                                   ExecutorMode mode, int core,
-                                                                  const std::string& device) {
-  absl::StatusOr<std::unique_ptr<Runtime>> runtime =
-      Runtime::Start({.mode = mode, .cpus = {core}, .device = device, .threads = false});
+                                                                  const std::string& device,
+                                                                  bool metrics) {
+  absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start(
+      {.mode = mode, .cpus = {core}, .device = device, .threads = false, .metrics = metrics});
   if (!runtime.ok()) return runtime.status();
   std::unique_ptr<BenchClient> client(new BenchClient(*std::move(runtime), address));
   absl::Status status = client->runtime_->BlockOn(client->channel_.Connect());

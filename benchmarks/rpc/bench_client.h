@@ -47,7 +47,8 @@ class BenchClient {
  public:
   static absl::StatusOr<std::unique_ptr<BenchClient>> Connect(const std::string& address,
                                                               ExecutorMode mode, int core,
-                                                              const std::string& device = "auto");
+                                                              const std::string& device = "auto",
+                                                              bool metrics = true);
 
   const Runtime& runtime() const { return *runtime_; }
 

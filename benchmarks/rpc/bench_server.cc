@@ -1,7 +1,11 @@
 #include "verbena/benchmarks/rpc/bench_server.h"
 
+#include <cstddef>
 #include <memory>
+#include <utility>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_join.h"
 #include "benchmarks/rpc/bench.verbena.pb.h"
 #include "verbena/benchmarks/harness/cpu_time.h"
 #include "verbena/benchmarks/rpc/allocation_count.h"
@@ -66,23 +70,70 @@ class BenchService final : public bench::Bench::Service {
   bench::ControlRequest::Action action_ = bench::ControlRequest::NOTHING;
 };
 
+// One runtime, and what it serves on the calling thread.
+class ServingRuntime {
+ public:
+  static absl::StatusOr<std::unique_ptr<ServingRuntime>> Start(const BenchServerOptions& options,
+                                                               bool metrics) {
+    absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start({.mode = options.mode,
+                                                                       .cpus = {options.core},
+                                                                       .device = options.device,
+                                                                       .threads = false,
+                                                                       .metrics = metrics});
+    if (!runtime.ok()) return runtime.status();
+    std::unique_ptr<ServingRuntime> serving(new ServingRuntime(*std::move(runtime)));
+    absl::StatusOr<std::unique_ptr<Server>> server =
+        Server::Start(*serving->runtime_, {&serving->service_});
+    if (!server.ok()) return server.status();
+    serving->server_ = *std::move(server);
+    return serving;
+  }
+
+  const std::string& address() const { return server_->address(); }
+
+  // Serves until a client asks this thread for something. Returns that.
+  bench::ControlRequest::Action Serve() {
+    runtime_->executor(0).Run();
+    return service_.TakeAction();
+  }
+
+ private:
+  explicit ServingRuntime(std::unique_ptr<Runtime> runtime)
+      : runtime_(std::move(runtime)), service_(*runtime_) {}
+
+  const std::unique_ptr<Runtime> runtime_;
+  BenchService service_;
+  std::unique_ptr<Server> server_;
+};
+
 }  // namespace
 
 absl::Status RunBenchServer(const BenchServerOptions& options,
                             const std::function<absl::Status()>& serve_floor, const Ready& ready) {
-  absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start(
-      {.mode = options.mode, .cpus = {options.core}, .device = options.device, .threads = false});
-  if (!runtime.ok()) return runtime.status();
-  BenchService service(**runtime);
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(**runtime, {&service});
-  if (!server.ok()) return server.status();
-  ready((*server)->address());
+  std::vector<std::unique_ptr<ServingRuntime>> runtimes;
+  std::vector<std::string> addresses;
+  for (const bool metrics : options.metrics) {
+    absl::StatusOr<std::unique_ptr<ServingRuntime>> started =
+        ServingRuntime::Start(options, metrics);
+    if (!started.ok()) return started.status();
+    addresses.push_back((*started)->address());
+    runtimes.push_back(*std::move(started));
+  }
+  ready(absl::StrJoin(addresses, " "));
+  size_t serving = 0;
   while (true) {
-    (*runtime)->executor(0).Run();
-    const bench::ControlRequest::Action action = service.TakeAction();
-    if (action == bench::ControlRequest::QUIT) return absl::OkStatus();
-    if (action != bench::ControlRequest::SERVE_FLOOR_SLICE) continue;
-    if (absl::Status status = serve_floor(); !status.ok()) return status;
+    switch (runtimes[serving]->Serve()) {
+      case bench::ControlRequest::QUIT:
+        return absl::OkStatus();
+      case bench::ControlRequest::SERVE_NEXT:
+        serving = (serving + 1) % runtimes.size();
+        break;
+      case bench::ControlRequest::SERVE_FLOOR_SLICE:
+        if (absl::Status status = serve_floor(); !status.ok()) return status;
+        break;
+      default:
+        break;
+    }
   }
 }
 

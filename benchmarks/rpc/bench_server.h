@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "verbena/benchmarks/harness/server_process.h"
@@ -17,10 +18,14 @@ struct BenchServerOptions {
   ExecutorMode mode = ExecutorMode::kBusy;
   int core = -1;
   std::string device = "auto";
+  // The server has a runtime for each of these, which is its RuntimeOptions::metrics. One runtime
+  // serves at a time, at first the first one. When a client sends SERVE_NEXT, the next one serves,
+  // and after the last one the first.
+  std::vector<bool> metrics = {true};
 };
 
-// Serves on the calling thread until a client sends QUIT. Calls `ready` once with its address, and
-// `serve_floor` for each slice of the floor.
+// Serves on the calling thread until a client sends QUIT. Calls `ready` once with the addresses of
+// its runtimes, with a space between two, and `serve_floor` for each slice of the floor.
 absl::Status RunBenchServer(const BenchServerOptions& options,
                             const std::function<absl::Status()>& serve_floor, const Ready& ready);
 

@@ -4,6 +4,8 @@
 // number outstanding) alternate on the same two cores, and the medians of each are compared: the
 // floor itself moves fourfold with where the cores sit and what the machine does. Over TCP, the
 // floor is also measured by itself, by system calls and through io_uring.
+//
+// With --metrics both, calls that are counted are also compared with calls that are not.
 
 #include <cstdio>
 #include <optional>
@@ -26,6 +28,7 @@
 #include "verbena/benchmarks/harness/server_process.h"
 #include "verbena/benchmarks/rpc/bench_client.h"
 #include "verbena/benchmarks/rpc/bench_server.h"
+#include "verbena/benchmarks/rpc/metrics_cost.h"
 
 namespace verbena::benchmarks {
 namespace {
@@ -41,6 +44,11 @@ constexpr char kOwnOptionsHelp[] =
     "                       floor goes over TCP, too\n"
     "  --floor-only         with soft:tcp: the floors by themselves, by system calls and by "
     "io_uring\n"
+    "  --metrics M          RuntimeOptions::metrics of both sides: on (the default) or off. both: "
+    "on,\n"
+    "                       and then also the same calls on and off in slices that alternate, and "
+    "how\n"
+    "                       long a scrape takes\n"
     "  --points-only        neither allocations nor what an idle server uses\n";
 
 // Below one slice of each there is nothing to compare.
@@ -81,8 +89,11 @@ class WireFloor {
 };
 
 struct OwnOptions {
+  bool counts() const { return metrics != "off"; }
+
   std::vector<std::string> modes = {"busy", "adaptive"};
   std::string device = "auto";
+  std::string metrics = "on";
   bool floor_only = false;
   bool points_only = false;
 };
@@ -187,12 +198,12 @@ absl::Status MeasureMode(ExecutorMode mode, const TwoCores& cores, const Options
   if (!floor.ok()) return floor.status();
   absl::StatusOr<ServerProcess> server = ServerProcess::Start("rpc_bench", [&](const Ready& ready) {
     return RunBenchServer(
-        {.mode = mode, .core = cores.server, .device = own.device}, [&] { return floor->Serve(); },
-        ready);
+        {.mode = mode, .core = cores.server, .device = own.device, .metrics = {own.counts()}},
+        [&] { return floor->Serve(); }, ready);
   });
   if (!server.ok()) return server.status();
   absl::StatusOr<std::unique_ptr<BenchClient>> client =
-      BenchClient::Connect(server->address(), mode, cores.client, own.device);
+      BenchClient::Connect(server->address(), mode, cores.client, own.device, own.counts());
   if (!client.ok()) return client.status();
   for (int size : options.sizes) {
     for (int outstanding : options.outstanding) {
@@ -217,6 +228,12 @@ absl::Status Measure(const std::vector<ExecutorMode>& modes, const Options& opti
     if (own.floor_only) break;
     absl::Status status = MeasureMode(mode, *cores, options, own, report);
     if (!status.ok()) return status;
+    if (own.metrics != "both") continue;
+    status = MeasureCounting(mode, *cores, own.device, options, report);
+    if (!status.ok()) return status;
+  }
+  if (own.metrics == "both" && !own.floor_only) {
+    if (absl::Status status = MeasureScrape(own.device, report); !status.ok()) return status;
   }
   if (!RunsOverTcp(own.device)) return absl::OkStatus();
   absl::Status status = ReportTcpMessages(*cores, options, report);
@@ -239,6 +256,8 @@ int Main(int argc, char** argv) {
       own.points_only = true;
     } else if (rest[i] == "--device" && i + 1 < rest.size()) {
       own.device = rest[++i];
+    } else if (rest[i] == "--metrics" && i + 1 < rest.size()) {
+      own.metrics = rest[++i];
     } else if (rest[i] == "--mode" && i + 1 < rest.size()) {
       own.modes = absl::StrSplit(rest[++i], ',');
     } else {
@@ -247,6 +266,11 @@ int Main(int argc, char** argv) {
   }
   if (own.floor_only && !RunsOverTcp(own.device)) {
     return fmt::print(stderr, "rpc_bench: --floor-only is for --device soft:tcp\n"), 2;
+  }
+  if (own.metrics != "on" && own.metrics != "off" && own.metrics != "both") {
+    return fmt::print(stderr, "rpc_bench: --metrics is '{}', but must be on, off or both\n",
+                      own.metrics),
+           2;
   }
   absl::StatusOr<Report> report = Report::Open(options->json);
   if (!report.ok())

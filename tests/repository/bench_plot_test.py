@@ -31,6 +31,11 @@ def call(outstanding, p50_us, bench="rpc", calls_per_s=1e6):
             "p50_us": p50_us, "calls_per_s": calls_per_s, "floor_p50_us": p50_us / 4 if bench == "rpc" else None}
 
 
+def counted(outstanding, p50_us, off_p50_us, calls_per_s=1e6):
+    return {**call(outstanding, p50_us, "metrics", calls_per_s), "off_p50_us": off_p50_us,
+            "off_calls_per_s": 1.02 * calls_per_s}
+
+
 def payload(op, size, outstanding, gb_per_s):
     return {"bench": f"payload_{op}_strict", "device": "shm", "mode": "busy", "size": size,
             "outstanding": outstanding, "gb_per_s": gb_per_s, "floor_gb_per_s": 14.0}
@@ -62,6 +67,7 @@ def parameter(curve, x, y):
 
 SIZES = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
 ALL = ([call(n, 0.6 * n) for n in (1, 8, 16, 64, 512)] + [call(n, 9.0 * n, "grpc") for n in (1, 64)] +
+       [counted(n, 0.7 * n, 0.6 * n) for n in (1, 64, 512)] +
        [payload(op, size, n, size / 1e6 + n) for op in ("read", "write") for size in SIZES for n in (1, 4, 16)] +
        [echo(op, size, n, 20.0 * n) for op in ("read", "write") for size in SIZES for n in (1, 4, 16)] +
        [link(n, 1, 1e9 / n) for n in (1, 8, 64, 500, 1000, 2000, 4000)] +
@@ -83,7 +89,7 @@ def only(rows):
 
 class FiguresTest(unittest.TestCase):
     def test_each_benchmark_has_its_figure(self):
-        self.assertEqual(["shm-calls", "shm-payload-strict-busy", "shm-interference", "shm-links", "shm-storm", "shm-overload", "soft0-requests"],
+        self.assertEqual(["shm-calls", "shm-metrics", "shm-payload-strict-busy", "shm-interference", "shm-links", "shm-storm", "shm-overload", "soft0-requests"],
                          [figure.name for figure in bench_plot.figures(ALL)])
 
     def test_a_point_is_the_median_of_its_runs(self):
@@ -98,6 +104,11 @@ class FiguresTest(unittest.TestCase):
         latency = only([call(1, 0.8), call(1, 20, "grpc")]).panels[0]
         self.assertEqual({1: 20}, latency.curves["grpc, 32 B, busy"])
         self.assertEqual({1: 0.8}, latency.curves["rpc, 32 B, busy"])
+
+    def test_calls_without_metrics_are_the_floor_of_calls_with_metrics(self):
+        latency, rate = only([counted(64, 0.8, 0.7)]).panels
+        self.assertEqual({"32 B, busy": {64: 0.8}, "floor: 32 B, busy": {64: 0.7}}, latency.curves)
+        self.assertEqual({"32 B, busy": {64: 1e6}, "floor: 32 B, busy": {64: 1.02e6}}, rate.curves)
 
     def test_a_figure_that_was_not_measured_is_no_point(self):
         curves = only([parameter("a", 8, 1.5), parameter("a", 64, None)]).panels[0].curves

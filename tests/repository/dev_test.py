@@ -32,6 +32,9 @@ import test as whole_run
 import test_log
 import tree
 
+sys.path.insert(0, str(tree.top() / "benchmarks/rpc"))
+import instructions
+
 
 def summary(label, status):
     return {"id": {"testSummary": {"label": label}}, "testSummary": {"overallStatus": status}}
@@ -798,6 +801,57 @@ class BenchDeviceTest(unittest.TestCase):
         options = bench.arguments(["--vm", "--only", "payload", "--device", "siw"])
         self.assertEqual(("siw", []), (options.device, options.rest))
         self.assertIn("must be one of: rxe, siw", self.refusal("--vm", "--device", "mlx5_0"))
+
+
+class BenchMetricsTest(unittest.TestCase):
+    """--metrics of ./dev bench."""
+
+    def words(self, *words):
+        """The words that each program gets, by its name."""
+        options = bench.arguments(words)
+        ran = {}
+
+        def run(command, **_):
+            ran[command[0]] = command[1:]
+            return subprocess.CompletedProcess(command, 0)
+        with (contextlib.redirect_stdout(io.StringIO()), mock.patch.object(bench.subprocess, "run", run),
+              mock.patch.object(bench, "build_with_grpc", lambda program: [program]),
+              mock.patch.object(bench, "command_of", lambda name, directory: [name])):
+            self.assertEqual(0, bench.run(options, pathlib.Path("/bin"), options.rest, None))
+        return ran
+
+    def refusal(self, *words):
+        with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):
+            bench.arguments(words)
+        return said.getvalue()
+
+    def test_calls_and_their_instructions_get_it_and_neither_others_nor_peers_do(self):
+        self.assertEqual({"rpc": ["--metrics", "both"], "rpc_instructions": ["--metrics", "both"], "stream": [],
+                          "grpc_stream_bench": []},
+                         self.words("--only", "rpc,rpc_instructions,stream", "--metrics", "both"))
+
+    def test_without_it_each_program_has_its_default(self):
+        self.assertEqual({"rpc": [], "rpc_instructions": []}, self.words("--only", "rpc,rpc_instructions"))
+
+    def test_programs_that_do_not_take_it_a_guest_and_a_comparison_refuse_it(self):
+        self.assertIn("--metrics is not taken by links, kv; run --only rpc or rpc_instructions with it",
+                      self.refusal("--only", "links,kv", "--metrics", "off"))
+        for words in (["--vm"], ["--compare", "a", "b"]):
+            self.assertIn("--metrics does not go with --vm or --compare", self.refusal(*words, "--metrics", "both"))
+        self.assertIn("invalid choice: 'yes'", self.refusal("--metrics", "yes"))
+
+
+class InstructionsTest(unittest.TestCase):
+    def test_what_counting_adds_and_what_is_left_when_it_is_off_have_limits(self):
+        before = instructions.WITHOUT_METRICS["client"]
+        self.assertEqual({"counting_client_64": (40.0, 45), "uncounted_client_64": (3.0, 4)},
+                         instructions.counting_choices("client", before + 43, before + 3))
+
+    def test_a_budget_of_calls_that_are_not_counted_is_refused(self):
+        with (mock.patch.object(sys, "argv", ["instructions", "--binary", "a", "--update", "--metrics", "off"]),
+              contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit)):
+            instructions.arguments()
+        self.assertIn("leave out --metrics off", said.getvalue())
 
 
 class FuzzCoverageTest(unittest.TestCase):

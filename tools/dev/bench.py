@@ -55,6 +55,8 @@ ON_REQUEST = ("parameters",)
 # Run over the device that --device names; the others choose their own.
 TAKE_DEVICE = ("rpc", "rpc_instructions", "payload", "interference", "parameters")
 GUEST_DEVICES = ("rxe", "siw")
+# Measure calls with RuntimeOptions::metrics on and off; the others have them on.
+TAKE_METRICS = ("rpc", "rpc_instructions")
 
 
 def arguments(words=None):
@@ -95,6 +97,10 @@ def arguments(words=None):
     parser.add_argument("--device", metavar="DEVICE",
                         help="run over DEVICE: soft, soft:tcp, or rdma:NAME; only " + ", ".join(TAKE_DEVICE) + " take it. With "
                              "--vm: the guest's RDMA device, rxe (default) or siw")
+    parser.add_argument("--metrics", choices=("on", "off", "both"),
+                        help="whether a runtime counts its calls (default on). both: also compare calls that are "
+                             "counted with calls that are not, and time a scrape; only " + " and ".join(TAKE_METRICS) +
+                             " take it")
     parser.add_argument("--installed", metavar="DIR",
                         help="with --only rpc_instructions: compare with the Verbena that cmake --install put "
                              "below DIR")
@@ -125,6 +131,12 @@ def arguments(words=None):
         if name not in BENCHMARKS:
             parser.error(f"there is no benchmark '{name}'; benchmarks: {', '.join(BENCHMARKS)}")
     check_device(parser, options)
+    if options.metrics:
+        if options.vm or options.compare:
+            parser.error("--metrics does not go with --vm or --compare")
+        if not set(options.only) & set(TAKE_METRICS):
+            parser.error(f"--metrics is not taken by {', '.join(options.only)}; run --only "
+                         f"{' or '.join(TAKE_METRICS)} with it")
     if options.installed:
         if options.only != ["rpc_instructions"] or options.device:
             parser.error("--installed is for --only rpc_instructions, without --device")
@@ -231,6 +243,13 @@ def common_options(words):
             for word in (name, value)]
 
 
+def words_of(name, is_peer, passed_on, options):
+    """The options of benchmark `name`, or of its peer, if all benchmarks get `passed_on`."""
+    if is_peer:
+        return common_options(passed_on)
+    return [*passed_on, *(["--metrics", options.metrics] if options.metrics and name in TAKE_METRICS else [])]
+
+
 def guest_command(options, results):
     """The guest's command, which leaves its rows in `results`/rows.json."""
     target = next((name for name in ("parameters", "payload", "interference")
@@ -320,7 +339,7 @@ def run(options, directory, passed_on, rows):
                                  1 if "--floor-only" in passed_on else None)
         for part, command in parts:
             is_peer = part != name or BENCHMARKS[name][1] is None
-            words = common_options(passed_on) if is_peer else passed_on
+            words = words_of(name, is_peer, passed_on, options)
             status = subprocess.run([*command, *words], check=False).returncode \
                 if command else NOT_INSTALLED
             if status == NOT_INSTALLED and is_peer:

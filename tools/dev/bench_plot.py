@@ -106,6 +106,24 @@ def calls(rows):
             Panel("throughput", "calls in flight", "calls/s", curves_of(some, name, "outstanding", "calls_per_s"))])
 
 
+def counting(rows):
+    """Calls that are counted (RuntimeOptions::metrics) beside calls that are not, which are the floor."""
+    def name(row):
+        return f"{size_label(row['size'])}, {row['mode']}"
+
+    def floor(row):
+        return FLOOR + name(row)
+
+    for (device,), some in _by([row for row in rows if row["bench"] == "metrics"], "device").items():
+        latency = curves_of(some, name, "outstanding", "p50_us")
+        latency.update(curves_of(some, floor, "outstanding", "off_p50_us"))
+        rate = curves_of(some, name, "outstanding", "calls_per_s")
+        rate.update(curves_of(some, floor, "outstanding", "off_calls_per_s"))
+        yield Figure(f"{device}-metrics", f"Calls with metrics, and without (floor), over {wire(device)}", [
+            Panel("latency", "calls in flight", "p50, µs", latency),
+            Panel("throughput", "calls in flight", "calls/s", rate)])
+
+
 def payloads(rows):
     """One figure for each device, mode, and variant or peer; its panels are read and written."""
     some = []
@@ -184,7 +202,7 @@ def parameters(rows):
 
 def figures(rows):
     """The figures that `rows` have points for."""
-    for kind in (calls, payloads, interference, links, storms, overload, parameters):
+    for kind in (calls, counting, payloads, interference, links, storms, overload, parameters):
         for figure in kind(rows):
             figure.panels = [panel for panel in figure.panels if panel.curves]
             if figure.panels:

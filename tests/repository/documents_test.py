@@ -18,7 +18,7 @@ SOURCES = {
                   "examples/block_store/block_service.cc", "examples/block_store/block_store.proto"],
     "docs/command.md": ["examples/kv/kv_server.cc"],
     "docs/payloads.md": ["examples/own_memory/own_memory.cc", "tests/rpc/memory_service.cc"],
-    "docs/operations.md": ["tests/docs/admin.cc"],
+    "docs/operations.md": ["tests/docs/admin.cc", "tests/docs/operations_test.cc"],
     "docs/guide.md": ["examples/dedupe/dedupe.cc", "examples/dedupe/dedupe.proto", "tests/docs/BUILD",
                       "tests/docs/block_client.cc", "tests/docs/block_service.h",
                       "tests/docs/blocks.proto", "tests/docs/etcd.cc",

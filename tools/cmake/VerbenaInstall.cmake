@@ -67,7 +67,7 @@ install(FILES LICENSE tools/packaging/verbena.spdx
         DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT library)
 install(FILES README.md CHANGELOG.md DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT dev)
 install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT dev
-        FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+        FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "verbena.rules.yml" PATTERN "dashboard.json")
 
 # --- CMake's package.
 

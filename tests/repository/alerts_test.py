@@ -116,17 +116,6 @@ class NamesTest(unittest.TestCase):
         self.assertEqual(set(), {name for name, _ in series} - metric_names() - {"up"})
         self.assertEqual(set(), {label for _, labels in series for label in re.findall(r'(\w+)="', labels)} - label_names())
 
-    def test_both_documents_tell_of_every_metric_and_of_no_other(self):
-        table = tree.text("docs/metrics.md")
-        rising = tree.text(OPERATIONS)
-        for name in families():
-            # A row may name several by their ends: `verbena_links_opened_total`, `…_refused_total`.
-            end = r"|".join(re.escape("…" + name[i:]) for i in range(len(name)) if name[i] == "_")
-            self.assertRegex(table, rf"`(?:{re.escape(name)}|{end})`")
-            self.assertIn(f"`{name}`", rising)
-        self.assertEqual(set(), {name for name in re.findall(r"`((?:verbena|rpc)_\w+)`", rising)
-                                 if name not in metric_names() | families() | label_names()})
-
     def test_what_is_not_there_is_found(self):
         for wrong in ("rate(verbena_server_calls_total[5m])", "sum by (peer) (verbena_links)", 'verbena_links{peer="a"}',
                       'verbena_server_refusals_total{bound=~"queue|length"}'):

@@ -62,6 +62,7 @@ find_package(RocksDB QUIET)
 if(RocksDB_FOUND)
   verbena_example(kv PROGRAMS kv_server kv_demo LIBRARIES ${common} RocksDB::rocksdb-shared
                   Verbena::admin Verbena::reflection)
+  verbena_example(observed PROGRAMS kv_load LIBRARIES examples_kv)
   if(VERBENA_ETCD)
     verbena_example(replicated_kv PROGRAMS replica_server LIBRARIES examples_kv Verbena::etcd)
     verbena_example(rolling PROGRAMS rolling LIBRARIES examples_replicated_kv)

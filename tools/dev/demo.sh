@@ -7,6 +7,7 @@ usage() {
 usage: ./dev demo [block_store|kv|rolling|stream] [arguments of the example]
        ./dev demo block_store|kv|replicated_kv --serve [--admin PORT] [arguments of the server]
        ./dev demo hello|balanced|dedupe|host_loop|interceptors|overload|own_memory|registered|retries|rolling_restart
+       ./dev demo observed [--seconds N] [--seed N]
 
   block_store  (default) a block server and a client as two processes: a directory tree, the given one or
                one that every Debian has, is stored in a volume on the disk, read back with many reads in
@@ -24,6 +25,8 @@ usage: ./dev demo [block_store|kv|rolling|stream] [arguments of the example]
   dedupe       deposits that are repeated, also after a restart, and counted once
   host_loop    a server and a client on one thread, inside an epoll loop of the program's own
   interceptors a log, authorization and injected faults around calls
+  observed     three servers of kv, a client and a Prometheus of its own: one server is stopped again and again, and PromQL
+               tells which; half a minute
   overload     a server with more calls than it can serve, first without bounds, then with a queue
   own_memory   a cache that serves blocks out of its own memory, into memory of the client's own
   registered   servers that register in etcd, and a channel that follows them; starts an etcd of its own
@@ -35,7 +38,7 @@ With --serve the example's server runs alone until Ctrl-C. It keeps its data in 
 is removed at the end. It prints where it listens and where its status page is: at the port after --admin, or
 at a free one. replicated_kv runs one replica of one shard, and starts an etcd of its own.
 
-./dev demo EXAMPLE --help lists the arguments of block_store, kv, rolling and stream; the others take none.
+./dev demo EXAMPLE --help lists the arguments of block_store, kv, observed, rolling and stream; the others take none.
 TEXT
 }
 
@@ -75,6 +78,8 @@ fi
 example=block_store
 case ${1:-} in
   -h | --help) usage; exit 0 ;;
+  # Needs a Prometheus, which the roots of ./dev toolchains do not have.
+  observed) example=$1; shift ;;
   block_store | kv | stream | hello | balanced | dedupe | host_loop | interceptors | overload | own_memory | registered | retries | rolling | rolling_restart) example=$1; shift ;;
   replicated_kv)
     if [ -z "$serves" ]; then
@@ -89,7 +94,7 @@ case ${1:-} in
   *)
     # A path is an argument of block_store; a word that is none is more likely a mistyped example.
     if [ ! -e "$1" ]; then
-      echo "dev demo: '$1' is neither an example (block_store, kv, stream, hello, balanced, dedupe, host_loop, interceptors, overload, own_memory, registered, retries, rolling, rolling_restart) nor a file" >&2
+      echo "dev demo: '$1' is neither an example (block_store, kv, stream, hello, balanced, dedupe, host_loop, interceptors, observed, overload, own_memory, registered, retries, rolling, rolling_restart) nor a file" >&2
       exit 2
     fi
     ;;
@@ -102,6 +107,11 @@ if [ "$serves" ]; then
     kv) target=//examples/kv:kv_server ;;
     replicated_kv) target=//examples/replicated_kv:replica_server ;;
   esac
+fi
+if [ "$example" = observed ]; then
+  case " $* " in *" --help "* | *" -h "*) exec "$VERBENA_TOP/tools/dev/observed.py" --help ;; esac
+  # Before minutes of building: whether the arguments are right, and there is a Prometheus.
+  "$VERBENA_TOP/tools/dev/observed.py" --check "$@"
 fi
 echo "Building $target, optimised; the first build takes minutes ..." >&2
 flags=(--config=opt --show_result=0 --ui_event_filters=-info)
@@ -143,6 +153,10 @@ if [ "$serves" ]; then
     wait "$pid" || status=$?
   done
   exit "$status"
+fi
+if [ "$example" = observed ]; then
+  exec "$VERBENA_TOP/tools/dev/observed.py" "--server=${binary%/observed/kv_load}/kv/kv_server" "--client=$binary" \
+    "${arguments[@]}"
 fi
 if [ "$example" = registered ] || [ "$example" = rolling ]; then
   exec "$VERBENA_TOP/tools/dev/etcd.sh" -- "$binary" "${arguments[@]}"

@@ -6,13 +6,16 @@ readonly here
 
 usage() {
   cat <<'TEXT'
-usage: ./dev install-deps [--arm64] [--deb] [--peers] [--plots] [--soft] [--toolchains] [--vm] [--quiet] [group...]
+usage: ./dev install-deps [--arm64] [--deb] [--observe] [--peers] [--plots] [--soft] [--toolchains] [--vm] [--quiet] [group...]
 
 Installs the Debian packages of tools/dev/packages.txt that are missing; groups: arm64, build, lint,
-deb, peers, plots, python, soft, toolchains, upgrade, vm (default: build and lint). Works as root, or through sudo.
+deb, observe, peers, plots, python, soft, toolchains, upgrade, vm (default: build and lint). Works as root,
+or through sudo.
 
   --arm64       also install what ./dev arm64 needs: CMake, Ninja, QEMU's user mode
   --deb         also install what builds and tests Debian packages: debhelper, lintian, mmdebstrap
+  --observe     also install Prometheus, for ./dev demo observed and the tests of alert rules; where systemd runs,
+                the package starts one at port 9090
   --peers       also install what the benchmarks compare with: gRPC C++ and UCX
   --plots       also install what draws plots of benchmarks: matplotlib
   --soft        also install the programs of ./dev soft --report: perftest, UCX, libfabric, pyverbs
@@ -32,6 +35,7 @@ for argument in "$@"; do
   case $argument in
     --deb) extra+=(deb) ;;
     --arm64) extra+=(arm64) ;;
+    --observe) extra+=(observe) ;;
     --peers) extra+=(peers) ;;
     --plots) extra+=(plots) ;;
     --soft) extra+=(soft) ;;
@@ -39,7 +43,7 @@ for argument in "$@"; do
     --vm) extra+=(vm) ;;
     --quiet) quiet=true ;;
     -h | --help) usage; exit 0 ;;
-    arm64 | build | lint | deb | peers | plots | python | soft | toolchains | upgrade | vm) groups+=("$argument") ;;
+    arm64 | build | lint | deb | observe | peers | plots | python | soft | toolchains | upgrade | vm) groups+=("$argument") ;;
     *) echo "dev install-deps: unknown argument '$argument'; see --help" >&2; exit 2 ;;
   esac
 done

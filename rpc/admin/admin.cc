@@ -67,8 +67,8 @@ class Admin::Impl {
     VERBENA_ASSIGN_OR_RETURN(http_, AdminHttp::Listen({.address = options_.address,
                                                        .socket = options_.socket,
                                                        .hosts = options_.hosts}));
-    return http_->Serve([this](const AdminRequest& request, AdminHttp::Reply reply) {
-      Answer(request, std::move(reply));
+    return http_->Serve([this](const AdminRequest& request, const AdminHttp::Reply& reply) {
+      Answer(request, reply);
     });
   }
 
@@ -81,7 +81,7 @@ class Admin::Impl {
     std::string_view path;
     bool on_network;  // also served at addresses beyond loopback
     bool takes_post;  // on the Unix socket
-    void (Impl::*answer)(const AdminRequest& request, Reply reply);
+    void (Impl::*answer)(const AdminRequest& request, const Reply& reply);
   };
   static std::span<const Page> Pages() {
     static constexpr Page kPages[] = {
@@ -107,7 +107,7 @@ class Admin::Impl {
   // values at once. (start)
   static constexpr size_t kMostWaiting = 256;
 
-  void Answer(const AdminRequest& request, Reply reply) {
+  void Answer(const AdminRequest& request, const Reply& reply) {
     const bool on_network = request.door == AdminDoor::kNetwork;
     const std::span<const Page> pages = Pages();
     const auto page = std::ranges::find(pages, request.path, &Page::path);
@@ -130,7 +130,7 @@ class Admin::Impl {
       refusal.allow = page->takes_post ? "GET, HEAD, POST" : "GET, HEAD";
       return reply(std::move(refusal));
     }
-    (this->*page->answer)(request, std::move(reply));
+    (this->*page->answer)(request, reply);
   }
 
   static std::string NoSuchPage(bool on_network) {
@@ -141,26 +141,26 @@ class Admin::Impl {
     return fmt::format("there is no such page, only {}", fmt::join(paths, ", "));
   }
 
-  void Healthz(const AdminRequest&, Reply reply) { reply(AdminLine(200, "alive")); }
+  void Healthz(const AdminRequest&, const Reply& reply) { reply(AdminLine(200, "alive")); }
 
-  void Readyz(const AdminRequest&, Reply reply) {
-    WithReport(/*with_peers=*/false, [this, reply = std::move(reply)](const RuntimeReport& report) {
+  void Readyz(const AdminRequest&, const Reply& reply) {
+    WithReport(/*with_peers=*/false, [this, reply](const RuntimeReport& report) {
       const Readiness readiness = Judge(report);
       reply({.status = readiness.ready() ? 200 : 503, .body = readiness.Text()});
     });
   }
 
-  void Scrape(const AdminRequest& request, Reply reply) {
+  void Scrape(const AdminRequest& request, const Reply& reply) {
     const MetricsFormat format = internal::AcceptedFormat(request.accept);
-    const auto answer = [this, format, reply = std::move(reply)](const RuntimeReport& report) {
+    const auto answer = [this, format, reply](const RuntimeReport& report) {
       reply({.body = internal::MetricsTextOf(runtime_, format, report),
              .type = std::string(internal::ContentTypeOf(format))});
     };
     WithReport(/*with_peers=*/false, answer);
   }
 
-  void Status(const AdminRequest&, Reply reply) {
-    WithReport(/*with_peers=*/true, [this, reply = std::move(reply)](const RuntimeReport& report) {
+  void Status(const AdminRequest&, const Reply& reply) {
+    WithReport(/*with_peers=*/true, [this, reply](const RuntimeReport& report) {
       const StatusFacts now = FactsOf(report);
       const StatusFacts* before = Earlier(now);
       reply({.body = internal::StatusPage(now, before, Judge(report)),
@@ -168,14 +168,14 @@ class Admin::Impl {
     });
   }
 
-  void StatusAsJson(const AdminRequest&, Reply reply) {
-    WithReport(/*with_peers=*/true, [this, reply = std::move(reply)](const RuntimeReport& report) {
+  void StatusAsJson(const AdminRequest&, const Reply& reply) {
+    WithReport(/*with_peers=*/true, [this, reply](const RuntimeReport& report) {
       reply({.body = internal::StatusJson(FactsOf(report), Judge(report)),
              .type = "application/json"});
     });
   }
 
-  void Levels(const AdminRequest& request, Reply reply) { reply(LogPage(request)); }
+  void Levels(const AdminRequest& request, const Reply& reply) { reply(LogPage(request)); }
 
   Readiness Judge(const RuntimeReport& report) const {
     return internal::JudgeReadiness(report, options_, Check());

@@ -76,6 +76,7 @@ std::vector<PoolReport> SumPools(const RuntimeReport& report) {
     }
   }
   std::vector<PoolReport> pools;
+  pools.reserve(sums.size());
   for (auto& [key, pool] : sums) pools.push_back(std::move(pool));
   return pools;
 }
@@ -92,6 +93,7 @@ std::vector<PeerReport> SumPeers(const RuntimeReport& report) {
     }
   }
   std::vector<PeerReport> peers;
+  peers.reserve(sums.size());
   for (auto& [source, peer] : sums) peers.push_back(std::move(peer));
   std::ranges::sort(peers, std::greater(), [](const PeerReport& peer) {
     return std::pair<uint64_t, std::string_view>(peer.load(), peer.source);
@@ -300,6 +302,7 @@ std::string ServersTable(const RuntimeReport& report, const RuntimeReport* befor
 
 std::string FailuresOf(const MethodReport& method) {
   std::vector<std::string> failures;
+  failures.reserve(method.failed.size());
   for (const auto& [code, calls] : method.failed) {
     failures.push_back(fmt::format("{} {}", code, calls));
   }

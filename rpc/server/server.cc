@@ -169,6 +169,7 @@ class Server::Impl final : private internal::EarlierAttempts, private internal::
 
   ServerStats stats() {
     std::vector<ServerStats> parts;
+    parts.reserve(static_cast<size_t>(runtime_.executors()));
     for (int i = 0; i < runtime_.executors(); ++i) parts.push_back(StatsOf(i));
     return Sum(parts);
   }

@@ -153,7 +153,7 @@ class CallCommand {
 
   // Fills `message` from `text`. The failure names the place, as compilers do.
   absl::Status Parse(std::string_view text, uint32_t line, DynamicMessage& message) {
-    const absl::Status parsed = ParseMessage(text, line, *message.message);
+    absl::Status parsed = ParseMessage(text, line, *message.message);
     if (parsed.ok()) return parsed;
     return Mistake(absl::InvalidArgumentError(
         fmt::format("{}:{}", source_.name(), std::string(parsed.message()))));

@@ -51,6 +51,7 @@ absl::Status CheckKeys(const LocatedJson& value, const Descriptor& type, uint32_
     const FieldDescriptor* field = FieldOf(type, member.key);
     if (field == nullptr) {
       std::vector<std::string> names;
+      names.reserve(static_cast<size_t>(type.field_count()));
       for (int i = 0; i < type.field_count(); ++i) names.emplace_back(type.field(i)->name());
       return Wrong(member.key_place, first_line,
                    fmt::format("{} has no field {}{}", std::string(type.full_name()),

@@ -56,6 +56,7 @@ Streams StreamsOf(const pb::MethodDescriptor& method) {
 
 absl::Status NoMethod(const pb::ServiceDescriptor& service, const std::string& method) {
   std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(service.method_count()));
   for (int i = 0; i < service.method_count(); ++i) names.emplace_back(service.method(i)->name());
   return absl::NotFoundError(fmt::format("{} has no method '{}'{}",
                                          std::string(service.full_name()), method,

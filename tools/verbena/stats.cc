@@ -248,6 +248,7 @@ std::string StatsTable(const ProcessStats& now, const ProcessStats* before) {
     // A process that has started anew has counted less.
     const bool has_rate = seconds > 0 && method.begun >= then.begun;
     std::vector<std::string> failures;
+    failures.reserve(method.failed.size());
     for (const auto& [code, calls] : method.failed) {
       failures.push_back(fmt::format("{} {}", code, calls));
     }
@@ -261,6 +262,7 @@ std::string StatsTable(const ProcessStats& now, const ProcessStats* before) {
   text += now.methods.empty() ? "no calls are counted (RuntimeOptions::metrics, or none came)\n"
                               : "\n" + Columns(rows) + "\n";
   std::vector<std::vector<std::string>> lines;
+  lines.reserve(now.lines.size());
   for (const ProcessStats::Line& line : now.lines) lines.push_back({line.name, line.text});
   if (!lines.empty()) text += Columns(lines);
   return text;

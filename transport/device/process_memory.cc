@@ -82,7 +82,7 @@ ProcessMemory ReadProcessMemory(const std::string& root, uint64_t memlock, uint6
 }
 
 std::string CgroupDirectory(const std::string& root) {
-  const std::string top = WithSlash(root) + "sys/fs/cgroup/";
+  std::string top = WithSlash(root) + "sys/fs/cgroup/";
   std::istringstream lines(TextOf(WithSlash(root) + "proc/self/cgroup"));
   for (std::string line; std::getline(lines, line);) {
     // "0::/kubepods/pod7"; a cgroup outside of the namespace begins with "0::/..".

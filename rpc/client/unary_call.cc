@@ -392,9 +392,15 @@ absl::Status InPlaceCall::TakeStatus() {
 
 absl::Status InPlaceCall::TakeTaskStatus() {
   if (stage_ == Stage::kTask) terms().buffers->Return();
-  absl::Status status = task_.TakeResult();
-  if (timed_ != Timed::kNot) StopClock(status);
-  return status;
+  if (timed_ == Timed::kNot) return task_.TakeResult();
+  try {
+    absl::Status status = task_.TakeResult();
+    StopClock(status);
+    return status;
+  } catch (...) {
+    StopClock(absl::InternalError("an interceptor threw"));
+    throw;
+  }
 }
 
 }  // namespace verbena::internal

@@ -660,9 +660,11 @@ CallTimes& ServerCall::CountFailure() {
 }
 
 void ServerCall::CountPayloads() {
+  // Of a call that fails, the request's payload may be a client's mere claim.
+  if (parts_.failure.code != 0) return;
   const ServerBulk& bulk = *parts_.bulk.get();
   counts_->request_payload_bytes.Add(bulk.request().payload_bytes());
-  if (parts_.failure.code == 0) counts_->reply_payload_bytes.Add(bulk.response().payload_bytes());
+  counts_->reply_payload_bytes.Add(bulk.response().payload_bytes());
 }
 
 CallPool::CallPool(ServerState& state)

@@ -2,9 +2,9 @@
 // CallCounts, of all methods of one side; ServedCalls, server's calls that have ended and are
 // counted together; ExecutorCounts, all of it.
 //
-// One thread writes, the executor's, and any thread reads: numbers are relaxed atomics that are
-// loaded and stored, never locked. They only grow. A reader may see a call in one of two numbers
-// and not yet in the other. The runtime's MetricsCore owns them.
+// One thread writes, the executor's, and any thread reads: numbers are atomics that are loaded and
+// stored, never locked. They only grow. A reader may see a call in one of two numbers and not yet
+// in the other (Tally). The runtime's MetricsCore owns them.
 
 #ifndef VERBENA_RPC_SHARD_CALL_COUNTS_H_
 #define VERBENA_RPC_SHARD_CALL_COUNTS_H_
@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "verbena/rpc/call.h"
@@ -28,12 +29,15 @@
 namespace verbena::internal {
 
 // A number that one thread changes and any thread reads.
+//
+// Whoever reads it, and another one afterwards, sees that one at least as it was when this one was
+// changed: who reads first how many calls have ended never finds that fewer began.
 class Tally {
  public:
   void Add(uint64_t more) {
-    value_.store(value_.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+    value_.store(value_.load(std::memory_order_relaxed) + more, std::memory_order_release);
   }
-  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+  uint64_t value() const { return value_.load(std::memory_order_acquire); }
 
  private:
   std::atomic<uint64_t> value_{0};
@@ -90,8 +94,8 @@ class MethodCounts {
   static constexpr size_t kCodes = 17;    // of absl::StatusCode
   static constexpr size_t kOutcomes = 4;  // by Outcome; 0: none
 
-  // `name` lives for ever; `ticks` outlive it.
-  MethodCounts(const char* name, const TurnTicks& ticks, uint64_t units_per_tick)
+  // `ticks` outlive it. The name is copied: that of a plug-in's method may go with the plug-in.
+  MethodCounts(std::string_view name, const TurnTicks& ticks, uint64_t units_per_tick)
       : ticks_(ticks), units_per_tick_(units_per_tick), name_(name) {}
   MethodCounts(const MethodCounts&) = delete;
   MethodCounts& operator=(const MethodCounts&) = delete;
@@ -131,7 +135,7 @@ class MethodCounts {
 
   // --- on any thread
 
-  const char* name() const { return name_; }
+  const std::string& name() const { return name_; }
   // Null if no call has ended with the code.
   const CallTimes* times(size_t code) const {
     return code == 0 ? &ok_ : failed_[code].load(std::memory_order_acquire);
@@ -151,10 +155,10 @@ class MethodCounts {
   Ticks last_ = 0;
   uint64_t units_ = 0;
   uint32_t slot_ = 0;
-  const char* const name_;
   CallTimes ok_;
   std::array<std::atomic<CallTimes*>, kCodes> failed_{};  // owned
   std::array<Tally, kOutcomes> failed_as_;
+  const std::string name_;
 };
 
 // CallCounts: what one executor counts of the calls that it makes, or of those that it serves.

@@ -55,6 +55,12 @@ std::string NumberText(double value) {
   return fmt::format("{}", value);
 }
 
+std::string BoundText(double bound) {
+  std::string text = NumberText(bound);
+  if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
+  return text;
+}
+
 void MetricText::Begin(std::string_view name, MetricKind kind, std::string_view help) {
   name_ = name;
   // In OpenMetrics the suffix belongs to a counter's sample, not to its name.

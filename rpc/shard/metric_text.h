@@ -25,6 +25,8 @@ const char* NameOf(MetricKind kind);
 std::string LabelText(const MetricLabels& labels);
 // A number as both formats write it.
 std::string NumberText(double value);
+// A bound of a histogram, the same in both formats: OpenMetrics wants "1.0" for 1.
+std::string BoundText(double bound);
 
 class MetricText {
  public:

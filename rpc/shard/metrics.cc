@@ -139,6 +139,10 @@ struct AddedTimes {
 
 struct AddedMethod {
   void Add(const MethodCounts& method) {
+    for (size_t code = 0; code < MethodCounts::kCodes; ++code) {
+      if (const CallTimes* each = method.times(code)) times[code].Add(*each);
+    }
+    // After the ends: no call has ended that has not begun.
     begun += method.begun.value();
     retries += method.retries.value();
     hedges += method.hedges.value();
@@ -148,9 +152,6 @@ struct AddedMethod {
     reply_payload_bytes += method.reply_payload_bytes.value();
     for (size_t i = 0; i < MethodCounts::kOutcomes; ++i) {
       failed[i] += method.failed(static_cast<Outcome>(i));
-    }
-    for (size_t code = 0; code < MethodCounts::kCodes; ++code) {
-      if (const CallTimes* each = method.times(code)) times[code].Add(*each);
     }
   }
   // Calls that ended well.
@@ -246,7 +247,10 @@ void WriteDurations(MetricText& text, const AddedSide& side, std::string_view na
   text.Begin(name, MetricKind::kHistogram, help);
   for (const auto& [method, added] : side) {
     for (const auto& [code, times] : added.times) {
-      if (std::ranges::all_of(times.counts, [](uint64_t count) { return count == 0; })) continue;
+      // That of calls which end well is there from the first call on: so is the number that are
+      // under way, and a rate has a first value.
+      const bool is_empty = std::ranges::all_of(times.counts, [](uint64_t n) { return n == 0; });
+      if (is_empty && code != 0) continue;
       const std::string status = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
       const std::string labels =
           WithLabel(added.labels, LabelText({{"rpc_response_status_code", status}}));
@@ -414,12 +418,13 @@ void WriteExecutors(MetricText& text, const Reports& reports) {
     }
   }
   text.Begin("verbena_executor_report_age_seconds", MetricKind::kGauge,
-             "How old the executor's report is: it grows from scrape to scrape while the executor "
-             "is blocked.");
+             "How old the executor's report is, or, if it has made none, the question for it: it "
+             "grows from scrape to scrape while the executor is blocked.");
   const TimePoint now = Clock::Real().Now();
   for (size_t i = 0; i < reports.size(); ++i) {
-    if (!has_answered(i)) continue;
-    const std::chrono::duration<double> age = now - reports[i].time;
+    const TimePoint since = has_answered(i) ? reports[i].time : reports[i].asked;
+    if (since == TimePoint{}) continue;
+    const std::chrono::duration<double> age = now - since;
     text.Sample("", labels(i), std::max(age.count(), 0.0));
   }
 }
@@ -434,6 +439,9 @@ absl::StatusOr<MetricsCore::Value*> MetricsCore::Place(std::string_view name, Me
   std::ranges::sort(labels);
   VERBENA_RETURN_IF_ERROR(CheckName(name, kind));
   VERBENA_RETURN_IF_ERROR(CheckLabels(name, labels));
+  if (!IsUtf8(help)) {
+    return absl::InvalidArgumentError(fmt::format("the help of metric {} is no UTF-8", name));
+  }
   if (series_ >= Metrics::kMaxSeries) {
     return absl::ResourceExhaustedError(
         fmt::format("metric {} would be more than {} series: use fewer values of labels", name,
@@ -463,9 +471,9 @@ absl::StatusOr<MetricsCore::Value*> MetricsCore::Place(std::string_view name, Me
     return absl::AlreadyExistsError(
         fmt::format("metric {} is a {} already", name, NameOf(found.kind)));
   }
-  if (found.label_names != label_names || found.bounds != bounds) {
-    return absl::InvalidArgumentError(fmt::format(
-        "metric {} has other label names, or other bounds, than its first series", name));
+  if (found.label_names != label_names || found.bounds != bounds || found.help != help) {
+    return absl::InvalidArgumentError(
+        fmt::format("metric {} has other label names, bounds or help than its first series", name));
   }
   const auto [series, is_new] = found.series.try_emplace(LabelText(labels));
   if (!is_new) {
@@ -568,10 +576,10 @@ void MetricsCore::WriteCalls(MetricText& text) const {
              &AddedMethod::hedges);
   const Pair messages{.label = "message", .first = "request", .second = "reply"};
   WritePairs(text, server, "verbena_server_message_bytes_total",
-             "Bytes of messages of served calls that are not streams.", messages,
+             "Bytes of messages of served calls, without those that streams carry.", messages,
              &AddedMethod::request_bytes, &AddedMethod::reply_bytes);
   WritePairs(text, server, "verbena_server_payload_bytes_total",
-             "Bytes of payloads of served calls that are not streams.", messages,
+             "Bytes of payloads of served calls that ended well and are not streams.", messages,
              &AddedMethod::request_payload_bytes, &AddedMethod::reply_payload_bytes);
   WritePairs(text, client, "verbena_client_payload_bytes_total",
              "Bytes of payloads of calls that ended well and are not streams.", messages,
@@ -579,6 +587,7 @@ void MetricsCore::WriteCalls(MetricText& text) const {
 }
 
 void MetricsCore::WriteRefusals(MetricText& text) const {
+  if (runtime_.counts().empty()) return;  // nobody counts them
   text.Begin("verbena_server_refusals_total", MetricKind::kCounter,
              "Calls that a server did not start, by the bound that they broke.");
   for (size_t i = 0; i < kRefusalBounds; ++i) {
@@ -604,7 +613,7 @@ void MetricsCore::WriteProgram(MetricText& text) const {
         uint64_t count = 0;
         for (size_t i = 0; i < family.bounds.size(); ++i) {
           count += histogram.count(i);
-          const std::string le = fmt::format("le=\"{}\"", NumberText(family.bounds[i]));
+          const std::string le = fmt::format("le=\"{}\"", BoundText(family.bounds[i]));
           text.Sample("_bucket", WithLabel(labels, le), count);
         }
         count += histogram.count(family.bounds.size());

@@ -87,7 +87,8 @@ class RuntimeReporter::Core {
       const TimePoint last = parts_[i].Time(with_peers);
       if (last != TimePoint{} && now - last < fresh_) continue;
       if (with_peers) parts_[i].asked_peers = true;
-      if (parts_[i].asked.exchange(true)) continue;
+      TimePoint none{};
+      if (!parts_[i].asked.compare_exchange_strong(none, now)) continue;
       runtime_.shard(i).executor().PostFunction([self, i] { self->Answer(i); });
     }
   }
@@ -113,6 +114,7 @@ class RuntimeReporter::Core {
     for (const Part& part : parts_) {
       report.executors.push_back(part.last.Get());
       report.executors.back().peers = part.peers.Get();
+      report.executors.back().asked = part.asked;
     }
     runtime_.served().ForEach([&report](uint64_t number, const ServerView& server) {
       std::vector<ServerStats> parts;
@@ -148,7 +150,7 @@ class RuntimeReporter::Core {
   struct Part {
     TimePoint Time(bool with_peers) const { return with_peers ? peers_time : time; }
 
-    std::atomic<bool> asked = false;
+    std::atomic<TimePoint> asked{TimePoint{}};  // the open question; TimePoint{}: none
     std::atomic<bool> asked_peers = false;
     Published<ExecutorReport> last;            // without peers
     std::atomic<TimePoint> time{TimePoint{}};  // of `last`
@@ -160,7 +162,7 @@ class RuntimeReporter::Core {
   void Answer(size_t index) {
     // First: whoever finds the question open must get an answer that is made afterwards.
     Part& part = parts_[index];
-    part.asked = false;
+    part.asked = TimePoint{};
     const bool with_peers = part.asked_peers.exchange(false);
     const Shard& shard = runtime_.shard(index);
     if (shard.closing()) return;

@@ -65,6 +65,8 @@ struct ExecutorReport {
   static constexpr size_t kMostPeers = 64;
 
   TimePoint time{};  // of the machine's clock; TimePoint{}: it has not answered yet
+  // Since when a question waits for its answer; TimePoint{}: none does.
+  TimePoint asked{};
   ExecutorStats loop = {};
   std::vector<DeviceStats> devices = {};
   std::vector<PoolReport> pools = {};

@@ -4,13 +4,16 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "fmt/format.h"
 #include "tests/rpc/expect_overload.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
 #include "verbena/rpc/call/bulk_format.h"
+#include "verbena/rpc/metrics.h"
 
 namespace verbena::internal {
 namespace admission_of_payloads_test {
@@ -138,6 +141,16 @@ TEST_F(AdmissionOfPayloadsTest, ARequestThatClaimsMoreThanAServerTakesPinsNothin
   EXPECT_EQ(OthersPut(kBytes), absl::OkStatus());
   EXPECT_EQ(server_->stats().refusals.bytes, 0u);
   ExpectRoomAfter(std::move(hold));
+  const std::string taken = fmt::format(
+      "verbena_server_payload_bytes_total{{rpc_method=\"verbena.testing.Payloads/Put\","
+      "message=\"request\"}} {}\n",
+      2 * kBytes);
+  Eventually(
+      [&] {
+        return server_runtime_->metrics().Text(MetricsFormat::kPrometheus).find(taken) !=
+               std::string::npos;
+      },
+      "the bytes of the others alone count");
 }
 
 // The payload came in the request's frame, so it lies in the server's memory.

@@ -9,6 +9,7 @@
 #include <latch>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -93,7 +94,8 @@ TEST_F(MetricsTest, EachCallIsCountedByItsMethodAndCode) {
   EXPECT_EQ(ValueOf(text, Ended("client", "Echo", "OK")), 5);
   EXPECT_EQ(ValueOf(text, Ended("client", "Fail", "NOT_FOUND")), 3);
   EXPECT_EQ(ValueOf(text, Ended("client", "Fail", "ABORTED")), 1);
-  EXPECT_EQ(ValueOf(text, Ended("client", "Fail", "OK")), -1) << "no call has ended so";
+  EXPECT_EQ(ValueOf(text, Ended("client", "Fail", "OK")), 0) << "calls under way are begun less it";
+  EXPECT_EQ(ValueOf(text, Ended("client", "Echo", "NOT_FOUND")), -1) << "no call has ended so";
   const std::string fail = "{rpc_method=\"verbena.testing.Testing/Fail\"";
   EXPECT_EQ(ValueOf(text, "verbena_client_calls_begun_total" + fail + "}"), 4);
   EXPECT_EQ(ValueOf(text, "verbena_client_outcomes_total" + fail + ",outcome=\"executed\"}"), 3);
@@ -230,6 +232,28 @@ TEST_F(MetricsTest, ACallWhoseStatusNobodyTakesHasEnded) {
   EXPECT_EQ(ValueOf(ClientText(), Ended("client", "Wait", "CANCELLED")), 1);
 }
 
+TEST_F(MetricsTest, ACallWhoseInterceptorThrowsHasFailed) {
+  class Throwing final : public ClientInterceptor {
+    Task<absl::Status> Intercept(ClientCallView&, ClientNext) override {
+      throw std::runtime_error("out of cheese");
+      co_return absl::OkStatus();
+    }
+  };
+  StartServer();
+  StartClient({}, {.interceptors = {std::make_shared<Throwing>()}});
+  const auto call = [&]() -> Task<bool> {
+    try {
+      (void)co_await EchoOnce(1, "data");
+    } catch (const std::runtime_error&) {
+      co_return true;
+    }
+    co_return false;
+  };
+  EXPECT_TRUE(Run(call()));
+  EXPECT_EQ(ValueOf(ClientText(), Ended("client", "Echo", "INTERNAL")), 1);
+  EXPECT_EQ(ValueOf(ClientText(), Ended("client", "Echo", "CANCELLED")), -1);
+}
+
 TEST_F(MetricsTest, WithoutMetricsNoCallIsCountedAndTheProgramsAreThere) {
   StartServer({}, {.metrics = false});
   StartClient({.metrics = false});
@@ -242,6 +266,7 @@ TEST_F(MetricsTest, WithoutMetricsNoCallIsCountedAndTheProgramsAreThere) {
   EXPECT_TRUE(Run(call()).ok());
   const std::string text = ClientText();
   EXPECT_THAT(text, Not(HasSubstr("rpc_method")));
+  EXPECT_THAT(ServerText(), Not(HasSubstr("refusals"))) << "0 would say that none was refused";
   EXPECT_EQ(ValueOf(text, "heat"), 0);
 }
 
@@ -304,7 +329,7 @@ TEST_F(MetricsTest, TheProgramsMetricsAreInTheText) {
   EXPECT_EQ(ValueOf(text, "scrubs_total{disk=\"c\"}"), 1);
   EXPECT_EQ(ValueOf(text, "heat"), 36.75);
   EXPECT_EQ(ValueOf(text, "seeks_bucket{le=\"0.5\"}"), 2);
-  EXPECT_EQ(ValueOf(text, "seeks_bucket{le=\"1\"}"), 3);
+  EXPECT_EQ(ValueOf(text, "seeks_bucket{le=\"1.0\"}"), 3);
   EXPECT_EQ(ValueOf(text, "seeks_bucket{le=\"+Inf\"}"), 4);
   EXPECT_EQ(ValueOf(text, "seeks_sum"), 5.5);
   EXPECT_EQ(ValueOf(text, "seeks_count"), 4);
@@ -321,7 +346,8 @@ TEST_F(MetricsTest, ANameThatIsTakenIsRefused) {
     EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(name)));
   };
-  expect_taken(metrics.AddGauge("heat", "", {{"disk", "a"}}).status(), "heat{disk=\"a\"}");
+  expect_taken(metrics.AddGauge("heat", "Of the disks.", {{"disk", "a"}}).status(),
+               "heat{disk=\"a\"}");
   expect_taken(metrics.AddHistogram("heat", "", {1}, {{"disk", "b"}}).status(), "heat");
   expect_taken(metrics.AddHistogram("seeks", "", {1}).status(), "seeks_count");
   expect_taken(metrics.AddGauge("scrubs", "").status(), "scrubs");
@@ -346,12 +372,14 @@ TEST_F(MetricsTest, WhatIsNoNameIsRefused) {
   expect_invalid(metrics.AddGauge("heat", "", {{"__name__", "1"}}).status(), "__name__");
   expect_invalid(metrics.AddGauge("heat", "", {{"disk", "1"}, {"disk", "2"}}).status(), "twice");
   expect_invalid(metrics.AddGauge("heat", "", {{"disk", "\xff"}}).status(), "UTF-8");
+  expect_invalid(metrics.AddGauge("heat", "\xff").status(), "UTF-8");
   expect_invalid(metrics.AddGauge("heat_total", "").status(), "_total");
   expect_invalid(metrics.AddCounter("scrubs", "").status(), "_total");
   expect_invalid(metrics.AddHistogram("seeks", "", {}).status(), "0 bounds");
   expect_invalid(metrics.AddHistogram("seeks", "", {1, 1}).status(), "2 bounds");
   ASSERT_TRUE(metrics.AddGauge("heat", "", {{"disk", "1"}}).ok());
   expect_invalid(metrics.AddGauge("heat", "", {{"host", "1"}}).status(), "label names");
+  expect_invalid(metrics.AddGauge("heat", "Of the disks.", {{"disk", "2"}}).status(), "help");
 }
 
 TEST_F(MetricsTest, SeriesAreBounded) {

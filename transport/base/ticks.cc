@@ -12,6 +12,17 @@
 namespace verbena::internal {
 namespace {
 
+#if defined(__aarch64__)
+
+// 0 if the firmware has not said it.
+uint64_t CounterHertz() {
+  uint64_t hertz = 0;
+  asm volatile("mrs %0, cntfrq_el0" : "=r"(hertz));
+  return hertz;
+}
+
+#endif
+
 // Whether the counter goes on at one pace, whatever the processor does.
 bool HasCounter() {
 #if defined(__x86_64__)
@@ -23,7 +34,7 @@ bool HasCounter() {
   unsigned edx = 0;
   return __get_cpuid(kPowerLeaf, &eax, &ebx, &ecx, &edx) != 0 && (edx & kInvariantTsc) != 0;
 #elif defined(__aarch64__)
-  return true;
+  return CounterHertz() != 0;
 #else
   return false;
 #endif
@@ -66,11 +77,7 @@ double MeasureNanosecondsPerTick() {
 
 #elif defined(__aarch64__)
 
-double MeasureNanosecondsPerTick() {
-  uint64_t hertz = 0;
-  asm volatile("mrs %0, cntfrq_el0" : "=r"(hertz));
-  return 1e9 / static_cast<double>(hertz);
-}
+double MeasureNanosecondsPerTick() { return 1e9 / static_cast<double>(CounterHertz()); }
 
 #else
 

@@ -39,8 +39,8 @@ inline uint64_t UnitsIn(Ticks ticks, uint64_t units_per_tick) {
 // A value, for any thread. Readings of one source alone can be compared.
 class VERBENA_EXPORT TickSource {
  public:
-  // rdtsc or cntvct. Clock::Real() if the processor has no counter, or one that stands still while
-  // it sleeps.
+  // rdtsc or cntvct. Clock::Real() if the processor has no counter, one that stands still while it
+  // sleeps, or one whose pace nobody knows.
   static TickSource Processor();
   // Ticks are the nanoseconds of `clock`, which outlives the source and its copies.
   explicit TickSource(Clock& clock) : clock_(&clock) {}

@@ -51,5 +51,12 @@ TEST(MetricTextTest, NumbersThatAreNoneHaveNames) {
   EXPECT_EQ(NumberText(0.000256), "0.000256");
 }
 
+TEST(MetricTextTest, BoundsAreNumbersWithAPoint) {
+  EXPECT_EQ(BoundText(1), "1.0");
+  EXPECT_EQ(BoundText(-20), "-20.0");
+  EXPECT_EQ(BoundText(0.5), "0.5");
+  EXPECT_EQ(BoundText(1e30), "1e+30");
+}
+
 }  // namespace metric_text_test
 }  // namespace verbena::internal

@@ -22,9 +22,9 @@
 //
 // One thread serves all requests. It waits at most 100 ms for executors. If one is held for longer,
 // the answer has that executor's last values, and says how old they are; counts of calls are those
-// of now nevertheless. At most 64 connections are open: a further one takes the place of the one
-// that has been idle for longest. A head is at most 8 KiB, and a body 4 KiB. A request that does
-// not come or go within 10 s ends its connection.
+// of now nevertheless, but /metrics is written four times a second at most. At most 64 connections
+// are open: a further one takes the place of the one that has been idle for longest. A head is at
+// most 8 KiB, and a body 4 KiB. A request that does not come or go within 10 s ends its connection.
 //
 // A program that names this class links Verbena::admin (CMake), verbena-admin (pkg-config) or
 // @verbena//rpc:admin (Bazel).

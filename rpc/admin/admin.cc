@@ -1,6 +1,7 @@
 #include "verbena/rpc/admin.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -16,6 +17,7 @@
 #include "verbena/rpc/admin/accept.h"
 #include "verbena/rpc/admin/http.h"
 #include "verbena/rpc/admin/pages.h"
+#include "verbena/rpc/admin/shared_text.h"
 #include "verbena/rpc/log.h"
 #include "verbena/rpc/metrics.h"
 #include "verbena/rpc/shard/metrics_of.h"
@@ -34,6 +36,7 @@ using internal::AdminLine;
 using internal::AdminRequest;
 using internal::Readiness;
 using internal::RuntimeReport;
+using internal::SharedText;
 using internal::StatusFacts;
 
 // How long an answer waits for executors that are held.
@@ -114,7 +117,9 @@ class Admin::Impl {
     if (page == pages.end()) return reply(AdminLine(404, NoSuchPage(on_network)));
     if (on_network && !page->on_network) {
       return reply(AdminLine(
-          403, fmt::format("{} is served at loopback addresses and on the Unix socket alone",
+          403, fmt::format("{} is served at loopback addresses and on the Unix socket alone, and "
+                           "this admin server listens at another address: ask its Unix socket "
+                           "(AdminOptions::socket)",
                            page->path)));
     }
     const bool posts = request.method == "POST" && page->takes_post;
@@ -153,7 +158,8 @@ class Admin::Impl {
   void Scrape(const AdminRequest& request, const Reply& reply) {
     const MetricsFormat format = internal::AcceptedFormat(request.accept);
     const auto answer = [this, format, reply](const RuntimeReport& report) {
-      reply({.body = internal::MetricsTextOf(runtime_, format, report),
+      const auto write = [&] { return internal::MetricsTextOf(runtime_, format, report); };
+      reply({.shared = scrapes_[static_cast<size_t>(format)].Get(Clock::Real().Now(), write),
              .type = std::string(internal::ContentTypeOf(format))});
     };
     WithReport(/*with_peers=*/false, answer);
@@ -248,6 +254,7 @@ class Admin::Impl {
   internal::RuntimeReporter reporter_;
   std::vector<Waiting> waiting_;
   uint64_t last_number_ = 0;
+  std::array<SharedText, 2> scrapes_;  // by format
   std::optional<StatusFacts> older_;
   std::optional<StatusFacts> newer_;
 };

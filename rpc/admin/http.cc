@@ -23,6 +23,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/serializer.hpp>
+#include <boost/beast/http/span_body.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/verb.hpp>
 #include <boost/beast/http/write.hpp>
@@ -354,7 +355,9 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
     response_.set("Content-Security-Policy", kPagePolicy);
     if (!answer.allow.empty()) response_.set(http::field::allow, answer.allow);
     response_.keep_alive(keep_alive_);
-    response_.body() = std::move(answer.body);
+    body_ = answer.shared != nullptr ? std::move(answer.shared)
+                                     : std::make_shared<const std::string>(std::move(answer.body));
+    response_.body() = {body_->data(), body_->size()};
     response_.prepare_payload();
     serializer_.emplace(response_);
     const auto written = [self = shared_from_this()](const Error& error, size_t) {
@@ -370,6 +373,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   void OnWritten(const Error& error) {
     serializer_.reset();
     response_ = {};
+    body_.reset();
     if (error) return Close();
     if (keep_alive_) return AwaitRequest();
     if (reading_) return Close();  // it came too late: nothing is unread
@@ -397,8 +401,9 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   asio::steady_timer timer_;
   boost::beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
-  http::response<http::string_body> response_;
-  std::optional<http::response_serializer<http::string_body>> serializer_;
+  std::shared_ptr<const std::string> body_;  // of response_
+  http::response<http::span_body<const char>> response_;
+  std::optional<http::response_serializer<http::span_body<const char>>> serializer_;
   uint64_t timers_ = 0;  // that were started
   uint64_t requests_ = 0;
   uint64_t answered_ = 0;  // the number of the last request that was answered

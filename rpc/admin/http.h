@@ -42,6 +42,8 @@ struct AdminRequest {
 struct AdminAnswer {
   int status = 200;
   std::string body = {};
+  // In place of `body`: a text that other answers have, too. Null: none.
+  std::shared_ptr<const std::string> shared = {};
   std::string type = "text/plain; charset=utf-8";
   std::string allow = {};  // of 405
 };

@@ -120,6 +120,17 @@ class TableTest(unittest.TestCase):
     def test_without_reads_none_is(self):
         self.assertIsNone(self.named({}))
 
+    def lack(self, down=(), missing=()):
+        values = {server.address: 1 for server in self.SERVERS if server.program.name not in missing}
+        prometheus = types.SimpleNamespace(targets_down=lambda: list(down), query=lambda words: values)
+        return observed.lack(prometheus, self.SERVERS)
+
+    def test_figures_are_awaited_until_each_server_has_all(self):
+        self.assertEqual("", self.lack())
+        self.assertIn("cannot scrape b:2: unknown", self.lack(down=["b:2: unknown"]))
+        self.assertIn("PromQL has no 'served calls/s' of server-2, server-3",
+                      self.lack(missing=("server-2", "server-3")))
+
 
 class WordsTest(unittest.TestCase):
     CONFIG = observed.config([("a:1", "b:1"), ("a:2", "b:2")], "c:1")

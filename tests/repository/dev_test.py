@@ -403,6 +403,12 @@ class PassedPhasesTest(unittest.TestCase):
         self.assertFalse(self.passed(all=False).has("tsan"))
         self.assertFalse(self.passed(filter="A.*").has("tsan"))
 
+    def test_of_a_whole_run_a_phase_may_have_run_alone(self):
+        self.passed(only=["tsan"]).add("tsan", 17)
+        self.assertTrue(self.passed().has("tsan"))
+        self.passed(all=False, only=["tcp"]).add("tcp", 17)
+        self.assertFalse(self.passed(all=False).has("tcp"), "without --all it takes fewer tests")
+
     def test_other_compilers_flags_and_settings_are_another_run(self):
         self.passed().add("tsan", 17)
         for name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CMAKE_GENERATOR", "VERBENA_DEVICE"):

@@ -63,8 +63,9 @@ class PassedPhases:
         self._top = top
         self._cache = cache or default_cache()
         self._trees = self._digests()
-        said = [options.all, options.filter, options.runs, options.targets, options.only,
-                options.kernel,
+        # With --all a phase does the same whichever others run with it.
+        said = [options.all, options.filter, options.runs, options.targets,
+                [] if options.all else options.only, options.kernel,
                 sorted(item for item in os.environ.items() if COUNTS.fullmatch(item[0]))]
         self._said = repr(said)
 

@@ -182,7 +182,12 @@ class PromtoolTest(unittest.TestCase):
     def test_the_tests_notice_rules_that_are_wrong(self):
         rules = tree.text(RULES)
         for right, wrong in (("> 0.01\n        for: 5m", "> 0.5\n        for: 5m"), ("> 45\n", "> 10\n"),
-                             ('{kind="retry"}', ""), ("rpc_method, le)", "le)")):
+                             ('{kind="retry"}', ""), ("rpc_method, le)", "le)"), ("[1d]", "[1h]"),
+                             ('"UNKNOWN|INTERNAL', '"UNKNOWN|UNIMPLEMENTED|INTERNAL'),
+                             ('"UNKNOWN|INTERNAL', '"UNKNOWN|DEADLINE_EXCEEDED|INTERNAL'),
+                             ("- sum by (job, instance, rpc_method) (rpc_client", "- 0 * sum by (job, instance, rpc_method) (rpc_client"),
+                             ("> 5 + 2 * sum by (job, instance, rpc_method) (rate(rpc_server", "> 5 + 0 * sum by (job, instance, rpc_method) (rate(rpc_server"),
+                             ("> 5 + 2 *", "> 4 + 2 *"), ("> 5 + 2 *", "> 250 + 2 *")):
             self.assertIn(right, rules)
             with tempfile.TemporaryDirectory() as directory:
                 for name, text in ((RULES, rules.replace(right, wrong)), (TESTS, tree.text(TESTS))):

@@ -18,6 +18,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/verb.hpp>
 #include <boost/beast/http/write.hpp>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -115,7 +116,8 @@ absl::Status FailureOf(const AdminError& error, const std::string& admin, bool c
 
 // One request, at one of the addresses of `admin`.
 absl::StatusOr<std::string> AskAt(const AdminEndpoint& at, const std::string& admin,
-                                  const std::string& page, const AdminLimits& limits) {
+                                  const std::string& page, const AdminLimits& limits,
+                                  std::chrono::steady_clock::time_point until) {
   http::request<http::empty_body> request(http::verb::get, page, 11);
   // A name that every admin server takes, whatever its own is.
   request.set(http::field::host, "localhost");
@@ -128,7 +130,7 @@ absl::StatusOr<std::string> AskAt(const AdminEndpoint& at, const std::string& ad
   asio::io_context context(1);
   beast::basic_stream<asio::generic::stream_protocol> stream(context);
   // One time for all of it: a server that sends a byte now and then gains nothing.
-  stream.expires_after(limits.timeout);
+  stream.expires_at(until);
   const auto read = [&](const AdminError& error, size_t) { failed = error; };
   const auto written = [&](const AdminError& error, size_t) {
     failed = error;
@@ -155,9 +157,11 @@ absl::StatusOr<std::string> AskAt(const AdminEndpoint& at, const std::string& ad
 absl::StatusOr<std::string> AskAdmin(const std::string& admin, const std::string& page,
                                      const AdminLimits& limits) {
   VERBENA_ASSIGN_OR_RETURN(const std::vector<AdminEndpoint> endpoints, EndpointsOf(admin));
+  // For all addresses together.
+  const auto until = std::chrono::steady_clock::now() + limits.timeout;
   absl::StatusOr<std::string> answer = absl::UnavailableError(admin);
   for (const AdminEndpoint& at : endpoints) {
-    answer = AskAt(at, admin, page, limits);
+    answer = AskAt(at, admin, page, limits, until);
     if (!absl::IsUnavailable(answer.status())) break;
   }
   return answer;

@@ -1,7 +1,9 @@
 // AskAdmin(): asks the admin server of a process (rpc/admin.h) for a page, over HTTP.
 //
 // An admin server has a thread of its own, so it answers also while calls hang. Its answer is a
-// peer's: size and time are bounded. Blocks; any thread.
+// peer's: size and time are bounded. Blocks; any thread. The system looks a host name up first, in
+// the time that resolv.conf(5) gives it: no limit here bounds that. An IP address and a path need
+// none.
 
 #ifndef VERBENA_TOOLS_VERBENA_ADMIN_CLIENT_H_
 #define VERBENA_TOOLS_VERBENA_ADMIN_CLIENT_H_
@@ -15,6 +17,7 @@
 namespace verbena::command {
 
 struct AdminLimits {
+  // For all addresses of a host together, from when they are known.
   std::chrono::milliseconds timeout = std::chrono::seconds(5);
   size_t max_bytes = size_t{64} << 20;
 };

@@ -87,7 +87,9 @@ void AddAdmin(CLI::App& command, std::string& admin) {
                   "an admin server: host:port of AdminOptions::address, or unix:PATH with the path "
                   "of AdminOptions::socket")
       ->required();
-  command.footer("Exit status: 0; 1 if the admin server gives no answer; 2 for wrong arguments.");
+  command.footer(
+      "It has 5 s to answer, once the system has looked a host name up.\n"
+      "Exit status: 0; 1 if the admin server gives no answer; 2 for wrong arguments.");
 }
 
 // All commands, with their arguments.
@@ -139,9 +141,14 @@ struct Commands {
     stats_command->add_flag("--metrics", stats.metrics,
                             "its metrics instead, as Prometheus reads them");
     top_command = app.add_subcommand(
-        "top", "the same each second until Ctrl-C, with the rates and times since the last one");
+        "top",
+        "the same each second until Ctrl-C, with the rates and times since the last one, the "
+        "busiest methods first");
     AddAdmin(*top_command, top.admin);
-    top_command->add_option("--count", top.count, "ends after so many tables; 0: never")
+    top_command
+        ->add_option("--count", top.count,
+                     "ends after so many tables, or lines that say why there is none; 0: "
+                     "never")
         ->check(CLI::Range(0, 1'000'000'000))
         ->capture_default_str();
     app.failure_message([](const CLI::App*, const CLI::Error& error) {

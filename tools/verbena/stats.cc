@@ -7,12 +7,15 @@
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/value.hpp>
+#include <cstddef>
 #include <iostream>
 #include <optional>
 #include <string_view>
 #include <thread>
+#include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -32,16 +35,28 @@ using internal::TimeSlot;
 using internal::TimeText;
 
 constexpr const char* kStatusPage = "/status.json";
+// (start) The histograms of 1,023 methods on both sides, with all of their slots in use, have as
+// much; those of a service have a small part of it.
+constexpr AdminLimits kStatusLimits{.max_bytes = size_t{8} << 20};
 
-// Takes fields of JSON, and keeps the name of the first one that is not as it must be.
+// Takes fields of JSON, and keeps the place of the first one that is not as it must be.
 class StatusReader {
  public:
-  const std::string& wrong() const { return wrong_; }
+  bool ok() const { return !wrong_.has_value(); }
+  // "methods[3].begun". Only if not ok().
+  const std::string& wrong() const { return *wrong_; }
 
-  const json::array& Array(const json::value& in, std::string_view key) {
-    static const json::array& none = *new json::array;
-    const json::value* found = Find(in, key);
-    return found != nullptr && found->is_array() ? *found->if_array() : (Note(key), none);
+  // Calls `take(item)` for each item of an array, and stops at the first that has something wrong:
+  // others may be millions.
+  template <typename Take>
+  void ForEach(const json::value& in, std::string_view key, Take take) {
+    const json::value* const found = Find(in, key);
+    const json::array* const items = found == nullptr ? nullptr : found->if_array();
+    if (items == nullptr) return Note(key);
+    for (size_t i = 0; ok() && i < items->size(); ++i) {
+      take((*items)[i]);
+      if (!ok()) wrong_ = fmt::format("{}[{}]{}{}", key, i, wrong_->empty() ? "" : ".", *wrong_);
+    }
   }
   const json::object& Object(const json::value& in, std::string_view key) {
     static const json::object& none = *new json::object;
@@ -65,7 +80,7 @@ class StatusReader {
     const json::value* found = Find(in, key);
     return found != nullptr ? As<Number>(*found, key) : (Note(key), Number{});
   }
-  // `key` is where it comes from.
+  // `key` is where it comes from; "" for an item.
   template <typename Number>
   Number As(const json::value& value, std::string_view key) {
     boost::system::error_code failed;
@@ -74,25 +89,27 @@ class StatusReader {
   }
   std::vector<std::string> Texts(const json::value& in, std::string_view key) {
     std::vector<std::string> texts;
-    for (const json::value& each : Array(in, key)) {
-      if (!each.is_string()) Note(key);
-      if (each.is_string()) texts.push_back(TextOf(each));
-    }
+    ForEach(in, key, [&](const json::value& each) {
+      if (!each.is_string()) return Note("");
+      texts.push_back(TextOf(each));
+    });
     return texts;
   }
   std::vector<TimeSlot> Times(const json::value& in, std::string_view key) {
     std::vector<TimeSlot> slots;
-    for (const json::value& each : Array(in, key)) {
+    ForEach(in, key, [&](const json::value& each) {
       const json::array* const slot = each.if_array();
-      if (slot == nullptr || slot->size() != 3) {
-        Note(key);
-        break;
-      }
-      slots.push_back({.begin = As<double>((*slot)[0], key),
-                       .end = As<double>((*slot)[1], key),
-                       .count = As<uint64_t>((*slot)[2], key)});
-    }
+      if (slot == nullptr || slot->size() != 3) return Note("");
+      slots.push_back({.begin = As<double>((*slot)[0], ""),
+                       .end = As<double>((*slot)[1], ""),
+                       .count = As<uint64_t>((*slot)[2], "")});
+    });
     return slots;
+  }
+  // Seconds; negative if the field is null.
+  double Age(const json::value& in, std::string_view key) {
+    const json::value* const found = Find(in, key);
+    return found != nullptr && found->is_null() ? -1 : NumberAt<double>(in, key);
   }
 
  private:
@@ -105,10 +122,10 @@ class StatusReader {
     return object == nullptr ? nullptr : object->if_contains({key.data(), key.size()});
   }
   void Note(std::string_view key) {
-    if (wrong_.empty()) wrong_ = key;
+    if (ok()) wrong_ = key;
   }
 
-  std::string wrong_;
+  std::optional<std::string> wrong_;
 };
 
 MethodReport MethodOf(const json::value& from, StatusReader& reader) {
@@ -116,6 +133,7 @@ MethodReport MethodOf(const json::value& from, StatusReader& reader) {
                       .is_served = reader.Text(from, "side") == "server",
                       .begun = reader.NumberAt<uint64_t>(from, "begun")};
   for (const auto& each : reader.Object(from, "failed")) {
+    if (!reader.ok()) break;
     method.failed.emplace_back(Printable(std::string_view(each.key().data(), each.key().size())),
                                reader.As<uint64_t>(each.value(), "failed"));
   }
@@ -153,20 +171,60 @@ std::string Columns(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-// One line of error, and the exit status.
-int Refuse(const absl::Status& status, Terminal& terminal) {
+// One line of error.
+std::string ErrorLine(const absl::Status& status) {
   const std::string message(status.message().data(), status.message().size());
-  terminal.error << "verbena: " << Printable(message) << std::endl;
+  return fmt::format("verbena: {}\n", Printable(message));
+}
+
+// Prints the error, and returns the exit status.
+int Refuse(const absl::Status& status, Terminal& terminal) {
+  terminal.error << ErrorLine(status) << std::flush;
   return absl::IsInvalidArgument(status) ? kMistake : 1;
 }
 
 absl::StatusOr<ProcessStats> AskStats(const std::string& admin) {
-  VERBENA_ASSIGN_OR_RETURN(const std::string text, AskAdmin(admin, kStatusPage));
+  VERBENA_ASSIGN_OR_RETURN(const std::string text, AskAdmin(admin, kStatusPage, kStatusLimits));
   absl::StatusOr<ProcessStats> stats = ParseStats(text);
   if (stats.ok()) return stats;
   return absl::FailedPreconditionError(fmt::format(
       "{} gives a {} that is no status of Verbena ({}): is it an admin server of this version?",
       admin, kStatusPage, std::string(stats.status().message())));
+}
+
+// A table of many methods looks each of them up in the one before.
+using MethodKey = std::pair<std::string_view, bool>;
+using MethodsByKey = absl::flat_hash_map<MethodKey, const MethodReport*>;
+
+MethodKey KeyOf(const MethodReport& method) { return {method.name, method.is_served}; }
+
+// What the table shows of a method.
+struct MethodRow {
+  double calls_per_second = 0;
+  uint64_t under_way = 0;
+  std::vector<std::string> cells;
+};
+
+// `seconds` have passed since `then`; 0: they are not known.
+MethodRow RowOf(const MethodReport& method, const MethodReport& then, double seconds) {
+  const std::vector<TimeSlot> times = SlotsSince(method.times, then.times);
+  const auto quantile = [&times](double q) {
+    return times.empty() ? std::string("-") : TimeText(QuantileOf(times, q));
+  };
+  // A process that has started anew has counted less.
+  const bool has_rate = seconds > 0 && method.begun >= then.begun;
+  const double rate = has_rate ? static_cast<double>(method.begun - then.begun) / seconds : 0;
+  std::vector<std::string> failures;
+  failures.reserve(method.failed.size());
+  for (const auto& [code, calls] : method.failed) {
+    failures.push_back(fmt::format("{} {}", code, calls));
+  }
+  return {.calls_per_second = rate,
+          .under_way = method.under_way(),
+          .cells = {method.name, method.is_served ? "server" : "client",
+                    has_rate ? fmt::format("{:.0f}", rate) : "-", quantile(0.5), quantile(0.99),
+                    fmt::format("{}", method.under_way()), fmt::format("{}", method.begun),
+                    fmt::format("{}", fmt::join(failures, ", "))}};
 }
 
 bool ShowsOnScreen(const Terminal& terminal) {
@@ -189,30 +247,30 @@ absl::StatusOr<ProcessStats> ParseStats(const std::string& text) {
   for (const std::string& loss : reader.Texts(status, "degraded")) {
     stats.notes.push_back("degraded: " + loss);
   }
-  const json::array& executors = reader.Array(status, "executors");
-  for (size_t i = 0; i < executors.size(); ++i) {
-    const json::object* const executor = executors[i].if_object();
-    const json::value* const age =
-        executor == nullptr ? nullptr : executor->if_contains("age_seconds");
-    if (age == nullptr || age->is_null()) {
-      stats.notes.push_back(fmt::format("executor {} has not answered yet", i));
-    } else if (const double seconds = reader.As<double>(*age, "age_seconds"); seconds >= 1) {
-      stats.notes.push_back(
-          fmt::format("executor {} does not answer: its values are {:.1f} s old", i, seconds));
+  size_t executors = 0;
+  reader.ForEach(status, "executors", [&](const json::value& executor) {
+    const size_t index = executors++;
+    // That of its last answer. The admin server has asked it just now, if not before.
+    const double age = reader.Age(executor, "age_seconds");
+    if (age < 0) {
+      stats.notes.push_back(fmt::format("executor {} has not answered yet", index));
+    } else if (age >= 1) {
+      stats.notes.push_back(fmt::format(
+          "executor {} has not answered in time: its last answer is {:.1f} s old", index, age));
     }
-  }
-  for (const json::value& method : reader.Array(status, "methods")) {
+  });
+  reader.ForEach(status, "methods", [&](const json::value& method) {
     stats.methods.push_back(MethodOf(method, reader));
-  }
-  for (const json::value& device : reader.Array(status, "devices")) {
+  });
+  reader.ForEach(status, "devices", [&](const json::value& device) {
     stats.lines.push_back(
         {.name =
              fmt::format("{} ({})", reader.Text(device, "device"), reader.Text(device, "network")),
          .text = fmt::format("{}, {} links, {} lost", reader.Text(device, "state"),
                              reader.NumberAt<uint64_t>(device, "links"),
                              reader.NumberAt<uint64_t>(device, "links_lost"))});
-  }
-  for (const json::value& pool : reader.Array(status, "memory")) {
+  });
+  reader.ForEach(status, "memory", [&](const json::value& pool) {
     stats.lines.push_back(
         {.name =
              fmt::format("{}, {} memory", reader.Text(pool, "device"), reader.Text(pool, "pool")),
@@ -220,8 +278,8 @@ absl::StatusOr<ProcessStats> ParseStats(const std::string& text) {
                              MebibytesText(reader.NumberAt<uint64_t>(pool, "in_use")),
                              MebibytesText(reader.NumberAt<uint64_t>(pool, "budget")),
                              reader.NumberAt<uint64_t>(pool, "waiting"))});
-  }
-  if (reader.wrong().empty()) return stats;
+  });
+  if (reader.ok()) return stats;
   return absl::InvalidArgumentError(
       fmt::format("its field \"{}\" is not there, or is of another kind", reader.wrong()));
 }
@@ -231,34 +289,27 @@ std::string StatsTable(const ProcessStats& now, const ProcessStats* before) {
       fmt::format("Verbena {}: {}\n", now.version, now.ready ? "ready" : "not ready");
   for (const std::string& note : now.notes) text += note + "\n";
   const double seconds = before == nullptr ? 0 : now.seconds - before->seconds;
+  MethodsByKey then;
+  if (before != nullptr) {
+    for (const MethodReport& method : before->methods) then.emplace(KeyOf(method), &method);
+  }
+  const MethodReport none;
+  std::vector<MethodRow> methods;
+  methods.reserve(now.methods.size());
+  for (const MethodReport& method : now.methods) {
+    const auto found = then.find(KeyOf(method));
+    methods.push_back(RowOf(method, found == then.end() ? none : *found->second, seconds));
+  }
+  // Of those that are called as often, calls that hang are first.
+  if (before != nullptr) {
+    std::ranges::sort(methods, [](const MethodRow& a, const MethodRow& b) {
+      return std::tie(b.calls_per_second, b.under_way, a.cells) <
+             std::tie(a.calls_per_second, a.under_way, b.cells);
+    });
+  }
   std::vector<std::vector<std::string>> rows = {
       {"method", "side", "calls/s", "p50", "p99", "under way", "calls", "failed since the start"}};
-  for (const MethodReport& method : now.methods) {
-    MethodReport then;
-    if (before != nullptr) {
-      const auto found = std::ranges::find_if(before->methods, [&method](const MethodReport& each) {
-        return each.name == method.name && each.is_served == method.is_served;
-      });
-      if (found != before->methods.end()) then = *found;
-    }
-    const std::vector<TimeSlot> times = SlotsSince(method.times, then.times);
-    const auto quantile = [&times](double q) {
-      return times.empty() ? std::string("-") : TimeText(QuantileOf(times, q));
-    };
-    // A process that has started anew has counted less.
-    const bool has_rate = seconds > 0 && method.begun >= then.begun;
-    std::vector<std::string> failures;
-    failures.reserve(method.failed.size());
-    for (const auto& [code, calls] : method.failed) {
-      failures.push_back(fmt::format("{} {}", code, calls));
-    }
-    rows.push_back(
-        {method.name, method.is_served ? "server" : "client",
-         has_rate ? fmt::format("{:.0f}", static_cast<double>(method.begun - then.begun) / seconds)
-                  : "-",
-         quantile(0.5), quantile(0.99), fmt::format("{}", method.under_way()),
-         fmt::format("{}", method.begun), fmt::format("{}", fmt::join(failures, ", "))});
-  }
+  for (MethodRow& row : methods) rows.push_back(std::move(row.cells));
   text += now.methods.empty() ? "no calls are counted (RuntimeOptions::metrics, or none came)\n"
                               : "\n" + Columns(rows) + "\n";
   std::vector<std::vector<std::string>> lines;
@@ -285,16 +336,18 @@ int RunTop(const TopArguments& arguments, Terminal& terminal) {
   const bool clears = ShowsOnScreen(terminal);
   absl::StatusOr<ProcessStats> before = AskStats(arguments.admin);
   if (!before.ok()) return Refuse(before.status(), terminal);
+  absl::Status last = absl::OkStatus();
   for (uint64_t i = 0; arguments.count == 0 || i < arguments.count; ++i) {
     std::this_thread::sleep_for(arguments.interval);
     absl::StatusOr<ProcessStats> now = AskStats(arguments.admin);
-    if (!now.ok()) return Refuse(now.status(), terminal);
+    last = now.status();
     // To the upper left, and all below is gone.
     if (clears) terminal.output << "\x1b[H\x1b[2J";
-    terminal.output << StatsTable(*now, &*before) << (clears ? "" : "\n") << std::flush;
-    before = std::move(now);
+    terminal.output << (now.ok() ? StatsTable(*now, &*before) : ErrorLine(last))
+                    << (clears ? "" : "\n") << std::flush;
+    if (now.ok()) before = std::move(now);
   }
-  return 0;
+  return last.ok() ? 0 : 1;
 }
 
 }  // namespace verbena::command

@@ -32,11 +32,12 @@ struct ProcessStats {
   std::vector<Line> lines = {};
 };
 
-// INVALID_ARGUMENT: `json` is no status, or lacks something, which the message names.
+// INVALID_ARGUMENT: `json` is no status, or lacks something. The message names the first such
+// field; what comes after it is not read.
 absl::StatusOr<ProcessStats> ParseStats(const std::string& json);
 
-// The table. With `before`, earlier stats of the same process, it has rates, and p50 and p99 are
-// those since then; otherwise they are those since the start.
+// The table. With `before`, earlier stats of the same process, it has rates, the busiest methods
+// are first, and p50 and p99 are those since then; otherwise they are those since the start.
 std::string StatsTable(const ProcessStats& now, const ProcessStats* before);
 
 struct StatsArguments {
@@ -46,11 +47,13 @@ struct StatsArguments {
 
 struct TopArguments {
   std::string admin;
-  uint64_t count = 0;  // tables, then it ends; 0: until it is killed
+  // Tables, or lines of error in their place, then it ends; 0: until it is killed.
+  uint64_t count = 0;
   std::chrono::milliseconds interval = std::chrono::seconds(1);
 };
 
-// Return the exit status: 0; 1 if there is no answer; or kMistake.
+// Return the exit status: 0; 1 if there is no answer; or kMistake. RunTop() ends at once if there
+// is none at first. Later it goes on, and returns 1 if there was none at last.
 int RunStats(const StatsArguments& arguments, Terminal& terminal);
 int RunTop(const TopArguments& arguments, Terminal& terminal);
 

@@ -8,10 +8,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,10 +23,12 @@
 #include "tests/tools/verbena/served_command.h"
 #include "verbena/rpc/admin.h"
 #include "verbena/rpc/admin/http.h"
+#include "verbena/rpc/shard/call_report.h"
 
 namespace verbena::command {
 namespace stats_test {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -53,7 +59,7 @@ TEST(StatsTableTest, ShowsTheProcess) {
       "Verbena 0.1.0: not ready\n"
       "not ready: the server 10.0.0.7:4000 shuts down\n"
       "degraded: mlx5_0 has failed\n"
-      "executor 1 does not answer: its values are 3.5 s old\n"
+      "executor 1 has not answered in time: its last answer is 3.5 s old\n"
       "executor 2 has not answered yet\n"
       "\n"
       "method              side  calls/s      p50      p99  under way  calls  failed since the "
@@ -84,6 +90,49 @@ TEST(StatsTableTest, AProcessThatStartedAnewHasNoRates) {
   EXPECT_THAT(StatsTable(now, &before), HasSubstr("server        -    -    -          5"));
 }
 
+// The method of the first stats, with another side or name.
+internal::MethodReport Method(const std::string& name, bool is_served, uint64_t begun) {
+  internal::MethodReport method = Parsed().methods[0];
+  method.name = name;
+  method.is_served = is_served;
+  method.begun = begun;
+  return method;
+}
+
+TEST(StatsTableTest, SidesOfOneMethodHaveRatesOfTheirOwn) {
+  ProcessStats before = Parsed();
+  before.methods = {Method("s.S/Read", true, 200), Method("s.S/Read", false, 1000)};
+  ProcessStats now = before;
+  now.seconds += 2;
+  now.methods[0].begun += 20;
+  now.methods[1].begun += 400;
+  EXPECT_THAT(StatsTable(now, &before), HasSubstr("s.S/Read  server       10  "));
+  EXPECT_THAT(StatsTable(now, &before), HasSubstr("s.S/Read  client      200  "));
+}
+
+TEST(StatsTableTest, TheBusiestMethodsAreFirstOnceThereAreRates) {
+  ProcessStats before = Parsed();
+  before.methods = {Method("s.S/Idle", true, 100), Method("s.S/Hang", true, 170),
+                    Method("s.S/Read", true, 100), Method("s.S/Write", true, 100)};
+  ProcessStats now = before;
+  now.seconds += 2;
+  now.methods[2].begun += 20;
+  now.methods[3].begun += 30;
+  const auto order = [](const std::string& table) {
+    std::vector<std::pair<size_t, std::string>> places;
+    for (const std::string name : {"Idle", "Hang", "Read", "Write"}) {
+      places.emplace_back(table.find("s.S/" + name), name);
+    }
+    std::ranges::sort(places);
+    std::vector<std::string> names;
+    names.reserve(places.size());
+    for (auto& [place, name] : places) names.push_back(std::move(name));
+    return names;
+  };
+  EXPECT_THAT(order(StatsTable(now, &before)), ElementsAre("Write", "Read", "Hang", "Idle"));
+  EXPECT_THAT(order(StatsTable(now, nullptr)), ElementsAre("Idle", "Hang", "Read", "Write"));
+}
+
 TEST(StatsTableTest, AProcessWithoutCallsIsToldInWords) {
   ProcessStats now = Parsed();
   now.methods.clear();
@@ -103,6 +152,24 @@ TEST(ParseStatsTest, NamesWhatIsWrong) {
                  : part[0] == '['      ? "[1.9e-6, 100]"
                                        : part.substr(0, part.find(':')) + ": -1");
     EXPECT_TRUE(absl::IsInvalidArgument(ParseStats(json).status())) << json;
+  }
+}
+
+// Items that come after a wrong one are not looked at: each would get its place into the message.
+TEST(ParseStatsTest, StopsAtTheFirstWrongItem) {
+  for (const auto& [part, with, place] :
+       std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"\"methods\": [", "\"methods\": [{}, {}, ", "methods[0].method"},
+           {"[1.9e-6, 2.1e-6, 100]", "[0, 1, 2], [0, 1], [0, 1]", "methods[0].times[1]"},
+           {"\"NOT_FOUND\": 2", "\"NOT_FOUND\": -1, \"ABORTED\": -1", "methods[0].failed"},
+           {"{\"age_seconds\": 3.5}", "{}, {}", "executors[1].age_seconds"},
+           {"[\"mlx5_0 has failed\"]", "[1, 2]", "degraded[0]"}}) {
+    std::string json = kStatus;
+    const size_t at = json.find(part);
+    ASSERT_NE(at, std::string::npos) << part;
+    json.replace(at, part.size(), with);
+    EXPECT_THAT(ParseStats(json).status().ToString(),
+                HasSubstr("its field \"" + place + "\" is not there"));
   }
 }
 
@@ -167,6 +234,50 @@ TEST_F(StatsTest, TopShowsSoManyTables) {
   EXPECT_EQ(text.find("Verbena ", second + 1), std::string::npos);
 }
 
+// An admin server that gives one answer after another, and the last one again and again.
+class Answers {
+ public:
+  explicit Answers(std::vector<internal::AdminAnswer> answers) : answers_(std::move(answers)) {
+    absl::StatusOr<std::unique_ptr<internal::AdminHttp>> http =
+        internal::AdminHttp::Listen({.address = "127.0.0.1:0"});
+    EXPECT_TRUE(http.ok()) << http.status();
+    http_ = *std::move(http);
+    EXPECT_EQ(absl::OkStatus(), http_->Serve([this](const internal::AdminRequest&,
+                                                    const internal::AdminHttp::Reply& reply) {
+      reply(answers_[std::min(given_++, answers_.size() - 1)]);
+    }));
+  }
+  std::string address() const { return http_->address(); }
+
+ private:
+  const std::vector<internal::AdminAnswer> answers_;
+  size_t given_ = 0;                           // on the thread of http_
+  std::unique_ptr<internal::AdminHttp> http_;  // ends its thread first
+};
+
+TEST_F(StatsTest, TopGoesOnAfterAPollWithoutAnAnswer) {
+  const internal::AdminAnswer good{.body = kStatus};
+  const internal::AdminAnswer bad = internal::AdminLine(503, "later");
+  for (const bool ends_well : {true, false}) {
+    const Answers server({good, bad, ends_well ? good : bad});
+    std::ostringstream output;
+    std::ostringstream error;
+    Terminal terminal{.output = output, .error = error};
+    const TopArguments twice{
+        .admin = server.address(), .count = 2, .interval = std::chrono::milliseconds(0)};
+    EXPECT_EQ(ends_well ? 0 : 1, RunTop(twice, terminal));
+    const std::string line =
+        "verbena: " + server.address() + " refuses /status.json: 503 later\n\n";
+    EXPECT_THAT(output.str(), StartsWith(line + (ends_well ? "Verbena 0.1.0" : line)));
+    EXPECT_EQ("", error.str());
+  }
+}
+
+TEST_F(StatsTest, AStatusThatIsTooLargeIsRefused) {
+  const Answers server({{.body = std::string((8 << 20) + 1, ' ')}});
+  ExpectFailure(Run({"stats", server.address()}), 1, "has more than 8388608 bytes");
+}
+
 TEST_F(StatsTest, SaysWhyThereIsNoAnswer) {
   StartAdmin();
   ExpectFailure(Run({"stats", "9180"}), kMistake, "'9180' is no admin server");
@@ -180,16 +291,10 @@ TEST_F(StatsTest, SaysWhyThereIsNoAnswer) {
 }
 
 TEST_F(StatsTest, AStatusOfAnotherKindIsNamed) {
-  absl::StatusOr<std::unique_ptr<internal::AdminHttp>> other =
-      internal::AdminHttp::Listen({.address = "127.0.0.1:0"});
-  ASSERT_TRUE(other.ok()) << other.status();
-  ASSERT_EQ((*other)->Serve([](const internal::AdminRequest&, internal::AdminHttp::Reply reply) {
-    reply(internal::AdminLine(200, R"({"version": "0.1.0"})"));
-  }),
-            absl::OkStatus());
+  const Answers other({internal::AdminLine(200, R"({"version": "0.1.0"})")});
   ExpectFailure(
-      Run({"stats", (*other)->address()}), 1,
-      (*other)->address() +
+      Run({"stats", other.address()}), 1,
+      other.address() +
           " gives a /status.json that is no status of Verbena (its field \"ready\" is not "
           "there, or is of another kind)");
 }

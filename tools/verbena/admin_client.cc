@@ -5,7 +5,6 @@
 
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/error.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -20,12 +19,15 @@
 #include <boost/beast/http/write.hpp>
 #include <chrono>
 #include <cstring>
+#include <future>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/socket.h"
 #include "verbena/transport/base/status.h"
 
@@ -38,12 +40,15 @@ namespace http = boost::beast::http;
 
 using internal::HostPort;
 using internal::IpAddress;
+using internal::NameAnswer;
+using internal::NameLookups;
 using internal::ParseHostPort;
 using internal::ParseIp;
 using internal::SocketAddress;
 
 using AdminEndpoint = asio::generic::stream_protocol::endpoint;
 using AdminError = boost::system::error_code;
+using AdminDeadline = std::chrono::steady_clock::time_point;
 
 absl::StatusOr<AdminEndpoint> SocketEndpoint(const std::string& path) {
   sockaddr_un at{};
@@ -57,8 +62,19 @@ absl::StatusOr<AdminEndpoint> SocketEndpoint(const std::string& path) {
   return AdminEndpoint(&at, sizeof(at));
 }
 
+// Waits until `until` at most, and leaves a look-up behind that takes longer.
+NameAnswer LookUpUntil(const std::string& host, AdminDeadline until, NameLookups& lookups) {
+  const auto answer = std::make_shared<std::promise<NameAnswer>>();
+  std::future<NameAnswer> found = answer->get_future();
+  lookups.Start(host, [answer](const NameAnswer& each) { answer->set_value(each); });
+  if (found.wait_until(until) == std::future_status::ready) return found.get();
+  return {.code = absl::StatusCode::kDeadlineExceeded,
+          .why = fmt::format("looking up {} takes too long", host)};
+}
+
 // Where `admin` may listen: a name may have several addresses.
-absl::StatusOr<std::vector<AdminEndpoint>> EndpointsOf(const std::string& admin) {
+absl::StatusOr<std::vector<AdminEndpoint>> EndpointsOf(const std::string& admin,
+                                                       AdminDeadline until, NameLookups& lookups) {
   constexpr std::string_view kUnix = "unix:";
   if (admin.starts_with(kUnix)) {
     VERBENA_ASSIGN_OR_RETURN(const AdminEndpoint at, SocketEndpoint(admin.substr(kUnix.size())));
@@ -75,17 +91,17 @@ absl::StatusOr<std::vector<AdminEndpoint>> EndpointsOf(const std::string& admin)
     const SocketAddress at(*ip, parsed->port);
     return std::vector<AdminEndpoint>{AdminEndpoint(at.get(), at.size())};
   }
-  asio::io_context context(1);
-  asio::ip::tcp::resolver resolver(context);
-  AdminError failed;
+  const NameAnswer answer = LookUpUntil(parsed->host, until, lookups);
   std::vector<AdminEndpoint> endpoints;
-  for (const auto& each : resolver.resolve(parsed->host, fmt::format("{}", parsed->port), failed)) {
-    endpoints.emplace_back(each.endpoint());
+  for (SocketAddress at : answer.addresses) {
+    at.set_port(parsed->port);
+    endpoints.emplace_back(at.get(), at.size());
   }
   if (!endpoints.empty()) return endpoints;
-  return absl::UnavailableError(
-      fmt::format("'{}': host {} has no address ({}): give its IP address", admin, parsed->host,
-                  failed.message()));
+  const bool is_late = answer.code == absl::StatusCode::kDeadlineExceeded;
+  return absl::Status(is_late ? answer.code : absl::StatusCode::kUnavailable,
+                      fmt::format("'{}': host {} has no address ({}): give its IP address", admin,
+                                  parsed->host, answer.why));
 }
 
 absl::Status FailureOf(const AdminError& error, const std::string& admin, bool connected,
@@ -117,7 +133,7 @@ absl::Status FailureOf(const AdminError& error, const std::string& admin, bool c
 // One request, at one of the addresses of `admin`.
 absl::StatusOr<std::string> AskAt(const AdminEndpoint& at, const std::string& admin,
                                   const std::string& page, const AdminLimits& limits,
-                                  std::chrono::steady_clock::time_point until) {
+                                  AdminDeadline until) {
   http::request<http::empty_body> request(http::verb::get, page, 11);
   // A name that every admin server takes, whatever its own is.
   request.set(http::field::host, "localhost");
@@ -155,10 +171,10 @@ absl::StatusOr<std::string> AskAt(const AdminEndpoint& at, const std::string& ad
 }  // namespace
 
 absl::StatusOr<std::string> AskAdmin(const std::string& admin, const std::string& page,
-                                     const AdminLimits& limits) {
-  VERBENA_ASSIGN_OR_RETURN(const std::vector<AdminEndpoint> endpoints, EndpointsOf(admin));
-  // For all addresses together.
-  const auto until = std::chrono::steady_clock::now() + limits.timeout;
+                                     const AdminLimits& limits, NameLookups& lookups) {
+  const AdminDeadline until = std::chrono::steady_clock::now() + limits.timeout;
+  VERBENA_ASSIGN_OR_RETURN(const std::vector<AdminEndpoint> endpoints,
+                           EndpointsOf(admin, until, lookups));
   absl::StatusOr<std::string> answer = absl::UnavailableError(admin);
   for (const AdminEndpoint& at : endpoints) {
     answer = AskAt(at, admin, page, limits, until);

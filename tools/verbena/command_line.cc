@@ -88,7 +88,7 @@ void AddAdmin(CLI::App& command, std::string& admin) {
                   "of AdminOptions::socket")
       ->required();
   command.footer(
-      "It has 5 s to answer, once the system has looked a host name up.\n"
+      "It has 5 s to answer, the look-up of its host name among them.\n"
       "Exit status: 0; 1 if the admin server gives no answer; 2 for wrong arguments.");
 }
 

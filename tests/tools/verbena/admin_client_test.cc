@@ -15,9 +15,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
 #include "tests/rpc/admin/http_client.h"
 #include "verbena/rpc/admin.h"
 #include "verbena/rpc/runtime.h"
+#include "verbena/transport/base/name_lookup.h"
 #include "verbena/transport/base/process.h"
 #include "verbena/transport/base/socket.h"
 
@@ -126,6 +128,30 @@ TEST(AskAdminTest, AServerThatSaysNothingIsGivenUp) {
   ExpectFailure(
       AskAdmin(silent.address(), "/healthz", {.timeout = std::chrono::milliseconds(1)}).status(),
       absl::StatusCode::kDeadlineExceeded, silent.address());
+}
+
+TEST(AskAdminTest, ANameThatTakesLongToLookUpIsGivenUp) {
+  absl::Notification given_up;
+  absl::Notification over;
+  internal::NameLookups lookups([&](const std::string& name) {
+    given_up.WaitForNotification();
+    over.Notify();
+    return internal::NameAnswer{.code = absl::StatusCode::kNotFound, .why = name};
+  });
+  ExpectFailure(
+      AskAdmin("storage-7:9180", "/healthz", {.timeout = std::chrono::milliseconds(1)}, lookups)
+          .status(),
+      absl::StatusCode::kDeadlineExceeded, "looking up storage-7 takes too long");
+  given_up.Notify();
+  over.WaitForNotification();
+}
+
+TEST(AskAdminTest, ANameThatThereIsNotIsNamed) {
+  internal::NameLookups lookups([](const std::string&) {
+    return internal::NameAnswer{.code = absl::StatusCode::kNotFound, .why = "no such name"};
+  });
+  ExpectFailure(AskAdmin("storage-7:9180", "/healthz", {}, lookups).status(),
+                absl::StatusCode::kUnavailable, "host storage-7 has no address (no such name)");
 }
 
 }  // namespace admin_client_test

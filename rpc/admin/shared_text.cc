@@ -1,7 +1,5 @@
 #include "verbena/rpc/admin/shared_text.h"
 
-#include <utility>
-
 namespace verbena::internal {
 
 std::shared_ptr<const std::string> SharedText::Get(TimePoint now,

@@ -660,7 +660,7 @@ CallTimes& ServerCall::CountFailure() {
 }
 
 void ServerCall::CountPayloads() {
-  // Of a call that fails, the request's payload may be a client's mere claim.
+  // The payload of a request whose call fails may be a client's mere claim.
   if (parts_.failure.code != 0) return;
   const ServerBulk& bulk = *parts_.bulk.get();
   counts_->request_payload_bytes.Add(bulk.request().payload_bytes());

@@ -247,8 +247,8 @@ void WriteDurations(MetricText& text, const AddedSide& side, std::string_view na
   text.Begin(name, MetricKind::kHistogram, help);
   for (const auto& [method, added] : side) {
     for (const auto& [code, times] : added.times) {
-      // That of calls which end well is there from the first call on: so is the number that are
-      // under way, and a rate has a first value.
+      // The histogram of calls that end well is there from the first call on. So a reader knows
+      // how many are under way, and a rate has a first value.
       const bool is_empty = std::ranges::all_of(times.counts, [](uint64_t n) { return n == 0; });
       if (is_empty && code != 0) continue;
       const std::string status = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));

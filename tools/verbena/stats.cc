@@ -106,7 +106,7 @@ class StatusReader {
     });
     return slots;
   }
-  // Seconds; negative if the field is null.
+  // Returns seconds; negative if the field is null.
   double Age(const json::value& in, std::string_view key) {
     const json::value* const found = Find(in, key);
     return found != nullptr && found->is_null() ? -1 : NumberAt<double>(in, key);
@@ -198,7 +198,7 @@ using MethodsByKey = absl::flat_hash_map<MethodKey, const MethodReport*>;
 
 MethodKey KeyOf(const MethodReport& method) { return {method.name, method.is_served}; }
 
-// What the table shows of a method.
+// MethodRow: what the table shows of a method.
 struct MethodRow {
   double calls_per_second = 0;
   uint64_t under_way = 0;
@@ -250,7 +250,7 @@ absl::StatusOr<ProcessStats> ParseStats(const std::string& text) {
   size_t executors = 0;
   reader.ForEach(status, "executors", [&](const json::value& executor) {
     const size_t index = executors++;
-    // That of its last answer. The admin server has asked it just now, if not before.
+    // The age is that of its last answer. The admin server has asked it just now, if not before.
     const double age = reader.Age(executor, "age_seconds");
     if (age < 0) {
       stats.notes.push_back(fmt::format("executor {} has not answered yet", index));
@@ -300,7 +300,7 @@ std::string StatsTable(const ProcessStats& now, const ProcessStats* before) {
     const auto found = then.find(KeyOf(method));
     methods.push_back(RowOf(method, found == then.end() ? none : *found->second, seconds));
   }
-  // Of those that are called as often, calls that hang are first.
+  // Among methods that are called equally often, those whose calls hang come first.
   if (before != nullptr) {
     std::ranges::sort(methods, [](const MethodRow& a, const MethodRow& b) {
       return std::tie(b.calls_per_second, b.under_way, a.cells) <

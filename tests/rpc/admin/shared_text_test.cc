@@ -16,7 +16,7 @@ namespace shared_text_test {
 
 class SharedTextTest : public ::testing::Test {
  protected:
-  // What somebody gets who asks so long after the one before.
+  // Returns what somebody gets who asks so long after the one before.
   std::shared_ptr<const std::string> After(Duration wait) {
     now_ += wait;
     return text_.Get(now_, [this] { return std::to_string(++written_); });
